@@ -1,0 +1,189 @@
+"""The kernels' machinery: they compile without a GPU, the cache heals itself, and on a GPU nothing leaks or races."""
+
+import threading
+
+import pytest
+import torch
+
+from tests.conftest import worst
+from texturevlm.ops import lookup_grad, mipmap, sample_patches, update_region
+
+compiler = pytest.importorskip("texturevlm.ops.cuda.compiler")
+pytest.importorskip("cuda.bindings")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("source", compiler.KERNELS)
+def test_every_kernel_compiles_without_a_gpu(source, architecture, cache):
+    for definitions in compiler.variants(source):
+        cubin = compiler.compile_source(source, architecture, definitions)
+        assert cubin[:4] == b"\x7fELF"
+        for kernel in compiler.KERNELS[source]:
+            assert kernel.encode() in cubin
+
+
+def test_no_source_is_missing_from_the_list():
+    assert {path.name for path in compiler.SOURCES.glob("*.cu")} == set(compiler.KERNELS)
+    assert {path.name for path in compiler.SOURCES.glob("*.cuh")} == set(compiler.HEADERS)
+
+
+def test_a_cached_binary_is_not_compiled_again(cache, monkeypatch):
+    first = compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32})
+    monkeypatch.setattr(compiler, "_nvrtc", lambda *_: pytest.fail("compiled again"))
+    assert compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32}) == first
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", b"\0" * 5000])
+def test_a_damaged_cache_entry_is_compiled_again(cache, damage):
+    first = compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32})
+    (entry,) = cache.iterdir()
+    entry.write_bytes(damage)
+    assert compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32}) == first
+    assert compiler.read_entry(entry) == first
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path / "file" / "cache"))
+    assert compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32})
+
+
+def test_a_kernel_that_does_not_compile_says_why(cache):
+    with pytest.raises(RuntimeError, match=r"patches.cu does not compile with .*SCALAR=32.*-Dconstexpr=7|error"):
+        compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32, "constexpr": 7})
+
+
+def inputs(count=64, size=(200, 300), channels=6):
+    image = torch.rand(1, channels, *size, device="cuda")
+    centre = torch.rand(1, count, 2, device="cuda") * 200
+    scale = torch.rand(1, count, 1, device="cuda") * 7 + 1
+    return image, centre, scale * torch.tensor([1.0, 0.0], device="cuda"), scale * torch.tensor([0.0, 1.0], device="cuda")
+
+
+def work(image, centre, ddx, ddy):
+    levels = mipmap(image)
+    return sample_patches(levels, centre, ddx, ddy, patch=16), lookup_grad(levels, centre, ddx, ddy * 3)
+
+
+@pytest.mark.gpu
+def test_kernels_run_on_the_current_stream():
+    image, *footprints = inputs()
+    wanted = work(image, *footprints)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        image.mul_(2)
+        got = work(image, *footprints)
+    stream.synchronize()
+    for mine, before in zip(got, wanted):
+        assert worst(mine, before * 2) < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["cuda", "texture"])
+def test_kernels_are_captured_and_replayed(backend):
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    image, *footprints = inputs()
+    boxes = torch.tensor([[[5, 5, 60, 70]]], device="cuda")
+    levels = mipmap(image)
+    texture = DeviceTexture(levels, half=False)
+
+    def step():
+        fresh = mipmap(image)
+        update_region(fresh, boxes)
+        if backend == "texture":
+            texture.fill(fresh)
+            return sample_patches(texture, *footprints, patch=16)
+        return sample_patches(fresh, *footprints, patch=16)
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(3):
+        image.copy_(torch.rand_like(image))
+        graph.replay()
+        wanted = sample_patches([level.double() for level in mipmap(image)], *footprints, patch=16, backend="reference")
+        assert worst(captured, wanted) < (1e-5 if backend == "cuda" else 1e-2)
+
+
+@pytest.mark.gpu
+def test_several_threads_at_once():
+    jobs = [inputs(size=(100 + 13 * i, 150 + 7 * i)) for i in range(8)]
+    wanted = [work(*job) for job in jobs]
+    torch.cuda.synchronize()
+    wrong = []
+
+    def run(index):
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(20):
+                    got = work(*jobs[index])
+                    torch.cuda.current_stream().synchronize()
+                    wrong.extend(index for mine, truth in zip(got, wanted[index]) if not torch.equal(mine, truth))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.gpu
+def test_ten_thousand_textures_leave_no_memory_behind():
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    levels = mipmap(torch.rand(1, 8, 256, 256, device="cuda"))
+    for _ in range(100):
+        DeviceTexture(levels)
+    torch.cuda.synchronize()
+    free, _ = torch.cuda.mem_get_info()
+    for _ in range(10_000):
+        DeviceTexture(levels)
+    torch.cuda.synchronize()
+    assert free - torch.cuda.mem_get_info()[0] < 8 << 20
+
+
+@pytest.mark.gpu
+def test_a_texture_dropped_while_in_use_is_still_read_right():
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    image, *footprints = inputs(size=(1000, 1000))
+    levels = mipmap(image)
+    wanted = sample_patches(levels, *footprints, patch=16, backend="reference")
+    for _ in range(20):
+        torch.cuda._sleep(10_000_000)
+        got = sample_patches(DeviceTexture(levels, half=False), *footprints, patch=16)
+        others = [DeviceTexture([torch.full_like(level, 9.0) for level in levels], half=False) for _ in range(3)]
+        assert worst(got, wanted) < 1e-2
+        del others
+
+
+@pytest.mark.gpu
+def test_device_texture_refuses_what_it_cannot_do():
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    levels = mipmap(torch.rand(1, 3, 16, 16, device="cuda"))
+    with pytest.raises(ValueError, match=r"DeviceTexture: pack must be one of 1, 2, 4, got '3'"):
+        DeviceTexture(levels, pack=3)
+    with pytest.raises(ValueError, match=r"backend 'texture' cannot run here: the tensor is on cpu"):
+        DeviceTexture([level.cpu() for level in levels])
+    with pytest.raises(ValueError, match=r"DeviceTexture: layers of the batch must be between 1 and 2048, got 2049"):
+        DeviceTexture(mipmap(torch.rand(2049, 1, 2, 2, device="cuda")))
+    with pytest.raises(ValueError, match=r"DeviceTexture.fill: levels must be 5 levels of \(1, 3, 16, 16\)"):
+        DeviceTexture(levels).fill(levels[:3])
+    footprint = torch.zeros(1, 1, 2, device="cuda", requires_grad=True)
+    with pytest.raises(ValueError, match=r"gradients need the levels"):
+        sample_patches(DeviceTexture(levels), footprint, footprint, footprint, patch=2)

@@ -1,0 +1,20 @@
+"""Operations on tensors: each has a plain PyTorch reference that is its specification, and faster backends."""
+
+from texturevlm.ops.lookup import lookup, lookup_grad
+from texturevlm.ops.mip import mipmap, update_region
+from texturevlm.ops.patches import sample_patches
+from texturevlm.ops.pyramid import gaussian_pyramid, laplacian_pyramid, laplacian_reconstruct
+from texturevlm.ops.steerable import steerable_pyramid, steerable_reconstruct
+
+__all__ = [
+    "gaussian_pyramid",
+    "laplacian_pyramid",
+    "laplacian_reconstruct",
+    "lookup",
+    "lookup_grad",
+    "mipmap",
+    "sample_patches",
+    "steerable_pyramid",
+    "steerable_reconstruct",
+    "update_region",
+]

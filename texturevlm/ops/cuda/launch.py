@@ -1,0 +1,137 @@
+"""Launching a kernel: found once a process, started on PyTorch's current stream.
+
+Every kernel takes one struct by value, packed by the caller, so a launch is a single pointer to a few hundred bytes.
+"""
+
+import ctypes
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.ops.cuda.compiler import SCALARS, compile_source
+
+MAX_LEVELS = 20
+THREADS = 256
+
+_kernels: dict[tuple[Any, ...], Any] = {}
+_loading = threading.Lock()
+_bound = threading.local()
+_libraries: list[Any] = []
+
+
+def scalar_bits(dtype: torch.dtype) -> int:
+    """The SCALAR that a source is compiled with for tensors of this dtype."""
+    return SCALARS[str(dtype).removeprefix("torch.")]
+
+
+def launch(source: str, name: str, device: torch.device, blocks: int | tuple[int, int], parameters: bytes, **define: int) -> None:
+    """Start kernel `name` of `source` with THREADS threads a block on the current stream of `device`."""
+    from cuda.bindings import driver
+
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    if torch.cuda.current_device() != index:
+        with torch.cuda.device(index):
+            return launch(source, name, device, blocks, parameters, **define)
+    bind(index)
+    key = (source, name, index, *define.values())
+    kernel = _kernels.get(key) or _load(key, define)
+    width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
+    values = ctypes.create_string_buffer(parameters, len(parameters))
+    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(values))
+    stream = torch.cuda.current_stream(index).cuda_stream
+    (status,) = driver.cuLaunchKernel(
+        kernel, width, height, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointers), 0
+    )
+    check(status, f"launching {name}")
+
+
+def check(status: Any, doing: str) -> None:
+    """Turn a driver status into an exception that says what was being done."""
+    if int(status) == 0:
+        return
+    from cuda.bindings import driver
+
+    _, text = driver.cuGetErrorString(status)
+    message = f"CUDA error while {doing}: {text.decode() if text else int(status)}"
+    if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        raise torch.cuda.OutOfMemoryError(message)
+    raise RuntimeError(message)
+
+
+def bind(index: int) -> None:
+    """Make PyTorch's context current in this thread: a thread that ran no CUDA yet has none."""
+    if getattr(_bound, "device", None) == index:
+        return
+    from cuda.bindings import driver
+
+    status, context = driver.cuDevicePrimaryCtxRetain(index)
+    check(status, "retaining the primary context")
+    check(driver.cuCtxSetCurrent(context)[0], "binding the context")
+    _bound.device = index
+
+
+def _load(key: tuple[Any, ...], define: dict[str, int]) -> Any:
+    from cuda.bindings import driver
+
+    source, name, index = key[:3]
+    with _loading:
+        if key in _kernels:
+            return _kernels[key]
+        major, minor = torch.cuda.get_device_capability(index)
+        cubin = compile_source(source, f"sm_{major}{minor}", define)
+        status, library = driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
+        check(status, f"loading {source}")
+        status, kernel = driver.cuLibraryGetKernel(library, name.encode())
+        check(status, f"finding {name} in {source}")
+        _libraries.append(library)
+        _kernels[key] = driver.CUfunction(int(kernel))
+        return _kernels[key]
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where a tensor's data lies; 0 for none."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def padded(values: Sequence[int]) -> list[int]:
+    """As many values as the kernels' arrays over levels have, the rest zero."""
+    return [*values, *[0] * (MAX_LEVELS - len(values))]
+
+
+_channel_tables: dict[tuple[Any, ...], Tensor] = {}
+
+
+def channel_table(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A small per-channel table on the GPU, uploaded once and kept, since a captured graph may point at it."""
+    key = (tuple(values), dtype, device)
+    if key not in _channel_tables:
+        _channel_tables[key] = torch.tensor(values, dtype=dtype).to(device)
+    return _channel_tables[key]
+
+
+_PYRAMID = struct.Struct(f"={MAX_LEVELS}Q{MAX_LEVELS}q{MAX_LEVELS}q{4 * MAX_LEVELS}iQ2i")
+
+
+def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
+    """`struct Pyramid` of probe.cuh."""
+    flags = None
+    if nearest:
+        names = set(nearest)
+        flags = channel_table([int(c in names) for c in range(levels[0].shape[1])], torch.uint8, levels[0].device)
+    strides = [level.stride() for level in levels]
+    return _PYRAMID.pack(
+        *padded([level.data_ptr() for level in levels]),
+        *padded([stride[0] for stride in strides]),
+        *padded([stride[1] for stride in strides]),
+        *padded([stride[2] for stride in strides]),
+        *padded([stride[3] for stride in strides]),
+        *padded([level.shape[2] for level in levels]),
+        *padded([level.shape[3] for level in levels]),
+        address(flags),
+        len(levels),
+        levels[0].shape[1],
+    )

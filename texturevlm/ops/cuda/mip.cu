@@ -1,0 +1,327 @@
+// All levels of a mip pyramid in one launch: a block reads its 64×64 tile of level 0 once and writes what it owns of
+// levels 1 to 6; if there are more levels, the block that finishes last in a plane makes them from level 6.
+//
+// mip_even: every extent halves without remainder down to level `tile_levels`, so nothing outside a tile is needed.
+// mip_any:  any extent. A coarse texel of an odd level reaches one texel further, so tiles read past their right and
+//           lower edge (`reach`); what they compute twice, they compute identically.
+// Both skip tiles that no changed box touches, which is all that update_region is.
+#include "scalar.cuh"
+
+constexpr int TILE = 64;
+enum Mode { MEAN = 0, MAX = 1, MIN = 2, NEAREST = 3 };
+
+struct Mip {
+    scalar* level[MAX_LEVELS];
+    const unsigned char* modes;  // one a channel; null: all by mean
+    const int* boxes;            // (B, box_count, 4) xyxy in level-0 pixels; null: everything changed
+    int* finished;               // tiles finished in each plane, zero at the start; null: no level beyond the tile's
+    int height[MAX_LEVELS], width[MAX_LEVELS];
+    int reach_y[MAX_LEVELS], reach_x[MAX_LEVELS];  // how far a tile must see past its edge on each level
+    int levels, tile_levels, channels, box_count;
+};
+
+struct Tile {
+    int x, y, plane, image, count;  // in tiles; count is how many tiles a plane has
+};
+
+__device__ __forceinline__ Tile tile_of_block(const Mip& mip) {
+    const int across = (mip.width[0] + TILE - 1) / TILE, down = (mip.height[0] + TILE - 1) / TILE;
+    Tile tile;
+    tile.count = across * down;
+    tile.plane = blockIdx.x / tile.count;
+    const int inside = blockIdx.x - tile.plane * tile.count;
+    tile.y = inside / across;
+    tile.x = inside - tile.y * across;
+    tile.image = tile.plane / mip.channels;
+    return tile;
+}
+
+__device__ bool changed(const Mip& mip, const Tile& tile) {
+    if (!mip.boxes) return true;
+    const int left = tile.x * TILE, right = left + TILE + mip.reach_x[0];
+    const int top = tile.y * TILE, bottom = top + TILE + mip.reach_y[0];
+    bool touched = false;
+    for (int i = threadIdx.x; i < mip.box_count; i += blockDim.x) {
+        const int* box = mip.boxes + (tile.image * mip.box_count + i) * 4;
+        touched |= box[0] < box[2] && box[1] < box[3] && box[0] < right && box[2] > left && box[1] < bottom && box[3] > top;
+    }
+    return __syncthreads_or(touched);
+}
+
+__device__ __forceinline__ int mode_of(const Mip& mip, const Tile& tile) {
+    return mip.modes ? mip.modes[tile.plane % mip.channels] : MEAN;
+}
+
+__device__ __forceinline__ long long plane_start(const Mip& mip, const Tile& tile, int level) {
+    return static_cast<long long>(tile.plane) * mip.height[level] * mip.width[level];
+}
+
+template <int MODE>
+__device__ __forceinline__ float join(float a, float b) {
+    return MODE == MEAN ? a + b : MODE == MAX ? fmaxf(a, b) : fminf(a, b);
+}
+
+template <int MODE>
+__device__ __forceinline__ float join4(float a, float b, float c, float d) {
+    const float all = join<MODE>(join<MODE>(a, b), join<MODE>(c, d));
+    return MODE == MEAN ? all * 0.25f : all;
+}
+
+// The up to three fine texels that coarse texel i reads along an axis of `extent`, and their shares of its area.
+struct Taps {
+    int count;
+    float share[3];
+};
+
+__device__ __forceinline__ Taps taps(int i, int extent) {
+    if (extent == 1) return {1, {1.f, 0.f, 0.f}};
+    if (extent % 2 == 0) return {2, {0.5f, 0.5f, 0.f}};
+    const int half = extent / 2;
+    const float unit = 1.f / extent;
+    return {3, {(half - i) * unit, half * unit, (i + 1) * unit}};
+}
+
+// One coarse texel from the fine texels that read(row, column) gives, counted from the first one it reads.
+template <int MODE, class Read>
+__device__ __forceinline__ float shrink(int row, int column, int fine_height, int fine_width, Read read) {
+    const Taps vertical = taps(row, fine_height), horizontal = taps(column, fine_width);
+    float value = MODE == MEAN ? 0.f : MODE == MAX ? -__int_as_float(0x7f800000) : __int_as_float(0x7f800000);
+#pragma unroll
+    for (int dy = 0; dy < 3; ++dy) {
+        if (dy >= vertical.count) break;
+        float line = MODE == MEAN ? 0.f : value;
+#pragma unroll
+        for (int dx = 0; dx < 3; ++dx) {
+            if (dx >= horizontal.count) break;
+            const float texel = read(dy, dx);
+            line = MODE == MEAN ? line + texel * horizontal.share[dx] : join<MODE>(line, texel);
+        }
+        value = MODE == MEAN ? value + line * vertical.share[dy] : line;
+    }
+    return value;
+}
+
+__device__ void nearest_level(const Mip& mip, const Tile& tile, int level, int y0, int y1, int x0, int x1) {
+    const int height = mip.height[level], width = mip.width[level], columns = min(x1, width) - x0;
+    const int rows = min(y1, height) - y0;
+    const scalar* from = mip.level[0] + plane_start(mip, tile, 0);
+    scalar* to = mip.level[level] + plane_start(mip, tile, level);
+    for (int i = threadIdx.x; i < rows * columns; i += blockDim.x) {
+        const int y = y0 + i / columns, x = x0 + i % columns;
+        const long long source_y = (2LL * y + 1) * mip.height[0] / (2 * height);
+        const long long source_x = (2LL * x + 1) * mip.width[0] / (2 * width);
+        to[static_cast<long long>(y) * width + x] = from[source_y * mip.width[0] + source_x];
+    }
+}
+
+__device__ void nearest_tile(const Mip& mip, const Tile& tile) {
+    for (int level = 1; level <= mip.tile_levels; ++level) {
+        const int side = TILE >> level, y = tile.y * side, x = tile.x * side;
+        if (y < mip.height[level] && x < mip.width[level]) nearest_level(mip, tile, level, y, y + side, x, x + side);
+    }
+}
+
+template <int MODE>
+__device__ void deep_level(const Mip& mip, const Tile& tile, int level) {
+    const int height = mip.height[level], width = mip.width[level];
+    const int fine_height = mip.height[level - 1], fine_width = mip.width[level - 1];
+    const scalar* fine = mip.level[level - 1] + plane_start(mip, tile, level - 1);
+    scalar* coarse = mip.level[level] + plane_start(mip, tile, level);
+    for (int i = threadIdx.x; i < height * width; i += blockDim.x) {
+        const int y = i / width, x = i % width;
+        const int from_y = fine_height > 1 ? 2 * y : 0, from_x = fine_width > 1 ? 2 * x : 0;
+        const float value = shrink<MODE>(y, x, fine_height, fine_width, [&](int dy, int dx) {
+            // Other blocks wrote these: read them from L2, where their writes are.
+            return widen(__ldcg(fine + static_cast<long long>(from_y + dy) * fine_width + from_x + dx));
+        });
+        coarse[i] = narrow(value);
+    }
+}
+
+// The levels too coarse for one tile, made by the block that finishes last in its plane.
+__device__ void deep_levels(const Mip& mip, const Tile& tile, int mode) {
+    if (!mip.finished) return;
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(mip.finished + tile.plane, 1) == tile.count - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    for (int level = mip.tile_levels + 1; level < mip.levels; ++level) {
+        if (mode == MEAN) deep_level<MEAN>(mip, tile, level);
+        if (mode == MAX) deep_level<MAX>(mip, tile, level);
+        if (mode == MIN) deep_level<MIN>(mip, tile, level);
+        if (mode == NEAREST) nearest_level(mip, tile, level, 0, mip.height[level], 0, mip.width[level]);
+        __syncthreads();
+    }
+}
+
+// A thread reduces 4×4 texels by itself (levels 1, 2), its warp 32×16 by shuffles (3, 4), its block the rest (5, 6).
+template <int MODE>
+__device__ void even_tile(const Mip& mip, const Tile& tile) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int x = tile.x * TILE + (warp & 1) * 32 + (lane & 7) * 4;
+    const int y = tile.y * TILE + (warp >> 1) * 16 + (lane >> 3) * 4;
+    const bool inside = x < mip.width[0] && y < mip.height[0];
+    float value = 0.f;
+    if (inside) {
+        const scalar* from = mip.level[0] + plane_start(mip, tile, 0) + static_cast<long long>(y) * mip.width[0] + x;
+        scalar4 row[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) row[i] = *reinterpret_cast<const scalar4*>(from + static_cast<long long>(i) * mip.width[0]);
+        float quad[2][2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const scalar4 above = row[2 * i], below = row[2 * i + 1];
+            quad[i][0] = join4<MODE>(widen(above.x), widen(above.y), widen(below.x), widen(below.y));
+            quad[i][1] = join4<MODE>(widen(above.z), widen(above.w), widen(below.z), widen(below.w));
+            scalar* to = mip.level[1] + plane_start(mip, tile, 1) + static_cast<long long>(y / 2 + i) * mip.width[1] + x / 2;
+            *reinterpret_cast<scalar2*>(to) = {narrow(quad[i][0]), narrow(quad[i][1])};
+        }
+        value = join4<MODE>(quad[0][0], quad[0][1], quad[1][0], quad[1][1]);
+        mip.level[2][plane_start(mip, tile, 2) + static_cast<long long>(y / 4) * mip.width[2] + x / 4] = narrow(value);
+    }
+#pragma unroll
+    for (int level = 3; level <= 4; ++level) {
+        if (mip.tile_levels < level) return;
+        const int step = 1 << (level - 3);
+        value = join<MODE>(value, __shfl_xor_sync(~0u, value, step));
+        value = join<MODE>(value, __shfl_xor_sync(~0u, value, step * 8));
+        if (MODE == MEAN) value *= 0.25f;
+        if (inside && lane % (2 * step) == 0 && (lane >> 3) % (2 * step) == 0)
+            mip.level[level][plane_start(mip, tile, level) + static_cast<long long>(y >> level) * mip.width[level] +
+                             (x >> level)] = narrow(value);
+    }
+    if (mip.tile_levels < 5) return;
+    __shared__ float grid[4][4];
+    if (lane % 4 == 0 && lane < 8) grid[warp >> 1][(warp & 1) * 2 + lane / 4] = value;
+    __syncthreads();
+    if (threadIdx.x >= 4) return;
+    const int row = threadIdx.x / 2, column = threadIdx.x % 2;
+    value = join4<MODE>(grid[2 * row][2 * column], grid[2 * row][2 * column + 1], grid[2 * row + 1][2 * column],
+                        grid[2 * row + 1][2 * column + 1]);
+    const int y5 = tile.y * 2 + row, x5 = tile.x * 2 + column;
+    if (y5 < mip.height[5] && x5 < mip.width[5])
+        mip.level[5][plane_start(mip, tile, 5) + static_cast<long long>(y5) * mip.width[5] + x5] = narrow(value);
+    if (mip.tile_levels < 6) return;
+    value = join<MODE>(value, __shfl_xor_sync(0xfu, value, 1));
+    value = join<MODE>(value, __shfl_xor_sync(0xfu, value, 2));
+    if (MODE == MEAN) value *= 0.25f;
+    if (threadIdx.x == 0 && tile.y < mip.height[6] && tile.x < mip.width[6])
+        mip.level[6][plane_start(mip, tile, 6) + static_cast<long long>(tile.y) * mip.width[6] + tile.x] = narrow(value);
+}
+
+extern "C" __global__ void __launch_bounds__(256) mip_even(const __grid_constant__ Mip mip) {
+    const Tile tile = tile_of_block(mip);
+    const int mode = mode_of(mip, tile);
+    if (changed(mip, tile)) {
+        if (mode == MEAN) even_tile<MEAN>(mip, tile);
+        if (mode == MAX) even_tile<MAX>(mip, tile);
+        if (mode == MIN) even_tile<MIN>(mip, tile);
+        if (mode == NEAREST) nearest_tile(mip, tile);
+    }
+    deep_levels(mip, tile, mode);
+}
+
+// A tile's share of one level with what it must see beyond: where it starts, how far it owns, how far it sees.
+struct Span {
+    int start, owned, seen;
+};
+
+__device__ __forceinline__ Span span(int tile, int level, int extent, int reach) {
+    const int side = TILE >> level, start = tile * side;
+    return {start, min(side, extent - start), min(side + reach, extent - start)};
+}
+
+constexpr int LARGEST = TILE / 2 + 31, SECOND = TILE / 4 + 15;  // a tile's level 1 and 2 with the furthest reach
+
+template <int MODE>
+__device__ void any_tile(const Mip& mip, const Tile& tile, float* odd, float* even) {
+    for (int level = 1; level <= mip.tile_levels; ++level) {
+        const int height = mip.height[level], width = mip.width[level];
+        const int fine_height = mip.height[level - 1], fine_width = mip.width[level - 1];
+        const Span rows = span(tile.y, level, height, mip.reach_y[level]);
+        const Span columns = span(tile.x, level, width, mip.reach_x[level]);
+        if (rows.seen <= 0 || columns.seen <= 0) return;
+        float* coarse = level % 2 ? odd : even;
+        const float* fine = level % 2 ? even : odd;
+        const int pitch = columns.seen, fine_pitch = span(tile.x, level - 1, fine_width, mip.reach_x[level - 1]).seen;
+        const scalar* image = mip.level[0] + plane_start(mip, tile, 0);
+        scalar* to = mip.level[level] + plane_start(mip, tile, level);
+        for (int i = threadIdx.x; i < rows.seen * pitch; i += blockDim.x) {
+            const int row = i / pitch, column = i - row * pitch;
+            const int y = rows.start + row, x = columns.start + column;
+            float value;
+            if (level == 1) {
+                const long long from = static_cast<long long>(fine_height > 1 ? 2 * y : 0) * fine_width + (fine_width > 1 ? 2 * x : 0);
+                value = shrink<MODE>(y, x, fine_height, fine_width, [&](int dy, int dx) {
+                    return widen(image[from + static_cast<long long>(dy) * fine_width + dx]);
+                });
+            } else {
+                const int from = (fine_height > 1 ? 2 * row : 0) * fine_pitch + (fine_width > 1 ? 2 * column : 0);
+                value = shrink<MODE>(y, x, fine_height, fine_width, [&](int dy, int dx) { return fine[from + dy * fine_pitch + dx]; });
+            }
+            coarse[i] = value;
+            if (row < rows.owned && column < columns.owned) to[static_cast<long long>(y) * width + x] = narrow(value);
+        }
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) mip_any(const __grid_constant__ Mip mip) {
+    __shared__ float odd[LARGEST * LARGEST], even[SECOND * SECOND];  // the tile's levels of odd and of even number
+    const Tile tile = tile_of_block(mip);
+    const int mode = mode_of(mip, tile);
+    if (changed(mip, tile)) {
+        if (mode == MEAN) any_tile<MEAN>(mip, tile, odd, even);
+        if (mode == MAX) any_tile<MAX>(mip, tile, odd, even);
+        if (mode == MIN) any_tile<MIN>(mip, tile, odd, even);
+        if (mode == NEAREST) nearest_tile(mip, tile);
+    }
+    deep_levels(mip, tile, mode);
+}
+
+// The transpose of one halving by mean: what a fine texel receives from the coarse texels that read it, plus its own.
+struct MipBackward {
+    const float* fine;    // gradient that reached this level directly; null: none
+    const float* coarse;  // gradient of the level above, complete
+    float* total;
+    long long texels;     // of all planes of the fine level
+    int height, width, coarse_height, coarse_width;
+};
+
+struct Readers {
+    int count, index[2];
+    float share[2];
+};
+
+// Which coarse texels read fine texel j, and how much of their area it is.
+__device__ __forceinline__ Readers readers(int j, int extent) {
+    if (extent == 1) return {1, {0, 0}, {1.f, 0.f}};
+    if (extent % 2 == 0) return {1, {j / 2, 0}, {0.5f, 0.f}};
+    const int half = extent / 2;
+    const float unit = 1.f / extent;
+    if (j % 2) return {1, {j / 2, 0}, {half * unit, 0.f}};
+    Readers both = {0, {0, 0}, {0.f, 0.f}};
+    if (j / 2 < half) both.index[both.count] = j / 2, both.share[both.count++] = (half - j / 2) * unit;
+    if (j > 0) both.index[both.count] = j / 2 - 1, both.share[both.count++] = (j / 2) * unit;
+    return both;
+}
+
+extern "C" __global__ void __launch_bounds__(256) mip_backward(const __grid_constant__ MipBackward step) {
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= step.texels) return;
+    const long long line = i / step.width, plane = line / step.height;
+    const Readers vertical = readers(static_cast<int>(line - plane * step.height), step.height);
+    const Readers horizontal = readers(static_cast<int>(i - line * step.width), step.width);
+    const float* coarse = step.coarse + plane * step.coarse_height * step.coarse_width;
+    float total = step.fine ? step.fine[i] : 0.f;
+#pragma unroll
+    for (int a = 0; a < 2; ++a)
+#pragma unroll
+        for (int b = 0; b < 2; ++b)
+            if (a < vertical.count && b < horizontal.count)
+                total += vertical.share[a] * horizontal.share[b] * coarse[vertical.index[a] * step.coarse_width + horizontal.index[b]];
+    step.total[i] = total;
+}

@@ -1,0 +1,134 @@
+"""mipmap and update_region by our kernels (mip.cu)."""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.ops.cuda.launch import MAX_LEVELS, address, channel_table, launch, padded, scalar_bits
+from texturevlm.ops.mip import REDUCTIONS, mipmap_reference
+
+TILE = 64
+DEEPEST = 6  # the coarsest level that a tile can make by itself
+_MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i4i")
+_BACKWARD = struct.Struct("=3Qq4i")
+
+
+def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
+    """All levels in one launch. Differentiable."""
+    if torch.is_grad_enabled() and image.requires_grad:
+        return list(_Mipmap.apply(image, tuple(extents), tuple(modes)))
+    return _build(image, extents, modes)
+
+
+def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[str]) -> None:
+    """The same kernel over the same tiles, less those that no box touches: the same bits as a rebuild."""
+    for index, level in enumerate(levels):
+        if not level.is_contiguous():
+            raise ValueError(f"update_region: levels[{index}] must be contiguous, since it is written in place")
+    _launch(levels, modes, boxes.to(torch.int32).contiguous())
+
+
+def _build(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
+    image = image.contiguous()
+    levels = [image]
+    levels += [image.new_empty((*image.shape[:2], height, width)) for height, width in extents[1:]]
+    _launch(levels, modes, None)
+    return levels
+
+
+def _launch(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None) -> None:
+    image = levels[0]
+    batch, channels, height, width = image.shape
+    extents = [(level.shape[2], level.shape[3]) for level in levels]
+    tile_levels = min(len(levels) - 1, DEEPEST)
+    even = _halves_evenly(height, tile_levels) and _halves_evenly(width, tile_levels)
+    even = even and tile_levels >= 2 and all(level.data_ptr() % 16 == 0 for level in levels[:3])
+    tiles = -(-height // TILE) * -(-width // TILE)
+    finished = None
+    if len(levels) - 1 > tile_levels:
+        finished = torch.zeros(batch * channels, dtype=torch.int32, device=image.device)
+    table = None
+    if any(mode != "mean" for mode in modes):
+        table = channel_table([REDUCTIONS.index(mode) for mode in modes], torch.uint8, image.device)
+    parameters = _MIP.pack(
+        *padded([level.data_ptr() for level in levels]),
+        address(table),
+        address(boxes),
+        address(finished),
+        *padded([extent[0] for extent in extents]),
+        *padded([extent[1] for extent in extents]),
+        *padded(_reach([extent[0] for extent in extents], tile_levels)),
+        *padded(_reach([extent[1] for extent in extents], tile_levels)),
+        len(levels),
+        tile_levels,
+        channels,
+        0 if boxes is None else boxes.shape[1],
+    )
+    kernel = "mip_even" if even else "mip_any"
+    launch("mip.cu", kernel, image.device, tiles * batch * channels, parameters, SCALAR=scalar_bits(image.dtype))
+
+
+def _halves_evenly(extent: int, times: int) -> bool:
+    return extent % (1 << times) == 0
+
+
+def _reach(extents: Sequence[int], tile_levels: int) -> list[int]:
+    """How many texels past its edge a tile must see on each level, to make what it owns of the coarser ones."""
+    reach = [0] * len(extents)
+    for level in range(tile_levels - 1, -1, -1):
+        reach[level] = 2 * reach[level + 1] + extents[level] % 2 if extents[level] > 1 else 0
+    return reach
+
+
+class _Mipmap(torch.autograd.Function):
+    """Level 0 is an output too, so that its gradient is folded into the same pass as the others'."""
+
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, extents: Any, modes: Any) -> tuple[Tensor, ...]:
+        ctx.extents, ctx.modes = extents, modes
+        ctx.shape, ctx.dtype = image.shape, image.dtype
+        ctx.set_materialize_grads(False)
+        if any(mode != "mean" for mode in modes):
+            ctx.save_for_backward(image)
+        levels = _build(image, extents, modes)
+        return (image.view_as(image), *levels[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None]:
+        if any(mode != "mean" for mode in ctx.modes):
+            return _backward_reference(ctx.saved_tensors[0], ctx.extents, ctx.modes, gradients), None, None
+        total: Tensor | None = None
+        for level in range(len(ctx.extents) - 1, -1, -1):
+            direct = gradients[level]
+            if total is None:
+                total = None if direct is None else direct.float().contiguous()
+            else:
+                total = _one_level_down(total, direct, ctx.shape[:2], ctx.extents[level])
+        return None if total is None else total.to(ctx.dtype), None, None
+
+
+def _one_level_down(coarse: Tensor, direct: Tensor | None, planes: Sequence[int], extent: tuple[int, int]) -> Tensor:
+    direct = None if direct is None else direct.float().contiguous()
+    total = torch.empty((*planes, *extent), dtype=torch.float32, device=coarse.device)
+    parameters = _BACKWARD.pack(
+        address(direct), coarse.data_ptr(), total.data_ptr(), total.numel(), *extent, *coarse.shape[2:]
+    )
+    launch("mip.cu", "mip_backward", total.device, -(-total.numel() // 256), parameters, SCALAR=32)
+    return total
+
+
+def _backward_reference(
+    image: Tensor, extents: Any, modes: Sequence[str], gradients: Sequence[Tensor | None]
+) -> Tensor | None:
+    """Channels that shrink by max, min or nearest pass their gradient to the texel they took: by the reference."""
+    with torch.enable_grad():
+        leaf = image.detach().requires_grad_()
+        levels = mipmap_reference(leaf, extents, modes)
+    pairs = [(level, grad) for level, grad in zip(levels, gradients) if grad is not None]
+    if not pairs:
+        return None
+    outputs, upstream = zip(*pairs)
+    return torch.autograd.grad(outputs, leaf, upstream)[0]

@@ -1,0 +1,198 @@
+// Reading a pyramid in plain memory as a texture unit would, and the transpose of that for gradients.
+// A Sample is one footprint: where, at which level, and how many probes spread over which vector (see ops/lookup.py).
+#pragma once
+#include "scalar.cuh"
+
+struct Pyramid {
+    const scalar* data[MAX_LEVELS];
+    long long image[MAX_LEVELS], channel[MAX_LEVELS];  // strides, in elements: planar and channels-last both work
+    int row[MAX_LEVELS], column[MAX_LEVELS];
+    int height[MAX_LEVELS], width[MAX_LEVELS];
+    const unsigned char* nearest;  // one a channel, 1: holds names, never filtered; null: none does
+    int levels, channels;
+};
+
+struct Sample {
+    float x, y, lod, spread_x, spread_y;
+    int probes;
+};
+
+__device__ __forceinline__ Sample sample_at_level(const float* point, float lod) { return {point[0], point[1], lod, 0.f, 0.f, 1}; }
+
+__device__ __forceinline__ Sample sample_over_footprint(float x, float y, float2 ddx, float2 ddy, float max_anisotropy) {
+    const float length_x = sqrtf(ddx.x * ddx.x + ddx.y * ddx.y), length_y = sqrtf(ddy.x * ddy.x + ddy.y * ddy.y);
+    const float2 axis = length_x >= length_y ? ddx : ddy;
+    const float longer = fmaxf(length_x, length_y), shorter = fminf(length_x, length_y);
+    const float width = fmaxf(fmaxf(shorter, longer / max_anisotropy), 1.f);
+    const float rest = fmaxf((longer - width) / fmaxf(longer, 1e-20f), 0.f);
+    const float probes = fminf(fmaxf(ceilf(longer / width - 1e-3f), 1.f), max_anisotropy);
+    return {x, y, log2f(width), axis.x * rest, axis.y * rest, static_cast<int>(probes)};
+}
+
+__device__ __forceinline__ Sample sample_of_patch(const float* centre, const float* ddx, const float* ddy, int patch, int pixel, float max_anisotropy) {
+    const float u = pixel % patch + 0.5f - patch * 0.5f, v = pixel / patch + 0.5f - patch * 0.5f;
+    const float2 x_axis = {ddx[0], ddx[1]}, y_axis = {ddy[0], ddy[1]};
+    return sample_over_footprint(centre[0] + u * x_axis.x + v * y_axis.x, centre[1] + u * x_axis.y + v * y_axis.y,
+                                 x_axis, y_axis, max_anisotropy);
+}
+
+// How far along `spread` a probe sits, from -1/2 to 1/2.
+__device__ __forceinline__ float probe_offset(const Sample& sample, int probe) {
+    return sample.probes > 1 ? static_cast<float>(probe) / (sample.probes - 1) - 0.5f : 0.f;
+}
+
+// The four texels around a point on one level, with what is needed to blend them and to differentiate the blend.
+struct Corner {
+    long long offset[4];  // from the level's start, channel 0: top left, top right, bottom left, bottom right
+    float right, down;    // fractions
+    float slope_x, slope_y;  // d(level position) / d(level-0 position); 0 where the border is clamped
+    int level;
+};
+
+__device__ __forceinline__ float along(float position, int extent, int finest, int* first, int* second, float* slope) {
+    const float scale = static_cast<float>(extent) / finest, texel = position * scale - 0.5f;
+    const float inside = fminf(fmaxf(texel, 0.f), extent - 1.f);
+    *slope = texel == inside ? scale : 0.f;
+    *first = static_cast<int>(inside);
+    *second = min(*first + 1, extent - 1);
+    return inside - *first;
+}
+
+__device__ __forceinline__ Corner corner(const Pyramid& pyramid, int level, int image, float x, float y) {
+    Corner at;
+    int x0, x1, y0, y1;
+    at.level = level;
+    at.right = along(x, pyramid.width[level], pyramid.width[0], &x0, &x1, &at.slope_x);
+    at.down = along(y, pyramid.height[level], pyramid.height[0], &y0, &y1, &at.slope_y);
+    const long long start = image * pyramid.image[level], row = pyramid.row[level];
+    const int column = pyramid.column[level];
+    at.offset[0] = start + y0 * row + x0 * column;
+    at.offset[1] = start + y0 * row + x1 * column;
+    at.offset[2] = start + y1 * row + x0 * column;
+    at.offset[3] = start + y1 * row + x1 * column;
+    return at;
+}
+
+struct Between {
+    int fine, coarse;
+    float blend;
+    bool clamped;
+};
+
+__device__ __forceinline__ Between between(float lod, int levels) {
+    const float inside = fminf(fmaxf(lod, 0.f), levels - 1.f);
+    const int fine = static_cast<int>(inside);
+    return {fine, min(fine + 1, levels - 1), inside - fine, inside != lod};
+}
+
+__device__ __forceinline__ float read_nearest(const Pyramid& pyramid, const Sample& sample, int image, int channel) {
+    const int level = static_cast<int>(fminf(fmaxf(sample.lod, 0.f), pyramid.levels - 1.f) + 0.5f);
+    const int height = pyramid.height[level], width = pyramid.width[level];
+    const int x = min(max(static_cast<int>(floorf(sample.x * (static_cast<float>(width) / pyramid.width[0]))), 0), width - 1);
+    const int y = min(max(static_cast<int>(floorf(sample.y * (static_cast<float>(height) / pyramid.height[0]))), 0), height - 1);
+    return widen(pyramid.data[level][image * pyramid.image[level] + channel * pyramid.channel[level] +
+                                     static_cast<long long>(y) * pyramid.row[level] + static_cast<long long>(x) * pyramid.column[level]]);
+}
+
+__device__ __forceinline__ float bilinear(const Pyramid& pyramid, const Corner& at, int channel) {
+    const scalar* texels = pyramid.data[at.level] + channel * pyramid.channel[at.level];
+    const float a = widen(texels[at.offset[0]]), b = widen(texels[at.offset[1]]);
+    const float c = widen(texels[at.offset[2]]), d = widen(texels[at.offset[3]]);
+    const float top = a + (b - a) * at.right, bottom = c + (d - c) * at.right;
+    return top + (bottom - top) * at.down;
+}
+
+// Channels first … first + COUNT of one sample. Geometry once, then independent loads for every channel.
+template <int COUNT>
+__device__ __forceinline__ void read_sample(const Pyramid& pyramid, const Sample& sample, int image, int first, float (&value)[COUNT]) {
+    const Between levels = between(sample.lod, pyramid.levels);
+    const float share = 1.f / sample.probes;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) value[i] = 0.f;
+    for (int probe = 0; probe < sample.probes; ++probe) {
+        const float offset = probe_offset(sample, probe);
+        const float x = sample.x + offset * sample.spread_x, y = sample.y + offset * sample.spread_y;
+        const Corner fine = corner(pyramid, levels.fine, image, x, y), coarse = corner(pyramid, levels.coarse, image, x, y);
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int channel = min(first + i, pyramid.channels - 1);
+            const float near = bilinear(pyramid, fine, channel), far = bilinear(pyramid, coarse, channel);
+            value[i] += (near + (far - near) * levels.blend) * share;
+        }
+    }
+    if (pyramid.nearest)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            if (first + i < pyramid.channels && pyramid.nearest[first + i])
+                value[i] = read_nearest(pyramid, sample, image, first + i);
+}
+
+// Gradients: of texels by atomic adds into float levels laid out planar, of the sample's five numbers by their sum.
+struct Gradient {
+    float* data[MAX_LEVELS];  // (B, C, H_l, W_l) contiguous, zeroed; null: texels need none
+    float* sample;            // (samples, 5): x, y, lod, spread_x, spread_y, zeroed; null: samples need none
+};
+
+__device__ __forceinline__ void scatter(float* texels, int height, int width, float gradient, const Corner& at, float x, float y) {
+    // The planar layout of the gradient is not that of the pyramid, so the corner's offsets do not serve.
+    const int x0 = static_cast<int>(x), y0 = static_cast<int>(y);
+    const int x1 = min(x0 + 1, width - 1), y1 = min(y0 + 1, height - 1);
+    const float top = gradient * (1.f - at.down), bottom = gradient * at.down;
+    float* upper = texels + static_cast<long long>(y0) * width;
+    float* lower = texels + static_cast<long long>(y1) * width;
+    atomicAdd(upper + x0, top * (1.f - at.right));
+    atomicAdd(upper + x1, top * at.right);
+    atomicAdd(lower + x0, bottom * (1.f - at.right));
+    atomicAdd(lower + x1, bottom * at.right);
+}
+
+__device__ __forceinline__ float inside(float position, int extent, int finest) {
+    return fminf(fmaxf(position * (static_cast<float>(extent) / finest) - 0.5f, 0.f), extent - 1.f);
+}
+
+// The transpose of read_sample for channels first … last. `upstream` is the gradient at channel 0 of this sample.
+__device__ __forceinline__ void spread_gradient(const Pyramid& pyramid, const Gradient& gradient, const Sample& sample, int image,
+                                int first, int last, const scalar* upstream, long long stride, long long index) {
+    const Between levels = between(sample.lod, pyramid.levels);
+    const float share = 1.f / sample.probes;
+    float of_x = 0.f, of_y = 0.f, of_lod = 0.f, of_spread_x = 0.f, of_spread_y = 0.f;
+    for (int probe = 0; probe < sample.probes; ++probe) {
+        const float offset = probe_offset(sample, probe);
+        const float x = sample.x + offset * sample.spread_x, y = sample.y + offset * sample.spread_y;
+        float probe_x = 0.f, probe_y = 0.f;
+#pragma unroll
+        for (int which = 0; which < 2; ++which) {
+            const int level = which ? levels.coarse : levels.fine;
+            const float part = (which ? levels.blend : 1.f - levels.blend) * share;
+            const Corner at = corner(pyramid, level, image, x, y);
+            const int height = pyramid.height[level], width = pyramid.width[level];
+            const float column = inside(x, width, pyramid.width[0]), row = inside(y, height, pyramid.height[0]);
+            for (int channel = first; channel < last; ++channel) {
+                if (pyramid.nearest && pyramid.nearest[channel]) continue;
+                const float arriving = widen(upstream[channel * stride]);
+                if (gradient.data[level])
+                    scatter(gradient.data[level] + (static_cast<long long>(image) * pyramid.channels + channel) * height * width,
+                            height, width, arriving * part, at, column, row);
+                if (gradient.sample) {
+                    const scalar* texels = pyramid.data[level] + channel * pyramid.channel[level];
+                    const float a = widen(texels[at.offset[0]]), b = widen(texels[at.offset[1]]);
+                    const float c = widen(texels[at.offset[2]]), d = widen(texels[at.offset[3]]);
+                    const float top = a + (b - a) * at.right, bottom = c + (d - c) * at.right;
+                    probe_x += arriving * part * at.slope_x * ((b - a) * (1.f - at.down) + (d - c) * at.down);
+                    probe_y += arriving * part * at.slope_y * (bottom - top);
+                    of_lod += arriving * share * (which ? 1.f : -1.f) * (top + (bottom - top) * at.down);
+                }
+            }
+        }
+        of_x += probe_x, of_y += probe_y;
+        of_spread_x += probe_x * offset, of_spread_y += probe_y * offset;
+    }
+    if (gradient.sample) {
+        float* to = gradient.sample + index * 5;
+        atomicAdd(to, of_x);
+        atomicAdd(to + 1, of_y);
+        if (!levels.clamped) atomicAdd(to + 2, of_lod);
+        atomicAdd(to + 3, of_spread_x);
+        atomicAdd(to + 4, of_spread_y);
+    }
+}

@@ -1,0 +1,36 @@
+// One source serves three element types: SCALAR is defined as 32 (float), 16 (half) or 17 (bfloat16) when it is compiled.
+// Arithmetic is always float. The conversions are written out so that NVRTC needs no header files on the user's machine.
+#pragma once
+
+#if SCALAR == 32
+typedef float scalar;
+struct alignas(16) scalar4 { scalar x, y, z, w; };
+struct alignas(8) scalar2 { scalar x, y; };
+__device__ __forceinline__ float widen(scalar value) { return value; }
+__device__ __forceinline__ scalar narrow(float value) { return value; }
+#else
+typedef unsigned short scalar;
+struct alignas(8) scalar4 { scalar x, y, z, w; };
+struct alignas(4) scalar2 { scalar x, y; };
+#if SCALAR == 16
+__device__ __forceinline__ float widen(scalar bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+__device__ __forceinline__ scalar narrow(float value) {
+    scalar bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+#else
+__device__ __forceinline__ float widen(scalar bits) { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
+__device__ __forceinline__ scalar narrow(float value) {
+    scalar bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+#endif
+#endif
+
+constexpr int MAX_LEVELS = 20;  // as in launch.py

@@ -1,0 +1,109 @@
+// The GPU's texture units: levels in a layered mipmapped array, filtered by the hardware.
+// A layer packs PACK channels (1, 2 or 4), so that one fetch brings them all. Layers of names (see `nearest`) come after
+// the filtered ones and are read through a second texture object that does not filter.
+#include "probe.cuh"
+
+typedef unsigned long long Handle;
+
+struct Fill {
+    Pyramid pyramid;
+    Handle surface[MAX_LEVELS];
+    const short* channel_of_slot;      // (layers · PACK): the channel packed there, or -1 for padding
+    int first_block[MAX_LEVELS];       // of each level, in one launch for all of them
+    int layers;                        // an image
+    int half_texels;                   // 1: half, 0: float
+};
+
+__device__ __forceinline__ unsigned short half_bits(float value) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+#if PACK == 4
+typedef float4 Texel;
+typedef ushort4 HalfTexel;
+__device__ __forceinline__ float4 texel_of(const float* v) { return make_float4(v[0], v[1], v[2], v[3]); }
+__device__ __forceinline__ ushort4 half_texel_of(const float* v) {
+    return make_ushort4(half_bits(v[0]), half_bits(v[1]), half_bits(v[2]), half_bits(v[3]));
+}
+__device__ __forceinline__ void unpack(float4 texel, float* v) { v[0] = texel.x, v[1] = texel.y, v[2] = texel.z, v[3] = texel.w; }
+#elif PACK == 2
+typedef float2 Texel;
+typedef ushort2 HalfTexel;
+__device__ __forceinline__ float2 texel_of(const float* v) { return make_float2(v[0], v[1]); }
+__device__ __forceinline__ ushort2 half_texel_of(const float* v) { return make_ushort2(half_bits(v[0]), half_bits(v[1])); }
+__device__ __forceinline__ void unpack(float2 texel, float* v) { v[0] = texel.x, v[1] = texel.y; }
+#else
+typedef float Texel;
+typedef ushort1 HalfTexel;
+__device__ __forceinline__ float texel_of(const float* v) { return v[0]; }
+__device__ __forceinline__ ushort1 half_texel_of(const float* v) { return make_ushort1(half_bits(v[0])); }
+__device__ __forceinline__ void unpack(float texel, float* v) { v[0] = texel; }
+#endif
+
+extern "C" __global__ void __launch_bounds__(256) fill(const __grid_constant__ Fill job) {
+    int level = job.pyramid.levels - 1;
+    while (level > 0 && static_cast<int>(blockIdx.x) < job.first_block[level]) --level;
+    const int width = job.pyramid.width[level], height = job.pyramid.height[level];
+    const int texel = (blockIdx.x - job.first_block[level]) * 256 + threadIdx.x;
+    if (texel >= width * height) return;
+    const int y = texel / width, x = texel - y * width;
+    const int layer = blockIdx.y, image = layer / job.layers;
+    const short* slots = job.channel_of_slot + (layer - image * job.layers) * PACK;
+    const scalar* from = job.pyramid.data[level] + image * job.pyramid.image[level] +
+                         static_cast<long long>(y) * job.pyramid.row[level] + static_cast<long long>(x) * job.pyramid.column[level];
+    float value[PACK];
+#pragma unroll
+    for (int i = 0; i < PACK; ++i) value[i] = slots[i] >= 0 ? widen(from[slots[i] * job.pyramid.channel[level]]) : 0.f;
+    if (job.half_texels)
+        surf2DLayeredwrite(half_texel_of(value), job.surface[level], x * static_cast<int>(sizeof(HalfTexel)), y, layer);
+    else
+        surf2DLayeredwrite(texel_of(value), job.surface[level], x * static_cast<int>(sizeof(Texel)), y, layer);
+}
+
+struct Fetch {
+    Handle filtered, unfiltered;
+    const short* channel_of_slot;
+    const float *centre, *ddx, *ddy, *lod;  // lod null: by the footprint's axes; ddx and ddy null: by lod
+    scalar* values;                          // (B, K, C, P, P); P = 1 serves lookup
+    long long footprints;                    // B · K
+    int per_image, patch, channels, layers, first_unfiltered, levels;
+    float across, down;                      // 1 / width, 1 / height of level 0
+    float max_anisotropy;
+};
+
+// A thread fetches one pixel of one layer.
+extern "C" __global__ void __launch_bounds__(256) fetch(const __grid_constant__ Fetch job) {
+    const int area = job.patch * job.patch;
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const long long footprint = i / area;
+    if (footprint >= job.footprints) return;
+    const int image = static_cast<int>(footprint / job.per_image);
+    const int pixel = static_cast<int>(i - footprint * area), layer = blockIdx.y;
+    const float* centre = job.centre + 2 * footprint;
+    const Sample sample = job.lod ? sample_at_level(centre, job.lod[footprint])
+                                  : sample_of_patch(centre, job.ddx + 2 * footprint, job.ddy + 2 * footprint, job.patch, pixel, job.max_anisotropy);
+    float value[PACK], texel[PACK];
+    if (layer >= job.first_unfiltered) {
+        const float level = floorf(fminf(fmaxf(sample.lod, 0.f), job.levels - 1.f) + 0.5f);
+        unpack(tex2DLayeredLod<Texel>(job.unfiltered, sample.x * job.across, sample.y * job.down, image * job.layers + layer, level), value);
+    } else {
+#pragma unroll
+        for (int c = 0; c < PACK; ++c) value[c] = 0.f;
+        const float share = 1.f / sample.probes;
+        for (int probe = 0; probe < sample.probes; ++probe) {
+            const float offset = probe_offset(sample, probe);
+            const float x = sample.x + offset * sample.spread_x, y = sample.y + offset * sample.spread_y;
+            unpack(tex2DLayeredLod<Texel>(job.filtered, x * job.across, y * job.down, image * job.layers + layer, sample.lod), texel);
+#pragma unroll
+            for (int c = 0; c < PACK; ++c) value[c] += texel[c] * share;
+        }
+    }
+    scalar* to = job.values + footprint * job.channels * area + pixel;
+#pragma unroll
+    for (int c = 0; c < PACK; ++c) {
+        const int channel = job.channel_of_slot[layer * PACK + c];
+        if (channel >= 0) to[static_cast<long long>(channel) * area] = narrow(value[c]);
+    }
+}

@@ -1,0 +1,211 @@
+"""A pyramid inside the GPU's texture units: a layered mipmapped array, filled once, sampled many times.
+
+Four channels share a layer, so that one fetch brings all four, filtered across texels and levels by hardware that
+machine learning leaves idle. Channels that hold names come last, in layers of their own, and are never filtered.
+The filter weights have 8 fractional bits: values differ from exact trilinear by up to 0.007 on white noise.
+"""
+
+import struct
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_choice, check_count
+from texturevlm.ops import backend as backends
+from texturevlm.ops.cuda.launch import MAX_LEVELS, THREADS, address, bind, channel_table, check, launch, pack_pyramid
+from texturevlm.ops.cuda.launch import padded, scalar_bits
+from texturevlm.ops.lookup import check_nearest
+from texturevlm.ops.mip import check_pyramid
+
+MAX_TEXTURE_EXTENT = 32768
+MAX_LAYERS = 2048
+DISABLE_TRILINEAR_OPTIMIZATION = 0x20  # without it the hardware rounds levels and is off by up to 0.13
+NORMALIZED_COORDINATES = 0x02
+_FILL = struct.Struct(f"={MAX_LEVELS}QQ{MAX_LEVELS}i2i")
+_FETCH = struct.Struct("=2QQ4QQq6i3f4x")
+
+
+class DeviceTexture:
+    """The levels of a pyramid as a hardware texture.
+
+    levels:  finest first, each (B, C, H_l, W_l), on a CUDA GPU
+    half:    keep texels in half precision (half the memory, twice the speed) rather than float
+    pack:    channels a layer: 1, 2 or 4
+    nearest: channels that hold names, fetched by nearest texel
+    The memory is the GPU's own and goes back with the last reference to this object.
+    """
+
+    def __init__(
+        self, levels: Sequence[Tensor], *, half: bool = True, pack: int = 4, nearest: Sequence[int] = ()
+    ) -> None:
+        check_pyramid("DeviceTexture", levels)
+        backends.require_kernels("DeviceTexture", levels[0])
+        check_choice("DeviceTexture", "pack", str(pack), ("1", "2", "4"))
+        batch, channels, height, width = levels[0].shape
+        check_nearest("DeviceTexture", nearest, channels)
+        self.shape = (batch, channels, height, width)
+        self.levels, self.half, self.pack = len(levels), half, pack
+        self.device, self.dtype = levels[0].device, levels[0].dtype
+        slots, filtered = _slots(channels, pack, nearest)
+        self.layers, self._first_unfiltered = len(slots) // pack, filtered // pack
+        check_count("DeviceTexture", "height", height, 1, MAX_TEXTURE_EXTENT)
+        check_count("DeviceTexture", "width", width, 1, MAX_TEXTURE_EXTENT)
+        check_count("DeviceTexture", "layers of the batch", self.layers * batch, 1, MAX_LAYERS)
+        self._slots = channel_table(slots, torch.int16, self.device)
+        with torch.cuda.device(self.device):
+            handles = _create(self.shape, self.levels, self.layers * batch, half, pack)
+        self._surfaces, self._filtered, self._unfiltered = handles[1], *handles[2]
+        self._release = weakref.finalize(self, _destroy, self.device.index or 0, *handles)
+        self._release.atexit = False  # the process takes everything with it
+        self.fill(levels)
+
+    def fill(self, levels: Sequence[Tensor]) -> None:
+        """Write new contents of the same shape, in place: captured graphs that sample it go on working."""
+        check_pyramid("DeviceTexture.fill", levels)
+        if levels[0].shape != self.shape or len(levels) != self.levels or levels[0].device != self.device:
+            raise ValueError(
+                f"DeviceTexture.fill: levels must be {self.levels} levels of {self.shape} on {self.device}, "
+                f"got {len(levels)} of {tuple(levels[0].shape)} on {levels[0].device}"
+            )
+        starts, blocks = [], 0
+        for level in levels:
+            starts.append(blocks)
+            blocks += -(-level.shape[2] * level.shape[3] // THREADS)
+        parameters = pack_pyramid(levels, ()) + _FILL.pack(
+            *padded(self._surfaces), address(self._slots), *padded(starts), self.layers, int(self.half)
+        )
+        scalar = scalar_bits(levels[0].dtype)
+        grid = (blocks, self.layers * self.shape[0])
+        launch("texture.cu", "fill", self.device, grid, parameters, SCALAR=scalar, PACK=self.pack)
+
+    def fetch(
+        self,
+        points: Tensor,
+        lod: Tensor | None,
+        ddx: Tensor | None,
+        ddy: Tensor | None,
+        patch: int | None,
+        max_anisotropy: int,
+    ) -> Tensor:
+        """Sample points (patch None) or footprints; float32, contiguous input. What the operations call."""
+        batch, count = points.shape[:2]
+        _, channels, height, width = self.shape
+        side = patch or 1
+        shape = (batch, count, channels) if patch is None else (batch, count, channels, side, side)
+        values = torch.empty(shape, dtype=self.dtype, device=self.device)
+        if values.numel() == 0:
+            return values
+        parameters = _FETCH.pack(
+            self._filtered,
+            self._unfiltered,
+            *(address(tensor) for tensor in (self._slots, points, ddx, ddy, lod, values)),
+            batch * count,
+            count,
+            side,
+            channels,
+            self.layers,
+            self._first_unfiltered,
+            self.levels,
+            1 / width,
+            1 / height,
+            max_anisotropy,
+        )
+        blocks = -(-batch * count * side * side // THREADS)
+        scalar = scalar_bits(self.dtype)
+        launch("texture.cu", "fetch", self.device, (blocks, self.layers), parameters, SCALAR=scalar, PACK=self.pack)
+        return values
+
+
+def sample_patches_texture(
+    texture: DeviceTexture, centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int, max_anisotropy: int, asked: str
+) -> Tensor:
+    """sample_patches on a texture that is filled already."""
+    if not isinstance(texture, DeviceTexture):
+        raise TypeError(f"sample_patches: levels must be a sequence of tensors or a DeviceTexture, got {texture!r:.60}")
+    check_choice("sample_patches", "backend", asked, ("auto", "texture"))
+    if centre.device != texture.device or centre.shape[0] != texture.shape[0]:
+        raise ValueError(
+            f"sample_patches: centre must be ({texture.shape[0]}, K, 2) on {texture.device} like the texture, "
+            f"got {tuple(centre.shape)} on {centre.device}"
+        )
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (centre, ddx, ddy)):
+        raise ValueError("sample_patches: gradients need the levels; pass them instead of the DeviceTexture")
+    footprints = (tensor.float().contiguous() for tensor in (ddx, ddy))
+    return texture.fetch(centre.float().contiguous(), None, *footprints, patch, max_anisotropy)
+
+
+def _slots(channels: int, pack: int, nearest: Sequence[int]) -> tuple[list[int], int]:
+    """Which channel each slot of each layer holds (-1: padding), and how many slots are filtered."""
+    names = sorted(set(nearest))
+    amounts = [channel for channel in range(channels) if channel not in set(names)]
+    slots: list[int] = []
+    for group in (amounts, names):
+        slots += group + [-1] * (-len(group) % pack)
+        if group is amounts:
+            filtered = len(slots)
+    return slots, filtered
+
+
+def _create(shape: Sequence[int], levels: int, layers: int, half: bool, pack: int) -> tuple[int, list[int], list[int]]:
+    """A mipmapped array, a surface object a level to write it, and two texture objects to read it."""
+    from cuda.bindings import driver
+
+    _, _, height, width = shape
+    description = driver.CUDA_ARRAY3D_DESCRIPTOR()
+    description.Width, description.Height, description.Depth = width, height, layers
+    formats = driver.CUarray_format
+    description.Format = formats.CU_AD_FORMAT_HALF if half else formats.CU_AD_FORMAT_FLOAT
+    description.NumChannels = pack
+    description.Flags = driver.CUDA_ARRAY3D_LAYERED | driver.CUDA_ARRAY3D_SURFACE_LDST
+    bind(torch.cuda.current_device())
+    status, array = driver.cuMipmappedArrayCreate(description, levels)
+    if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        torch.cuda.empty_cache()  # PyTorch may be holding what we need
+        status, array = driver.cuMipmappedArrayCreate(description, levels)
+    check(status, f"making a {width}×{height} texture of {layers} layers")
+    surfaces: list[int] = []
+    for level in range(levels):
+        status, plane = driver.cuMipmappedArrayGetLevel(array, level)
+        check(status, "reaching a texture's level")
+        resource = driver.CUDA_RESOURCE_DESC()
+        resource.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_ARRAY
+        resource.res.array.hArray = plane
+        status, surface = driver.cuSurfObjectCreate(resource)
+        check(status, "making a surface object")
+        surfaces.append(int(surface))
+    textures = [_texture_object(array, levels, filtered) for filtered in (True, False)]
+    return int(array), surfaces, textures
+
+
+def _texture_object(array: Any, levels: int, filtered: bool) -> int:
+    from cuda.bindings import driver
+
+    resource = driver.CUDA_RESOURCE_DESC()
+    resource.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
+    resource.res.mipmap.hMipmappedArray = array
+    modes = driver.CUfilter_mode
+    mode = modes.CU_TR_FILTER_MODE_LINEAR if filtered else modes.CU_TR_FILTER_MODE_POINT
+    view = driver.CUDA_TEXTURE_DESC()
+    view.addressMode = [driver.CUaddress_mode.CU_TR_ADDRESS_MODE_CLAMP] * 3
+    view.filterMode = view.mipmapFilterMode = mode
+    view.flags = NORMALIZED_COORDINATES | DISABLE_TRILINEAR_OPTIMIZATION
+    view.maxAnisotropy = 1
+    view.minMipmapLevelClamp, view.maxMipmapLevelClamp = 0.0, float(levels - 1)
+    status, texture = driver.cuTexObjectCreate(resource, view, None)
+    check(status, "making a texture object")
+    return int(texture)
+
+
+def _destroy(device: int, array: int, surfaces: Sequence[int], textures: Sequence[int]) -> None:
+    from cuda.bindings import driver
+
+    with torch.cuda.device(device):
+        bind(device)
+        for texture in textures:
+            driver.cuTexObjectDestroy(texture)
+        for surface in surfaces:
+            driver.cuSurfObjectDestroy(surface)
+        driver.cuMipmappedArrayDestroy(driver.CUmipmappedArray(array))

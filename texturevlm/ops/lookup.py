@@ -1,0 +1,184 @@
+"""Reading a pyramid between its texels and between its levels, as a texture unit does.
+
+A point lies in level-0 pixels, texel centres at i + 0.5; on level l it scales by W_l / W_0. Beyond the border the
+edge texel goes on. `lookup` blends the two nearest levels (trilinear). `lookup_grad` is told the footprint of the
+sample by its two axes: the short axis sets the level, and several trilinear probes are spread along the long one.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_count, check_floating, check_shapes
+from texturevlm.ops import backend as backends
+from texturevlm.ops.mip import check_pyramid
+
+MAX_ANISOTROPY = 16
+
+
+class Probes(NamedTuple):
+    """How a footprint is read: `count` trilinear probes at level `lod`, spread evenly over `spread` about its centre."""
+
+    lod: Tensor  # (...)
+    spread: Tensor  # (..., 2), from the first probe to the last
+    count: Tensor  # (...), whole
+
+
+def lookup(
+    levels: Sequence[Tensor], points: Tensor, lod: Tensor, *, nearest: Sequence[int] = (), backend: str = "auto"
+) -> Tensor:
+    """Read a mip pyramid at fractional positions and levels (trilinear, clamped).
+
+    levels:  finest first, each (B, C, H_l, W_l)
+    points:  (B, N, 2), x then y in level-0 pixels
+    lod:     (B, N), 0 is the finest; clamped to the levels there are
+    nearest: channels that hold names rather than amounts: the nearest texel of the nearest level, not filtered
+    returns  (B, N, C) in the levels' dtype, differentiable in levels, points and lod (not through `nearest`)
+    """
+    _check("lookup", levels, nearest, points=(points, "B N 2"), lod=(lod, "B N"))
+    chosen = backends.choose("lookup", levels[0], backend)
+    if chosen == "reference":
+        return lookup_reference(levels, points, lod, nearest)
+    from texturevlm.ops.cuda.probe import lookup_cuda
+
+    return lookup_cuda(levels, points, lod, tuple(nearest), hardware=chosen == "texture")
+
+
+def lookup_grad(
+    levels: Sequence[Tensor],
+    points: Tensor,
+    ddx: Tensor,
+    ddy: Tensor,
+    *,
+    max_anisotropy: int = MAX_ANISOTROPY,
+    nearest: Sequence[int] = (),
+    backend: str = "auto",
+) -> Tensor:
+    """Read a mip pyramid over footprints: anisotropic filtering, up to 16 times as long as wide.
+
+    points:   (B, N, 2), the centres, x then y in level-0 pixels
+    ddx, ddy: (B, N, 2), the footprint's two axes in level-0 pixels, as `tex2DGrad` takes them
+    returns   (B, N, C); for a square footprint of side s it is `lookup` at lod log2(s).
+              Differentiable in levels, points, ddx and ddy (the number of probes is piecewise constant).
+    """
+    _check("lookup_grad", levels, nearest, points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
+    check_count("lookup_grad", "max_anisotropy", max_anisotropy, 1, MAX_ANISOTROPY)
+    chosen = backends.choose("lookup_grad", levels[0], backend)
+    if chosen == "reference":
+        return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)
+    from texturevlm.ops.cuda.probe import lookup_grad_cuda
+
+    return lookup_grad_cuda(levels, points, ddx, ddy, max_anisotropy, tuple(nearest), hardware=chosen == "texture")
+
+
+def _check(function: str, levels: Sequence[Tensor], nearest: Sequence[int], **points: tuple[Tensor, str]) -> None:
+    check_pyramid(function, levels)
+    check_shapes(function, levels=(levels[0], "B C H W"), **points)
+    check_floating(function, **{name: tensor for name, (tensor, _) in points.items()})
+    check_nearest(function, nearest, levels[0].shape[1])
+
+
+def check_nearest(function: str, nearest: Sequence[int], channels: int) -> None:
+    for channel in nearest:
+        check_count(function, "nearest", channel, 0, channels - 1)
+
+
+def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Probes:
+    """How footprints with axes ddx, ddy (..., 2) are read.
+
+    Each probe filters over a square as wide as the short axis (never finer than a texel), so the probes' centres
+    spread over what is left of the long axis: their union is exactly as long as the footprint, at every ratio.
+    """
+    long_axis = torch.where((_length(ddx) >= _length(ddy))[..., None], ddx, ddy)
+    long = torch.maximum(_length(ddx), _length(ddy))
+    short = torch.minimum(_length(ddx), _length(ddy))
+    width = torch.maximum(short, long / max_anisotropy).clamp(min=1.0)
+    # A ratio that is whole but for rounding must not cost a probe more.
+    count = (long / width - 1e-3).ceil().clamp(1, max_anisotropy)
+    spread = long_axis * ((long - width) / long.clamp(min=1e-20)).clamp(min=0.0)[..., None]
+    return Probes(width.log2(), spread, count.detach())
+
+
+def _length(axis: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(axis, dim=-1)
+
+
+def lookup_reference(levels: Sequence[Tensor], points: Tensor, lod: Tensor, nearest: Sequence[int] = ()) -> Tensor:
+    """The specification of `lookup`."""
+    pyramid = _Flat(levels)
+    lod = lod.to(pyramid.dtype).clamp(0, len(levels) - 1)
+    fine = lod.detach().floor().long()
+    coarse = (fine + 1).clamp(max=len(levels) - 1)
+    blend = (lod - fine)[..., None]
+    texels = pyramid.bilinear(points, fine) * (1 - blend) + pyramid.bilinear(points, coarse) * blend
+    if nearest:
+        names = pyramid.nearest(points, (lod.detach() + 0.5).floor().long().clamp(max=len(levels) - 1))
+        chosen = torch.zeros(texels.shape[-1], dtype=torch.bool, device=texels.device)
+        chosen[list(nearest)] = True
+        texels = torch.where(chosen, names, texels)
+    return texels.to(levels[0].dtype)
+
+
+def lookup_grad_reference(
+    levels: Sequence[Tensor],
+    points: Tensor,
+    ddx: Tensor,
+    ddy: Tensor,
+    max_anisotropy: int = MAX_ANISOTROPY,
+    nearest: Sequence[int] = (),
+) -> Tensor:
+    """The specification of `lookup_grad`."""
+    lod, spread, count = probes(ddx, ddy, max_anisotropy)
+    most = int(count.max()) if count.numel() else 1
+    total = torch.zeros((), dtype=levels[0].dtype, device=points.device)
+    for probe in range(most):
+        share = ((probe < count) / count)[..., None]
+        offset = (probe / (count - 1).clamp(min=1) - 0.5) * (count > 1)
+        value = lookup_reference(levels, points + offset[..., None] * spread, lod)
+        total = total + value * share.to(value.dtype)
+    if nearest:
+        total[..., list(nearest)] = lookup_reference(levels, points, lod, nearest)[..., list(nearest)]
+    return total
+
+
+class _Flat:
+    """All levels of a pyramid behind one another, so that points on different levels are read by one gather."""
+
+    def __init__(self, levels: Sequence[Tensor]) -> None:
+        device = levels[0].device
+        self.texels = torch.cat([level.flatten(2) for level in levels], 2)
+        self.dtype = torch.float64 if levels[0].dtype == torch.float64 else torch.float32
+        extents = torch.tensor([level.shape[-2:] for level in levels], device=device)
+        self.height, self.width = extents.unbind(-1)
+        self.start = (self.height * self.width).cumsum(0) - self.height * self.width
+
+    def bilinear(self, points: Tensor, level: Tensor) -> Tensor:
+        (x0, x1, right), (y0, y1, down) = self._axis(points[..., 0], self.width, level), self._axis(
+            points[..., 1], self.height, level
+        )
+        top = self._read(level, y0, x0) * (1 - right) + self._read(level, y0, x1) * right
+        bottom = self._read(level, y1, x0) * (1 - right) + self._read(level, y1, x1) * right
+        return top * (1 - down) + bottom * down
+
+    def nearest(self, points: Tensor, level: Tensor) -> Tensor:
+        width, height = self.width[level], self.height[level]
+        x = (points[..., 0].detach() * (width / self.width[0])).floor().long()
+        y = (points[..., 1].detach() * (height / self.height[0])).floor().long()
+        zero = torch.zeros_like(x)
+        return self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
+
+    def _axis(self, position: Tensor, extents: Tensor, level: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The two texels around a position along one axis, and how far it is from the first to the second."""
+        extent = extents[level]
+        texel = position.to(self.dtype) * (extent.to(self.dtype) / extents[0].to(self.dtype)) - 0.5
+        texel = texel.clamp(torch.zeros_like(texel), (extent - 1).to(self.dtype))
+        first = texel.detach().floor().long()
+        return first, torch.minimum(first + 1, extent - 1), (texel - first)[..., None]
+
+    def _read(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        index = self.start[level] + y * self.width[level] + x
+        channels = self.texels.shape[1]
+        texels = self.texels.gather(2, index[:, None].expand(-1, channels, -1))
+        return texels.transpose(1, 2).to(self.dtype)

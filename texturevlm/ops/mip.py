@@ -1,0 +1,211 @@
+"""Mipmaps: each level is the one below it at half the extent, until one texel stands for the whole image.
+
+Extents halve as in graphics, max(1, floor(n/2)). At an odd extent n = 2m + 1 a coarse texel is 2 + 1/m fine texels
+wide, so it averages three of them with the exact shares that it covers; means are therefore kept at every size.
+A channel that holds an upper bound shrinks by max, a lower bound by min; one that holds names (cluster ids)
+takes the level-0 texel at the centre of its area, because names cannot be averaged.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_choice, check_count, check_floating, check_shapes
+from texturevlm.ops import backend as backends
+
+REDUCTIONS = ("mean", "max", "min", "nearest")
+
+
+def level_extents(height: int, width: int, levels: int | None = None) -> list[tuple[int, int]]:
+    """(height, width) of every level, finest first; all the way down to 1×1 if `levels` is None."""
+    extents = [(height, width)]
+    while extents[-1] != (1, 1) and len(extents) != levels:
+        height, width = max(1, height // 2), max(1, width // 2)
+        extents.append((height, width))
+    return extents
+
+
+def mipmap(
+    image: Tensor, *, levels: int | None = None, reduce: str | Sequence[str] = "mean", backend: str = "auto"
+) -> list[Tensor]:
+    """Build the mip pyramid of a batch of images.
+
+    image:   (B, C, H, W), any extent from 1×1
+    levels:  how many levels, level 0 included; None goes down to 1×1, and so does any larger number
+    reduce:  how a channel shrinks: mean, max, min or nearest; one word for all channels or one a channel
+    returns  finest first, level 0 is `image` itself; (B, C, max(1, H >> l), max(1, W >> l)).
+             Half-precision images are reduced in float32 and rounded once a level. Differentiable in `image`.
+    """
+    sizes = check_shapes("mipmap", image=(image, "B C H W"))
+    check_floating("mipmap", image=image)
+    _check_not_empty("mipmap", image)
+    if levels is not None:
+        check_count("mipmap", "levels", levels, 1)
+    modes = channel_reductions("mipmap", reduce, sizes["C"])
+    extents = level_extents(sizes["H"], sizes["W"], levels)
+    if len(extents) == 1:
+        return [image]
+    if backends.choose("mipmap", image, backend) == "cuda":
+        from texturevlm.ops.cuda.mip import mipmap_cuda
+
+        return mipmap_cuda(image, extents, modes)
+    return mipmap_reference(image, extents, modes)
+
+
+def channel_reductions(function: str, reduce: str | Sequence[str], channels: int) -> tuple[str, ...]:
+    """One reduction a channel, checked."""
+    modes = (reduce,) * channels if isinstance(reduce, str) else tuple(reduce)
+    if len(modes) != channels:
+        raise ValueError(f"{function}: reduce must name one reduction a channel ({channels}), got {len(modes)}")
+    for mode in set(modes):
+        check_choice(function, "reduce", mode, REDUCTIONS)
+    return modes
+
+
+def _check_not_empty(function: str, image: Tensor) -> None:
+    if image.numel() == 0:
+        raise ValueError(f"{function}: image must not be empty, got {tuple(image.shape)}")
+
+
+def mipmap_reference(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
+    """The specification, in plain PyTorch: what every kernel is tested against."""
+    wide = image.float() if image.dtype in (torch.float16, torch.bfloat16) else image
+    chain = [wide]
+    for height, width in extents[1:]:
+        chain.append(_by_channel(wide, chain[-1], modes, (0, height), (0, width)))
+    return [image] + [level.to(image.dtype) for level in chain[1:]]
+
+
+def _by_channel(
+    base: Tensor, fine: Tensor, modes: Sequence[str], rows: tuple[int, int], columns: tuple[int, int]
+) -> Tensor:
+    """Texels rows × columns of the level above `fine`, each channel by its own reduction."""
+    if len(set(modes)) == 1:
+        return _texels(base, fine, modes[0], rows, columns)
+    picked: list[Tensor] = []
+    for channel, mode in enumerate(modes):
+        one = slice(channel, channel + 1)
+        picked.append(_texels(base[:, one], fine[:, one], mode, rows, columns))
+    return torch.cat(picked, 1)
+
+
+def _texels(base: Tensor, fine: Tensor, mode: str, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
+    if mode == "nearest":
+        height, width = (max(1, extent // 2) for extent in fine.shape[-2:])
+        y = _centre_texels(base.shape[-2], height, rows, base.device)
+        x = _centre_texels(base.shape[-1], width, columns, base.device)
+        return base[..., y[:, None], x]
+    height, width = fine.shape[-2:]
+    part = fine[..., _source(rows, height), _source(columns, width)]
+    return _halve(_halve(part, -2, mode, rows, height), -1, mode, columns, width)
+
+
+def _centre_texels(finest: int, coarse: int, span: tuple[int, int], device: torch.device) -> Tensor:
+    """The level-0 texel under the centre of each coarse texel: floor((i + ½) · finest / coarse)."""
+    i = torch.arange(*span, device=device)
+    return (2 * i + 1) * finest // (2 * coarse)
+
+
+def _source(span: tuple[int, int], extent: int) -> slice:
+    """The fine texels that coarse texels `span` are made of, along an axis of `extent` fine texels."""
+    return slice(2 * span[0], 2 * span[1] + extent % 2) if extent > 1 else slice(0, 1)
+
+
+def _halve(source: Tensor, axis: int, mode: str, span: tuple[int, int], extent: int) -> Tensor:
+    """Coarse texels `span` from their source texels. Elementwise, so a part equals the whole bit for bit."""
+    if extent == 1:
+        return source
+    count = span[1] - span[0]
+    taps = [source.narrow(axis, tap, 2 * count - 1) for tap in range(2 + extent % 2)]
+    taps = [tap[..., ::2] if axis == -1 else tap[..., ::2, :] for tap in taps]
+    if mode == "max":
+        return torch.stack(taps).amax(0)
+    if mode == "min":
+        return torch.stack(taps).amin(0)
+    if extent % 2 == 0:
+        return (taps[0] + taps[1]) * 0.5
+    half = extent // 2
+    i = torch.arange(*span, device=source.device, dtype=source.dtype)
+    if axis == -2:
+        i = i[:, None]
+    return taps[0] * ((half - i) / extent) + taps[1] * (half / extent) + taps[2] * ((i + 1) / extent)
+
+
+def update_region(
+    levels: Sequence[Tensor], boxes: Tensor, *, reduce: str | Sequence[str] = "mean", backend: str = "auto"
+) -> None:
+    """After rectangles of level 0 changed, refresh in place just what they touch on every coarser level.
+
+    levels: a pyramid from `mipmap`, finest first, each (B, C, H_l, W_l), contiguous
+    boxes:  (B, N, 4) whole numbers, xyxy in level-0 pixels, right and bottom exclusive; parts outside the image
+            and empty boxes are ignored, so a fixed N can be padded with zeros
+    reduce: as it was given to `mipmap`
+    The result equals a full rebuild bit for bit (for the same backend).
+    """
+    check_pyramid("update_region", levels)
+    sizes = check_shapes("update_region", levels=(levels[0], "B C H W"), boxes=(boxes, "B N 4"))
+    if boxes.is_floating_point() or boxes.dtype == torch.bool:
+        raise TypeError(f"update_region: boxes must hold whole numbers, got {boxes.dtype}")
+    if any(level.requires_grad for level in levels):
+        raise ValueError("update_region: levels must not require gradients, since they are written in place")
+    modes = channel_reductions("update_region", reduce, sizes["C"])
+    if len(levels) == 1 or boxes.numel() == 0:
+        return
+    if backends.choose("update_region", levels[0], backend) == "cuda":
+        from texturevlm.ops.cuda.mip import update_region_cuda
+
+        return update_region_cuda(levels, boxes, modes)
+    update_region_reference(levels, boxes, modes)
+
+
+def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:
+    """Levels of one batch, dtype and device, each half the extent of the one before."""
+    if isinstance(levels, Tensor) or len(levels) == 0:
+        raise TypeError(f"{function}: levels must be a sequence of (B, C, H, W) tensors, finest first, got {levels!r:.60}")
+    finest = levels[0]
+    check_shapes(function, **{"levels[0]": (finest, "B C H W")})
+    check_floating(function, **{"levels[0]": finest})
+    _check_not_empty(function, finest)
+    height, width = finest.shape[-2:]
+    for index, level in enumerate(levels[1:], 1):
+        height, width = max(1, height // 2), max(1, width // 2)
+        if level.shape != (*finest.shape[:2], height, width):
+            wanted = (*finest.shape[:2], height, width)
+            raise ValueError(f"{function}: levels[{index}] must be {wanted}, got {tuple(level.shape)}")
+        if level.dtype != finest.dtype or level.device != finest.device:
+            raise ValueError(
+                f"{function}: levels[{index}] must be {finest.dtype} on {finest.device} like levels[0], "
+                f"got {level.dtype} on {level.device}"
+            )
+
+
+def update_region_reference(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[str]) -> None:
+    """The specification: follow each box up the pyramid and recompute the texels that look at it."""
+    if levels[0].dtype in (torch.float16, torch.bfloat16):  # a stored half-precision level has lost the float32 values that the next one is made from
+        extents = [(level.shape[-2], level.shape[-1]) for level in levels]
+        for level, fresh in zip(levels[1:], mipmap_reference(levels[0], extents, modes)[1:]):
+            level.copy_(fresh)
+        return
+    for image, image_boxes in enumerate(boxes.tolist()):
+        chain = [level[image : image + 1] for level in levels]
+        for x0, y0, x1, y1 in image_boxes:
+            rows = (max(0, y0), min(levels[0].shape[-2], y1))
+            columns = (max(0, x0), min(levels[0].shape[-1], x1))
+            if rows[0] >= rows[1] or columns[0] >= columns[1]:
+                continue
+            for fine, coarse in zip(chain, chain[1:]):
+                rows = _touched(rows, fine.shape[-2])
+                columns = _touched(columns, fine.shape[-1])
+                coarse[..., slice(*rows), slice(*columns)] = _by_channel(chain[0], fine, modes, rows, columns)
+
+
+def _touched(span: tuple[int, int], extent: int) -> tuple[int, int]:
+    """The coarse texels that read any of the fine texels in `span`."""
+    if extent == 1:
+        return (0, 1)
+    reach = 1 + extent % 2  # the last fine texel that a coarse texel i reads is 2i + reach
+    coarse = extent // 2
+    first = max(0, -(-(span[0] - reach) // 2))
+    last = min(coarse - 1, (span[1] - 1) // 2)
+    return (min(first, coarse - 1), last + 1)

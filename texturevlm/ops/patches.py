@@ -1,0 +1,86 @@
+"""Sampling footprints into patches: the hot path.
+
+A footprint is a centre and two axes; its patch is P × P samples on the lattice that the axes span, each filtered over
+exactly one lattice cell. An ordinary patch at level l has axes (2^l, 0) and (0, 2^l), l may be fractional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_count, check_floating, check_shapes
+from texturevlm.ops import backend as backends
+from texturevlm.ops.lookup import MAX_ANISOTROPY, check_nearest, lookup_grad_reference
+from texturevlm.ops.mip import check_pyramid
+
+if TYPE_CHECKING:
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+
+def sample_patches(
+    levels: Sequence[Tensor] | DeviceTexture,
+    centre: Tensor,
+    ddx: Tensor,
+    ddy: Tensor,
+    *,
+    patch: int,
+    max_anisotropy: int = MAX_ANISOTROPY,
+    nearest: Sequence[int] = (),
+    backend: str = "auto",
+) -> Tensor:
+    """Sample a pyramid over footprints.
+
+    levels:        finest first, each (B, C, H_l, W_l); or a DeviceTexture, filled once and sampled many times
+    centre:        (B, K, 2), x then y in level-0 pixels
+    ddx, ddy:      (B, K, 2), how far one step along the patch's own x and y axis moves in the image
+    nearest:       channels that hold names: the nearest texel, not filtered (a DeviceTexture knows its own)
+    returns        (B, K, C, P, P), differentiable in levels, centre, ddx and ddy
+    """
+    check_count("sample_patches", "patch", patch, 1)
+    check_count("sample_patches", "max_anisotropy", max_anisotropy, 1, MAX_ANISOTROPY)
+    footprints = {"centre": (centre, "B K 2"), "ddx": (ddx, "B K 2"), "ddy": (ddy, "B K 2")}
+    check_floating("sample_patches", centre=centre, ddx=ddx, ddy=ddy)
+    if not isinstance(levels, Sequence):
+        from texturevlm.ops.cuda.texture import sample_patches_texture
+
+        check_shapes("sample_patches", **footprints)
+        return sample_patches_texture(levels, centre, ddx, ddy, patch, max_anisotropy, asked=backend)
+    check_pyramid("sample_patches", levels)
+    check_shapes("sample_patches", levels=(levels[0], "B C H W"), **footprints)
+    check_nearest("sample_patches", nearest, levels[0].shape[1])
+    chosen = backends.choose("sample_patches", levels[0], backend)
+    if chosen == "reference":
+        return sample_patches_reference(levels, centre, ddx, ddy, patch, max_anisotropy, nearest)
+    from texturevlm.ops.cuda.probe import sample_patches_cuda
+
+    samples = centre.shape[1] * patch * patch
+    hardware = chosen == "texture" or (backend == "auto" and backends.texture_pays(levels, samples))
+    return sample_patches_cuda(levels, centre, ddx, ddy, patch, max_anisotropy, tuple(nearest), hardware=hardware)
+
+
+def lattice(centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int) -> Tensor:
+    """The P × P sample points of each footprint, (B, K, P, P, 2), rows along ddy."""
+    step = torch.arange(patch, device=centre.device, dtype=centre.dtype) + 0.5 - patch / 2
+    return centre[:, :, None, None] + step[:, None] * ddx[:, :, None, None] + step[:, None, None] * ddy[:, :, None, None]
+
+
+def sample_patches_reference(
+    levels: Sequence[Tensor],
+    centre: Tensor,
+    ddx: Tensor,
+    ddy: Tensor,
+    patch: int,
+    max_anisotropy: int = MAX_ANISOTROPY,
+    nearest: Sequence[int] = (),
+) -> Tensor:
+    """The specification: `lookup_grad` at every point of the lattice."""
+    batch, count = centre.shape[:2]
+    points = lattice(centre, ddx, ddy, patch).reshape(batch, -1, 2)
+    each_sample = patch * patch
+    axes = (axis.repeat_interleave(each_sample, 1) for axis in (ddx, ddy))
+    texels = lookup_grad_reference(levels, points, *axes, max_anisotropy, nearest)
+    return texels.reshape(batch, count, patch, patch, -1).permute(0, 1, 4, 2, 3).contiguous()

@@ -1,0 +1,120 @@
+"""Gaussian and Laplacian pyramids (Burt and Adelson, 1983).
+
+Unlike a mip chain, which averages areas and rounds extents down, these keep every second sample of a smoothed image
+and round extents up, so that texel i of a level sits exactly on texel 2i of the finer one.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_count, check_floating, check_shapes
+
+
+def gaussian_pyramid(image: Tensor, *, levels: int | None = None) -> list[Tensor]:
+    """Smooth with [1, 4, 6, 4, 1] / 16 along both axes, keep the even samples, repeat.
+
+    image:  (B, C, H, W), floating point, any extent from 1 x 1
+    levels: how many to return, the image included; None goes down to 1 x 1
+    returns finest first, each (B, C, H_l, W_l) with H_{l+1} = ceil(H_l / 2); entry 0 is the image itself, not a copy
+
+    Outside, the image is mirrored about its border texels, which are not repeated (reflect-101, as in OpenCV's
+    pyrDown). Differentiable.
+    """
+    pyramid = [image]
+    for _ in range(_check_image("gaussian_pyramid", image, levels) - 1):
+        pyramid.append(_reduce(_reduce(pyramid[-1], 2), 3))
+    return pyramid
+
+
+def laplacian_pyramid(image: Tensor, *, levels: int | None = None) -> list[Tensor]:
+    """What each level of the Gaussian pyramid adds to the next coarser one.
+
+    image:  (B, C, H, W), floating point, any extent from 1 x 1
+    levels: how many to return, the residual included; None goes down to 1 x 1
+    returns the band-passes, finest first, then the low-pass residual; shapes as in `gaussian_pyramid`
+
+    A coarse level is brought up with the same 5 taps on the zero-filled fine grid, mirrored like the image.
+    Differentiable; `laplacian_reconstruct` undoes it up to rounding.
+    """
+    smooth = [image]
+    bands = []
+    for _ in range(_check_image("laplacian_pyramid", image, levels) - 1):
+        smooth.append(_reduce(_reduce(smooth[-1], 2), 3))
+        bands.append(smooth[-2] - _expand_to(smooth[-1], smooth[-2]))
+    return [*bands, smooth[-1]]
+
+
+def laplacian_reconstruct(bands: Sequence[Tensor]) -> Tensor:
+    """Sum a Laplacian pyramid back into its image.
+
+    bands: as `laplacian_pyramid` returns them: (B, C, H_l, W_l), finest first, H_{l+1} = ceil(H_l / 2)
+    returns (B, C, H, W), the extents of bands[0]; differentiable
+    """
+    name = "laplacian_reconstruct"
+    if len(bands) == 0:
+        raise ValueError(f"{name}: bands must hold at least the residual, got none")
+    check_shapes(name, **{f"bands[{i}]": (band, f"B C H{i} W{i}") for i, band in enumerate(bands)})
+    check_floating(name, **{f"bands[{i}]": band for i, band in enumerate(bands)})
+    for i in range(1, len(bands)):
+        wanted = tuple((n + 1) // 2 for n in bands[i - 1].shape[2:])
+        if bands[i].shape[2:] != wanted:
+            got = tuple(bands[i].shape[2:])
+            raise ValueError(f"{name}: bands[{i}] must have extents {wanted}, half of bands[{i - 1}]'s, got {got}")
+    image = bands[-1]
+    for band in reversed(bands[:-1]):
+        image = band + _expand_to(image, band)
+    return image
+
+
+def _check_image(function: str, image: Tensor, levels: int | None) -> int:
+    sizes = check_shapes(function, image=(image, "B C H W"))
+    check_floating(function, image=image)
+    extent = max(sizes["H"], sizes["W"])
+    if min(sizes["H"], sizes["W"]) < 1:
+        raise ValueError(f"{function}: image must be at least 1 x 1, got {sizes['H']} x {sizes['W']}")
+    most = 1 + (extent - 1).bit_length()  # halving and rounding up reaches 1 after ceil(log2(extent)) steps
+    return most if levels is None else check_count(function, "levels", levels, 1, most)
+
+
+# The taps are written as sums of slices, not as a convolution: cuDNN would round float32 to TF32 and autocast to half.
+
+
+def _reduce(x: Tensor, dim: int) -> Tensor:
+    """Smooth along one axis and keep the even samples: extent n becomes ceil(n / 2)."""
+    n = x.shape[dim]
+    # One texel at a time, so that extents 1 and 2, where a mirror meets its own reflection, need no case of their own.
+    before, after = ([x.narrow(dim, _mirror(i, n), 1) for i in pair] for pair in ((-2, -1), (n, n + 1)))
+    padded = torch.cat([*before, x, *after], dim)
+    a, b, c, d, e = (_every_second(padded.narrow(dim, tap, n), dim) for tap in range(5))
+    return (a + e) * 0.0625 + (b + d) * 0.25 + c * 0.375
+
+
+def _expand_to(x: Tensor, fine: Tensor) -> Tensor:
+    return _expand(_expand(x, 2, fine.shape[2]), 3, fine.shape[3])
+
+
+def _expand(x: Tensor, dim: int, extent: int) -> Tensor:
+    """Bring one axis up to `extent`, which is 2n or 2n - 1: even samples see three coarse ones, odd samples two."""
+    n = x.shape[dim]
+    # Coarse texel n is fine texel 2n. Mirrored about the last fine texel it lands on coarse n - 1 if the fine extent
+    # is even and on n - 2 if it is odd.
+    after = n - 1 if extent % 2 == 0 else _mirror(n, n)
+    left = torch.cat([x.narrow(dim, _mirror(-1, n), 1), x.narrow(dim, 0, n - 1)], dim)
+    right = torch.cat([x.narrow(dim, 1, n - 1), x.narrow(dim, after, 1)], dim)
+    even = (left + right) * 0.125 + x * 0.75
+    odd = (x + right) * 0.5
+    return torch.stack([even, odd], dim + 1).flatten(dim, dim + 1).narrow(dim, 0, extent)
+
+
+def _mirror(i: int, n: int) -> int:
+    """Where index i of an axis of extent n comes from when the axis is mirrored about its border texels."""
+    if n == 1:
+        return 0
+    i %= 2 * (n - 1)
+    return min(i, 2 * (n - 1) - i)
+
+
+def _every_second(x: Tensor, dim: int) -> Tensor:
+    return x[..., ::2, :] if dim == 2 else x[..., ::2]

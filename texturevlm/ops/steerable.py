@@ -1,0 +1,164 @@
+"""The real steerable pyramid of Simoncelli and Freeman (1995), made in the frequency domain.
+
+Frequencies are in units of Nyquist: radius r = 1 is one cycle in two pixels along an axis. Each split of the spectrum
+into a high and a low part is a raised cosine in log2(r), one octave wide, whose squares sum to one; the high part of
+every scale is split by cos^(O-1) of the angle, whose squares sum to one as well. Analysis and synthesis use the same
+masks, so the reconstruction is exact up to rounding, at every extent.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_count, check_floating, check_shapes
+
+
+class SteerablePyramid(NamedTuple):
+    """high: (B, C, H, W); bands: finest first, each (B, C, O, H_s, W_s); low: (B, C, H_S, W_S) after S scales.
+
+    H_0 = H and H_{s+1} = ceil(H_s / 2); the same for W.
+    """
+
+    high: Tensor
+    bands: list[Tensor]
+    low: Tensor
+
+
+def steerable_pyramid(image: Tensor, *, scales: int | None = None, orientations: int = 4) -> SteerablePyramid:
+    """Split an image into scales and orientations.
+
+    image:  (B, C, H, W), float32 or float64 (there is no half-precision FFT to rely on, so half is refused)
+    scales: 0 to floor(log2(min(H, W))) - 2, which keeps the coarsest bands at least 8 wide; None takes the most (0 if
+            the image is smaller than 8)
+    orientations: O, at least 1
+    returns a SteerablePyramid; differentiable
+
+    Band k is tuned to change along the direction that is turned by k * 180 / O degrees from +x towards +y, which is
+    down. Band 0 answers to vertical edges and stripes, band O / 2 to horizontal ones. With an even O the filters are
+    odd (they answer to edges), with an odd O even (they answer to lines). Scale s is centred on r = 2^-(s+1), where it
+    takes everything.
+
+    The image is taken as periodic: content at one border also shows at the opposite one. As in pyrtools, coarser
+    scales are not divided by the loss of samples: a constant image c gives low = c * (H * W) / (H_S * W_S).
+    """
+    name = "steerable_pyramid"
+    sizes = check_shapes(name, image=(image, "B C H W"))
+    _check_precision(name, image=image)
+    check_count(name, "orientations", orientations, 1)
+    h, w = sizes["H"], sizes["W"]
+    if min(h, w) < 1:
+        raise ValueError(f"{name}: image must be at least 1 x 1, got {h} x {w}")
+    most = max(0, min(h, w).bit_length() - 3)
+    scales = most if scales is None else check_count(name, "scales", scales, 0)
+    if scales > most:
+        raise ValueError(f"{name}: scales must be at most {most} for an image of {h} x {w}, got {scales}")
+
+    extents = _extents(h, w, scales)
+    spectrum = torch.fft.rfft2(image)
+    lower, upper = _radial(image, extents[0], extents[0], 0)
+    high = torch.fft.irfft2(spectrum * upper, s=(h, w))
+    spectrum = spectrum * lower
+    bands = []
+    for s in range(scales):
+        masks = _oriented(image, extents[0], extents[s], s + 1, orientations)
+        bands.append(torch.fft.irfft2(spectrum.unsqueeze(2) * masks, s=extents[s]))
+        lower, _ = _radial(image, extents[0], extents[s + 1], s + 1)
+        spectrum = _crop(spectrum, extents[s + 1]) * lower
+    return SteerablePyramid(high, bands, torch.fft.irfft2(spectrum, s=extents[scales]))
+
+
+def steerable_reconstruct(pyramid: SteerablePyramid) -> Tensor:
+    """Sum a steerable pyramid back into its image: (B, C, H, W), the extents of `high`; differentiable."""
+    high, bands, low = pyramid
+    _check_pyramid("steerable_reconstruct", high, bands, low)
+    extents = _extents(high.shape[2], high.shape[3], len(bands))
+    spectrum = torch.fft.rfft2(low)
+    for s in reversed(range(len(bands))):
+        lower, _ = _radial(high, extents[0], extents[s + 1], s + 1)
+        masks = _oriented(high, extents[0], extents[s], s + 1, bands[s].shape[2])
+        spectrum = _uncrop(spectrum * lower, extents[s]) + (torch.fft.rfft2(bands[s]) * masks.conj()).sum(2)
+    lower, upper = _radial(high, extents[0], extents[0], 0)
+    return torch.fft.irfft2(spectrum * lower + torch.fft.rfft2(high) * upper, s=extents[0])
+
+
+def _check_precision(function: str, **tensors: Tensor) -> None:
+    check_floating(function, **tensors)
+    for name, tensor in tensors.items():
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{function}: {name} must be float32 or float64, got {tensor.dtype}")
+
+
+def _check_pyramid(function: str, high: Tensor, bands: list[Tensor], low: Tensor) -> None:
+    named = {f"bands[{s}]": band for s, band in enumerate(bands)}
+    patterns = {name: (band, f"B C O H{s} W{s}") for s, (name, band) in enumerate(named.items())}
+    sizes = check_shapes(function, high=(high, "B C H W"), **patterns, low=(low, "B C h w"))
+    _check_precision(function, high=high, **named, low=low)
+    extents = _extents(sizes["H"], sizes["W"], len(bands))
+    for (name, tensor), wanted in zip([*named.items(), ("low", low)], extents):
+        got = tuple(tensor.shape[-2:])
+        if got != wanted:
+            raise ValueError(
+                f"{function}: {name} must have extents {wanted}, got {got} (from high and {len(bands)} scales)"
+            )
+
+
+def _extents(h: int, w: int, scales: int) -> list[tuple[int, int]]:
+    """Of each scale's bands, and last of the low-pass residual."""
+    extents = [(h, w)]
+    for _ in range(scales):
+        h, w = (h + 1) // 2, (w + 1) // 2
+        extents.append((h, w))
+    return extents
+
+
+# Masks lie on the half plane that rfft2 returns: rows 0, 1, ..., -2, -1 and columns 0, 1, ..., floor(W / 2). What
+# reaches scale s has passed a low mask that vanishes from r = 2^-s on, which is where cropping cuts and where an even
+# extent has its Nyquist row and column; so cropping loses nothing, and the odd angular masks stay real filters.
+
+
+def _frequencies(like: Tensor, image: tuple[int, int], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Of a spectrum cropped to `size`, in units of the image's own Nyquist: y (h, 1) and x (1, w // 2 + 1)."""
+    y = torch.fft.fftfreq(size[0], d=image[0] / (2 * size[0]), dtype=like.dtype, device=like.device)
+    x = torch.fft.rfftfreq(size[1], d=image[1] / (2 * size[1]), dtype=like.dtype, device=like.device)
+    return y[:, None], x[None, :]
+
+
+def _radial(like: Tensor, image: tuple[int, int], size: tuple[int, int], octave: int) -> tuple[Tensor, Tensor]:
+    """The low and the high mask (h, w // 2 + 1) of the split that begins at r = 2^-(octave+1), ends at 2^-octave."""
+    y, x = _frequencies(like, image, size)
+    position = (torch.log2(torch.hypot(y, x)) + (octave + 1)).clamp(0, 1)  # -inf at r = 0 clamps to all low
+    return torch.cos(position * (math.pi / 2)), torch.sin(position * (math.pi / 2))
+
+
+def _oriented(like: Tensor, image: tuple[int, int], size: tuple[int, int], octave: int, orientations: int) -> Tensor:
+    """The high mask of a split times each angular mask, complex: (O, h, w // 2 + 1)."""
+    y, x = _frequencies(like, image, size)
+    _, upper = _radial(like, image, size, octave)
+    order = orientations - 1
+    # cos(angle - turn) needs no angle: it is the part of the unit frequency vector that lies along the turn.
+    turn = torch.arange(orientations, dtype=like.dtype, device=like.device)[:, None, None] * (math.pi / orientations)
+    along = (x * torch.cos(turn) + y * torch.sin(turn)) / torch.hypot(y, x).clamp_min(torch.finfo(like.dtype).tiny)
+    # The squares of cos^order at O = order + 1 equal turns sum to O * binomial(2 order, order) / 4^order.
+    gain = math.sqrt(4**order / (orientations * math.comb(2 * order, order)))
+    phase = (1 + 0j, -1j, -1 + 0j, 1j)[order % 4]  # (-i)^order: where cos^order is odd, a real filter's is imaginary
+    return upper * along**order * (gain * phase)
+
+
+def _crop(spectrum: Tensor, size: tuple[int, int]) -> Tensor:
+    """Keep the lowest frequencies, as many as a spectrum of `size` has."""
+    negative = size[0] // 2
+    rows = spectrum.shape[-2]
+    kept = spectrum[..., : size[1] // 2 + 1]
+    return torch.cat([kept[..., : size[0] - negative, :], kept[..., rows - negative :, :]], -2)
+
+
+def _uncrop(spectrum: Tensor, size: tuple[int, int]) -> Tensor:
+    """The adjoint of _crop: zeros where it cut."""
+    rows, columns = spectrum.shape[-2:]
+    negative = rows // 2
+    full = spectrum.new_zeros(*spectrum.shape[:-2], size[0], size[1] // 2 + 1)
+    full[..., : rows - negative, :columns] = spectrum[..., : rows - negative, :]
+    full[..., size[0] - negative :, :columns] = spectrum[..., rows - negative :, :]
+    return full
