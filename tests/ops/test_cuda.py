@@ -63,7 +63,12 @@ def inputs(count=64, size=(200, 300), channels=6):
     image = torch.rand(1, channels, *size, device="cuda")
     centre = torch.rand(1, count, 2, device="cuda") * 200
     scale = torch.rand(1, count, 1, device="cuda") * 7 + 1
-    return image, centre, scale * torch.tensor([1.0, 0.0], device="cuda"), scale * torch.tensor([0.0, 1.0], device="cuda")
+    return (
+        image,
+        centre,
+        scale * torch.tensor([1.0, 0.0], device="cuda"),
+        scale * torch.tensor([0.0, 1.0], device="cuda"),
+    )
 
 
 def work(image, centre, ddx, ddy):

@@ -142,7 +142,9 @@ def test_an_unused_footprint_of_zeros_is_finite_with_finite_gradients():
 
 def test_bad_input_is_named():
     levels = mipmap(torch.rand(2, 3, 8, 8))
-    with pytest.raises(ValueError, match=r"lookup: lod must be \(B, N\), got \(3, 5\) \(B=2 from levels, N=5 from points\)"):
+    with pytest.raises(
+        ValueError, match=r"lookup: lod must be \(B, N\), got \(3, 5\) \(B=2 from levels, N=5 from points\)"
+    ):
         lookup(levels, torch.rand(2, 5, 2), torch.rand(3, 5))
     with pytest.raises(TypeError, match=r"lookup: levels must be a sequence of \(B, C, H, W\) tensors"):
         lookup(levels[0], torch.rand(2, 5, 2), torch.rand(2, 5))
@@ -244,7 +246,11 @@ def test_kernel_gradients_equal_the_references(operation, size, backend):
     got = gradients(call(backend), (points, *extra, *levels), upstream)
     wide = [tensor.double() for tensor in (points, *extra, *exact)]
     wanted = gradients(call("reference"), wide, upstream.double())
-    names = ["points", *(["lod"] if operation == "lookup" else ["ddx", "ddy"]), *(f"level {i}" for i in range(len(levels)))]
+    names = [
+        "points",
+        *(["lod"] if operation == "lookup" else ["ddx", "ddy"]),
+        *(f"level {i}" for i in range(len(levels))),
+    ]
     for name, mine, truth in zip(names, got, wanted, strict=True):
         scale = truth.norm().item() + 1e-6
         error = (mine.double() - truth).norm().item() / scale

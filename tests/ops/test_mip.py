@@ -7,7 +7,21 @@ from tests.conftest import TOLERANCE, poison, worst
 from texturevlm.ops import mipmap, update_region
 from texturevlm.ops.mip import level_extents
 
-SIZES = [(1, 1), (1, 2), (2, 2), (3, 3), (1, 9), (9, 1), (5, 8), (16, 16), (37, 53), (64, 64), (65, 129), (100, 4), (3, 700)]
+SIZES = [
+    (1, 1),
+    (1, 2),
+    (2, 2),
+    (3, 3),
+    (1, 9),
+    (9, 1),
+    (5, 8),
+    (16, 16),
+    (37, 53),
+    (64, 64),
+    (65, 129),
+    (100, 4),
+    (3, 700),
+]
 LARGE = [(1024, 1024), (1080, 1920), (425, 550), (127, 127), (511, 513), (64, 4096), (1, 3000), (192, 320), (2048, 36)]
 MIXED = ("mean", "max", "min", "nearest", "mean")
 KERNEL_DTYPES = [torch.float32, torch.float16, torch.bfloat16]

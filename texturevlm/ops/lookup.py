@@ -108,17 +108,7 @@ def _length(axis: Tensor) -> Tensor:
 def lookup_reference(levels: Sequence[Tensor], points: Tensor, lod: Tensor, nearest: Sequence[int] = ()) -> Tensor:
     """The specification of `lookup`."""
     pyramid = _Flat(levels)
-    lod = lod.to(pyramid.dtype).clamp(0, len(levels) - 1)
-    fine = lod.detach().floor().long()
-    coarse = (fine + 1).clamp(max=len(levels) - 1)
-    blend = (lod - fine)[..., None]
-    texels = pyramid.bilinear(points, fine) * (1 - blend) + pyramid.bilinear(points, coarse) * blend
-    if nearest:
-        names = pyramid.nearest(points, (lod.detach() + 0.5).floor().long().clamp(max=len(levels) - 1))
-        chosen = torch.zeros(texels.shape[-1], dtype=torch.bool, device=texels.device)
-        chosen[list(nearest)] = True
-        texels = torch.where(chosen, names, texels)
-    return texels.to(levels[0].dtype)
+    return pyramid.with_names(pyramid.trilinear(points, lod), points, lod, nearest).to(levels[0].dtype)
 
 
 def lookup_grad_reference(
@@ -130,17 +120,14 @@ def lookup_grad_reference(
     nearest: Sequence[int] = (),
 ) -> Tensor:
     """The specification of `lookup_grad`."""
+    pyramid = _Flat(levels)
     lod, spread, count = probes(ddx, ddy, max_anisotropy)
-    most = int(count.max()) if count.numel() else 1
-    total = torch.zeros((), dtype=levels[0].dtype, device=points.device)
-    for probe in range(most):
-        share = ((probe < count) / count)[..., None]
+    total = torch.zeros((), dtype=pyramid.dtype, device=points.device)
+    for probe in range(int(count.max()) if count.numel() else 1):
+        share = (probe < count) / count
         offset = (probe / (count - 1).clamp(min=1) - 0.5) * (count > 1)
-        value = lookup_reference(levels, points + offset[..., None] * spread, lod)
-        total = total + value * share.to(value.dtype)
-    if nearest:
-        total[..., list(nearest)] = lookup_reference(levels, points, lod, nearest)[..., list(nearest)]
-    return total
+        total = total + pyramid.trilinear(points + offset[..., None] * spread, lod) * share[..., None]
+    return pyramid.with_names(total, points, lod, nearest).to(levels[0].dtype)
 
 
 class _Flat:
@@ -150,24 +137,38 @@ class _Flat:
         device = levels[0].device
         self.texels = torch.cat([level.flatten(2) for level in levels], 2)
         self.dtype = torch.float64 if levels[0].dtype == torch.float64 else torch.float32
+        self.last = len(levels) - 1
         extents = torch.tensor([level.shape[-2:] for level in levels], device=device)
         self.height, self.width = extents.unbind(-1)
         self.start = (self.height * self.width).cumsum(0) - self.height * self.width
 
+    def trilinear(self, points: Tensor, lod: Tensor) -> Tensor:
+        lod = lod.to(self.dtype).clamp(0, self.last)
+        fine = lod.detach().floor().long()
+        coarse = (fine + 1).clamp(max=self.last)
+        blend = (lod - fine)[..., None]
+        return self.bilinear(points, fine) * (1 - blend) + self.bilinear(points, coarse) * blend
+
     def bilinear(self, points: Tensor, level: Tensor) -> Tensor:
-        (x0, x1, right), (y0, y1, down) = self._axis(points[..., 0], self.width, level), self._axis(
-            points[..., 1], self.height, level
-        )
+        x0, x1, right = self._axis(points[..., 0], self.width, level)
+        y0, y1, down = self._axis(points[..., 1], self.height, level)
         top = self._read(level, y0, x0) * (1 - right) + self._read(level, y0, x1) * right
         bottom = self._read(level, y1, x0) * (1 - right) + self._read(level, y1, x1) * right
         return top * (1 - down) + bottom * down
 
-    def nearest(self, points: Tensor, level: Tensor) -> Tensor:
+    def with_names(self, texels: Tensor, points: Tensor, lod: Tensor, channels: Sequence[int]) -> Tensor:
+        """Channels that hold names, read at the nearest texel of the nearest level instead."""
+        if not channels:
+            return texels
+        level = (lod.detach().clamp(0, self.last) + 0.5).floor().long()
         width, height = self.width[level], self.height[level]
         x = (points[..., 0].detach() * (width / self.width[0])).floor().long()
         y = (points[..., 1].detach() * (height / self.height[0])).floor().long()
         zero = torch.zeros_like(x)
-        return self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
+        names = self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
+        chosen = torch.zeros(texels.shape[-1], dtype=torch.bool, device=texels.device)
+        chosen[list(channels)] = True
+        return torch.where(chosen, names, texels)
 
     def _axis(self, position: Tensor, extents: Tensor, level: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The two texels around a position along one axis, and how far it is from the first to the second."""

@@ -162,27 +162,34 @@ def update_region(
 def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:
     """Levels of one batch, dtype and device, each half the extent of the one before."""
     if isinstance(levels, Tensor) or len(levels) == 0:
-        raise TypeError(f"{function}: levels must be a sequence of (B, C, H, W) tensors, finest first, got {levels!r:.60}")
+        raise TypeError(
+            f"{function}: levels must be a sequence of (B, C, H, W) tensors, finest first, got {levels!r:.60}"
+        )
     finest = levels[0]
-    check_shapes(function, **{"levels[0]": (finest, "B C H W")})
-    check_floating(function, **{"levels[0]": finest})
+    if not isinstance(finest, Tensor) or finest.dim() != 4 or not finest.is_floating_point():
+        check_shapes(function, **{"levels[0]": (finest, "B C H W")})
+        check_floating(function, **{"levels[0]": finest})
     _check_not_empty(function, finest)
-    height, width = finest.shape[-2:]
-    for index, level in enumerate(levels[1:], 1):
-        height, width = max(1, height // 2), max(1, width // 2)
-        if level.shape != (*finest.shape[:2], height, width):
-            wanted = (*finest.shape[:2], height, width)
+    batch, channels, height, width = finest.shape
+    dtype, device = finest.dtype, finest.device
+    for index, level in enumerate(levels):
+        if level.shape != (batch, channels, height, width):
+            wanted = (batch, channels, height, width)
             raise ValueError(f"{function}: levels[{index}] must be {wanted}, got {tuple(level.shape)}")
-        if level.dtype != finest.dtype or level.device != finest.device:
+        if level.dtype is not dtype or level.device != device:
             raise ValueError(
-                f"{function}: levels[{index}] must be {finest.dtype} on {finest.device} like levels[0], "
+                f"{function}: levels[{index}] must be {dtype} on {device} like levels[0], "
                 f"got {level.dtype} on {level.device}"
             )
+        height, width = max(1, height // 2), max(1, width // 2)
 
 
 def update_region_reference(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[str]) -> None:
     """The specification: follow each box up the pyramid and recompute the texels that look at it."""
-    if levels[0].dtype in (torch.float16, torch.bfloat16):  # a stored half-precision level has lost the float32 values that the next one is made from
+    if levels[0].dtype in (
+        torch.float16,
+        torch.bfloat16,
+    ):  # a stored half-precision level has lost the float32 values that the next one is made from
         extents = [(level.shape[-2], level.shape[-1]) for level in levels]
         for level, fresh in zip(levels[1:], mipmap_reference(levels[0], extents, modes)[1:]):
             level.copy_(fresh)

@@ -44,7 +44,7 @@ def sample_patches(
     check_count("sample_patches", "max_anisotropy", max_anisotropy, 1, MAX_ANISOTROPY)
     footprints = {"centre": (centre, "B K 2"), "ddx": (ddx, "B K 2"), "ddy": (ddy, "B K 2")}
     check_floating("sample_patches", centre=centre, ddx=ddx, ddy=ddy)
-    if not isinstance(levels, Sequence):
+    if not isinstance(levels, (list, tuple)):
         from texturevlm.ops.cuda.texture import sample_patches_texture
 
         check_shapes("sample_patches", **footprints)
@@ -65,7 +65,9 @@ def sample_patches(
 def lattice(centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int) -> Tensor:
     """The P × P sample points of each footprint, (B, K, P, P, 2), rows along ddy."""
     step = torch.arange(patch, device=centre.device, dtype=centre.dtype) + 0.5 - patch / 2
-    return centre[:, :, None, None] + step[:, None] * ddx[:, :, None, None] + step[:, None, None] * ddy[:, :, None, None]
+    return (
+        centre[:, :, None, None] + step[:, None] * ddx[:, :, None, None] + step[:, None, None] * ddy[:, :, None, None]
+    )
 
 
 def sample_patches_reference(

@@ -4,7 +4,8 @@
 // mip_even: every extent halves without remainder down to level `tile_levels`, so nothing outside a tile is needed.
 // mip_any:  any extent. A coarse texel of an odd level reaches one texel further, so tiles read past their right and
 //           lower edge (`reach`); what they compute twice, they compute identically.
-// Both skip tiles that no changed box touches, which is all that update_region is.
+// update_region runs the same code on the tiles that a changed box touches. Few blocks then walk over all tiles, since
+// starting a block for every clean tile would cost more than the work, and mip_deep makes the levels beyond level 6.
 #include "scalar.cuh"
 
 constexpr int TILE = 64;
@@ -14,22 +15,24 @@ struct Mip {
     scalar* level[MAX_LEVELS];
     const unsigned char* modes;  // one a channel; null: all by mean
     const int* boxes;            // (B, box_count, 4) xyxy in level-0 pixels; null: everything changed
-    int* finished;               // tiles finished in each plane, zero at the start; null: no level beyond the tile's
+    int* finished;               // tiles finished in each plane, zero at the start; null: no deeper level to make here
     int height[MAX_LEVELS], width[MAX_LEVELS];
     int reach_y[MAX_LEVELS], reach_x[MAX_LEVELS];  // how far a tile must see past its edge on each level
-    int levels, tile_levels, channels, box_count;
+    int levels, tile_levels, even_levels;  // how many halvings leave no remainder, from the finest on
+    int channels, box_count;
+    unsigned tiles;                        // of all planes
 };
 
 struct Tile {
     int x, y, plane, image, count;  // in tiles; count is how many tiles a plane has
 };
 
-__device__ __forceinline__ Tile tile_of_block(const Mip& mip) {
+__device__ __forceinline__ Tile tile_at(const Mip& mip, unsigned index) {
     const int across = (mip.width[0] + TILE - 1) / TILE, down = (mip.height[0] + TILE - 1) / TILE;
     Tile tile;
     tile.count = across * down;
-    tile.plane = blockIdx.x / tile.count;
-    const int inside = blockIdx.x - tile.plane * tile.count;
+    tile.plane = index / tile.count;
+    const int inside = index - tile.plane * tile.count;
     tile.y = inside / across;
     tile.x = inside - tile.y * across;
     tile.image = tile.plane / mip.channels;
@@ -37,7 +40,6 @@ __device__ __forceinline__ Tile tile_of_block(const Mip& mip) {
 }
 
 __device__ bool changed(const Mip& mip, const Tile& tile) {
-    if (!mip.boxes) return true;
     const int left = tile.x * TILE, right = left + TILE + mip.reach_x[0];
     const int top = tile.y * TILE, bottom = top + TILE + mip.reach_y[0];
     bool touched = false;
@@ -138,16 +140,7 @@ __device__ void deep_level(const Mip& mip, const Tile& tile, int level) {
     }
 }
 
-// The levels too coarse for one tile, made by the block that finishes last in its plane.
 __device__ void deep_levels(const Mip& mip, const Tile& tile, int mode) {
-    if (!mip.finished) return;
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(mip.finished + tile.plane, 1) == tile.count - 1;
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
     for (int level = mip.tile_levels + 1; level < mip.levels; ++level) {
         if (mode == MEAN) deep_level<MEAN>(mip, tile, level);
         if (mode == MAX) deep_level<MAX>(mip, tile, level);
@@ -155,6 +148,48 @@ __device__ void deep_levels(const Mip& mip, const Tile& tile, int mode) {
         if (mode == NEAREST) nearest_level(mip, tile, level, 0, mip.height[level], 0, mip.width[level]);
         __syncthreads();
     }
+}
+
+// Whether this block is the last of its plane to finish; then it sees what all the others wrote.
+__device__ bool last_of_plane(const Mip& mip, const Tile& tile) {
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(mip.finished + tile.plane, 1) == tile.count - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+// 4×4 texels in registers: four texels of level 1 and one of level 2.
+struct Quad {
+    float part[2][2], all;
+};
+
+template <int MODE>
+__device__ __forceinline__ Quad quad_of(const scalar* from, int width) {
+    scalar4 row[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) row[i] = *reinterpret_cast<const scalar4*>(from + static_cast<long long>(i) * width);
+    Quad quad;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const scalar4 above = row[2 * i], below = row[2 * i + 1];
+        quad.part[i][0] = join4<MODE>(widen(above.x), widen(above.y), widen(below.x), widen(below.y));
+        quad.part[i][1] = join4<MODE>(widen(above.z), widen(above.w), widen(below.z), widen(below.w));
+    }
+    quad.all = join4<MODE>(quad.part[0][0], quad.part[0][1], quad.part[1][0], quad.part[1][1]);
+    return quad;
+}
+
+// y, x: of the level-2 texel.
+__device__ __forceinline__ void write_quad(const Mip& mip, const Tile& tile, const Quad& quad, int y, int x) {
+    scalar* to = mip.level[1] + plane_start(mip, tile, 1) + static_cast<long long>(2 * y) * mip.width[1] + 2 * x;
+    *reinterpret_cast<scalar2*>(to) = {narrow(quad.part[0][0]), narrow(quad.part[0][1])};
+    *reinterpret_cast<scalar2*>(to + mip.width[1]) = {narrow(quad.part[1][0]), narrow(quad.part[1][1])};
+    mip.level[2][plane_start(mip, tile, 2) + static_cast<long long>(y) * mip.width[2] + x] = narrow(quad.all);
 }
 
 // A thread reduces 4×4 texels by itself (levels 1, 2), its warp 32×16 by shuffles (3, 4), its block the rest (5, 6).
@@ -167,20 +202,9 @@ __device__ void even_tile(const Mip& mip, const Tile& tile) {
     float value = 0.f;
     if (inside) {
         const scalar* from = mip.level[0] + plane_start(mip, tile, 0) + static_cast<long long>(y) * mip.width[0] + x;
-        scalar4 row[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) row[i] = *reinterpret_cast<const scalar4*>(from + static_cast<long long>(i) * mip.width[0]);
-        float quad[2][2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const scalar4 above = row[2 * i], below = row[2 * i + 1];
-            quad[i][0] = join4<MODE>(widen(above.x), widen(above.y), widen(below.x), widen(below.y));
-            quad[i][1] = join4<MODE>(widen(above.z), widen(above.w), widen(below.z), widen(below.w));
-            scalar* to = mip.level[1] + plane_start(mip, tile, 1) + static_cast<long long>(y / 2 + i) * mip.width[1] + x / 2;
-            *reinterpret_cast<scalar2*>(to) = {narrow(quad[i][0]), narrow(quad[i][1])};
-        }
-        value = join4<MODE>(quad[0][0], quad[0][1], quad[1][0], quad[1][1]);
-        mip.level[2][plane_start(mip, tile, 2) + static_cast<long long>(y / 4) * mip.width[2] + x / 4] = narrow(value);
+        const Quad quad = quad_of<MODE>(from, mip.width[0]);
+        write_quad(mip, tile, quad, y / 4, x / 4);
+        value = quad.all;
     }
 #pragma unroll
     for (int level = 3; level <= 4; ++level) {
@@ -195,6 +219,7 @@ __device__ void even_tile(const Mip& mip, const Tile& tile) {
     }
     if (mip.tile_levels < 5) return;
     __shared__ float grid[4][4];
+    __syncthreads();  // the block's previous tile may still be read
     if (lane % 4 == 0 && lane < 8) grid[warp >> 1][(warp & 1) * 2 + lane / 4] = value;
     __syncthreads();
     if (threadIdx.x >= 4) return;
@@ -212,16 +237,30 @@ __device__ void even_tile(const Mip& mip, const Tile& tile) {
         mip.level[6][plane_start(mip, tile, 6) + static_cast<long long>(tile.y) * mip.width[6] + tile.x] = narrow(value);
 }
 
+// A full build has one block a tile; update_region has fewer, which walk over the tiles and skip the clean ones.
+template <class Work>
+__device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
+    for (unsigned index = blockIdx.x; index < mip.tiles; index += gridDim.x) {
+        const Tile tile = tile_at(mip, index);
+        const int mode = mode_of(mip, tile);
+        if (!mip.boxes || changed(mip, tile)) work(tile, mode);
+        if (mip.finished && last_of_plane(mip, tile)) deep_levels(mip, tile, mode);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256) mip_even(const __grid_constant__ Mip mip) {
-    const Tile tile = tile_of_block(mip);
-    const int mode = mode_of(mip, tile);
-    if (changed(mip, tile)) {
+    for_each_tile(mip, [&](const Tile& tile, int mode) {
         if (mode == MEAN) even_tile<MEAN>(mip, tile);
         if (mode == MAX) even_tile<MAX>(mip, tile);
         if (mode == MIN) even_tile<MIN>(mip, tile);
         if (mode == NEAREST) nearest_tile(mip, tile);
-    }
-    deep_levels(mip, tile, mode);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256) mip_deep(const __grid_constant__ Mip mip) {
+    const int tiles = mip.tiles / gridDim.x;
+    const Tile tile = tile_at(mip, blockIdx.x * tiles);
+    deep_levels(mip, tile, mode_of(mip, tile));
 }
 
 // A tile's share of one level with what it must see beyond: where it starts, how far it owns, how far it sees.
@@ -236,14 +275,36 @@ __device__ __forceinline__ Span span(int tile, int level, int extent, int reach)
 
 constexpr int LARGEST = TILE / 2 + 31, SECOND = TILE / 4 + 15;  // a tile's level 1 and 2 with the furthest reach
 
+// Where the first two halvings leave no remainder, a thread makes texels of levels 1 and 2 from 4×4 texels in registers.
+template <int MODE>
+__device__ void two_even_levels(const Mip& mip, const Tile& tile, const Span& rows, const Span& columns, float* second) {
+    const scalar* image = mip.level[0] + plane_start(mip, tile, 0);
+    const int pitch = columns.seen;
+    for (int i = threadIdx.x; i < rows.seen * pitch; i += blockDim.x) {
+        const int row = i / pitch, column = i - row * pitch;
+        const int y = rows.start + row, x = columns.start + column;
+        const Quad quad = quad_of<MODE>(image + static_cast<long long>(4 * y) * mip.width[0] + 4 * x, mip.width[0]);
+        second[i] = quad.all;
+        if (row < rows.owned && column < columns.owned) write_quad(mip, tile, quad, y, x);
+    }
+}
+
 template <int MODE>
 __device__ void any_tile(const Mip& mip, const Tile& tile, float* odd, float* even) {
-    for (int level = 1; level <= mip.tile_levels; ++level) {
+    int level = 1;
+    if (mip.even_levels >= 2) {
+        const Span rows = span(tile.y, 2, mip.height[2], mip.reach_y[2]);
+        const Span columns = span(tile.x, 2, mip.width[2], mip.reach_x[2]);
+        two_even_levels<MODE>(mip, tile, rows, columns, even);
+        __syncthreads();
+        level = 3;
+    }
+    for (; level <= mip.tile_levels; ++level) {
         const int height = mip.height[level], width = mip.width[level];
         const int fine_height = mip.height[level - 1], fine_width = mip.width[level - 1];
         const Span rows = span(tile.y, level, height, mip.reach_y[level]);
         const Span columns = span(tile.x, level, width, mip.reach_x[level]);
-        if (rows.seen <= 0 || columns.seen <= 0) return;
+        if (rows.seen <= 0 || columns.seen <= 0) break;
         float* coarse = level % 2 ? odd : even;
         const float* fine = level % 2 ? even : odd;
         const int pitch = columns.seen, fine_pitch = span(tile.x, level - 1, fine_width, mip.reach_x[level - 1]).seen;
@@ -267,19 +328,17 @@ __device__ void any_tile(const Mip& mip, const Tile& tile, float* odd, float* ev
         }
         __syncthreads();
     }
+    __syncthreads();  // before the next tile of this block overwrites what another thread may still read
 }
 
 extern "C" __global__ void __launch_bounds__(256) mip_any(const __grid_constant__ Mip mip) {
     __shared__ float odd[LARGEST * LARGEST], even[SECOND * SECOND];  // the tile's levels of odd and of even number
-    const Tile tile = tile_of_block(mip);
-    const int mode = mode_of(mip, tile);
-    if (changed(mip, tile)) {
+    for_each_tile(mip, [&](const Tile& tile, int mode) {
         if (mode == MEAN) any_tile<MEAN>(mip, tile, odd, even);
         if (mode == MAX) any_tile<MAX>(mip, tile, odd, even);
         if (mode == MIN) any_tile<MIN>(mip, tile, odd, even);
         if (mode == NEAREST) nearest_tile(mip, tile);
-    }
-    deep_levels(mip, tile, mode);
+    });
 }
 
 // The transpose of one halving by mean: what a fine texel receives from the coarse texels that read it, plus its own.

@@ -12,7 +12,8 @@ from texturevlm.ops.mip import REDUCTIONS, mipmap_reference
 
 TILE = 64
 DEEPEST = 6  # the coarsest level that a tile can make by itself
-_MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i4i")
+UPDATE_BLOCKS = 132 * 8  # enough to fill a large GPU; each walks over many tiles and skips the clean ones
+_MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i6i")
 _BACKWARD = struct.Struct("=3Qq4i")
 
 
@@ -42,14 +43,13 @@ def _build(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[st
 def _launch(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None) -> None:
     image = levels[0]
     batch, channels, height, width = image.shape
-    extents = [(level.shape[2], level.shape[3]) for level in levels]
+    heights, widths = [level.shape[2] for level in levels], [level.shape[3] for level in levels]
     tile_levels = min(len(levels) - 1, DEEPEST)
-    even = _halves_evenly(height, tile_levels) and _halves_evenly(width, tile_levels)
-    even = even and tile_levels >= 2 and all(level.data_ptr() % 16 == 0 for level in levels[:3])
-    tiles = -(-height // TILE) * -(-width // TILE)
-    finished = None
-    if len(levels) - 1 > tile_levels:
-        finished = torch.zeros(batch * channels, dtype=torch.int32, device=image.device)
+    even_levels = _even_halvings(height, width) if all(level.data_ptr() % 16 == 0 for level in levels[:3]) else 0
+    planes = batch * channels
+    tiles = -(-height // TILE) * -(-width // TILE) * planes
+    deep = len(levels) - 1 > tile_levels
+    finished = torch.zeros(planes, dtype=torch.int32, device=image.device) if deep and boxes is None else None
     table = None
     if any(mode != "mean" for mode in modes):
         table = channel_table([REDUCTIONS.index(mode) for mode in modes], torch.uint8, image.device)
@@ -58,21 +58,28 @@ def _launch(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None
         address(table),
         address(boxes),
         address(finished),
-        *padded([extent[0] for extent in extents]),
-        *padded([extent[1] for extent in extents]),
-        *padded(_reach([extent[0] for extent in extents], tile_levels)),
-        *padded(_reach([extent[1] for extent in extents], tile_levels)),
+        *padded(heights),
+        *padded(widths),
+        *padded(_reach(heights, tile_levels)),
+        *padded(_reach(widths, tile_levels)),
         len(levels),
         tile_levels,
+        min(even_levels, tile_levels),
         channels,
         0 if boxes is None else boxes.shape[1],
+        tiles,
     )
-    kernel = "mip_even" if even else "mip_any"
-    launch("mip.cu", kernel, image.device, tiles * batch * channels, parameters, SCALAR=scalar_bits(image.dtype))
+    scalar = scalar_bits(image.dtype)
+    kernel = "mip_even" if even_levels >= tile_levels >= 2 else "mip_any"
+    blocks = tiles if boxes is None else min(tiles, UPDATE_BLOCKS)
+    launch("mip.cu", kernel, image.device, blocks, parameters, SCALAR=scalar)
+    if deep and boxes is not None:
+        launch("mip.cu", "mip_deep", image.device, planes, parameters, SCALAR=scalar)
 
 
-def _halves_evenly(extent: int, times: int) -> bool:
-    return extent % (1 << times) == 0
+def _even_halvings(height: int, width: int) -> int:
+    """How often both extents can be halved without remainder."""
+    return min((extent & -extent).bit_length() - 1 for extent in (height, width))
 
 
 def _reach(extents: Sequence[int], tile_levels: int) -> list[int]:

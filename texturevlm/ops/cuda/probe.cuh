@@ -43,10 +43,9 @@ __device__ __forceinline__ float probe_offset(const Sample& sample, int probe) {
 
 // The four texels around a point on one level, with what is needed to blend them and to differentiate the blend.
 struct Corner {
-    long long offset[4];  // from the level's start, channel 0: top left, top right, bottom left, bottom right
-    float right, down;    // fractions
+    int offset[4];           // in a channel's plane: top left, top right, bottom left, bottom right
+    float right, down;       // fractions
     float slope_x, slope_y;  // d(level position) / d(level-0 position); 0 where the border is clamped
-    int level;
 };
 
 __device__ __forceinline__ float along(float position, int extent, int finest, int* first, int* second, float* slope) {
@@ -58,18 +57,16 @@ __device__ __forceinline__ float along(float position, int extent, int finest, i
     return inside - *first;
 }
 
-__device__ __forceinline__ Corner corner(const Pyramid& pyramid, int level, int image, float x, float y) {
+__device__ __forceinline__ Corner corner(const Pyramid& pyramid, int level, float x, float y) {
     Corner at;
     int x0, x1, y0, y1;
-    at.level = level;
     at.right = along(x, pyramid.width[level], pyramid.width[0], &x0, &x1, &at.slope_x);
     at.down = along(y, pyramid.height[level], pyramid.height[0], &y0, &y1, &at.slope_y);
-    const long long start = image * pyramid.image[level], row = pyramid.row[level];
-    const int column = pyramid.column[level];
-    at.offset[0] = start + y0 * row + x0 * column;
-    at.offset[1] = start + y0 * row + x1 * column;
-    at.offset[2] = start + y1 * row + x0 * column;
-    at.offset[3] = start + y1 * row + x1 * column;
+    const int row = pyramid.row[level], column = pyramid.column[level];
+    at.offset[0] = y0 * row + x0 * column;
+    at.offset[1] = y0 * row + x1 * column;
+    at.offset[2] = y1 * row + x0 * column;
+    at.offset[3] = y1 * row + x1 * column;
     return at;
 }
 
@@ -85,17 +82,19 @@ __device__ __forceinline__ Between between(float lod, int levels) {
     return {fine, min(fine + 1, levels - 1), inside - fine, inside != lod};
 }
 
+__device__ __forceinline__ const scalar* plane_of(const Pyramid& pyramid, int level, int image, int channel) {
+    return pyramid.data[level] + image * pyramid.image[level] + channel * pyramid.channel[level];
+}
+
 __device__ __forceinline__ float read_nearest(const Pyramid& pyramid, const Sample& sample, int image, int channel) {
     const int level = static_cast<int>(fminf(fmaxf(sample.lod, 0.f), pyramid.levels - 1.f) + 0.5f);
     const int height = pyramid.height[level], width = pyramid.width[level];
     const int x = min(max(static_cast<int>(floorf(sample.x * (static_cast<float>(width) / pyramid.width[0]))), 0), width - 1);
     const int y = min(max(static_cast<int>(floorf(sample.y * (static_cast<float>(height) / pyramid.height[0]))), 0), height - 1);
-    return widen(pyramid.data[level][image * pyramid.image[level] + channel * pyramid.channel[level] +
-                                     static_cast<long long>(y) * pyramid.row[level] + static_cast<long long>(x) * pyramid.column[level]]);
+    return widen(plane_of(pyramid, level, image, channel)[y * pyramid.row[level] + x * pyramid.column[level]]);
 }
 
-__device__ __forceinline__ float bilinear(const Pyramid& pyramid, const Corner& at, int channel) {
-    const scalar* texels = pyramid.data[at.level] + channel * pyramid.channel[at.level];
+__device__ __forceinline__ float bilinear(const scalar* texels, const Corner& at) {
     const float a = widen(texels[at.offset[0]]), b = widen(texels[at.offset[1]]);
     const float c = widen(texels[at.offset[2]]), d = widen(texels[at.offset[3]]);
     const float top = a + (b - a) * at.right, bottom = c + (d - c) * at.right;
@@ -112,11 +111,12 @@ __device__ __forceinline__ void read_sample(const Pyramid& pyramid, const Sample
     for (int probe = 0; probe < sample.probes; ++probe) {
         const float offset = probe_offset(sample, probe);
         const float x = sample.x + offset * sample.spread_x, y = sample.y + offset * sample.spread_y;
-        const Corner fine = corner(pyramid, levels.fine, image, x, y), coarse = corner(pyramid, levels.coarse, image, x, y);
+        const Corner fine = corner(pyramid, levels.fine, x, y), coarse = corner(pyramid, levels.coarse, x, y);
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             const int channel = min(first + i, pyramid.channels - 1);
-            const float near = bilinear(pyramid, fine, channel), far = bilinear(pyramid, coarse, channel);
+            const float near = bilinear(plane_of(pyramid, levels.fine, image, channel), fine);
+            const float far = bilinear(plane_of(pyramid, levels.coarse, image, channel), coarse);
             value[i] += (near + (far - near) * levels.blend) * share;
         }
     }
@@ -164,7 +164,7 @@ __device__ __forceinline__ void spread_gradient(const Pyramid& pyramid, const Gr
         for (int which = 0; which < 2; ++which) {
             const int level = which ? levels.coarse : levels.fine;
             const float part = (which ? levels.blend : 1.f - levels.blend) * share;
-            const Corner at = corner(pyramid, level, image, x, y);
+            const Corner at = corner(pyramid, level, x, y);
             const int height = pyramid.height[level], width = pyramid.width[level];
             const float column = inside(x, width, pyramid.width[0]), row = inside(y, height, pyramid.height[0]);
             for (int channel = first; channel < last; ++channel) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ void spread_gradient(const Pyramid& pyramid, const Gr
                     scatter(gradient.data[level] + (static_cast<long long>(image) * pyramid.channels + channel) * height * width,
                             height, width, arriving * part, at, column, row);
                 if (gradient.sample) {
-                    const scalar* texels = pyramid.data[level] + channel * pyramid.channel[level];
+                    const scalar* texels = plane_of(pyramid, level, image, channel);
                     const float a = widen(texels[at.offset[0]]), b = widen(texels[at.offset[1]]);
                     const float c = widen(texels[at.offset[2]]), d = widen(texels[at.offset[3]]);
                     const float top = a + (b - a) * at.right, bottom = c + (d - c) * at.right;

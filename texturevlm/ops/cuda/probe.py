@@ -19,6 +19,7 @@ from texturevlm.ops.patches import lattice
 
 CHANNELS_A_THREAD = 4
 _GRADIENT = struct.Struct(f"={MAX_LEVELS}QQ")
+_NO_GRADIENT = bytes(_GRADIENT.size)
 _LOOKUP = struct.Struct("=5Qq2if4x")
 _PATCHES = struct.Struct("=4Q3if")
 
@@ -70,13 +71,15 @@ def _run(
     job: _Job, levels: Sequence[Tensor], points: Tensor, lod: Tensor | None, ddx: Tensor | None, ddy: Tensor | None
 ) -> Tensor:
     inputs = (points, lod, ddx, ddy)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*inputs, *levels)):
+    if torch.is_grad_enabled() and any([t.requires_grad for t in (*inputs, *levels) if t is not None]):
         return _Probe.apply(job, *inputs, *levels)
-    return _forward(job, levels, *(_plain(tensor) for tensor in inputs))
+    return _forward(job, levels, *map(_plain, inputs))
 
 
 def _plain(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.float().contiguous()
+    if tensor is None or (tensor.dtype is torch.float32 and tensor.is_contiguous()):
+        return tensor
+    return tensor.float().contiguous()
 
 
 def _forward(job: _Job, levels: Sequence[Tensor], points: Any, lod: Any, ddx: Any, ddy: Any) -> Tensor:
@@ -108,7 +111,10 @@ def _launch(
     batch, count = points.shape[:2]
     groups = -(-levels[0].shape[1] // CHANNELS_A_THREAD)
     parameters = pack_pyramid(levels, job.nearest)
-    parameters += _GRADIENT.pack(*padded([g.data_ptr() for g in level_gradients]), address(sample_gradient))
+    if suffix:
+        parameters += _GRADIENT.pack(*padded([g.data_ptr() for g in level_gradients]), address(sample_gradient))
+    else:
+        parameters += _NO_GRADIENT
     scalar = scalar_bits(levels[0].dtype)
     if job.patch is None:
         together = levels[0].stride(1) == 1 and levels[0].shape[1] > 1
@@ -176,7 +182,10 @@ def _input_gradients(
     needed = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
     upstream = of_samples.view(*points.shape[:2], -1, 5)
     found = torch.autograd.grad(
-        numbers, [leaves[i] for i in needed], upstream.to(numbers.dtype), allow_unused=True  # type: ignore[misc]
+        numbers,
+        [leaves[i] for i in needed],
+        upstream.to(numbers.dtype),
+        allow_unused=True,  # type: ignore[misc]
     )
     for i, gradient in zip(needed, found):
         gradients[i] = gradient

@@ -8,10 +8,10 @@ typedef unsigned long long Handle;
 struct Fill {
     Pyramid pyramid;
     Handle surface[MAX_LEVELS];
-    const short* channel_of_slot;      // (layers · PACK): the channel packed there, or -1 for padding
-    int first_block[MAX_LEVELS];       // of each level, in one launch for all of them
-    int layers;                        // an image
-    int half_texels;                   // 1: half, 0: float
+    const short* channel_of_slot;  // (layers · PACK): the channel packed there, or -1 for padding
+    int first_block[MAX_LEVELS];   // of each level, in one launch for all of them
+    int layers;                    // an image
+    int half_texels;               // 1: half, 0: float
 };
 
 __device__ __forceinline__ unsigned short half_bits(float value) {
@@ -42,13 +42,13 @@ __device__ __forceinline__ ushort1 half_texel_of(const float* v) { return make_u
 __device__ __forceinline__ void unpack(float texel, float* v) { v[0] = texel; }
 #endif
 
+// A block writes 32×8 texels of one layer: the array keeps such neighbourhoods together, rows alone would scatter.
 extern "C" __global__ void __launch_bounds__(256) fill(const __grid_constant__ Fill job) {
     int level = job.pyramid.levels - 1;
     while (level > 0 && static_cast<int>(blockIdx.x) < job.first_block[level]) --level;
-    const int width = job.pyramid.width[level], height = job.pyramid.height[level];
-    const int texel = (blockIdx.x - job.first_block[level]) * 256 + threadIdx.x;
-    if (texel >= width * height) return;
-    const int y = texel / width, x = texel - y * width;
+    const int width = job.pyramid.width[level], across = (width + 31) / 32, block = blockIdx.x - job.first_block[level];
+    const int x = block % across * 32 + threadIdx.x % 32, y = block / across * 8 + threadIdx.x / 32;
+    if (x >= width || y >= job.pyramid.height[level]) return;
     const int layer = blockIdx.y, image = layer / job.layers;
     const short* slots = job.channel_of_slot + (layer - image * job.layers) * PACK;
     const scalar* from = job.pyramid.data[level] + image * job.pyramid.image[level] +
@@ -66,44 +66,58 @@ struct Fetch {
     Handle filtered, unfiltered;
     const short* channel_of_slot;
     const float *centre, *ddx, *ddy, *lod;  // lod null: by the footprint's axes; ddx and ddy null: by lod
-    scalar* values;                          // (B, K, C, P, P); P = 1 serves lookup
-    long long footprints;                    // B · K
+    scalar* values;                         // (B, K, C, P, P); P = 1 serves lookup
+    unsigned samples;                       // B · K · P · P
     int per_image, patch, channels, layers, first_unfiltered, levels;
-    float across, down;                      // 1 / width, 1 / height of level 0
+    int layers_a_thread;
+    float across, down;                     // 1 / width, 1 / height of level 0
     float max_anisotropy;
 };
 
-// A thread fetches one pixel of one layer.
-extern "C" __global__ void __launch_bounds__(256) fetch(const __grid_constant__ Fetch job) {
-    const int area = job.patch * job.patch;
-    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const long long footprint = i / area;
-    if (footprint >= job.footprints) return;
-    const int image = static_cast<int>(footprint / job.per_image);
-    const int pixel = static_cast<int>(i - footprint * area), layer = blockIdx.y;
-    const float* centre = job.centre + 2 * footprint;
-    const Sample sample = job.lod ? sample_at_level(centre, job.lod[footprint])
-                                  : sample_of_patch(centre, job.ddx + 2 * footprint, job.ddy + 2 * footprint, job.patch, pixel, job.max_anisotropy);
-    float value[PACK], texel[PACK];
-    if (layer >= job.first_unfiltered) {
-        const float level = floorf(fminf(fmaxf(sample.lod, 0.f), job.levels - 1.f) + 0.5f);
-        unpack(tex2DLayeredLod<Texel>(job.unfiltered, sample.x * job.across, sample.y * job.down, image * job.layers + layer, level), value);
-    } else {
-#pragma unroll
-        for (int c = 0; c < PACK; ++c) value[c] = 0.f;
-        const float share = 1.f / sample.probes;
-        for (int probe = 0; probe < sample.probes; ++probe) {
-            const float offset = probe_offset(sample, probe);
-            const float x = sample.x + offset * sample.spread_x, y = sample.y + offset * sample.spread_y;
-            unpack(tex2DLayeredLod<Texel>(job.filtered, x * job.across, y * job.down, image * job.layers + layer, sample.lod), texel);
-#pragma unroll
-            for (int c = 0; c < PACK; ++c) value[c] += texel[c] * share;
-        }
-    }
-    scalar* to = job.values + footprint * job.channels * area + pixel;
+__device__ __forceinline__ void write_layer(const Fetch& job, scalar* to, int layer, int area, const float* value) {
 #pragma unroll
     for (int c = 0; c < PACK; ++c) {
         const int channel = job.channel_of_slot[layer * PACK + c];
-        if (channel >= 0) to[static_cast<long long>(channel) * area] = narrow(value[c]);
+        if (channel >= 0) to[channel * area] = narrow(value[c]);
+    }
+}
+
+// A thread fetches one pixel of several layers: its place is worked out once, and the fetches overlap.
+extern "C" __global__ void __launch_bounds__(256) fetch(const __grid_constant__ Fetch job) {
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x, area = job.patch * job.patch;
+    if (i >= job.samples) return;
+    const unsigned footprint = i / area, pixel = i - footprint * area, image = footprint / job.per_image;
+    const float* centre = job.centre + 2 * footprint;
+    const Sample sample = job.lod ? sample_at_level(centre, job.lod[footprint])
+                                  : sample_of_patch(centre, job.ddx + 2 * footprint, job.ddy + 2 * footprint, job.patch, pixel, job.max_anisotropy);
+    scalar* to = job.values + static_cast<long long>(footprint) * job.channels * area + pixel;
+    const int first = blockIdx.y * job.layers_a_thread, last = min(first + job.layers_a_thread, job.layers);
+    const int filtered = min(last, job.first_unfiltered), base = image * job.layers;
+    const float share = 1.f / sample.probes, x = sample.x * job.across, y = sample.y * job.down;
+    float value[PACK], texel[PACK];
+    if (sample.probes == 1) {
+#pragma unroll 4
+        for (int layer = first; layer < filtered; ++layer) {
+            unpack(tex2DLayeredLod<Texel>(job.filtered, x, y, base + layer, sample.lod), value);
+            write_layer(job, to, layer, area, value);
+        }
+    } else {
+        for (int layer = first; layer < filtered; ++layer) {
+#pragma unroll
+            for (int c = 0; c < PACK; ++c) value[c] = 0.f;
+            for (int probe = 0; probe < sample.probes; ++probe) {
+                const float offset = probe_offset(sample, probe);
+                unpack(tex2DLayeredLod<Texel>(job.filtered, x + offset * sample.spread_x * job.across,
+                                              y + offset * sample.spread_y * job.down, base + layer, sample.lod), texel);
+#pragma unroll
+                for (int c = 0; c < PACK; ++c) value[c] += texel[c] * share;
+            }
+            write_layer(job, to, layer, area, value);
+        }
+    }
+    for (int layer = max(first, job.first_unfiltered); layer < last; ++layer) {
+        const float level = floorf(fminf(fmaxf(sample.lod, 0.f), job.levels - 1.f) + 0.5f);
+        unpack(tex2DLayeredLod<Texel>(job.unfiltered, x, y, base + layer, level), value);
+        write_layer(job, to, layer, area, value);
     }
 }

@@ -15,8 +15,18 @@ from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda.launch import MAX_LEVELS, THREADS, address, bind, channel_table, check, launch, pack_pyramid
-from texturevlm.ops.cuda.launch import padded, scalar_bits
+from texturevlm.ops.cuda.launch import (
+    MAX_LEVELS,
+    THREADS,
+    address,
+    bind,
+    channel_table,
+    check,
+    launch,
+    pack_pyramid,
+    padded,
+    scalar_bits,
+)
 from texturevlm.ops.lookup import check_nearest
 from texturevlm.ops.mip import check_pyramid
 
@@ -25,7 +35,8 @@ MAX_LAYERS = 2048
 DISABLE_TRILINEAR_OPTIMIZATION = 0x20  # without it the hardware rounds levels and is off by up to 0.13
 NORMALIZED_COORDINATES = 0x02
 _FILL = struct.Struct(f"={MAX_LEVELS}QQ{MAX_LEVELS}i2i")
-_FETCH = struct.Struct("=2QQ4QQq6i3f4x")
+_FETCH = struct.Struct("=8QI7i3f4x")
+LAYERS_A_THREAD = 5  # measured best on an H200
 
 
 class DeviceTexture:
@@ -73,7 +84,7 @@ class DeviceTexture:
         starts, blocks = [], 0
         for level in levels:
             starts.append(blocks)
-            blocks += -(-level.shape[2] * level.shape[3] // THREADS)
+            blocks += -(-level.shape[2] // 8) * -(-level.shape[3] // 32)
         parameters = pack_pyramid(levels, ()) + _FILL.pack(
             *padded(self._surfaces), address(self._slots), *padded(starts), self.layers, int(self.half)
         )
@@ -98,24 +109,26 @@ class DeviceTexture:
         values = torch.empty(shape, dtype=self.dtype, device=self.device)
         if values.numel() == 0:
             return values
+        samples = batch * count * side * side
         parameters = _FETCH.pack(
             self._filtered,
             self._unfiltered,
             *(address(tensor) for tensor in (self._slots, points, ddx, ddy, lod, values)),
-            batch * count,
+            samples,
             count,
             side,
             channels,
             self.layers,
             self._first_unfiltered,
             self.levels,
+            LAYERS_A_THREAD,
             1 / width,
             1 / height,
             max_anisotropy,
         )
-        blocks = -(-batch * count * side * side // THREADS)
+        grid = (-(-samples // THREADS), -(-self.layers // LAYERS_A_THREAD))
         scalar = scalar_bits(self.dtype)
-        launch("texture.cu", "fetch", self.device, (blocks, self.layers), parameters, SCALAR=scalar, PACK=self.pack)
+        launch("texture.cu", "fetch", self.device, grid, parameters, SCALAR=scalar, PACK=self.pack)
         return values
 
 

@@ -1,0 +1,37 @@
+"""What a good PyTorch user would write instead: vectorised, no loop over patches, no synchronisation."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def pooled(image: Tensor, levels: int) -> list[Tensor]:
+    """Mips by chained average pooling."""
+    chain = [image]
+    for _ in range(levels - 1):
+        chain.append(F.avg_pool2d(chain[-1], 2))
+    return chain
+
+
+def grid_sampled(levels: Sequence[Tensor], centre: Tensor, scale: Tensor, patch: int) -> Tensor:
+    """Square patches of mixed levels: every level sampled at every point, weighted by how near it is.
+
+    levels: (1, C, H_l, W_l); centre (1, K, 2); scale (1, K), level-0 pixels a sample; returns (1, K, C, P, P)
+    """
+    height, width = levels[0].shape[-2:]
+    step = torch.arange(patch, device=centre.device, dtype=centre.dtype) + 0.5 - patch / 2
+    x = centre[0, :, 0, None] + step * scale[0, :, None]
+    y = centre[0, :, 1, None] + step * scale[0, :, None]
+    points = torch.stack(
+        [x[:, None, :].expand(-1, patch, -1) / width * 2 - 1, y[:, :, None].expand(-1, -1, patch) / height * 2 - 1], -1
+    )
+    grid = points.reshape(1, -1, patch, 2)
+    lod = scale[0].log2().clamp(0, len(levels) - 1)
+    total = torch.zeros((), device=centre.device)
+    for index, level in enumerate(levels):
+        weight = (1 - (lod - index).abs()).clamp(min=0).repeat_interleave(patch)[None, None, :, None]
+        total = total + weight * F.grid_sample(level, grid, padding_mode="border", align_corners=False)
+    channels = levels[0].shape[1]
+    return total.reshape(1, channels, -1, patch, patch).transpose(1, 2)

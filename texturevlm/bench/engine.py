@@ -1,0 +1,269 @@
+"""`texturevlm bench engine`: the engine's operations beside plain PyTorch, eager and compiled, in one run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.bench import timing
+from texturevlm.bench.baselines import grid_sampled, pooled
+from texturevlm.bench.report import Report, Row
+from texturevlm.ops import lookup, mipmap, sample_patches, update_region
+
+LEVELS = 5
+PATCH = 16
+
+
+def run(device: str | None = None, *, quick: bool = False) -> Report:
+    """Measure everything; `quick` leaves out torch.compile and most repetitions."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("bench: device must be one that PyTorch sees, got 'cuda', which this machine lacks")
+    torch.manual_seed(0)
+    report = Report("Engine", device, timing.copy_bandwidth(device))
+    bench = _Bench(report, device, quick)
+    if device == "cuda":
+        for part in (_mips, _patches, _filling, _from_python, _training, _updating, _layout):
+            part(bench)
+        report.notes = [
+            "warm: device time a call from a captured graph of many calls; cold: one call after the L2 cache was flushed; ",
+            "host: wall clock a call from Python in a loop, the larger of host and device time. ",
+            "floor: each byte read or written once at the copy bandwidth of this run (a small problem that stays in the L2 "
+            "cache can go below it). Hardware: texture units, the texture already filled.",
+        ]
+    else:
+        _page(bench)
+        report.notes = ["cpu: wall clock of one call. floor: each byte read or written once at the copy bandwidth."]
+    return report
+
+
+class _Bench:
+    """Where rows are collected, and how work is timed on this device."""
+
+    def __init__(self, report: Report, device: str, quick: bool) -> None:
+        self.report, self.device, self.quick = report, device, quick
+
+    def add(
+        self,
+        work: str,
+        by: str,
+        call: Callable[[], object],
+        how: Callable[..., Any],
+        *,
+        moved: float = 0,
+        bar: float | None = None,
+    ) -> float:
+        """Time `call`; `moved` is the least it must read and write, in bytes."""
+        measured = how(call, repeats=5) if self.quick else how(call)
+        floor = moved / self.report.bandwidth * 1e6 if moved else None
+        self.report.rows.append(Row(work, by, how.__name__.removeprefix("device_"), measured, floor, bar))
+        return measured.median
+
+    def add_compiled(
+        self,
+        work: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        how: Callable[..., Any],
+        *,
+        moved: float = 0,
+    ) -> None:
+        """The baseline under torch.compile, or why not."""
+        if self.quick:
+            return
+        try:
+            compiled = torch.compile(function)
+            compiled(*arguments)
+        except Exception as error:  # a missing compiler shows as many kinds of error; the table says which
+            reason = str(error).splitlines()[0][:80]
+            self.report.rows.append(Row(work, "PyTorch compiled", f"failed: {reason}", None))
+            return
+        self.add(work, "PyTorch compiled", lambda: compiled(*arguments), how, moved=moved)
+
+
+def _random_footprints(count: int, size: int, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Patches at mixed fractional levels from 0 to 4: centre, ddx, ddy, and the scale alone."""
+    centre = torch.rand(1, count, 2, device=device) * size
+    scale = 2 ** (torch.rand(1, count, device=device) * (LEVELS - 1))
+    zero = torch.zeros_like(scale)
+    return centre, torch.stack([scale, zero], -1), torch.stack([zero, scale], -1), scale
+
+
+def _pyramid_bytes(levels: list[Tensor]) -> float:
+    return float(sum(level.numel() * level.element_size() for level in levels))
+
+
+def _mips(bench: _Bench) -> None:
+    bandwidth = bench.report.bandwidth
+    for shape, bar in (
+        ((1, 3, 1024, 1024), 6.0),
+        ((1, 40, 1024, 1024), 0),
+        ((32, 3, 1024, 1024), 0),
+        ((1, 3, 4096, 4096), 0),
+    ):
+        image = torch.rand(shape, device="cuda")
+        moved = _pyramid_bytes(mipmap(image, levels=LEVELS))
+        work = "mips, {} levels, {}×{}×{}×{}".format(LEVELS, *shape)
+        limit = bar or 1.15 * moved / bandwidth * 1e6
+        bench.add(work, "cuda", lambda: mipmap(image, levels=LEVELS), timing.device_warm, moved=moved, bar=limit)
+        bench.add(work, "cuda", lambda: mipmap(image, levels=LEVELS), timing.device_cold, moved=moved)
+        bench.add(work, "reference", lambda: mipmap(image, levels=LEVELS, backend="reference"), timing.device_warm)
+        bench.add(work, "PyTorch avg_pool2d", lambda: pooled(image, LEVELS), timing.device_warm, moved=moved)
+        bench.add_compiled(work, pooled, (image, LEVELS), timing.device_warm, moved=moved)
+    for shape in ((1, 3, 1024, 1024), (1, 40, 1024, 1024), (1, 3, 1700, 2200), (1, 3, 1699, 2201), (1, 40, 1080, 1920)):
+        image = torch.rand(shape, device="cuda")
+        work = "mips, all levels, {}×{}×{}×{}".format(*shape)
+        moved = _pyramid_bytes(mipmap(image))
+        bench.add(work, "cuda", lambda: mipmap(image), timing.device_warm, moved=moved)
+
+
+def _patches(bench: _Bench) -> None:
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    bars = {(273, 40, "half"): 8.0, (4096, 40, "float"): 170.0}
+    for channels in (3, 40):
+        levels = mipmap(torch.rand(1, channels, 1024, 1024, device="cuda"), levels=LEVELS)
+        textures = {"half": DeviceTexture(levels, half=True), "float": DeviceTexture(levels, half=False)}
+        for count in (64, 273, 1024, 4096):
+            centre, ddx, ddy, scale = _random_footprints(count, 1024, "cuda")
+            work = f"{count} patches of {PATCH}×{PATCH}, {channels} channels"
+            moved = 2.0 * 4 * count * channels * PATCH * PATCH
+            for how in (timing.device_warm, timing.device_cold):
+                for name, texture in textures.items():
+                    call = lambda texture=texture: sample_patches(texture, centre, ddx, ddy, patch=PATCH)  # noqa: E731
+                    bar = bars.get((count, channels, name)) if how is timing.device_warm else None
+                    bench.add(work, f"texture units, {name}", call, how, moved=moved, bar=bar)
+                call = lambda: sample_patches(levels, centre, ddx, ddy, patch=PATCH, backend="cuda")  # noqa: E731
+                bench.add(work, "cuda", call, how, moved=moved)
+            if count in (273, 4096):
+                plain = (levels, centre, scale, PATCH)
+                bench.add(work, "PyTorch grid_sample", lambda: grid_sampled(*plain), timing.device_warm, moved=moved)
+                bench.add_compiled(work, grid_sampled, plain, timing.device_warm, moved=moved)
+        ratio = 4.0
+        centre, ddx, ddy, _ = _random_footprints(273, 1024, "cuda")
+        work = f"273 patches of {PATCH}×{PATCH}, {channels} channels, four times as wide as tall"
+        for name, texture in textures.items():
+            call = lambda texture=texture: sample_patches(texture, centre, ddx * ratio, ddy, patch=PATCH)  # noqa: E731
+            bench.add(work, f"texture units, {name}", call, timing.device_warm)
+        call = lambda: sample_patches(levels, centre, ddx * ratio, ddy, patch=PATCH, backend="cuda")  # noqa: E731
+        bench.add(work, "cuda", call, timing.device_warm)
+
+
+def _filling(bench: _Bench) -> None:
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    for channels in (3, 40):
+        levels = mipmap(torch.rand(1, channels, 1024, 1024, device="cuda"), levels=LEVELS)
+        for half in (True, False):
+            name = "half" if half else "float"
+            texture = DeviceTexture(levels, half=half)
+            moved = _pyramid_bytes(levels) * (1.5 if half else 2.0)
+            work = f"filling a texture, {channels} channels, {LEVELS} levels"
+            bench.add(work, f"texture units, {name}", lambda: texture.fill(levels), timing.device_warm, moved=moved)
+            work = f"making, filling and dropping a texture, {channels} channels"
+            bench.add(work, f"texture units, {name}", lambda: DeviceTexture(levels, half=half), timing.host)
+
+
+def _from_python(bench: _Bench) -> None:
+    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.sample import sample
+    from texturevlm.types import Allocation, Texture
+
+    texture = Texture.open(torch.rand(3, 1024, 1024, device="cuda")).mipmapped(LEVELS)
+    centre, ddx, ddy, scale = _random_footprints(273, 1024, "cuda")
+    ones = torch.ones_like(scale)
+    allocation = Allocation(centre, ddx, ddy, ones, ones.bool(), ones.long(), texture.size, PATCH)
+    resident = DeviceTexture(texture.levels)
+    work = f"273 patches of {PATCH}×{PATCH}, 3 channels, from Python"
+    call = lambda: sample_patches(texture.levels, centre, ddx, ddy, patch=PATCH)  # noqa: E731
+    bench.add(work, "ops.sample_patches, cuda", call, timing.host, bar=60.0)
+    call = lambda: sample_patches(resident, centre, ddx, ddy, patch=PATCH)  # noqa: E731
+    bench.add(work, "ops.sample_patches, texture units", call, timing.host, bar=60.0)
+    bench.add(work, "sample(texture, allocation)", lambda: sample(texture, allocation), timing.host)
+    plain = (list(texture.levels), centre, scale, PATCH)
+    bench.add(work, "PyTorch grid_sample", lambda: grid_sampled(*plain), timing.host)
+    bench.add_compiled(work, grid_sampled, plain, timing.host)
+
+
+def _training(bench: _Bench) -> None:
+    image = torch.rand(1, 40, 1024, 1024, device="cuda", requires_grad=True)
+    centre, ddx, ddy, scale = _random_footprints(273, 1024, "cuda")
+    upstream = torch.randn(1, 273, 40, PATCH, PATCH, device="cuda")
+
+    def ours() -> object:
+        pixels = sample_patches(mipmap(image, levels=LEVELS), centre, ddx, ddy, patch=PATCH, backend="cuda")
+        return torch.autograd.grad(pixels, image, upstream)
+
+    def plain(image: Tensor) -> Tensor:
+        return grid_sampled(pooled(image, LEVELS), centre, scale, PATCH)
+
+    def compiled_step(function: Callable[[Tensor], Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(function(image), image, upstream)
+
+    work = "mips + 273 patches × 40 channels, forward and backward"
+    bench.add(work, "cuda", ours, timing.device_warm, bar=450.0)
+    bench.add(work, "cuda", ours, timing.host)
+    bench.add(work, "PyTorch", compiled_step(plain), timing.device_warm)
+    if not bench.quick:
+        bench.add(work, "PyTorch compiled", compiled_step(torch.compile(plain)), timing.device_warm)
+
+
+def _updating(bench: _Bench) -> None:
+    image = torch.rand(1, 40, 1080, 1920, device="cuda")
+    levels = mipmap(image)
+    one = torch.tensor([[[600, 300, 1056, 755]]], device="cuda", dtype=torch.int32)  # 10% of the frame in one piece
+    corner = torch.rand(1, 20, 2, device="cuda") * torch.tensor([1920 - 102, 1080 - 102], device="cuda")
+    many = torch.cat([corner, corner + 101.8], -1).int()  # the same area in 20 pieces
+    full = bench.add("1080p, 40 channels: full rebuild", "cuda", lambda: mipmap(image), timing.device_warm)
+    for name, boxes in (("one piece", one), ("20 scattered pieces", many)):
+        work = f"1080p, 40 channels: update of 10% in {name}"
+        bar = full / 4 if boxes is one else None
+        bench.add(work, "cuda", lambda boxes=boxes: update_region(levels, boxes), timing.device_warm, bar=bar)
+
+
+def _layout(bench: _Bench) -> None:
+    """Question 17: does it matter that all layers of a spot lie together in memory?"""
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    levels = mipmap(torch.rand(1, 40, 1024, 1024, device="cuda"), levels=LEVELS)
+    together = [level.contiguous(memory_format=torch.channels_last) for level in levels]
+    points = torch.rand(1, 16384, 2, device="cuda") * 1024
+    lod = torch.rand(1, 16384, device="cuda") * (LEVELS - 1)
+    for how in (timing.device_warm, timing.device_cold):
+        for name, pyramid in (("planar", levels), ("channels last", together)):
+            call = lambda pyramid=pyramid: lookup(pyramid, points, lod, backend="cuda")  # noqa: E731
+            bench.add("16384 scattered points, 40 channels", f"cuda, {name}", call, how)
+    for count in (273, 4096):
+        centre, ddx, ddy, _ = _random_footprints(count, 1024, "cuda")
+        for name, pyramid in (("planar", levels), ("channels last", together)):
+            call = lambda pyramid=pyramid: sample_patches(pyramid, centre, ddx, ddy, patch=PATCH, backend="cuda")  # noqa: E731
+            bench.add(f"{count} patches, 40 channels", f"cuda, {name}", call, timing.device_warm)
+        for half in (True, False):
+            for pack in (1, 2, 4):
+                texture = DeviceTexture(levels, half=half, pack=pack)
+                call = lambda texture=texture: sample_patches(texture, centre, ddx, ddy, patch=PATCH)  # noqa: E731
+                by = f"texture units, {'half' if half else 'float'}, {pack} channels a fetch"
+                bench.add(f"{count} patches, 40 channels", by, call, timing.device_warm)
+
+
+def _page(bench: _Bench) -> None:
+    """A 1700×2200 page on the CPU."""
+    from texturevlm.sample import sample_foveated
+    from texturevlm.types import Texture
+
+    image = torch.rand(1, 3, 2200, 1700)
+    levels = mipmap(image)
+    centre, ddx, ddy, scale = _random_footprints(273, 1700, "cpu")
+    work = "mips, all levels, 1×3×2200×1700"
+    bench.add(work, "reference", lambda: mipmap(image), timing.cpu, moved=_pyramid_bytes(levels), bar=5e5)
+    bench.add(work, "PyTorch avg_pool2d", lambda: pooled(image, len(levels) - 1), timing.cpu)
+    bench.add_compiled(work, pooled, (image, LEVELS), timing.cpu)
+    work = f"273 patches of {PATCH}×{PATCH}, 3 channels"
+    bench.add(work, "reference", lambda: sample_patches(levels, centre, ddx, ddy, patch=PATCH), timing.cpu, bar=5e5)
+    plain = (levels[:LEVELS], centre, scale, PATCH)
+    bench.add(work, "PyTorch grid_sample", lambda: grid_sampled(*plain), timing.cpu)
+    bench.add_compiled(work, grid_sampled, plain, timing.cpu)
+    texture = Texture.open(image)
+    call = lambda: sample_foveated(texture, fixation=(850.0, 1100.0))  # noqa: E731
+    bench.add("page in memory → mips → foveated allocation → 273 patches", "sample_foveated", call, timing.cpu, bar=1e6)

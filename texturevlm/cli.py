@@ -1,0 +1,95 @@
+"""The command line: one subcommand a task. A mistake gets one line that says what was wrong, and status 2."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="texturevlm", description="Level of detail for vision-language models.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_doctor(commands)
+    _add_look(commands)
+    _add_bench(commands)
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"texturevlm {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("doctor", help="versions, GPU, and which backend runs each operation and why")
+    parser.set_defaults(run=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from texturevlm.doctor import report
+
+    print(report())
+    return 0
+
+
+def _add_look(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("look", help="draw what a model would see of an image")
+    parser.add_argument("image", type=Path, metavar="IMAGE")
+    parser.add_argument("--fixation", type=_point, metavar="X,Y", help="where to look, in pixels (default: the centre)")
+    parser.add_argument("--budget", type=int, default=273, metavar="N", help="tokens (default: 273)")
+    parser.add_argument("--patch", type=int, default=16, metavar="P", help="side of a token in pixels (default: 16)")
+    parser.add_argument("--e0", type=float, default=0.5, help="eccentricity at which resolution halves (default: 0.5)")
+    parser.add_argument("--out", type=Path, default=Path("look.png"), metavar="PNG", help="(default: look.png)")
+    parser.set_defaults(run=_look)
+
+
+def _look(options: argparse.Namespace) -> int:
+    import texturevlm as tv
+    from texturevlm.draw import look_picture
+
+    texture = tv.Texture.open(options.image)
+    height, width = texture.size
+    fixation = options.fixation or (width / 2, height / 2)
+    allocation = tv.foveate(texture.size, fixation=fixation, budget=options.budget, patch=options.patch, e0=options.e0)
+    if options.out.suffix.lower() != ".png":
+        raise ValueError(f"--out must end in .png, got {options.out}")
+    look_picture(texture, allocation, fixation).save(options.out)
+    level = allocation.level[0]
+    print(
+        f"{options.out}: {width}×{height} seen with {options.budget} tokens of {options.patch}×{options.patch}, "
+        f"from {2 ** level.min().item():.2f} px a sample at {fixation[0]:g},{fixation[1]:g} to {2 ** level.max().item():.2f}"
+    )
+    return 0
+
+
+def _point(text: str) -> tuple[float, float]:
+    try:
+        x, y = (float(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be two numbers X,Y, got {text!r}") from None
+    return x, y
+
+
+def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("bench", help="speed, beside baselines measured in the same run")
+    parser.add_argument("what", choices=["engine"])
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="(default: cuda if there is one)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements here too")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions and no torch.compile: to try it out")
+    parser.set_defaults(run=_bench)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from texturevlm.bench import engine
+
+    report = engine.run(options.device, quick=options.quick)
+    print(report.table())
+    if options.json is not None:
+        report.save(options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Anything that holds a picture → a float tensor (1, C, H, W), values 0 to 1. This is where data enters: it is checked here.
+
+Files and PIL images become red, green, blue: grey is repeated, palettes and CMYK are converted, transparency is laid
+over white, 16-bit grey keeps its precision, a camera's orientation tag is obeyed.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from texturevlm.check import check_finite
+
+MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is more likely a mistake or an attack
+
+
+def to_tensor(source: Any) -> Tensor:
+    """A path, a PIL image, an array (H, W) or (H, W, C), or a tensor (H, W), (C, H, W) or (B, C, H, W).
+
+    returns (B, C, H, W) floating point; whole numbers are scaled by their type's greatest value (uint8: 255).
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _from_pil(_read(Path(source)))
+    if isinstance(source, Image.Image):
+        return _from_pil(source)
+    if isinstance(source, np.ndarray):
+        if source.ndim not in (2, 3):
+            raise ValueError(f"Texture.open: an array must be (H, W) or (H, W, C), got {source.shape}")
+        if source.dtype.kind not in "uifb":
+            raise TypeError(f"Texture.open: an array must hold numbers, got {source.dtype}")
+        array = source if source.ndim == 3 else source[..., None]
+        if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+            array = array.astype(np.float64)
+        return _from_tensor(torch.from_numpy(np.ascontiguousarray(array)).permute(2, 0, 1))
+    if isinstance(source, Tensor):
+        return _from_tensor(source)
+    raise TypeError(
+        f"Texture.open: source must be a path, a PIL image, an array or a tensor, got {type(source).__name__}"
+    )
+
+
+def _read(path: Path) -> Image.Image:
+    try:
+        image = Image.open(path)
+        _check_size(image.size, str(path))
+        image.load()
+        return image
+    except FileNotFoundError:
+        raise FileNotFoundError(f"Texture.open: no such file: {path}") from None
+    except IsADirectoryError:
+        raise ValueError(f"Texture.open: {path} is a folder, not an image") from None
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"Texture.open: {path} has too many pixels (at most {MAX_PIXELS}): {error}") from None
+    except UnidentifiedImageError:
+        raise ValueError(f"Texture.open: {path} is not an image that Pillow can read") from None
+    except (OSError, SyntaxError, EOFError) as error:  # what Pillow raises for truncated and damaged files
+        raise ValueError(f"Texture.open: {path} cannot be read: {error}") from error
+
+
+def _check_size(size: tuple[int, int], name: str) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise ValueError(
+            f"Texture.open: {name} has {width}×{height} pixels, more than {MAX_PIXELS}; resize it or cut it into pages"
+        )
+
+
+def _from_pil(image: Image.Image) -> Tensor:
+    if image.width == 0 or image.height == 0:
+        raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
+    _check_size(image.size, "image")
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+        raise ValueError("Texture.open: a float image has no agreed range; scale it to 0 … 1 and pass an array")
+    if image.mode.startswith("I"):
+        grey = torch.from_numpy(np.asarray(image).astype(np.float32)) / 65535
+        if grey.min() < 0 or grey.max() > 1:
+            raise ValueError("Texture.open: a 32-bit image has no agreed range; scale it to 0 … 1 and pass an array")
+        return grey.expand(1, 3, *grey.shape).contiguous()
+    if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
+        over = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
+    pixels = np.array(image.convert("RGB"))
+    return (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255).contiguous()
+
+
+def _from_tensor(tensor: Tensor) -> Tensor:
+    if tensor.dim() not in (2, 3, 4):
+        raise ValueError(f"Texture.open: a tensor must be (H, W), (C, H, W) or (B, C, H, W), got {tuple(tensor.shape)}")
+    while tensor.dim() < 4:
+        tensor = tensor[None]
+    if tensor.numel() == 0:
+        raise ValueError(f"Texture.open: image must not be empty, got {tuple(tensor.shape)}")
+    if tensor.is_complex():
+        raise TypeError(f"Texture.open: a tensor must hold real numbers, got {tensor.dtype}")
+    if tensor.dtype == torch.bool:
+        return tensor.float()
+    if not tensor.is_floating_point():
+        return tensor.float() / torch.iinfo(tensor.dtype).max
+    check_finite("Texture.open", image=tensor)
+    return tensor

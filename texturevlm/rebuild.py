@@ -1,0 +1,135 @@
+"""The picture that the tokens deliver: what a model, or a person, has to start from.
+
+Each token is painted as the mean of the image over each of its P×P cells, enlarged again (bicubic) to its footprint;
+smaller footprints over larger ones; where no token lies, the image's median grey stays.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_count
+from texturevlm.ops.patches import sample_patches
+from texturevlm.types import Allocation, Texture
+
+
+def rebuild(texture: Texture, allocation: Allocation) -> Tensor:
+    """Paint what the tokens of an allocation carry of a texture's finest level.
+
+    returns (B, C, H, W), the size of the image
+    """
+    if texture.size != allocation.size or texture.levels[0].shape[2:] != texture.size:
+        raise ValueError(
+            f"rebuild: texture must hold the full image of {allocation.size}, "
+            f"got levels[0] {tuple(texture.levels[0].shape[2:])} of {texture.size}"
+        )
+    if texture.batch != allocation.batch:
+        raise ValueError(f"rebuild: allocation must be for {texture.batch} images, got {allocation.batch}")
+    image = texture.levels[0].detach()
+    canvas = image.mean(1).flatten(1).median(1).values[:, None, None, None].expand_as(image).clone()
+    boxes = allocation.boxes.detach().double().cpu()
+    first = (boxes[..., :2] - 0.5).ceil().long().clamp(min=0)
+    last = (boxes[..., 2:] - 0.5).ceil().long()
+    area, upright = allocation.area.detach().cpu(), allocation.upright.cpu()
+    for index in range(texture.batch):
+        slots = allocation.valid[index].nonzero()[:, 0].tolist()
+        for slot in sorted(slots, key=lambda slot: -area[index, slot].item()):
+            (x0, y0), (x1, y1) = first[index, slot].tolist(), last[index, slot].tolist()
+            part = canvas[index, :, y0:y1, x0:x1]
+            if part.numel() == 0:
+                continue
+            if upright[index, slot]:
+                part.copy_(
+                    _upright(image[index], boxes[index, slot].tolist(), allocation.patch, (x0, y0), part.shape[1:])
+                )
+            else:
+                _paint_turned(part, texture, allocation, index, slot, (x0, y0))
+    return canvas
+
+
+def resized(texture: Texture, *, budget: int = 273, patch: int = 16) -> Tensor:
+    """The baseline: the whole image scaled by √(budget·patch² / (H·W)) with area averaging, enlarged again (bicubic).
+
+    The ideal resize, which may use fractions of a token; the image itself where it has no more pixels than that.
+    returns (B, C, H, W)
+    """
+    height, width = texture.size
+    check_count("resized", "budget", budget, 1)
+    scale = math.sqrt(budget * patch**2 / (height * width))
+    image = texture.levels[0].detach()
+    if scale >= 1:
+        return image
+    rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
+    down = _means(0, height, rows, 0, height, image), _means(0, width, columns, 0, width, image)
+    up = _bicubic(0, height, rows, 0, height, image), _bicubic(0, width, columns, 0, width, image)
+    return up[0] @ (down[0] @ image @ down[1].mT) @ up[1].mT
+
+
+def _upright(image: Tensor, box: list[float], patch: int, corner: tuple[int, int], shape: torch.Size) -> Tensor:
+    """One footprint's pixels: cell means down to P×P and bicubic up again, each axis on its own."""
+    x0, y0, x1, y1 = box
+    height, width = image.shape[1:]
+    # Cells outside the image see its edge, so the source is what lies inside, at least one pixel.
+    top, bottom = _inside(y0, y1, height)
+    left, right = _inside(x0, x1, width)
+    source = image[:, top:bottom, left:right]
+    down_y, down_x = _means(y0, y1, patch, top, bottom, image), _means(x0, x1, patch, left, right, image)
+    up_y = _bicubic(y0, y1, patch, corner[1], corner[1] + shape[0], image)
+    up_x = _bicubic(x0, x1, patch, corner[0], corner[0] + shape[1], image)
+    return up_y @ (down_y @ source @ down_x.mT) @ up_x.mT
+
+
+def _inside(low: float, high: float, extent: int) -> tuple[int, int]:
+    first = min(max(math.floor(low), 0), extent - 1)
+    return first, min(max(math.ceil(high), first + 1), extent)
+
+
+def _means(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
+    """(cells, last − first): the share of each pixel in each of the equal cells between low and high."""
+    edges = torch.linspace(low, high, cells + 1, dtype=torch.float64)
+    start, stop = edges[:-1, None], edges[1:, None]
+    pixel = torch.arange(first, last, dtype=torch.float64)
+    overlap = (torch.minimum(stop, pixel + 1) - torch.maximum(start, pixel)).clamp(min=0)
+    nearest = ((start + stop) / 2).floor().clamp(first, last - 1) == pixel
+    overlap = torch.where(overlap.sum(1, keepdim=True) > 0, overlap, nearest.double())
+    return (overlap / overlap.sum(1, keepdim=True)).to(like)
+
+
+def _bicubic(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
+    """(last − first, cells): how pixels blend the equal cells between low and high; edge cells go on outside."""
+    pixel = torch.arange(first, last, dtype=torch.float64) + 0.5
+    position = (pixel - low) / (high - low) * cells - 0.5
+    base = position.floor()
+    weights = torch.zeros(last - first, cells, dtype=torch.float64)
+    for tap in range(-1, 3):
+        distance = position - (base + tap)
+        index = (base + tap).long().clamp(0, cells - 1)
+        weights.scatter_add_(1, index[:, None], cubic(distance.abs())[:, None])
+    return weights.to(like)
+
+
+def cubic(distance: Tensor) -> Tensor:
+    """Keys' cubic kernel with a = -1/2, the one that reproduces quadratics (and Pillow's)."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return torch.where(distance <= 1, near, torch.where(distance < 2, far, torch.zeros_like(distance)))
+
+
+def _paint_turned(
+    part: Tensor, texture: Texture, allocation: Allocation, index: int, slot: int, corner: tuple[int, int]
+) -> None:
+    """A footprint that is not upright: sampled as the tokens are, then read back in its own axes."""
+    mipmapped = texture.mipmapped()
+    levels = [level[index : index + 1] for level in mipmapped.levels]
+    one = (slice(index, index + 1), slice(slot, slot + 1))
+    footprint = (allocation.centre[one], allocation.ddx[one], allocation.ddy[one])
+    patch = sample_patches(levels, *footprint, patch=allocation.patch, nearest=texture.nearest)[0, 0]
+    u, v = allocation.local(index, slot, corner[0], corner[1], part.shape[1:])
+    half = allocation.patch / 2
+    inside = ((u.abs() <= half) & (v.abs() <= half)).to(part.device)
+    grid = torch.stack([u / half, v / half], -1).to(part)[None]
+    values = torch.nn.functional.grid_sample(
+        patch[None], grid, mode="bicubic", padding_mode="border", align_corners=False
+    )[0]
+    part.copy_(torch.where(inside, values, part))

@@ -1,0 +1,96 @@
+"""Texture + Allocation → Patches."""
+
+from collections.abc import Sequence
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from texturevlm.allocate.foveated import foveate
+from texturevlm.ops.patches import sample_patches
+from texturevlm.types import Allocation, Patches, Texture
+
+
+@overload
+def generate_mipmaps(image: Tensor, *, levels: int | None = None) -> Texture: ...
+@overload
+def generate_mipmaps(image: Sequence[Tensor], *, levels: int | None = None) -> list[Texture]: ...
+def generate_mipmaps(image: Tensor | Sequence[Tensor], *, levels: int | None = None) -> Texture | list[Texture]:
+    """A mipmapped Texture from a tensor ([B,] C, H, W); from a list of tensors of any sizes, a list."""
+    if isinstance(image, (list, tuple)):
+        return [generate_mipmaps(one, levels=levels) for one in image]
+    return Texture.open(image).mipmapped(levels)
+
+
+def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -> Patches:
+    """Sample the footprints of an allocation.
+
+    texture:    one image or a batch; with mip levels, or coarse footprints alias
+    allocation: for as many images of the same size
+    backend:    auto (the hardware texture if the texture is resident in one, else our kernels, else PyTorch), or by name
+    """
+    if texture.size != allocation.size:
+        raise ValueError(
+            f"sample: allocation must be for an image of {texture.size} like the texture, got {allocation.size}"
+        )
+    if texture.batch != allocation.batch:
+        raise ValueError(
+            f"sample: allocation must be for {texture.batch} images like the texture, got {allocation.batch}"
+        )
+    footprints = _in_texels(texture, allocation)
+    gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*footprints, *texture.levels))
+    if texture.resident is not None and backend in ("auto", "texture") and not gradients:
+        pixels = sample_patches(texture.resident, *footprints, patch=allocation.patch)
+    else:
+        pixels = sample_patches(
+            texture.levels, *footprints, patch=allocation.patch, nearest=texture.nearest, backend=backend
+        )
+    return Patches(pixels, allocation)
+
+
+def _in_texels(texture: Texture, allocation: Allocation) -> tuple[Tensor, Tensor, Tensor]:
+    """Footprints in texels of the texture's finest level, which may be coarser than the image."""
+    footprints = (allocation.centre, allocation.ddx, allocation.ddy)
+    height, width = texture.levels[0].shape[2:]
+    if (height, width) == texture.size:
+        return footprints
+    scale = allocation.centre.new_tensor([width / texture.size[1], height / texture.size[0]])
+    centre, ddx, ddy = (tensor * scale for tensor in footprints)
+    return centre, ddx, ddy
+
+
+def sample_foveated(
+    texture: Texture,
+    *,
+    fixation: tuple[float, float] | Tensor,
+    budget: int = 273,
+    patch: int = 16,
+    M0: float = 1.0,
+    e0: float = 0.5,
+    backend: str = "auto",
+) -> Patches:
+    """See the whole image in `budget` patches, finest at the fixation (see `foveate` for the rule).
+
+    fixation: (x, y) in level-0 pixels, for all images of a batch, or a tensor (B, 2)
+    returns   Patches with pixels (B, budget, C, patch, patch)
+    """
+    if not isinstance(fixation, Tensor):
+        foveate_one = foveate(
+            texture.size, fixation=fixation, budget=budget, patch=patch, M0=M0, e0=e0, device=texture.device
+        )
+        return sample(texture.mipmapped(), _repeated(foveate_one, texture.batch), backend=backend)
+    allocation = foveate(
+        texture.size, fixation=fixation, budget=budget, patch=patch, M0=M0, e0=e0, device=texture.device
+    )
+    return sample(texture.mipmapped(), allocation, backend=backend)
+
+
+def _repeated(allocation: Allocation, batch: int) -> Allocation:
+    """The same footprints for every image of a batch."""
+    if batch == 1:
+        return allocation
+    fields = ("centre", "ddx", "ddy", "score", "valid", "source")
+    repeated = {
+        name: getattr(allocation, name).expand(batch, *[-1] * (getattr(allocation, name).dim() - 1)) for name in fields
+    }
+    return Allocation(**repeated, size=allocation.size, patch=allocation.patch)

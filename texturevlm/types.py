@@ -1,0 +1,322 @@
+"""The types that flow through texturevlm: a Texture is sampled by an Allocation into Patches.
+
+Frozen; shapes, dtypes and devices are checked when they are made, values only where data enters (image.py, from_json),
+so that nothing on the GPU path waits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from texturevlm import image as images
+from texturevlm.check import check_count, check_floating, check_shapes
+from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents, mipmap
+
+if TYPE_CHECKING:
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+COLOURS = ("red", "green", "blue")
+
+
+@dataclass(frozen=True, eq=False)
+class Texture:
+    """An image, or a batch of one size, with its channels and its mip levels.
+
+    levels: finest first, each (B, C, H_l, W_l)
+    names:  of the channels
+    size:   (height, width) of the image, whose pixels are the unit of every position. The levels may start coarser
+            than the image (an expensive channel need not be made at full resolution)
+    reduce: how each channel shrinks: mean, max, min or nearest
+    resident: the same levels inside the GPU's texture units, once `on_device` has put them there
+    """
+
+    levels: tuple[Tensor, ...]
+    names: tuple[str, ...] = ()
+    size: tuple[int, int] = (0, 0)
+    reduce: tuple[str, ...] = ()
+    resident: DeviceTexture | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.levels, Tensor):
+            object.__setattr__(self, "levels", (self.levels,))
+        object.__setattr__(self, "levels", tuple(self.levels))
+        check_pyramid("Texture", self.levels)
+        channels, height, width = self.levels[0].shape[1:]
+        names = tuple(self.names) or default_names(channels)
+        if len(names) != channels or len(set(names)) != channels:
+            raise ValueError(f"Texture: names must be {channels} different names, one a channel, got {names}")
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "reduce", channel_reductions("Texture", self.reduce or "mean", channels))
+        size = self.size if tuple(self.size) != (0, 0) else (height, width)
+        if (height, width) not in level_extents(*size):
+            raise ValueError(f"Texture: levels[0] must be a level of an image of {size}, got {(height, width)}")
+        object.__setattr__(self, "size", tuple(size))
+
+    @classmethod
+    def open(cls, source: Any, *, device: torch.device | str | None = None) -> Texture:
+        """From a path, a PIL image, an array (H, W[, C]) or a tensor ([B,] C, H, W); level 0 only, values 0 to 1."""
+        return cls((images.to_tensor(source).to(device),))
+
+    def mipmapped(self, levels: int | None = None) -> Texture:
+        """With its mip levels, down to 1×1 unless told otherwise; itself if it has them."""
+        if levels is not None:
+            check_count("Texture.mipmapped", "levels", levels, 1)
+        wanted = len(level_extents(*self.levels[0].shape[2:], levels))
+        if wanted <= len(self.levels):
+            return self
+        return replace(self, levels=tuple(mipmap(self.levels[0], levels=levels, reduce=self.reduce)), resident=None)
+
+    def on_device(self, *, half: bool = True) -> Texture:
+        """With its levels copied into a hardware texture (CUDA only), which every later sample uses."""
+        from texturevlm.ops.cuda.texture import DeviceTexture
+
+        return replace(self, resident=DeviceTexture(self.levels, half=half, nearest=self.nearest))
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Texture:
+        """On another device or in another precision."""
+        moved = tuple(level.to(device=device, dtype=dtype) for level in self.levels)
+        same = moved[0] is self.levels[0]
+        return self if same else replace(self, levels=moved, resident=None)
+
+    def channel(self, name: str) -> Tensor:
+        """Level 0 of one channel, (B, H, W)."""
+        if name not in self.names:
+            raise ValueError(f"Texture.channel: name must be one of {', '.join(self.names)}, got {name!r}")
+        return self.levels[0][:, self.names.index(name)]
+
+    @property
+    def nearest(self) -> tuple[int, ...]:
+        """The channels that hold names rather than amounts."""
+        return tuple(index for index, mode in enumerate(self.reduce) if mode == "nearest")
+
+    @property
+    def batch(self) -> int:
+        return self.levels[0].shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.levels[0].device
+
+
+def default_names(channels: int) -> tuple[str, ...]:
+    """red, green, blue; grey; or numbers."""
+    if channels == 3:
+        return COLOURS
+    return ("grey",) if channels == 1 else tuple(f"channel_{index}" for index in range(channels))
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Where the tokens look: K footprints an image, K being the budget.
+
+    centre:   (B, K, 2), x then y in level-0 pixels
+    ddx, ddy: (B, K, 2), how far one step along the patch's own x and y axis moves in the image
+    score:    (B, K), what the allocator thought each one worth
+    valid:    (B, K), used slots come first; nobody reads the others
+    source:   (B, K), which image or frame of the sample a footprint belongs to; 0 for one image
+    size:     (height, width) of the image
+    patch:    the side of a token in pixels
+    """
+
+    centre: Tensor
+    ddx: Tensor
+    ddy: Tensor
+    score: Tensor
+    valid: Tensor
+    source: Tensor
+    size: tuple[int, int]
+    patch: int
+
+    def __post_init__(self) -> None:
+        check_shapes(
+            "Allocation",
+            centre=(self.centre, "B K 2"),
+            ddx=(self.ddx, "B K 2"),
+            ddy=(self.ddy, "B K 2"),
+            score=(self.score, "B K"),
+            valid=(self.valid, "B K"),
+            source=(self.source, "B K"),
+        )
+        check_floating("Allocation", centre=self.centre, ddx=self.ddx, ddy=self.ddy, score=self.score)
+        if self.valid.dtype != torch.bool:
+            raise TypeError(f"Allocation: valid must be torch.bool, got {self.valid.dtype}")
+        if self.source.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"Allocation: source must hold whole numbers, got {self.source.dtype}")
+        height, width = self.size
+        check_count("Allocation", "height", height, 1)
+        check_count("Allocation", "width", width, 1)
+        check_count("Allocation", "patch", self.patch, 1)
+        object.__setattr__(self, "size", (int(height), int(width)))
+
+    @classmethod
+    def of_boxes(cls, boxes: Tensor, size: tuple[int, int], patch: int, score: Tensor | None = None) -> Allocation:
+        """Upright footprints that cover boxes (B, K, 4), xyxy in level-0 pixels, all of them used."""
+        check_shapes("Allocation.of_boxes", boxes=(boxes, "B K 4"))
+        low, high = boxes[..., :2], boxes[..., 2:]
+        step = ((high - low) / patch).float()
+        zero = torch.zeros_like(step[..., 0])
+        return cls(
+            centre=((low + high) / 2).float(),
+            ddx=torch.stack([step[..., 0], zero], -1),
+            ddy=torch.stack([zero, step[..., 1]], -1),
+            score=torch.ones_like(zero) if score is None else score,
+            valid=torch.ones_like(zero, dtype=torch.bool),
+            source=torch.zeros_like(zero, dtype=torch.int64),
+            size=size,
+            patch=patch,
+        )
+
+    @property
+    def batch(self) -> int:
+        return self.centre.shape[0]
+
+    @property
+    def budget(self) -> int:
+        return self.centre.shape[1]
+
+    @property
+    def level(self) -> Tensor:
+        """(B, K): log2 of the shorter axis; 0 is the image's own resolution."""
+        lengths = torch.stack([self.ddx.norm(dim=-1), self.ddy.norm(dim=-1)])
+        return lengths.amin(0).log2()
+
+    @property
+    def boxes(self) -> Tensor:
+        """(B, K, 4): the upright boxes around the footprints, xyxy in level-0 pixels."""
+        half = (self.ddx.abs() + self.ddy.abs()) * (self.patch / 2)
+        return torch.cat([self.centre - half, self.centre + half], -1)
+
+    @property
+    def area(self) -> Tensor:
+        """(B, K): of the footprints, in level-0 pixels."""
+        cross = self.ddx[..., 0] * self.ddy[..., 1] - self.ddx[..., 1] * self.ddy[..., 0]
+        return cross.abs() * self.patch**2
+
+    @property
+    def upright(self) -> Tensor:
+        """(B, K): whether a footprint's axes are those of the image."""
+        return (self.ddx[..., 1] == 0) & (self.ddy[..., 0] == 0) & (self.ddx[..., 0] > 0) & (self.ddy[..., 1] > 0)
+
+    @property
+    def coverage(self) -> Tensor:
+        """(B,): the share of the image's pixels whose centre lies in some used footprint. It reads values: not for graphs."""
+        height, width = self.size
+        covered = torch.zeros(self.batch, height, width, dtype=torch.bool)
+        boxes = self.boxes.detach().cpu()
+        first = (boxes[..., :2] - 0.5).ceil().long().clamp(min=0)
+        last = (boxes[..., 2:] - 0.5).ceil().long().clamp(min=0)
+        upright = self.upright.cpu()
+        for image, slot in self.valid.nonzero().tolist():
+            (x0, y0), (x1, y1) = first[image, slot].tolist(), last[image, slot].tolist()
+            part = covered[image, y0:y1, x0:x1]
+            part |= True if upright[image, slot] else self._inside(image, slot, x0, y0, part.shape)
+        return covered.flatten(1).float().mean(1).to(self.centre.device)
+
+    def _inside(self, image: int, slot: int, x0: int, y0: int, shape: torch.Size) -> Tensor:
+        """Which pixels of a box lie in a turned footprint."""
+        u, v = self.local(image, slot, x0, y0, shape)
+        half = self.patch / 2
+        return (u.abs() <= half) & (v.abs() <= half)
+
+    def local(self, image: int, slot: int, x0: int, y0: int, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Pixel centres of a box in one footprint's own axes, in samples from its centre: (u, v), each of `shape`."""
+        axes = torch.stack([self.ddx[image, slot], self.ddy[image, slot]], -1).double().cpu()
+        y, x = torch.meshgrid(
+            torch.arange(y0, y0 + shape[0]) + 0.5, torch.arange(x0, x0 + shape[1]) + 0.5, indexing="ij"
+        )
+        offset = torch.stack([x, y], -1).double() - self.centre[image, slot].double().cpu()
+        u, v = torch.linalg.solve(axes, offset.reshape(-1, 2).T).reshape(2, *shape)
+        return u, v
+
+    def to(self, device: torch.device | str) -> Allocation:
+        """On another device."""
+        fields = ("centre", "ddx", "ddy", "score", "valid", "source")
+        return replace(self, **{name: getattr(self, name).to(device) for name in fields})
+
+    def to_json(self) -> str:
+        """One image: an object; a batch: a list of them. Used tokens only, every number exactly."""
+        encoded = [self._image_to_json(image) for image in range(self.batch)]
+        return json.dumps(encoded[0] if self.batch == 1 else encoded, allow_nan=False)
+
+    def _image_to_json(self, image: int) -> dict[str, Any]:
+        used = self.valid[image]
+        columns = {
+            name: getattr(self, name)[image][used].tolist() for name in ("centre", "ddx", "ddy", "score", "source")
+        }
+        tokens = [dict(zip(columns, values)) for values in zip(*columns.values())]
+        return {"size": list(self.size), "patch": self.patch, "budget": self.budget, "tokens": tokens}
+
+    @classmethod
+    def from_json(cls, text: str | dict[str, Any] | list[Any]) -> Allocation:
+        """What `to_json` wrote, as text or already parsed."""
+        try:
+            parsed = json.loads(text) if isinstance(text, (str, bytes)) else text
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Allocation.from_json: text must be JSON: {error}") from None
+        encoded = [parsed] if isinstance(parsed, dict) else list(parsed)
+        if not encoded:
+            raise ValueError("Allocation.from_json: text must hold at least one image, got an empty list")
+        shared = [_shared_fields(one) for one in encoded]
+        if any(one != shared[0] for one in shared):
+            raise ValueError(f"Allocation.from_json: a batch must share size, patch and budget, got {shared}")
+        size, patch, budget = shared[0]
+        columns = {
+            "centre": torch.zeros(len(encoded), budget, 2),
+            "ddx": torch.zeros(len(encoded), budget, 2),
+            "ddy": torch.zeros(len(encoded), budget, 2),
+            "score": torch.zeros(len(encoded), budget),
+            "source": torch.zeros(len(encoded), budget, dtype=torch.int64),
+        }
+        valid = torch.zeros(len(encoded), budget, dtype=torch.bool)
+        for image, one in enumerate(encoded):
+            if len(one["tokens"]) > budget:
+                raise ValueError(f"Allocation.from_json: budget is {budget}, got {len(one['tokens'])} tokens")
+            for slot, token in enumerate(one["tokens"]):
+                for name, column in columns.items():
+                    column[image, slot] = _number_or_pair(token, name, slot, column[image, slot])
+                valid[image, slot] = True
+        return cls(**columns, valid=valid, size=size, patch=patch)
+
+
+def _shared_fields(one: Any) -> tuple[tuple[int, int], int, int]:
+    try:
+        height, width = one["size"]
+        one["tokens"][:0]  # a list
+        return (int(height), int(width)), int(one["patch"]), int(one["budget"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"Allocation.from_json: each image must have size [h, w], patch, budget and tokens; {type(error).__name__}: {error}"
+        ) from None
+
+
+def _number_or_pair(token: Any, name: str, slot: int, like: Tensor) -> Tensor:
+    try:
+        value = torch.tensor(token[name], dtype=like.dtype)
+    except (TypeError, KeyError, ValueError, RuntimeError):
+        value = torch.empty(0)
+    if value.shape != like.shape or not torch.isfinite(value).all():
+        wanted = "a pair of finite numbers" if like.dim() else "a finite number"
+        got = token.get(name) if isinstance(token, dict) else token
+        raise ValueError(f"Allocation.from_json: tokens[{slot}] must have {name} as {wanted}, got {got!r}")
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class Patches:
+    """What the tokens carry: pixels (B, K, C, P, P), and the allocation they came from."""
+
+    pixels: Tensor
+    allocation: Allocation
+
+    def __post_init__(self) -> None:
+        sizes = check_shapes("Patches", pixels=(self.pixels, "B K C P P"), centre=(self.allocation.centre, "B K 2"))
+        if sizes["P"] != self.allocation.patch:
+            raise ValueError(
+                f"Patches: pixels must be patches of {self.allocation.patch} like the allocation, got {sizes['P']}"
+            )
