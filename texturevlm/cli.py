@@ -56,10 +56,10 @@ def _look(options: argparse.Namespace) -> int:
     if options.out.suffix.lower() != ".png":
         raise ValueError(f"--out must end in .png, got {options.out}")
     look_picture(texture, allocation, fixation).save(options.out)
-    level = allocation.level[0]
+    finest, coarsest = (2**level for level in (allocation.level.min().item(), allocation.level.max().item()))
     print(
         f"{options.out}: {width}×{height} seen with {options.budget} tokens of {options.patch}×{options.patch}, "
-        f"from {2 ** level.min().item():.2f} px a sample at {fixation[0]:g},{fixation[1]:g} to {2 ** level.max().item():.2f}"
+        f"from {finest:.2f} px a sample at {fixation[0]:g},{fixation[1]:g} to {coarsest:.2f}"
     )
     return 0
 

@@ -12,9 +12,8 @@ PACKAGES = ("torch", "numpy", "pillow", "cuda-bindings", "nvidia-cuda-nvrtc", "t
 
 
 def report() -> str:
-    lines = [
-        f"texturevlm {texturevlm.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    ]
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    lines = [f"texturevlm {texturevlm.__version__}, {system}"]
     lines += [f"  {package:18} {_version(package)}" for package in PACKAGES]
     lines += ["", "GPU", *_gpus(), "", "operation           backend by default on this machine"]
     reason = backend.no_cuda_because()

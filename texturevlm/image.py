@@ -1,4 +1,4 @@
-"""Anything that holds a picture → a float tensor (1, C, H, W), values 0 to 1. This is where data enters: it is checked here.
+"""Anything that holds a picture → a float tensor (B, C, H, W), values 0 to 1. Data enters here, so it is checked here.
 
 Files and PIL images become red, green, blue: grey is repeated, palettes and CMYK are converted, transparency is laid
 over white, 16-bit grey keeps its precision, a camera's orientation tag is obeyed.

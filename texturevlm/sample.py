@@ -27,7 +27,7 @@ def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -
 
     texture:    one image or a batch; with mip levels, or coarse footprints alias
     allocation: for as many images of the same size
-    backend:    auto (the hardware texture if the texture is resident in one, else our kernels, else PyTorch), or by name
+    backend:    auto (the texture units if the texture is resident there, else our kernels, else PyTorch), or by name
     """
     if texture.size != allocation.size:
         raise ValueError(

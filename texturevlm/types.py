@@ -67,7 +67,8 @@ class Texture:
         """With its mip levels, down to 1×1 unless told otherwise; itself if it has them."""
         if levels is not None:
             check_count("Texture.mipmapped", "levels", levels, 1)
-        wanted = len(level_extents(*self.levels[0].shape[2:], levels))
+        height, width = self.levels[0].shape[2:]
+        wanted = len(level_extents(height, width, levels))
         if wanted <= len(self.levels):
             return self
         return replace(self, levels=tuple(mipmap(self.levels[0], levels=levels, reduce=self.reduce)), resident=None)
@@ -205,7 +206,7 @@ class Allocation:
 
     @property
     def coverage(self) -> Tensor:
-        """(B,): the share of the image's pixels whose centre lies in some used footprint. It reads values: not for graphs."""
+        """(B,): the share of the image's pixel centres that lie in some used footprint (reads values)."""
         height, width = self.size
         covered = torch.zeros(self.batch, height, width, dtype=torch.bool)
         boxes = self.boxes.detach().cpu()
@@ -291,7 +292,8 @@ def _shared_fields(one: Any) -> tuple[tuple[int, int], int, int]:
         return (int(height), int(width)), int(one["patch"]), int(one["budget"])
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
-            f"Allocation.from_json: each image must have size [h, w], patch, budget and tokens; {type(error).__name__}: {error}"
+            "Allocation.from_json: each image must have size [h, w], patch, budget and tokens; "
+            f"{type(error).__name__}: {error}"
         ) from None
 
 

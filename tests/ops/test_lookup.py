@@ -179,7 +179,8 @@ def test_kernels_equal_the_reference(backend, dtype, size, channels):
     levels, exact = pyramid(size, dtype, channels)
     points, ddx, ddy = footprints(2, 300, size, device="cuda")
     lod = torch.rand(2, 300, device="cuda") * (len(levels) + 1) - 1
-    tolerance = TOLERANCE[backend, dtype] * (4 if backend == "cuda" and dtype == torch.float32 else 1)
+    # A float32 position near 1000 is good to 6e-5 texels, so are values between texels.
+    tolerance = max(TOLERANCE[backend, dtype], 1e-4)
     poison()
     got = lookup(levels, points, lod, backend=backend)
     assert got.dtype == dtype and worst(got, lookup(exact, points, lod, backend="reference")) <= tolerance

@@ -1,5 +1,7 @@
 """mipmap and update_region: exact areas, kept means, every backend against the float64 reference."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -42,7 +44,7 @@ def test_levels_average_exact_areas(size):
     assert levels[0] is image
     assert [tuple(level.shape[2:]) for level in levels] == level_extents(*size)
     assert levels[-1].shape[2:] == (1, 1)
-    for fine, coarse in zip(levels, levels[1:]):
+    for fine, coarse in itertools.pairwise(levels):
         rows = area_matrix(fine.shape[2], coarse.shape[2])
         columns = area_matrix(fine.shape[3], coarse.shape[3])
         assert worst(coarse, rows @ fine @ columns.T) < 1e-14

@@ -59,7 +59,7 @@ def foveate(
 def _fixations(
     fixation: tuple[float, float] | Tensor, height: int, width: int, device: torch.device | str | None
 ) -> Tensor:
-    """(B, 2) in double precision. Values from Python are checked; a tensor's are not, so that nothing waits for a GPU."""
+    """(B, 2), double. Values from Python are checked; a tensor's are not, so that nothing waits for a GPU."""
     if isinstance(fixation, Tensor):
         points = fixation.to(device=device, dtype=torch.float64)
         points = points[None] if points.dim() == 1 else points
@@ -117,7 +117,7 @@ def _rounds(budget: int) -> list[list[tuple[int, int, int]]]:
 def _power_of_two(count: int) -> int:
     """The power of two nearest to half the count, between a third and two thirds of it.
 
-    Halving a power of two keeps cells nearly square to the end, while a three must leave one three times as long as wide.
+    Halving a power of two keeps cells nearly square to the end; a three must leave one three times as long as wide.
     """
     power = 1 << (count.bit_length() - 1)
     return power // 2 if 3 * power > 2 * count else power

@@ -1,6 +1,7 @@
 """`texturevlm bench engine`: the engine's operations beside plain PyTorch, eager and compiled, in one run."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,10 +28,10 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
         for part in (_mips, _patches, _filling, _from_python, _training, _updating, _layout):
             part(bench)
         report.notes = [
-            "warm: device time a call from a captured graph of many calls; cold: one call after the L2 cache was flushed; ",
-            "host: wall clock a call from Python in a loop, the larger of host and device time. ",
-            "floor: each byte read or written once at the copy bandwidth of this run (a small problem that stays in the L2 "
-            "cache can go below it). Hardware: texture units, the texture already filled.",
+            "warm: device time a call, from a captured graph of many. cold: one call after the L2 cache was flushed.",
+            "host: wall clock a call from Python in a loop, the larger of host and device time.",
+            "floor: each byte read or written once at this run's copy bandwidth; a small problem that stays in the",
+            "L2 cache can go below it. Texture units: the texture is already filled, unless the row says otherwise.",
         ]
     else:
         _page(bench)
@@ -106,16 +107,16 @@ def _mips(bench: _Bench) -> None:
         moved = _pyramid_bytes(mipmap(image, levels=LEVELS))
         work = "mips, {} levels, {}×{}×{}×{}".format(LEVELS, *shape)
         limit = bar or 1.15 * moved / bandwidth * 1e6
-        bench.add(work, "cuda", lambda: mipmap(image, levels=LEVELS), timing.device_warm, moved=moved, bar=limit)
-        bench.add(work, "cuda", lambda: mipmap(image, levels=LEVELS), timing.device_cold, moved=moved)
-        bench.add(work, "reference", lambda: mipmap(image, levels=LEVELS, backend="reference"), timing.device_warm)
-        bench.add(work, "PyTorch avg_pool2d", lambda: pooled(image, LEVELS), timing.device_warm, moved=moved)
+        bench.add(work, "cuda", partial(mipmap, image, levels=LEVELS), timing.device_warm, moved=moved, bar=limit)
+        bench.add(work, "cuda", partial(mipmap, image, levels=LEVELS), timing.device_cold, moved=moved)
+        bench.add(work, "reference", partial(mipmap, image, levels=LEVELS, backend="reference"), timing.device_warm)
+        bench.add(work, "PyTorch avg_pool2d", partial(pooled, image, LEVELS), timing.device_warm, moved=moved)
         bench.add_compiled(work, pooled, (image, LEVELS), timing.device_warm, moved=moved)
     for shape in ((1, 3, 1024, 1024), (1, 40, 1024, 1024), (1, 3, 1700, 2200), (1, 3, 1699, 2201), (1, 40, 1080, 1920)):
         image = torch.rand(shape, device="cuda")
         work = "mips, all levels, {}×{}×{}×{}".format(*shape)
         moved = _pyramid_bytes(mipmap(image))
-        bench.add(work, "cuda", lambda: mipmap(image), timing.device_warm, moved=moved)
+        bench.add(work, "cuda", partial(mipmap, image), timing.device_warm, moved=moved)
 
 
 def _patches(bench: _Bench) -> None:
@@ -131,22 +132,22 @@ def _patches(bench: _Bench) -> None:
             moved = 2.0 * 4 * count * channels * PATCH * PATCH
             for how in (timing.device_warm, timing.device_cold):
                 for name, texture in textures.items():
-                    call = lambda texture=texture: sample_patches(texture, centre, ddx, ddy, patch=PATCH)  # noqa: E731
+                    call = partial(sample_patches, texture, centre, ddx, ddy, patch=PATCH)
                     bar = bars.get((count, channels, name)) if how is timing.device_warm else None
                     bench.add(work, f"texture units, {name}", call, how, moved=moved, bar=bar)
-                call = lambda: sample_patches(levels, centre, ddx, ddy, patch=PATCH, backend="cuda")  # noqa: E731
+                call = partial(sample_patches, levels, centre, ddx, ddy, patch=PATCH, backend="cuda")
                 bench.add(work, "cuda", call, how, moved=moved)
             if count in (273, 4096):
                 plain = (levels, centre, scale, PATCH)
-                bench.add(work, "PyTorch grid_sample", lambda: grid_sampled(*plain), timing.device_warm, moved=moved)
+                bench.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), timing.device_warm, moved=moved)
                 bench.add_compiled(work, grid_sampled, plain, timing.device_warm, moved=moved)
         ratio = 4.0
         centre, ddx, ddy, _ = _random_footprints(273, 1024, "cuda")
         work = f"273 patches of {PATCH}×{PATCH}, {channels} channels, four times as wide as tall"
         for name, texture in textures.items():
-            call = lambda texture=texture: sample_patches(texture, centre, ddx * ratio, ddy, patch=PATCH)  # noqa: E731
+            call = partial(sample_patches, texture, centre, ddx * ratio, ddy, patch=PATCH)
             bench.add(work, f"texture units, {name}", call, timing.device_warm)
-        call = lambda: sample_patches(levels, centre, ddx * ratio, ddy, patch=PATCH, backend="cuda")  # noqa: E731
+        call = partial(sample_patches, levels, centre, ddx * ratio, ddy, patch=PATCH, backend="cuda")
         bench.add(work, "cuda", call, timing.device_warm)
 
 
@@ -160,9 +161,9 @@ def _filling(bench: _Bench) -> None:
             texture = DeviceTexture(levels, half=half)
             moved = _pyramid_bytes(levels) * (1.5 if half else 2.0)
             work = f"filling a texture, {channels} channels, {LEVELS} levels"
-            bench.add(work, f"texture units, {name}", lambda: texture.fill(levels), timing.device_warm, moved=moved)
+            bench.add(work, f"texture units, {name}", partial(texture.fill, levels), timing.device_warm, moved=moved)
             work = f"making, filling and dropping a texture, {channels} channels"
-            bench.add(work, f"texture units, {name}", lambda: DeviceTexture(levels, half=half), timing.host)
+            bench.add(work, f"texture units, {name}", partial(DeviceTexture, levels, half=half), timing.host)
 
 
 def _from_python(bench: _Bench) -> None:
@@ -176,13 +177,13 @@ def _from_python(bench: _Bench) -> None:
     allocation = Allocation(centre, ddx, ddy, ones, ones.bool(), ones.long(), texture.size, PATCH)
     resident = DeviceTexture(texture.levels)
     work = f"273 patches of {PATCH}×{PATCH}, 3 channels, from Python"
-    call = lambda: sample_patches(texture.levels, centre, ddx, ddy, patch=PATCH)  # noqa: E731
+    call = partial(sample_patches, texture.levels, centre, ddx, ddy, patch=PATCH)
     bench.add(work, "ops.sample_patches, cuda", call, timing.host, bar=60.0)
-    call = lambda: sample_patches(resident, centre, ddx, ddy, patch=PATCH)  # noqa: E731
+    call = partial(sample_patches, resident, centre, ddx, ddy, patch=PATCH)
     bench.add(work, "ops.sample_patches, texture units", call, timing.host, bar=60.0)
-    bench.add(work, "sample(texture, allocation)", lambda: sample(texture, allocation), timing.host)
+    bench.add(work, "sample(texture, allocation)", partial(sample, texture, allocation), timing.host)
     plain = (list(texture.levels), centre, scale, PATCH)
-    bench.add(work, "PyTorch grid_sample", lambda: grid_sampled(*plain), timing.host)
+    bench.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), timing.host)
     bench.add_compiled(work, grid_sampled, plain, timing.host)
 
 
@@ -215,11 +216,11 @@ def _updating(bench: _Bench) -> None:
     one = torch.tensor([[[600, 300, 1056, 755]]], device="cuda", dtype=torch.int32)  # 10% of the frame in one piece
     corner = torch.rand(1, 20, 2, device="cuda") * torch.tensor([1920 - 102, 1080 - 102], device="cuda")
     many = torch.cat([corner, corner + 101.8], -1).int()  # the same area in 20 pieces
-    full = bench.add("1080p, 40 channels: full rebuild", "cuda", lambda: mipmap(image), timing.device_warm)
+    full = bench.add("1080p, 40 channels: full rebuild", "cuda", partial(mipmap, image), timing.device_warm)
     for name, boxes in (("one piece", one), ("20 scattered pieces", many)):
         work = f"1080p, 40 channels: update of 10% in {name}"
         bar = full / 4 if boxes is one else None
-        bench.add(work, "cuda", lambda boxes=boxes: update_region(levels, boxes), timing.device_warm, bar=bar)
+        bench.add(work, "cuda", partial(update_region, levels, boxes), timing.device_warm, bar=bar)
 
 
 def _layout(bench: _Bench) -> None:
@@ -232,17 +233,17 @@ def _layout(bench: _Bench) -> None:
     lod = torch.rand(1, 16384, device="cuda") * (LEVELS - 1)
     for how in (timing.device_warm, timing.device_cold):
         for name, pyramid in (("planar", levels), ("channels last", together)):
-            call = lambda pyramid=pyramid: lookup(pyramid, points, lod, backend="cuda")  # noqa: E731
+            call = partial(lookup, pyramid, points, lod, backend="cuda")
             bench.add("16384 scattered points, 40 channels", f"cuda, {name}", call, how)
     for count in (273, 4096):
         centre, ddx, ddy, _ = _random_footprints(count, 1024, "cuda")
         for name, pyramid in (("planar", levels), ("channels last", together)):
-            call = lambda pyramid=pyramid: sample_patches(pyramid, centre, ddx, ddy, patch=PATCH, backend="cuda")  # noqa: E731
+            call = partial(sample_patches, pyramid, centre, ddx, ddy, patch=PATCH, backend="cuda")
             bench.add(f"{count} patches, 40 channels", f"cuda, {name}", call, timing.device_warm)
         for half in (True, False):
             for pack in (1, 2, 4):
                 texture = DeviceTexture(levels, half=half, pack=pack)
-                call = lambda texture=texture: sample_patches(texture, centre, ddx, ddy, patch=PATCH)  # noqa: E731
+                call = partial(sample_patches, texture, centre, ddx, ddy, patch=PATCH)
                 by = f"texture units, {'half' if half else 'float'}, {pack} channels a fetch"
                 bench.add(f"{count} patches, 40 channels", by, call, timing.device_warm)
 
@@ -256,14 +257,14 @@ def _page(bench: _Bench) -> None:
     levels = mipmap(image)
     centre, ddx, ddy, scale = _random_footprints(273, 1700, "cpu")
     work = "mips, all levels, 1×3×2200×1700"
-    bench.add(work, "reference", lambda: mipmap(image), timing.cpu, moved=_pyramid_bytes(levels), bar=5e5)
-    bench.add(work, "PyTorch avg_pool2d", lambda: pooled(image, len(levels) - 1), timing.cpu)
+    bench.add(work, "reference", partial(mipmap, image), timing.cpu, moved=_pyramid_bytes(levels), bar=5e5)
+    bench.add(work, "PyTorch avg_pool2d", partial(pooled, image, len(levels) - 1), timing.cpu)
     bench.add_compiled(work, pooled, (image, LEVELS), timing.cpu)
     work = f"273 patches of {PATCH}×{PATCH}, 3 channels"
-    bench.add(work, "reference", lambda: sample_patches(levels, centre, ddx, ddy, patch=PATCH), timing.cpu, bar=5e5)
+    bench.add(work, "reference", partial(sample_patches, levels, centre, ddx, ddy, patch=PATCH), timing.cpu, bar=5e5)
     plain = (levels[:LEVELS], centre, scale, PATCH)
-    bench.add(work, "PyTorch grid_sample", lambda: grid_sampled(*plain), timing.cpu)
+    bench.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), timing.cpu)
     bench.add_compiled(work, grid_sampled, plain, timing.cpu)
     texture = Texture.open(image)
-    call = lambda: sample_foveated(texture, fixation=(850.0, 1100.0))  # noqa: E731
+    call = partial(sample_foveated, texture, fixation=(850.0, 1100.0))
     bench.add("page in memory → mips → foveated allocation → 273 patches", "sample_foveated", call, timing.cpu, bar=1e6)

@@ -29,7 +29,7 @@ class Timing:
 
 
 def device_warm(work: Work, repeats: int = 20) -> Timing:
-    """GPU time a call when calls follow one another, from a captured graph: no launch gaps, caches as the work leaves them."""
+    """GPU time a call when calls follow one another, from a captured graph: no launch gaps, warm caches."""
     work()
     _spin(work)
     started = time.perf_counter()

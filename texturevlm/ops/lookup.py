@@ -19,11 +19,11 @@ MAX_ANISOTROPY = 16
 
 
 class Probes(NamedTuple):
-    """How a footprint is read: `count` trilinear probes at level `lod`, spread evenly over `spread` about its centre."""
+    """How a footprint is read: `number` trilinear probes at level `lod`, evenly over `spread` about its centre."""
 
     lod: Tensor  # (...)
     spread: Tensor  # (..., 2), from the first probe to the last
-    count: Tensor  # (...), whole
+    number: Tensor  # (...), whole
 
 
 def lookup(

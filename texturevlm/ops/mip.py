@@ -6,6 +6,7 @@ A channel that holds an upper bound shrinks by max, a lower bound by min; one th
 takes the level-0 texel at the centre of its area, because names cannot be averaged.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -201,7 +202,7 @@ def update_region_reference(levels: Sequence[Tensor], boxes: Tensor, modes: Sequ
             columns = (max(0, x0), min(levels[0].shape[-1], x1))
             if rows[0] >= rows[1] or columns[0] >= columns[1]:
                 continue
-            for fine, coarse in zip(chain, chain[1:]):
+            for fine, coarse in itertools.pairwise(chain):
                 rows = _touched(rows, fine.shape[-2])
                 columns = _touched(columns, fine.shape[-1])
                 coarse[..., slice(*rows), slice(*columns)] = _by_channel(chain[0], fine, modes, rows, columns)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def sample_patches(
-    levels: Sequence[Tensor] | DeviceTexture,
+    levels: list[Tensor] | tuple[Tensor, ...] | DeviceTexture,
     centre: Tensor,
     ddx: Tensor,
     ddy: Tensor,
@@ -82,7 +82,6 @@ def sample_patches_reference(
     """The specification: `lookup_grad` at every point of the lattice."""
     batch, count = centre.shape[:2]
     points = lattice(centre, ddx, ddy, patch).reshape(batch, -1, 2)
-    each_sample = patch * patch
-    axes = (axis.repeat_interleave(each_sample, 1) for axis in (ddx, ddy))
-    texels = lookup_grad_reference(levels, points, *axes, max_anisotropy, nearest)
+    along, down = (axis.repeat_interleave(patch * patch, 1) for axis in (ddx, ddy))
+    texels = lookup_grad_reference(levels, points, along, down, max_anisotropy, nearest)
     return texels.reshape(batch, count, patch, patch, -1).permute(0, 1, 4, 2, 3).contiguous()

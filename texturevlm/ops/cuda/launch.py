@@ -51,7 +51,7 @@ def launch(
     kernel = _kernels.get(key) or _load(key, define)
     width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
     # The driver copies the parameters before the call returns.
-    pointers = ctypes.c_void_p(ctypes.cast(parameters, ctypes.c_void_p).value)
+    pointers = ctypes.c_void_p(ctypes.cast(ctypes.c_char_p(parameters), ctypes.c_void_p).value)
     stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton uses; building a Stream object costs 5 µs
     status = _launch_kernel()(kernel, width, height, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointers), None)
     if status:

@@ -7,7 +7,7 @@ own five numbers (x, y, lod and the probes' spread); the small step from there t
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,10 +34,19 @@ class _Job:
     hardware: bool
 
 
+class _Where(NamedTuple):
+    """What the caller gave: points and lod, points and axes, or centres and axes."""
+
+    points: Tensor
+    lod: Tensor | None
+    ddx: Tensor | None
+    ddy: Tensor | None
+
+
 def lookup_cuda(
     levels: Sequence[Tensor], points: Tensor, lod: Tensor, nearest: tuple[int, ...], *, hardware: bool
 ) -> Tensor:
-    return _run(_Job(None, 1, nearest, hardware), levels, points, lod, None, None)
+    return _run(_Job(None, 1, nearest, hardware), levels, _Where(points, lod, None, None))
 
 
 def lookup_grad_cuda(
@@ -50,7 +59,7 @@ def lookup_grad_cuda(
     *,
     hardware: bool,
 ) -> Tensor:
-    return _run(_Job(None, max_anisotropy, nearest, hardware), levels, points, None, ddx, ddy)
+    return _run(_Job(None, max_anisotropy, nearest, hardware), levels, _Where(points, None, ddx, ddy))
 
 
 def sample_patches_cuda(
@@ -64,73 +73,53 @@ def sample_patches_cuda(
     *,
     hardware: bool,
 ) -> Tensor:
-    return _run(_Job(patch, max_anisotropy, nearest, hardware), levels, centre, None, ddx, ddy)
+    return _run(_Job(patch, max_anisotropy, nearest, hardware), levels, _Where(centre, None, ddx, ddy))
 
 
-def _run(
-    job: _Job, levels: Sequence[Tensor], points: Tensor, lod: Tensor | None, ddx: Tensor | None, ddy: Tensor | None
-) -> Tensor:
-    inputs = (points, lod, ddx, ddy)
-    if torch.is_grad_enabled() and any([t.requires_grad for t in (*inputs, *levels) if t is not None]):
-        return _Probe.apply(job, *inputs, *levels)
-    return _forward(job, levels, *map(_plain, inputs))
+def _run(job: _Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*where, *levels) if t is not None):
+        return _Probe.apply(job, *where, *levels)
+    return _forward(job, levels, where)
 
 
-def _plain(tensor: Tensor | None) -> Tensor | None:
-    if tensor is None or (tensor.dtype is torch.float32 and tensor.is_contiguous()):
-        return tensor
-    return tensor.float().contiguous()
+def _plain(tensor: Tensor) -> Tensor:
+    """As the kernels read it."""
+    return tensor if tensor.dtype is torch.float32 and tensor.is_contiguous() else tensor.float().contiguous()
 
 
-def _forward(job: _Job, levels: Sequence[Tensor], points: Any, lod: Any, ddx: Any, ddy: Any) -> Tensor:
+def _plain_where(where: _Where) -> _Where:
+    return _Where(_plain(where.points), *(None if tensor is None else _plain(tensor) for tensor in where[1:]))
+
+
+def _forward(job: _Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
+    where = _plain_where(where)
     if job.hardware:
         texture = DeviceTexture(levels, half=levels[0].dtype == torch.float16, nearest=job.nearest)
-        return texture.fetch(points, lod, ddx, ddy, job.patch, job.max_anisotropy)
-    batch, count = points.shape[:2]
+        return texture.fetch(*where, job.patch, job.max_anisotropy)
+    batch, count = where.points.shape[:2]
     channels = levels[0].shape[1]
     shape = (batch, count, channels) if job.patch is None else (batch, count, channels, job.patch, job.patch)
     values = levels[0].new_empty(shape)
     if values.numel():
-        _launch(job, "", levels, points, lod, ddx, ddy, values, (), None)
+        _launch(job, "", levels, where, values, _NO_GRADIENT)
     return values
 
 
-def _launch(
-    job: _Job,
-    suffix: str,
-    levels: Sequence[Tensor],
-    points: Tensor,
-    lod: Tensor | None,
-    ddx: Tensor | None,
-    ddy: Tensor | None,
-    values: Tensor,
-    level_gradients: Sequence[Tensor],
-    sample_gradient: Tensor | None,
-) -> None:
+def _launch(job: _Job, suffix: str, levels: Sequence[Tensor], where: _Where, values: Tensor, gradient: bytes) -> None:
     """Start the forward kernel (suffix "") or the backward one ("_backward")."""
-    batch, count = points.shape[:2]
+    batch, count = where.points.shape[:2]
     groups = -(-levels[0].shape[1] // CHANNELS_A_THREAD)
-    parameters = pack_pyramid(levels, job.nearest)
-    if suffix:
-        parameters += _GRADIENT.pack(*padded([g.data_ptr() for g in level_gradients]), address(sample_gradient))
-    else:
-        parameters += _NO_GRADIENT
+    parameters = pack_pyramid(levels, job.nearest) + gradient
     scalar = scalar_bits(levels[0].dtype)
     if job.patch is None:
         together = levels[0].stride(1) == 1 and levels[0].shape[1] > 1
-        parameters += _LOOKUP.pack(
-            *(address(tensor) for tensor in (points, lod, ddx, ddy, values)),
-            batch * count,
-            count,
-            together,
-            job.max_anisotropy,
-        )
+        pointers = (address(where.points), address(where.lod), address(where.ddx), address(where.ddy), address(values))
+        parameters += _LOOKUP.pack(*pointers, batch * count, count, together, job.max_anisotropy)
         blocks = -(-batch * count * groups // THREADS)
         launch("lookup.cu", "lookup" + suffix, values.device, blocks, parameters, SCALAR=scalar)
     else:
-        parameters += _PATCHES.pack(
-            *(address(tensor) for tensor in (points, ddx, ddy, values)), count, job.patch, groups, job.max_anisotropy
-        )
+        pointers = (address(where.points), address(where.ddx), address(where.ddy), address(values))
+        parameters += _PATCHES.pack(*pointers, count, job.patch, groups, job.max_anisotropy)
         blocks = batch * count * groups
         launch("patches.cu", "sample_patches" + suffix, values.device, blocks, parameters, SCALAR=scalar)
 
@@ -140,24 +129,26 @@ class _Probe(torch.autograd.Function):
     def forward(ctx: Any, job: _Job, points: Any, lod: Any, ddx: Any, ddy: Any, *levels: Tensor) -> Tensor:
         ctx.job = job
         ctx.save_for_backward(points, lod, ddx, ddy, *levels)
-        return _forward(job, levels, *(_plain(tensor) for tensor in (points, lod, ddx, ddy)))
+        return _forward(job, levels, _Where(points, lod, ddx, ddy))
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        points, lod, ddx, ddy, *levels = ctx.saved_tensors
+        where, levels = _Where(*ctx.saved_tensors[:4]), ctx.saved_tensors[4:]
         wanted = ctx.needs_input_grad
-        gradient = upstream[0].to(levels[0].dtype).contiguous()
+        arriving = upstream[0].to(levels[0].dtype).contiguous()
         level_gradients = _zeros_like_levels(levels) if any(wanted[5:]) else []
-        samples = gradient.numel() // levels[0].shape[1]
-        sample_gradient = None
+        of_samples = None
         if any(wanted[1:5]):
-            sample_gradient = torch.zeros(samples, 5, dtype=torch.float32, device=gradient.device)
-        if gradient.numel():
-            plain = [_plain(tensor) for tensor in (points, lod, ddx, ddy)]
-            _launch(ctx.job, "_backward", levels, *plain, gradient, level_gradients, sample_gradient)  # type: ignore[arg-type]
-        of_inputs = _input_gradients(ctx.job, sample_gradient, (points, lod, ddx, ddy), wanted[1:5])
-        of_levels = [g.to(levels[0].dtype) for g in level_gradients] or [None] * len(levels)
-        return (None, *of_inputs, *of_levels)
+            samples = arriving.numel() // levels[0].shape[1]
+            of_samples = torch.zeros(samples, 5, dtype=torch.float32, device=arriving.device)
+        if arriving.numel():
+            packed = _GRADIENT.pack(*padded([g.data_ptr() for g in level_gradients]), address(of_samples))
+            _launch(ctx.job, "_backward", levels, _plain_where(where), arriving, packed)
+        of_where: list[Tensor | None] = [None] * 4
+        if of_samples is not None:
+            of_where = _gradient_of_where(ctx.job, of_samples, where, wanted[1:5])
+        of_levels: list[Tensor | None] = [gradient.to(levels[0].dtype) for gradient in level_gradients]
+        return (None, *of_where, *(of_levels or [None] * len(levels)))
 
 
 def _zeros_like_levels(levels: Sequence[Tensor]) -> list[Tensor]:
@@ -167,29 +158,15 @@ def _zeros_like_levels(levels: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(level.shape) for part, level in zip(flat.split(sizes), levels)]
 
 
-def _input_gradients(
-    job: _Job, of_samples: Tensor | None, inputs: Sequence[Tensor | None], wanted: Sequence[bool]
-) -> list[Tensor | None]:
+def _gradient_of_where(job: _Job, of_samples: Tensor, where: _Where, wanted: Sequence[bool]) -> list[Tensor | None]:
     """From the samples' five numbers to the tensors that the caller gave."""
-    gradients: list[Tensor | None] = [None] * 4
-    if of_samples is None:
-        return gradients
-    points = inputs[0]
-    assert points is not None
     with torch.enable_grad():
-        leaves = [t.detach().requires_grad_(want) if t is not None else None for t, want in zip(inputs, wanted)]
+        leaves = [None if t is None else t.detach().requires_grad_(want) for t, want in zip(where, wanted)]
         numbers = _sample_numbers(job, *leaves)
-    needed = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
-    upstream = of_samples.view(*points.shape[:2], -1, 5)
-    found = torch.autograd.grad(
-        numbers,
-        [leaves[i] for i in needed],
-        upstream.to(numbers.dtype),
-        allow_unused=True,  # type: ignore[misc]
-    )
-    for i, gradient in zip(needed, found):
-        gradients[i] = gradient
-    return gradients
+    needed = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+    upstream = of_samples.view(*where.points.shape[:2], -1, 5).to(numbers.dtype)
+    found = iter(torch.autograd.grad(numbers, needed, upstream, allow_unused=True))
+    return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
 
 
 def _sample_numbers(job: _Job, points: Any, lod: Any, ddx: Any, ddy: Any) -> Tensor:

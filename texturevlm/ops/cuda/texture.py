@@ -146,8 +146,8 @@ def sample_patches_texture(
         )
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (centre, ddx, ddy)):
         raise ValueError("sample_patches: gradients need the levels; pass them instead of the DeviceTexture")
-    footprints = (tensor.float().contiguous() for tensor in (ddx, ddy))
-    return texture.fetch(centre.float().contiguous(), None, *footprints, patch, max_anisotropy)
+    centre, ddx, ddy = (tensor.float().contiguous() for tensor in (centre, ddx, ddy))
+    return texture.fetch(centre, None, ddx, ddy, patch, max_anisotropy)
 
 
 def _slots(channels: int, pack: int, nearest: Sequence[int]) -> tuple[list[int], int]:
