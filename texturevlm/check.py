@@ -12,51 +12,49 @@ import torch
 from torch import Tensor
 
 
-@lru_cache(maxsize=None)
-def _words(pattern: str) -> tuple[int | str, ...]:
-    return tuple(int(word) if word.isdigit() else word for word in pattern.split())
-
-
 def check_shapes(function: str, **arguments: tuple[Tensor, str]) -> dict[str, int]:
     """Check each tensor against its pattern and all of them against one another; return the sizes by letter.
 
     Also wants every tensor on the device of the first one, because a kernel would read wild memory otherwise.
     """
+    shapes = []
+    device: torch.device | None = None
+    for name, (tensor, pattern) in arguments.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{function}: {name} must be a tensor {_spelled(pattern)}, got {type(tensor).__name__}")
+        shapes.append((name, pattern, tensor.shape))
+        if device is None:
+            device = tensor.device
+        elif tensor.device != device:
+            first = next(iter(arguments))
+            raise ValueError(f"{function}: {name} must be on {device} like {first}, got {tensor.device}")
+    return _sizes(function, tuple(shapes))
+
+
+@lru_cache(maxsize=1024)
+def _sizes(function: str, shapes: tuple[tuple[str, str, torch.Size], ...]) -> dict[str, int]:
+    """The sizes by letter. Remembered, since the hot path asks about the same shapes again and again."""
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
-    device: torch.device | None = None
-    first = ""
-    for name, (tensor, pattern) in arguments.items():
-        words = _words(pattern)
-        if not isinstance(tensor, Tensor):
-            wanted = "({})".format(", ".join(map(str, words)))
-            raise TypeError(f"{function}: {name} must be a tensor {wanted}, got {type(tensor).__name__}")
-        shape = tensor.shape
+    for name, pattern, shape in shapes:
+        words = pattern.split()
+        known = {word: sizes[word] for word in words if word in sizes}
         wrong = len(shape) != len(words)
-        if not wrong:
-            for size, word in zip(shape, words):
-                if isinstance(word, int):
-                    wrong |= size != word
-                elif word in sizes:
-                    wrong |= size != sizes[word]
-                else:
-                    sizes[word] = size
-                    origin[word] = name
+        for size, word in zip(shape, words):
+            wanted = int(word) if word.isdigit() else sizes.setdefault(word, size)
+            origin.setdefault(word, name)
+            wrong |= size != wanted
         if wrong:
-            wanted = "({})".format(", ".join(map(str, words)))
-            known = ", ".join(
-                f"{word}={sizes[word]} from {origin[word]}"
-                for word in words
-                if isinstance(word, str) and origin.get(word, name) != name
-            )
+            because = ", ".join(f"{word}={size} from {origin[word]}" for word, size in known.items())
             raise ValueError(
-                f"{function}: {name} must be {wanted}, got {tuple(shape)}" + (f" ({known})" if known else "")
+                f"{function}: {name} must be {_spelled(pattern)}, got {tuple(shape)}"
+                + (f" ({because})" if because else "")
             )
-        if device is None:
-            device, first = tensor.device, name
-        elif tensor.device != device:
-            raise ValueError(f"{function}: {name} must be on {device} like {first}, got {tensor.device}")
     return sizes
+
+
+def _spelled(pattern: str) -> str:
+    return "({})".format(", ".join(pattern.split()))
 
 
 def check_floating(function: str, **tensors: Tensor) -> None:

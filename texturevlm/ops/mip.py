@@ -8,6 +8,7 @@ takes the level-0 texel at the centre of its area, because names cannot be avera
 
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -166,21 +167,28 @@ def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:
         raise TypeError(
             f"{function}: levels must be a sequence of (B, C, H, W) tensors, finest first, got {levels!r:.60}"
         )
-    finest = levels[0]
-    if not isinstance(finest, Tensor) or finest.dim() != 4 or not finest.is_floating_point():
-        check_shapes(function, **{"levels[0]": (finest, "B C H W")})
-        check_floating(function, **{"levels[0]": finest})
-    _check_not_empty(function, finest)
-    batch, channels, height, width = finest.shape
-    dtype, device = finest.dtype, finest.device
     for index, level in enumerate(levels):
-        if level.shape != (batch, channels, height, width):
-            wanted = (batch, channels, height, width)
-            raise ValueError(f"{function}: levels[{index}] must be {wanted}, got {tuple(level.shape)}")
-        if level.dtype is not dtype or level.device != device:
+        if not isinstance(level, Tensor):
+            raise TypeError(f"{function}: levels[{index}] must be a tensor, got {type(level).__name__}")
+    _check_pyramid(function, tuple([(level.shape, level.dtype, level.device) for level in levels]))
+
+
+@lru_cache(maxsize=256)
+def _check_pyramid(function: str, levels: tuple[tuple[torch.Size, torch.dtype, torch.device], ...]) -> None:
+    """Remembered: a stream of images of one size asks the same every time."""
+    shape, dtype, device = levels[0]
+    if len(shape) != 4 or 0 in shape:
+        raise ValueError(f"{function}: levels[0] must be (B, C, H, W) and not empty, got {tuple(shape)}")
+    if not dtype.is_floating_point:
+        raise TypeError(f"{function}: levels[0] must be floating point, got {dtype}")
+    batch, channels, height, width = shape
+    for index, found in enumerate(levels):
+        wanted = (batch, channels, height, width)
+        if found[0] != wanted:
+            raise ValueError(f"{function}: levels[{index}] must be {wanted}, got {tuple(found[0])}")
+        if found[1:] != (dtype, device):
             raise ValueError(
-                f"{function}: levels[{index}] must be {dtype} on {device} like levels[0], "
-                f"got {level.dtype} on {level.device}"
+                f"{function}: levels[{index}] must be {dtype} on {device} like levels[0], got {found[1]} on {found[2]}"
             )
         height, width = max(1, height // 2), max(1, width // 2)
 

@@ -1,11 +1,11 @@
 // All levels of a mip pyramid in one launch: a block reads its 64×64 tile of level 0 once and writes what it owns of
-// levels 1 to 6; if there are more levels, the block that finishes last in a plane makes them from level 6.
+// levels 1 to `tile_levels`, at most 6; the block that finishes last in a plane makes the coarser ones from those.
 //
 // mip_even: every extent halves without remainder down to level `tile_levels`, so nothing outside a tile is needed.
 // mip_any:  any extent. A coarse texel of an odd level reaches one texel further, so tiles read past their right and
 //           lower edge (`reach`); what they compute twice, they compute identically.
-// update_region runs the same code on the tiles that a changed box touches. Few blocks then walk over all tiles, since
-// starting a block for every clean tile would cost more than the work, and mip_deep makes the levels beyond level 6.
+// update_region runs the same code on the tiles that a changed box touches, which every block lists for itself, and
+// mip_deep makes the levels beyond the tile's own.
 #include "scalar.cuh"
 
 constexpr int TILE = 64;
@@ -19,35 +19,29 @@ struct Mip {
     int height[MAX_LEVELS], width[MAX_LEVELS];
     int reach_y[MAX_LEVELS], reach_x[MAX_LEVELS];  // how far a tile must see past its edge on each level
     int levels, tile_levels, even_levels;  // how many halvings leave no remainder, from the finest on
-    int channels, box_count;
-    unsigned tiles;                        // of all planes
+    int channels, planes, box_count;
 };
 
 struct Tile {
-    int x, y, plane, image, count;  // in tiles; count is how many tiles a plane has
+    int x, y, plane, count;  // x and y in tiles; count is how many tiles a plane has
 };
 
-__device__ __forceinline__ Tile tile_at(const Mip& mip, unsigned index) {
+__device__ __forceinline__ Tile tile_at(const Mip& mip, int inside, int plane) {
     const int across = (mip.width[0] + TILE - 1) / TILE, down = (mip.height[0] + TILE - 1) / TILE;
-    Tile tile;
-    tile.count = across * down;
-    tile.plane = index / tile.count;
-    const int inside = index - tile.plane * tile.count;
-    tile.y = inside / across;
-    tile.x = inside - tile.y * across;
-    tile.image = tile.plane / mip.channels;
-    return tile;
+    const int y = inside / across;
+    return {inside - y * across, y, plane, across * down};
 }
 
-__device__ bool changed(const Mip& mip, const Tile& tile) {
+// Whether a changed box of an image touches what a tile reads.
+__device__ bool changed(const Mip& mip, const Tile& tile, int image) {
     const int left = tile.x * TILE, right = left + TILE + mip.reach_x[0];
     const int top = tile.y * TILE, bottom = top + TILE + mip.reach_y[0];
     bool touched = false;
-    for (int i = threadIdx.x; i < mip.box_count; i += blockDim.x) {
-        const int* box = mip.boxes + (tile.image * mip.box_count + i) * 4;
-        touched |= box[0] < box[2] && box[1] < box[3] && box[0] < right && box[2] > left && box[1] < bottom && box[3] > top;
+    for (int i = 0; i < mip.box_count && !touched; ++i) {
+        const int* box = mip.boxes + (image * mip.box_count + i) * 4;
+        touched = box[0] < box[2] && box[1] < box[3] && box[0] < right && box[2] > left && box[1] < bottom && box[3] > top;
     }
-    return __syncthreads_or(touched);
+    return touched;
 }
 
 __device__ __forceinline__ int mode_of(const Mip& mip, const Tile& tile) {
@@ -237,14 +231,45 @@ __device__ void even_tile(const Mip& mip, const Tile& tile) {
         mip.level[6][plane_start(mip, tile, 6) + static_cast<long long>(tile.y) * mip.width[6] + tile.x] = narrow(value);
 }
 
-// A full build has one block a tile; update_region has fewer, which walk over the tiles and skip the clean ones.
+// The next tiles from `first` on, of all images, that changed: every block finds the same list, in the same order.
+__device__ int list_changed(const Mip& mip, int first, int tiles, int* list) {
+    __shared__ int found[8];
+    const int index = first + threadIdx.x, count = tile_at(mip, 0, 0).count;
+    const bool touched = index < tiles && changed(mip, tile_at(mip, index % count, 0), index / count);
+    const unsigned votes = __ballot_sync(~0u, touched);
+    if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = __popc(votes);
+    __syncthreads();
+    int before = __popc(votes & ((1u << threadIdx.x % 32) - 1)), total = 0;
+    for (int warp = 0; warp < 8; ++warp) {
+        if (warp < threadIdx.x / 32) before += found[warp];
+        total += found[warp];
+    }
+    if (touched) list[before] = index;
+    __syncthreads();
+    return total;
+}
+
+// A full build has one block a tile of a plane; update_region has fewer blocks, which share the changed tiles.
 template <class Work>
 __device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
-    for (unsigned index = blockIdx.x; index < mip.tiles; index += gridDim.x) {
-        const Tile tile = tile_at(mip, index);
+    const int count = tile_at(mip, 0, 0).count;
+    if (!mip.boxes) {
+        const Tile tile = tile_at(mip, blockIdx.x % count, blockIdx.x / count);
         const int mode = mode_of(mip, tile);
-        if (!mip.boxes || changed(mip, tile)) work(tile, mode);
+        work(tile, mode);
         if (mip.finished && last_of_plane(mip, tile)) deep_levels(mip, tile, mode);
+        return;
+    }
+    __shared__ int list[256];
+    const int tiles = count * (mip.planes / mip.channels);
+    for (int first = 0; first < tiles; first += 256) {
+        const int listed = list_changed(mip, first, tiles, list);
+        for (int item = blockIdx.x; item < listed * mip.channels; item += gridDim.x) {
+            const int index = list[item / mip.channels], image = index / count;
+            const Tile tile = tile_at(mip, index % count, image * mip.channels + item % mip.channels);
+            work(tile, mode_of(mip, tile));
+        }
+        __syncthreads();
     }
 }
 
@@ -258,8 +283,7 @@ extern "C" __global__ void __launch_bounds__(256) mip_even(const __grid_constant
 }
 
 extern "C" __global__ void __launch_bounds__(256) mip_deep(const __grid_constant__ Mip mip) {
-    const int tiles = mip.tiles / gridDim.x;
-    const Tile tile = tile_at(mip, blockIdx.x * tiles);
+    const Tile tile = tile_at(mip, 0, blockIdx.x);
     deep_levels(mip, tile, mode_of(mip, tile));
 }
 
@@ -289,46 +313,73 @@ __device__ void two_even_levels(const Mip& mip, const Tile& tile, const Span& ro
     }
 }
 
+// Level 1 at any extent. A thread goes down a column, so that a row which two coarse texels share is read once.
+template <int MODE>
+__device__ void first_level(const Mip& mip, const Tile& tile, const Span& rows, const Span& columns, float* coarse) {
+    const int height = mip.height[0], width = mip.width[0], pitch = columns.seen;
+    const int strips = max(1, 256 / pitch), strip = threadIdx.x / pitch, column = threadIdx.x - strip * pitch;
+    if (strip >= strips) return;
+    const int begin = rows.seen * strip / strips, end = rows.seen * (strip + 1) / strips;
+    const int x = columns.start + column, step_y = height > 1 ? 2 : 0;
+    const Taps across = taps(x, width);
+    const scalar* image = mip.level[0] + plane_start(mip, tile, 0) + (width > 1 ? 2 * x : 0);
+    scalar* to = mip.level[1] + plane_start(mip, tile, 1) + x;
+    const auto line = [&](int y) {
+        const scalar* texels = image + static_cast<long long>(y) * width;
+        float value = widen(texels[0]);
+        if (MODE == MEAN) value *= across.share[0];
+#pragma unroll
+        for (int dx = 1; dx < 3; ++dx)
+            if (dx < across.count) value = MODE == MEAN ? value + widen(texels[dx]) * across.share[dx] : join<MODE>(value, widen(texels[dx]));
+        return value;
+    };
+    float shared_line = 0.f;
+    for (int row = begin; row < end; ++row) {
+        const int y = rows.start + row;
+        const Taps down = taps(y, height);
+        float value = row > begin && down.count == 3 ? shared_line : line(step_y * y);
+        if (MODE == MEAN) value *= down.share[0];
+#pragma unroll
+        for (int dy = 1; dy < 3; ++dy)
+            if (dy < down.count) {
+                shared_line = line(step_y * y + dy);
+                value = MODE == MEAN ? value + shared_line * down.share[dy] : join<MODE>(value, shared_line);
+            }
+        coarse[row * pitch + column] = value;
+        if (row < rows.owned && column < columns.owned) to[static_cast<long long>(y) * mip.width[1]] = narrow(value);
+    }
+}
+
 template <int MODE>
 __device__ void any_tile(const Mip& mip, const Tile& tile, float* odd, float* even) {
-    int level = 1;
-    if (mip.even_levels >= 2) {
-        const Span rows = span(tile.y, 2, mip.height[2], mip.reach_y[2]);
-        const Span columns = span(tile.x, 2, mip.width[2], mip.reach_x[2]);
+    const int done = mip.even_levels >= 2 ? 2 : 1;
+    const Span rows = span(tile.y, done, mip.height[done], mip.reach_y[done]);
+    const Span columns = span(tile.x, done, mip.width[done], mip.reach_x[done]);
+    if (rows.seen <= 0 || columns.seen <= 0) return;
+    if (done == 2)
         two_even_levels<MODE>(mip, tile, rows, columns, even);
-        __syncthreads();
-        level = 3;
-    }
-    for (; level <= mip.tile_levels; ++level) {
-        const int height = mip.height[level], width = mip.width[level];
+    else
+        first_level<MODE>(mip, tile, rows, columns, odd);
+    __syncthreads();
+    for (int level = done + 1; level <= mip.tile_levels; ++level) {
         const int fine_height = mip.height[level - 1], fine_width = mip.width[level - 1];
-        const Span rows = span(tile.y, level, height, mip.reach_y[level]);
-        const Span columns = span(tile.x, level, width, mip.reach_x[level]);
+        const Span rows = span(tile.y, level, mip.height[level], mip.reach_y[level]);
+        const Span columns = span(tile.x, level, mip.width[level], mip.reach_x[level]);
         if (rows.seen <= 0 || columns.seen <= 0) break;
         float* coarse = level % 2 ? odd : even;
         const float* fine = level % 2 ? even : odd;
         const int pitch = columns.seen, fine_pitch = span(tile.x, level - 1, fine_width, mip.reach_x[level - 1]).seen;
-        const scalar* image = mip.level[0] + plane_start(mip, tile, 0);
         scalar* to = mip.level[level] + plane_start(mip, tile, level);
         for (int i = threadIdx.x; i < rows.seen * pitch; i += blockDim.x) {
             const int row = i / pitch, column = i - row * pitch;
             const int y = rows.start + row, x = columns.start + column;
-            float value;
-            if (level == 1) {
-                const long long from = static_cast<long long>(fine_height > 1 ? 2 * y : 0) * fine_width + (fine_width > 1 ? 2 * x : 0);
-                value = shrink<MODE>(y, x, fine_height, fine_width, [&](int dy, int dx) {
-                    return widen(image[from + static_cast<long long>(dy) * fine_width + dx]);
-                });
-            } else {
-                const int from = (fine_height > 1 ? 2 * row : 0) * fine_pitch + (fine_width > 1 ? 2 * column : 0);
-                value = shrink<MODE>(y, x, fine_height, fine_width, [&](int dy, int dx) { return fine[from + dy * fine_pitch + dx]; });
-            }
+            const int from = (fine_height > 1 ? 2 * row : 0) * fine_pitch + (fine_width > 1 ? 2 * column : 0);
+            const float value = shrink<MODE>(y, x, fine_height, fine_width, [&](int dy, int dx) { return fine[from + dy * fine_pitch + dx]; });
             coarse[i] = value;
-            if (row < rows.owned && column < columns.owned) to[static_cast<long long>(y) * width + x] = narrow(value);
+            if (row < rows.owned && column < columns.owned) to[static_cast<long long>(y) * mip.width[level] + x] = narrow(value);
         }
         __syncthreads();
     }
-    __syncthreads();  // before the next tile of this block overwrites what another thread may still read
 }
 
 extern "C" __global__ void __launch_bounds__(256) mip_any(const __grid_constant__ Mip mip) {
@@ -346,8 +397,8 @@ struct MipBackward {
     const float* fine;    // gradient that reached this level directly; null: none
     const float* coarse;  // gradient of the level above, complete
     float* total;
-    long long texels;     // of all planes of the fine level
     int height, width, coarse_height, coarse_width;
+    int aligned;          // rows begin on 16 bytes
 };
 
 struct Readers {
@@ -368,19 +419,33 @@ __device__ __forceinline__ Readers readers(int j, int extent) {
     return both;
 }
 
+// A thread serves four texels of a row, a block 256 × 4.
 extern "C" __global__ void __launch_bounds__(256) mip_backward(const __grid_constant__ MipBackward step) {
-    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= step.texels) return;
-    const long long line = i / step.width, plane = line / step.height;
-    const Readers vertical = readers(static_cast<int>(line - plane * step.height), step.height);
-    const Readers horizontal = readers(static_cast<int>(i - line * step.width), step.width);
-    const float* coarse = step.coarse + plane * step.coarse_height * step.coarse_width;
-    float total = step.fine ? step.fine[i] : 0.f;
+    const int across = (step.width + 255) / 256, down = (step.height + 3) / 4;
+    const int strip = blockIdx.x / across, plane = strip / down;
+    const int x = (blockIdx.x - strip * across) * 256 + threadIdx.x % 64 * 4;
+    const int y = (strip - plane * down) * 4 + threadIdx.x / 64;
+    if (x >= step.width || y >= step.height) return;
+    const long long start = (static_cast<long long>(plane) * step.height + y) * step.width + x;
+    const Readers vertical = readers(y, step.height);
+    const float* coarse = step.coarse + static_cast<long long>(plane) * step.coarse_height * step.coarse_width;
+    const int count = min(4, step.width - x);
+    float total[4] = {0.f, 0.f, 0.f, 0.f};
+    if (step.fine && step.aligned) *reinterpret_cast<float4*>(total) = *reinterpret_cast<const float4*>(step.fine + start);
+    if (step.fine && !step.aligned)
+        for (int i = 0; i < count; ++i) total[i] = step.fine[start + i];
 #pragma unroll
-    for (int a = 0; a < 2; ++a)
+    for (int i = 0; i < 4; ++i) {
+        if (i >= count) break;
+        const Readers horizontal = readers(x + i, step.width);
 #pragma unroll
-        for (int b = 0; b < 2; ++b)
-            if (a < vertical.count && b < horizontal.count)
-                total += vertical.share[a] * horizontal.share[b] * coarse[vertical.index[a] * step.coarse_width + horizontal.index[b]];
-    step.total[i] = total;
+        for (int a = 0; a < 2; ++a)
+#pragma unroll
+            for (int b = 0; b < 2; ++b)
+                if (a < vertical.count && b < horizontal.count)
+                    total[i] += vertical.share[a] * horizontal.share[b] * coarse[vertical.index[a] * step.coarse_width + horizontal.index[b]];
+    }
+    if (step.aligned) *reinterpret_cast<float4*>(step.total + start) = *reinterpret_cast<const float4*>(total);
+    if (!step.aligned)
+        for (int i = 0; i < count; ++i) step.total[start + i] = total[i];
 }

@@ -12,9 +12,10 @@ from texturevlm.ops.mip import REDUCTIONS, mipmap_reference
 
 TILE = 64
 DEEPEST = 6  # the coarsest level that a tile can make by itself
-UPDATE_BLOCKS = 132 * 8  # enough to fill a large GPU; each walks over many tiles and skips the clean ones
+ONE_BLOCK_TEXELS = 1 << 14  # a plane of this size can be left to one block
+UPDATE_BLOCKS = 132 * 8  # enough to fill a large GPU
 _MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i6i")
-_BACKWARD = struct.Struct("=3Qq4i")
+_BACKWARD = struct.Struct("=3Q5i4x")
 
 
 def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
@@ -44,8 +45,8 @@ def _launch(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None
     image = levels[0]
     batch, channels, height, width = image.shape
     heights, widths = [level.shape[2] for level in levels], [level.shape[3] for level in levels]
-    tile_levels = min(len(levels) - 1, DEEPEST)
     even_levels = _even_halvings(height, width) if all(level.data_ptr() % 16 == 0 for level in levels[:3]) else 0
+    tile_levels = _tile_levels(heights, widths, even_levels)
     planes = batch * channels
     tiles = -(-height // TILE) * -(-width // TILE) * planes
     deep = len(levels) - 1 > tile_levels
@@ -66,8 +67,8 @@ def _launch(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None
         tile_levels,
         min(even_levels, tile_levels),
         channels,
+        planes,
         0 if boxes is None else boxes.shape[1],
-        tiles,
     )
     scalar = scalar_bits(image.dtype)
     kernel = "mip_even" if even_levels >= tile_levels >= 2 else "mip_any"
@@ -75,6 +76,19 @@ def _launch(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None
     launch("mip.cu", kernel, image.device, blocks, parameters, SCALAR=scalar)
     if deep and boxes is not None:
         launch("mip.cu", "mip_deep", image.device, planes, parameters, SCALAR=scalar)
+
+
+def _tile_levels(heights: Sequence[int], widths: Sequence[int], even_levels: int) -> int:
+    """How many levels a tile makes by itself.
+
+    The more, the further a tile must see past its edge, unless extents are even; the fewer, the more is left to the
+    one block that makes the rest.
+    """
+    most = min(len(heights) - 1, DEEPEST)
+    if even_levels >= most:
+        return most
+    small = (level for level in range(4, most) if heights[level] * widths[level] <= ONE_BLOCK_TEXELS)
+    return next(small, most)
 
 
 def _even_halvings(height: int, width: int) -> int:
@@ -120,10 +134,13 @@ class _Mipmap(torch.autograd.Function):
 def _one_level_down(coarse: Tensor, direct: Tensor | None, planes: Sequence[int], extent: tuple[int, int]) -> Tensor:
     direct = None if direct is None else direct.float().contiguous()
     total = torch.empty((*planes, *extent), dtype=torch.float32, device=coarse.device)
+    height, width = extent
+    aligned = width % 4 == 0 and address(direct) % 16 == 0
     parameters = _BACKWARD.pack(
-        address(direct), coarse.data_ptr(), total.data_ptr(), total.numel(), *extent, *coarse.shape[2:]
+        address(direct), coarse.data_ptr(), total.data_ptr(), height, width, *coarse.shape[2:], aligned
     )
-    launch("mip.cu", "mip_backward", total.device, -(-total.numel() // 256), parameters, SCALAR=32)
+    blocks = -(-width // 256) * -(-height // 4) * planes[0] * planes[1]
+    launch("mip.cu", "mip_backward", total.device, blocks, parameters, SCALAR=32)
     return total
 
 

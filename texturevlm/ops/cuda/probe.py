@@ -118,8 +118,8 @@ def _launch(job: _Job, suffix: str, levels: Sequence[Tensor], where: _Where, val
         blocks = -(-batch * count * groups // THREADS)
         launch("lookup.cu", "lookup" + suffix, values.device, blocks, parameters, SCALAR=scalar)
     else:
-        pointers = (address(where.points), address(where.ddx), address(where.ddy), address(values))
-        parameters += _PATCHES.pack(*pointers, count, job.patch, groups, job.max_anisotropy)
+        footprints = (address(where.points), address(where.ddx), address(where.ddy))
+        parameters += _PATCHES.pack(*footprints, address(values), count, job.patch, groups, job.max_anisotropy)
         blocks = batch * count * groups
         launch("patches.cu", "sample_patches" + suffix, values.device, blocks, parameters, SCALAR=scalar)
 
