@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def worst(got: torch.Tensor, wanted: torch.Tensor) -> float:
     """The largest difference; infinite where anything was left unwritten (NaN)."""
-    difference = (got.double().cpu() - wanted.double().cpu()).abs()
+    difference = (got.detach().double().cpu() - wanted.detach().double().cpu()).abs()
     return float("inf") if torch.isnan(difference).any() else float(difference.max()) if difference.numel() else 0.0
 
 

@@ -88,7 +88,7 @@ def test_kernels_run_on_the_current_stream():
         got = work(image, *footprints)
     stream.synchronize()
     for mine, before in zip(got, wanted):
-        assert worst(mine, before * 2) < 1e-5
+        assert worst(mine, before * 2) < 1e-4
 
 
 @pytest.mark.gpu
@@ -118,7 +118,7 @@ def test_kernels_are_captured_and_replayed(backend):
         image.copy_(torch.rand_like(image))
         graph.replay()
         wanted = sample_patches([level.double() for level in mipmap(image)], *footprints, patch=16, backend="reference")
-        assert worst(captured, wanted) < (1e-5 if backend == "cuda" else 1e-2)
+        assert worst(captured, wanted) < (1e-4 if backend == "cuda" else 1e-2)
 
 
 @pytest.mark.gpu

@@ -37,7 +37,7 @@ def mipmap(
     levels:  how many levels, level 0 included; None goes down to 1×1, and so does any larger number
     reduce:  how a channel shrinks: mean, max, min or nearest; one word for all channels or one a channel
     returns  finest first, level 0 is `image` itself; (B, C, max(1, H >> l), max(1, W >> l)).
-             Half-precision images are reduced in float32 and rounded once a level. Differentiable in `image`.
+             Half-precision images are reduced in float32 and rounded when stored. Differentiable in `image`.
     """
     sizes = check_shapes("mipmap", image=(image, "B C H W"))
     check_floating("mipmap", image=image)

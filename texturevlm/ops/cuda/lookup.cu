@@ -36,7 +36,7 @@ __device__ __forceinline__ Sample sample_of(const Lookup& job, long long index) 
     return sample_over_footprint(point[0], point[1], ddx, ddy, job.max_anisotropy);
 }
 
-extern "C" __global__ void __launch_bounds__(256) lookup(const __grid_constant__ Lookup job) {
+extern "C" __global__ void __launch_bounds__(256, 3) lookup(const __grid_constant__ Lookup job) {
     Work work;
     if (!work_of_thread(job, &work)) return;
     float value[CHANNELS];

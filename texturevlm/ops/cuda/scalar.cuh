@@ -4,14 +4,14 @@
 
 #if SCALAR == 32
 typedef float scalar;
-struct alignas(16) scalar4 { scalar x, y, z, w; };
-struct alignas(8) scalar2 { scalar x, y; };
+typedef float2 scalar2;
+typedef float4 scalar4;
 __device__ __forceinline__ float widen(scalar value) { return value; }
 __device__ __forceinline__ scalar narrow(float value) { return value; }
 #else
 typedef unsigned short scalar;
-struct alignas(8) scalar4 { scalar x, y, z, w; };
-struct alignas(4) scalar2 { scalar x, y; };
+typedef ushort2 scalar2;
+typedef ushort4 scalar4;
 #if SCALAR == 16
 __device__ __forceinline__ float widen(scalar bits) {
     float value;
