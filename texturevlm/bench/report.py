@@ -1,6 +1,7 @@
 """A benchmark's records: a table for people, JSON for later comparison, both with the machine they came from."""
 
 import json
+import os
 import platform
 import subprocess
 from dataclasses import asdict, dataclass, field
@@ -82,6 +83,9 @@ def machine(device: str) -> dict[str, str]:
 
 
 def _commit() -> str:
+    """From git, or from $TEXTUREVLM_COMMIT where the sources were copied without it."""
+    if commit := os.environ.get("TEXTUREVLM_COMMIT"):
+        return commit
     try:
         folder = Path(__file__).parent
         found = subprocess.run(

@@ -45,22 +45,22 @@ __device__ __forceinline__ float join4(float a, float b, float c, float d) {
 
 // Halving an axis of `extent`: a coarse texel reads up to three fine ones, by the shares of its area that they are.
 struct Halving {
-    int count, half;
-    float unit;
+    int count;
+    float half, unit;
 
     __device__ explicit Halving(int extent) : count(extent == 1 ? 1 : 2 + extent % 2), half(extent / 2), unit(1.f / extent) {}
 
     __device__ int first(int coarse) const { return count > 1 ? 2 * coarse : 0; }
 
-    __device__ float share(int coarse, int tap) const {
+    __device__ float share(float coarse, int tap) const {
         if (count < 3) return count == 2 ? 0.5f : 1.f;
-        return unit * (tap == 0 ? half - coarse : tap == 1 ? half : coarse + 1);
+        return unit * (tap == 0 ? half - coarse : tap == 1 ? half : coarse + 1.f);
     }
 };
 
 // One coarse texel from the fine texels that read(row, column) gives, counted from the first one it reads.
 template <int MODE, class Read>
-__device__ __forceinline__ float shrink(const Halving& down, const Halving& across, int y, int x, Read read) {
+__device__ __forceinline__ float shrink(const Halving& down, const Halving& across, float y, float x, Read read) {
     float value = MODE == MEAN ? 0.f : MODE == MAX ? -__int_as_float(0x7f800000) : __int_as_float(0x7f800000);
 #pragma unroll
     for (int dy = 0; dy < 3; ++dy) {
@@ -269,37 +269,63 @@ __device__ __forceinline__ Span span(int tile, int level, int extent, int reach)
     return {start, min(side, extent - start), min(side + reach, extent - start)};
 }
 
-// What a tile sees of levels 0, 1 and 2 at most: four odd levels above it make it reach 15, 7 and 3 texels further.
-constexpr int SEEN0 = TILE + 15, SEEN1 = TILE / 2 + 7, SEEN2 = TILE / 4 + 3;
-constexpr int ROWS_AT_ONCE = 5;  // of each warp
+// What a tile sees of levels 1 and 2 at most: three odd levels above level 1 make it reach 7 texels further, two 3.
+constexpr int SEEN1 = TILE / 2 + 7, SEEN2 = TILE / 4 + 3;
 
 struct Seen {
-    float base[SEEN0 * SEEN0], odd[SEEN1 * SEEN1], even[SEEN2 * SEEN2];  // level 0, levels of odd and of even number
+    float odd[SEEN1 * SEEN1], even[SEEN2 * SEEN2];  // levels of odd and of even number
 
-    __device__ float* of(int level) { return level == 0 ? base : level % 2 ? odd : even; }
+    __device__ float* of(int level) { return level % 2 ? odd : even; }
 };
+
+// Level 1 from memory. A thread walks down a column, so that its shares are worked out once and a row that two coarse
+// texels have in common is read once.
+template <int MODE>
+__device__ void first_level(const Mip& mip, const Tile& tile, const Span& rows, const Span& columns, float* coarse) {
+    const int strips = min(256 / columns.seen, rows.seen), strip = threadIdx.x / columns.seen;
+    if (strip >= strips) return;
+    const int column = threadIdx.x - strip * columns.seen, x = columns.start + column;
+    const int begin = rows.seen * strip / strips, end = rows.seen * (strip + 1) / strips;
+    const Halving down(mip.height[0]), across(mip.width[0]);
+    const float share[3] = {across.share(x, 0), across.share(x, 1), across.share(x, 2)};
+    const scalar* image = mip.level[0] + plane_start(mip, tile, 0) + across.first(x);
+    scalar* to = mip.level[1] + plane_start(mip, tile, 1) + static_cast<long long>(rows.start) * mip.width[1] + x;
+    const auto line = [&](int y) {
+        const scalar* texels = image + static_cast<long long>(y) * mip.width[0];
+        const float a = widen(__ldg(texels));
+        if (across.count == 1) return a;
+        const float b = widen(__ldg(texels + 1));
+        if (across.count == 2) return MODE == MEAN ? (a + b) * 0.5f : join<MODE>(a, b);
+        const float c = widen(__ldg(texels + 2));
+        return MODE == MEAN ? a * share[0] + b * share[1] + c * share[2] : join<MODE>(join<MODE>(a, b), c);
+    };
+    float above = line(down.first(rows.start + begin));
+#pragma unroll 2
+    for (int row = begin; row < end; ++row) {
+        const int y = down.first(rows.start + row);
+        float value = above;
+        if (down.count == 2) {
+            const float below = line(y + 1);
+            value = MODE == MEAN ? (above + below) * 0.5f : join<MODE>(above, below);
+            if (row + 1 < end) above = line(y + 2);
+        } else if (down.count == 3) {
+            const float middle = line(y + 1), below = line(y + 2), at = rows.start + row;
+            value = MODE == MEAN ? above * down.share(at, 0) + middle * down.share(at, 1) + below * down.share(at, 2)
+                                 : join<MODE>(join<MODE>(above, middle), below);
+            above = below;
+        }
+        coarse[row * columns.seen + column] = value;
+        if (row < rows.owned && column < columns.owned) to[static_cast<long long>(row) * mip.width[1]] = narrow(value);
+    }
+}
 
 template <int MODE>
 __device__ void any_tile(const Mip& mip, const Tile& tile, Seen& seen) {
-    Span rows = span(tile.y, 0, mip.height[0], mip.reach_y[0]), columns = span(tile.x, 0, mip.width[0], mip.reach_x[0]);
-    const scalar* corner = mip.level[0] + plane_start(mip, tile, 0) + static_cast<long long>(rows.start) * mip.width[0] + columns.start;
-    // Many loads at once, then as many stores: a tile waits for memory twice rather than ten times.
-    for (int first = threadIdx.x / 32; first < rows.seen; first += 8 * ROWS_AT_ONCE) {
-        float texel[ROWS_AT_ONCE][3];
-#pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE * 3; ++i) {
-            const int row = first + i / 3 * 8, column = i % 3 * 32 + threadIdx.x % 32;
-            if (row < rows.seen && column < columns.seen)
-                texel[i / 3][i % 3] = widen(__ldg(corner + static_cast<long long>(row) * mip.width[0] + column));
-        }
-#pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE * 3; ++i) {
-            const int row = first + i / 3 * 8, column = i % 3 * 32 + threadIdx.x % 32;
-            if (row < rows.seen && column < columns.seen) seen.base[row * columns.seen + column] = texel[i / 3][i % 3];
-        }
-    }
+    Span rows = span(tile.y, 1, mip.height[1], mip.reach_y[1]), columns = span(tile.x, 1, mip.width[1], mip.reach_x[1]);
+    if (rows.seen <= 0 || columns.seen <= 0) return;
+    first_level<MODE>(mip, tile, rows, columns, seen.odd);
     __syncthreads();
-    for (int level = 1; level <= mip.levels; ++level) {
+    for (int level = 2; level <= mip.levels; ++level) {
         const Halving down(mip.height[level - 1]), across(mip.width[level - 1]);
         const int fine_pitch = columns.seen;
         rows = span(tile.y, level, mip.height[level], mip.reach_y[level]);
@@ -308,8 +334,9 @@ __device__ void any_tile(const Mip& mip, const Tile& tile, Seen& seen) {
         const float* fine = seen.of(level - 1);
         float* coarse = seen.of(level);
         scalar* to = mip.level[level] + plane_start(mip, tile, level);
+        const float inverse = 1.f / columns.seen;  // exact enough to divide the few hundred texels of a tile
         for (int i = threadIdx.x; i < rows.seen * columns.seen; i += 256) {
-            const int row = i / columns.seen, column = i - row * columns.seen;
+            const int row = (i + 0.5f) * inverse, column = i - row * columns.seen;
             const int y = rows.start + row, x = columns.start + column;
             const float* from = fine + down.first(row) * fine_pitch + across.first(column);
             const float value = shrink<MODE>(down, across, y, x, [&](int dy, int dx) { return from[dy * fine_pitch + dx]; });
