@@ -5,7 +5,6 @@ at first use) and `texture` (the GPU's texture units). Automatic choice takes th
 asked for by name that cannot run raises with the reason.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -13,17 +12,27 @@ from torch import Tensor
 
 from texturevlm.check import check_choice
 
-# What exists for each operation, fastest first where it can run. `texture` is never the first choice for levels in
-# plain memory: see `texture_pays` for when filling a hardware texture is worth it.
+# What exists for each operation. `texture` is the first choice only for levels that are in a hardware texture already,
+# or where `texture_pays`.
 BACKENDS: dict[str, tuple[str, ...]] = {
     "mipmap": ("cuda", "reference"),
     "update_region": ("cuda", "reference"),
     "lookup": ("cuda", "texture", "reference"),
     "lookup_grad": ("cuda", "texture", "reference"),
     "sample_patches": ("cuda", "texture", "reference"),
+    "distance_field": ("cuda", "reference"),
+    "superpixels": ("cuda", "reference"),
+    "region_statistics": ("cuda", "reference"),
+    "boundaries": ("cuda", "reference"),
 }
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels
-SAMPLES_A_TEXEL = 1.0  # the measured crossover, see results/
+# Measured on an H200, float32: `texturevlm bench engine`, results/engine-h200.md.
+MICROSECONDS = {
+    "kernel, a million values": 9.3,
+    "texture units, a million values": 3.8,
+    "making, filling and dropping a texture": 340.0,
+    "the same, a million texels more": 11.0,
+}
 KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -72,6 +81,19 @@ def require_kernels(function: str, tensor: Tensor, asked: str = "texture") -> No
         raise ValueError(f"{function}: backend {asked!r} cannot run here: {reason}")
 
 
-def texture_pays(levels: Sequence[Tensor], samples: int) -> bool:
-    """Whether filling a hardware texture, to sample it once, beats sampling the levels where they are."""
-    return samples > SAMPLES_A_TEXEL * levels[0].shape[-2] * levels[0].shape[-1]
+def texture_pays(finest: Tensor, samples: int) -> bool:
+    """Whether to make a hardware texture, sample it once and drop it, rather than sample the levels where they are.
+
+    finest:  level 0, (B, C, H, W)
+    samples: an image
+    The times are those of results/engine-h200.md. Making a texture costs so much that it seldom pays for one call; a
+    texture that is sampled again is worth making at once (Texture.on_device).
+    """
+    batch, channels, height, width = finest.shape
+    if samples < height * width:  # it never pays so early, and this is the hot path
+        return False
+    values = batch * channels / 1e6
+    in_place = values * samples * MICROSECONDS["kernel, a million values"]
+    making = MICROSECONDS["making, filling and dropping a texture"]
+    making += values * height * width * MICROSECONDS["the same, a million texels more"]
+    return in_place > making + values * samples * MICROSECONDS["texture units, a million values"]

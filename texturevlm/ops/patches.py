@@ -7,7 +7,8 @@ exactly one lattice cell. An ordinary patch at level l has axes (2^l, 0) and (0,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -55,11 +56,18 @@ def sample_patches(
     chosen = backends.choose("sample_patches", levels[0], backend)
     if chosen == "reference":
         return sample_patches_reference(levels, centre, ddx, ddy, patch, max_anisotropy, nearest)
-    from texturevlm.ops.cuda.probe import sample_patches_cuda
-
     samples = centre.shape[1] * patch * patch
-    hardware = chosen == "texture" or (backend == "auto" and backends.texture_pays(levels, samples))
-    return sample_patches_cuda(levels, centre, ddx, ddy, patch, max_anisotropy, tuple(nearest), hardware=hardware)
+    hardware = chosen == "texture" or (backend == "auto" and backends.texture_pays(levels[0], samples))
+    sample = _kernels().sample_patches_cuda
+    return sample(levels, centre, ddx, ddy, patch, max_anisotropy, tuple(nearest), hardware=hardware)
+
+
+@lru_cache(maxsize=None)
+def _kernels() -> Any:
+    """Imported when first used, and looked up once: this is the hot path."""
+    from texturevlm.ops.cuda import probe
+
+    return probe
 
 
 def lattice(centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int) -> Tensor:

@@ -124,7 +124,7 @@ def channel_table(values: Sequence[int], dtype: torch.dtype, device: torch.devic
     return _channel_tables[key]
 
 
-_POINTERS = struct.Struct(f"={MAX_LEVELS}Q")
+_POINTERS = [struct.Struct(f"={count}Q{8 * (MAX_LEVELS - count)}x") for count in range(MAX_LEVELS + 1)]
 _GEOMETRY = struct.Struct(f"={2 * MAX_LEVELS}q{4 * MAX_LEVELS}i")
 _CHANNELS = struct.Struct("=Q2i")
 
@@ -135,9 +135,9 @@ def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
     if nearest:
         names = set(nearest)
         flags = channel_table([int(c in names) for c in range(levels[0].shape[1])], torch.uint8, levels[0].device)
-    pointers = _POINTERS.pack(*[level.data_ptr() for level in levels], *[0] * (MAX_LEVELS - len(levels)))
+    pointers = _POINTERS[len(levels)].pack(*[level.data_ptr() for level in levels])
     geometry, channels = _geometry(tuple([(level.shape, level.stride()) for level in levels]))
-    return pointers + geometry + _CHANNELS.pack(address(flags), len(levels), channels)
+    return pointers + geometry + _CHANNELS.pack(0 if flags is None else flags.data_ptr(), len(levels), channels)
 
 
 @lru_cache(maxsize=256)

@@ -126,12 +126,32 @@ __device__ __forceinline__ void write_quad(const Mip& mip, const Tile& tile, con
     mip.level[2][plane_start(mip, tile, 2) + static_cast<long long>(y) * mip.width[2] + x] = narrow(quad.all);
 }
 
+// A box of level 0 as texels of the base level that it may have changed; an empty one as a box outside every tile.
+__device__ __forceinline__ int4 on_base(int4 box, int halvings) {
+    if (box.x >= box.z || box.y >= box.w) return {-1, -1, -1, -1};
+    if (halvings == 0) return box;
+    // A change acts on the texel above it and, where extents are odd, on up to two before that.
+    return {(box.x >> halvings) - 2, (box.y >> halvings) - 2, ((box.z - 1) >> halvings) + 1, ((box.w - 1) >> halvings) + 1};
+}
+
+// Whether one of the few boxes touches the 32×16 texels of a warp, at x, y; a lane looks at a box.
+__device__ __forceinline__ bool warp_changed(const Mip& mip, const Tile& tile, int lane, int x, int y) {
+    if (!mip.boxes || mip.levels > 4 || mip.box_count > 32) return true;
+    bool touched = false;
+    if (lane < mip.box_count) {
+        const int4 box = on_base(__ldg(mip.boxes + tile.plane / mip.channels * mip.box_count + lane), mip.halvings);
+        touched = box.x < x + 32 && box.z > x && box.y < y + 16 && box.w > y;
+    }
+    return __any_sync(~0u, touched);
+}
+
 // A thread reduces 4×4 texels by itself (levels 1, 2), its warp 32×16 by shuffles (3, 4), its block the rest (5, 6).
 template <int MODE>
 __device__ void even_tile(const Mip& mip, const Tile& tile) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int x = tile.x * TILE + (warp & 1) * 32 + (lane & 7) * 4;
-    const int y = tile.y * TILE + (warp >> 1) * 16 + (lane >> 3) * 4;
+    const int warp_x = tile.x * TILE + (warp & 1) * 32, warp_y = tile.y * TILE + (warp >> 1) * 16;
+    if (!warp_changed(mip, tile, lane, warp_x, warp_y)) return;
+    const int x = warp_x + (lane & 7) * 4, y = warp_y + (lane >> 3) * 4;
     const bool inside = x < mip.width[0] && y < mip.height[0];
     float value = 0.f;
     if (inside) {
@@ -171,14 +191,6 @@ __device__ void even_tile(const Mip& mip, const Tile& tile) {
         mip.level[6][plane_start(mip, tile, 6) + static_cast<long long>(tile.y) * mip.width[6] + tile.x] = narrow(value);
 }
 
-// A box of level 0 as texels of the base level that it may have changed; an empty one as a box outside every tile.
-__device__ __forceinline__ int4 on_base(int4 box, int halvings) {
-    if (box.x >= box.z || box.y >= box.w) return {-1, -1, -1, -1};
-    if (halvings == 0) return box;
-    // A change acts on the texel above it and, where extents are odd, on up to two before that.
-    return {(box.x >> halvings) - 2, (box.y >> halvings) - 2, ((box.z - 1) >> halvings) + 1, ((box.w - 1) >> halvings) + 1};
-}
-
 // The tiles of an image that changed: a bit each, then a list. Every block finds the same list, in the same order.
 constexpr int MARK_WORDS = 2048, LISTED = 2048;
 
@@ -208,9 +220,11 @@ struct Changed {
     __device__ int find(int first, int tiles, int across) {
         const int pitch = (across + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         unsigned mine = 0;
-        for (int i = 0; i < 8; ++i) {
-            const int tile = first + threadIdx.x * 8 + i, y = tile / across, x = tile - y * across;
-            if (tile < tiles && (marks[y * pitch + x / 32] >> x % 32 & 1)) mine |= 1u << i;
+        const int start = first + threadIdx.x * 8;
+        int y = start / across, x = start - y * across;
+        for (int i = 0; i < 8 && start + i < tiles; ++i) {
+            mine |= (marks[y * pitch + x / 32] >> x % 32 & 1) << i;
+            if (++x == across) x = 0, ++y;
         }
         int upto = __popc(mine), total = 0;
         for (int step = 1; step < 32; step *= 2) {

@@ -71,7 +71,7 @@ def _launch(pyramid: Sequence[Tensor], base: int, last: int, table: Tensor | Non
     heights, widths = [level.shape[2] for level in levels], [level.shape[3] for level in levels]
     count = len(levels) - 1
     tiles = -(-height // TILE) * -(-width // TILE) * batch * channels
-    if tiles <= 2 * UPDATE_BLOCKS or -(-width // (32 * TILE)) * -(-height // TILE) > MARK_WORDS:
+    if tiles <= UPDATE_BLOCKS // 4 or -(-width // (32 * TILE)) * -(-height // TILE) > MARK_WORDS:
         boxes = None  # fewer tiles than are worth a search, or more than the kernel can mark: all are made again
     parameters = _MIP.pack(
         *padded([level.data_ptr() for level in levels]),

@@ -6,7 +6,6 @@ own five numbers (x, y, lod and the probes' spread); the small step from there t
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +23,7 @@ _LOOKUP = struct.Struct("=5Qq2if4x")
 _PATCHES = struct.Struct("=4Q3if")
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     """What does not change between forward and backward."""
 
     patch: int | None  # None: points, not patches
@@ -77,22 +75,27 @@ def sample_patches_cuda(
 
 
 def _run(job: _Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (*where, *levels) if t is not None):
-        return _Probe.apply(job, *where, *levels)
+    if torch.is_grad_enabled():
+        for tensor in (*where, *levels):
+            if tensor is not None and tensor.requires_grad:
+                return _Probe.apply(job, *where, *levels)
     return _forward(job, levels, where)
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    """As the kernels read it."""
-    return tensor if tensor.dtype is torch.float32 and tensor.is_contiguous() else tensor.float().contiguous()
-
-
-def _plain_where(where: _Where) -> _Where:
-    return _Where(_plain(where.points), *(None if tensor is None else _plain(tensor) for tensor in where[1:]))
+def _plain(where: _Where) -> _Where:
+    """As the kernels read it: contiguous float32, which it nearly always is."""
+    for tensor in where:
+        if tensor is not None and not (tensor.dtype is torch.float32 and tensor.is_contiguous()):
+            break
+    else:
+        return where
+    points, *others = (None if tensor is None else tensor.float().contiguous() for tensor in where)
+    assert points is not None
+    return _Where(points, *others)
 
 
 def _forward(job: _Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
-    where = _plain_where(where)
+    where = _plain(where)
     if job.hardware:
         texture = DeviceTexture(levels, half=levels[0].dtype == torch.float16, nearest=job.nearest)
         return texture.fetch(*where, job.patch, job.max_anisotropy)
@@ -143,7 +146,7 @@ class _Probe(torch.autograd.Function):
             of_samples = torch.zeros(samples, 5, dtype=torch.float32, device=arriving.device)
         if arriving.numel():
             packed = _GRADIENT.pack(*padded([g.data_ptr() for g in level_gradients]), address(of_samples))
-            _launch(ctx.job, "_backward", levels, _plain_where(where), arriving, packed)
+            _launch(ctx.job, "_backward", levels, _plain(where), arriving, packed)
         of_where: list[Tensor | None] = [None] * 4
         if of_samples is not None:
             of_where = _gradient_of_where(ctx.job, of_samples, where, wanted[1:5])

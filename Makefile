@@ -1,0 +1,26 @@
+# `make demo` and `make test` do everything on a fresh machine: a virtual environment in .venv, then their job.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+
+demo: .venv/ready
+	$(BIN)/texturevlm look examples/invoice.png --fixation 1056,1227 --e0 0.1 --budget 273 --out demo.png
+
+test: .venv/ready lint
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Pinned, because a plain `torch` would bring gigabytes of CUDA to a machine without a GPU.
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cuda,dev]"
+	touch .venv/ready
+
+clean:
+	rm -rf .venv demo.png

@@ -1,0 +1,72 @@
+"""Data flows one way, and so do imports: a stage may know the stages before it and nothing of those after it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "texturevlm"
+
+# From the first to the last; a module may import from its own layer and from those before it.
+LAYERS = [
+    {"check"},
+    {"ops"},
+    {"image"},
+    {"types"},
+    {"channels"},
+    {"relevance"},
+    {"allocate"},
+    {"sample"},
+    {"rebuild"},
+    {"draw"},
+    {"vlm"},
+    {"pipeline"},
+    {"video", "train", "evaluate", "corpus"},
+    {"bench", "viewer"},
+    {"__init__"},
+    {"doctor"},
+    {"cli"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+# What the command line and the doctor may reach through the package's own public names.
+PUBLIC = "__init__"
+
+
+def stage(module: str) -> str:
+    """The stage of a module: texturevlm.ops.cuda.mip → ops, texturevlm → __init__."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else PUBLIC
+
+
+def imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            base = node.module or ""
+            found += [f"texturevlm.{alias.name}" if base == "texturevlm" else base for alias in node.names]
+    return [name for name in found if name.split(".")[0] == "texturevlm"]
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_import_points_backwards(path):
+    relative = path.relative_to(PACKAGE)
+    own = relative.parts[0].removesuffix(".py")
+    assert own in RANK, f"{relative} belongs to no layer: add it to LAYERS and to docs/design.md"
+    for module in imports(path):
+        target = stage(module)
+        if target not in RANK:  # a public name such as texturevlm.Texture, or __version__
+            target = PUBLIC
+        assert RANK[target] <= RANK[own], f"{relative} imports {module}, which comes after it"
+
+
+def test_operations_know_nothing_but_checks():
+    for path in (PACKAGE / "ops").rglob("*.py"):
+        for module in imports(path):
+            assert stage(module) in ("check", "ops"), f"{path.name} imports {module}"

@@ -1,0 +1,30 @@
+"""The README's code is run, and its output is what the README shows."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_code_runs_and_prints_what_is_shown(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", README, re.DOTALL)
+    assert blocks
+    for code, shown in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), {})
+        assert printed.getvalue() == shown
+
+
+def test_every_link_to_a_file_leads_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if "://" not in target:
+            assert (ROOT / target).exists(), target
+
+
+def test_every_python_block_is_followed_by_its_output():
+    assert README.count("```python") == len(re.findall(r"```python\n.*?```\n```text\n", README, re.DOTALL))

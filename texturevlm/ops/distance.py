@@ -1,0 +1,82 @@
+"""Distance fields: how far each pixel is from the nearest one that is set, exactly.
+
+The square of a Euclidean distance is a sum over the axes, so a row is solved by two running extremes and a column by
+the least of (y − j)² + (distance inside row j)². The reference finds that minimum by growing one row a step: step k
+lets a pixel take over its vertical neighbours' values plus 2k − 1, and 1 + 3 + … + (2k − 1) = k².
+"""
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_shapes
+from texturevlm.ops import backend as backends
+
+MAX_EXTENT = 1 << 15  # for the kernel: a squared distance must fit into 32 bits
+STEPS_A_CHECK = 8
+
+
+def distance_field(mask: Tensor, *, backend: str = "auto") -> Tensor:
+    """The Euclidean distance from each pixel's centre to the centre of the nearest set pixel, in pixels.
+
+    mask:    (B, H, W) of any dtype, any extent from 1×1; a pixel that is not zero is set
+    returns  (B, H, W) float32, exact but for rounding: 0 on set pixels, and everywhere the image's diagonal
+             √(H² + W²), which no distance inside it reaches, where an image has no set pixel at all
+    """
+    check_shapes("distance_field", mask=(mask, "B H W"))
+    if mask.numel() == 0:
+        raise ValueError(f"distance_field: mask must not be empty, got {tuple(mask.shape)}")
+    field = torch.empty(mask.shape, dtype=torch.float32, device=mask.device)
+    chosen = backends.choose("distance_field", field, backend)
+    if chosen == "cuda" and max(mask.shape[1:]) >= MAX_EXTENT:
+        if backend == "cuda":
+            raise ValueError(
+                f"distance_field: backend 'cuda' cannot run here: the kernel takes extents below {MAX_EXTENT}, "
+                f"not {max(mask.shape[1:])}"
+            )
+        chosen = "reference"
+    if chosen == "cuda":
+        from texturevlm.ops.cuda.distance import distance_field_cuda
+
+        return distance_field_cuda(mask, field)
+    return distance_field_reference(mask)
+
+
+def distance_field_reference(mask: Tensor) -> Tensor:
+    """The specification, in plain PyTorch."""
+    furthest = mask.shape[1] ** 2 + mask.shape[2] ** 2
+    exact = torch.float32 if furthest < 1 << 24 else torch.float64  # holds every squared distance as a whole number
+    squares = _along_columns(_along_rows(mask != 0, exact).square_())
+    return squares.clamp(max=furthest).sqrt_().float()
+
+
+def _along_rows(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """How far the nearest set pixel of the same row is; infinitely far where the row has none."""
+    x = torch.arange(mask.shape[-1], dtype=dtype, device=mask.device)
+    infinite = torch.tensor(torch.inf, dtype=dtype, device=mask.device)
+    left = torch.where(mask, x, -infinite).cummax(-1).values
+    right = torch.where(mask, x, infinite).flip(-1).cummin(-1).values.flip(-1)
+    return torch.minimum(x - left, right - x)
+
+
+def _along_columns(squares: Tensor) -> Tensor:
+    """The least of (y − j)² + squares[j] over all rows j.
+
+    A row whose neighbours did not change in one step cannot change in the next, because steps only get dearer. So
+    every few steps the search narrows to the rows near the last changes, and where nothing changed it is done.
+    """
+    height = squares.shape[1]
+    best = torch.nn.functional.pad(squares, (0, 0, 1, 1), value=torch.inf)
+    grown = torch.empty_like(best)
+    first, last = 1, height + 1
+    for step in range(1, height):
+        here, there = best[:, first:last], grown[:, first:last]
+        torch.minimum(best[:, first - 1 : last - 1], best[:, first + 1 : last + 1], out=there)
+        there += 2 * step - 1
+        if step % STEPS_A_CHECK == 0:
+            changed = (there < here).any(2).any(0).nonzero()
+            if len(changed) == 0:
+                break
+            upper, lower = first + int(changed[0]), first + int(changed[-1])
+            first, last = max(1, upper - STEPS_A_CHECK), min(height + 1, lower + 1 + STEPS_A_CHECK)
+        torch.minimum(here, there, out=here)
+    return best[:, 1:-1]
