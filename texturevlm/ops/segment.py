@@ -1,8 +1,8 @@
 """Superpixels: an image cut into a grid's worth of regions that follow its colours (SLIC).
 
 A region is known by the mean colour and the mean position of its pixels. A pixel belongs to the nearest of nine: the
-region seeded in its own cell of the grid and those of the eight cells around. The means are summed as whole numbers
-(colours in units of 2⁻¹⁶), so that no order of summation changes a bit of them on any device.
+region seeded in its own cell of the grid and those of the eight cells around. Nothing makes a region connected. The
+means are summed as whole numbers (colours in units of 2⁻¹⁶), so that no order of summation changes a bit of them.
 """
 
 import math
@@ -14,8 +14,9 @@ from texturevlm.check import check_count, check_floating, check_shapes
 from texturevlm.ops import backend as backends
 
 UNIT = 1 << 16  # colours are summed in units of 1 / UNIT
-LIMIT = 1000.0  # and clamped to ± LIMIT there, so that 32 of them fit into 32 bits
+LIMIT = 1000.0  # and clamped to ± LIMIT there, so that a warp's sum fits into 32 bits
 SAMPLES = 32  # pixels of a seed's cell, along each axis, that its mean is refined from
+MAX_CHANNELS = 16  # for the kernel
 
 
 def seed_grid(height: int, width: int, count: int) -> tuple[int, int]:
@@ -30,16 +31,17 @@ def seed_grid(height: int, width: int, count: int) -> tuple[int, int]:
 
 
 def superpixels(
-    features: Tensor, *, count: int = 50, iterations: int = 5, compactness: float = 0.1, backend: str = "auto"
+    features: Tensor, *, count: int = 50, iterations: int = 5, compactness: float = 0.15, backend: str = "auto"
 ) -> Tensor:
     """Which region each pixel belongs to.
 
-    features:    (B, C, H, W), colours between 0 and 1 or any other features of that order, any extent from 1×1
-    count:       how many regions are wanted; there are R = rows · columns of `seed_grid(H, W, count)`
-    iterations:  how often pixels choose their region; between two choices the regions take their pixels' means. All
-                 but the last choice are made by every n-th pixel alone where cells are 64 pixels or larger
-    compactness: how much the distance between cells counts against a difference in colour: larger is rounder
-    returns      (B, H, W) int32, from 0 to R - 1, in the order of the seeds, row by row; a region may be empty
+    features:    (B, C, H, W), colours between 0 and 1 or other features of that order, any extent from 1×1
+    count:       how many regions are wanted; there are R = rows · columns of `seed_grid(H, W, count)`, fewer than
+                 wanted where there are fewer pixels
+    iterations:  how often pixels choose their region; between two choices the regions take their pixels' means. Where
+                 cells are 64 pixels wide or more, all choices but the last are made by every n-th pixel alone
+    compactness: the difference in colour that weighs as much as the distance between two seeds: larger is rounder
+    returns      (B, H, W) int32, from 0 to R - 1, seeds counted row by row; a region may be empty, or in pieces
     """
     sizes = check_shapes("superpixels", features=(features, "B C H W"))
     check_floating("superpixels", features=features)
@@ -47,9 +49,29 @@ def superpixels(
         raise ValueError(f"superpixels: features must not be empty, got {tuple(features.shape)}")
     check_count("superpixels", "count", count, 1)
     check_count("superpixels", "iterations", iterations, 1)
-    grid = seed_grid(sizes["H"], sizes["W"], count)
-    weight = compactness**2 * grid[0] * grid[1] / (sizes["H"] * sizes["W"])
+    if not 0 <= compactness < math.inf:
+        raise ValueError(f"superpixels: compactness must be at least 0 and finite, got {compactness!r}")
+    height, width = sizes["H"], sizes["W"]
+    grid = seed_grid(height, width, count)
+    weight = compactness**2 * grid[0] * grid[1] / (height * width)
+    chosen = backends.choose("superpixels", features, backend)
+    if chosen == "cuda" and (reason := _no_kernel_because(sizes["C"], height, width, grid)):
+        if backend == "cuda":
+            raise ValueError(f"superpixels: backend 'cuda' cannot run here: {reason}")
+        chosen = "reference"
+    if chosen == "cuda":
+        from texturevlm.ops.cuda.segment import superpixels_cuda
+
+        return superpixels_cuda(features.detach(), grid, iterations, weight)
     return superpixels_reference(features.detach(), grid, iterations, weight)
+
+
+def _no_kernel_because(channels: int, height: int, width: int, grid: tuple[int, int]) -> str | None:
+    if channels > MAX_CHANNELS:
+        return f"the kernel takes up to {MAX_CHANNELS} channels, not {channels}"
+    if max(height * grid[0], width * grid[1]) >= 1 << 31:
+        return f"the kernel cannot number {grid[0]} × {grid[1]} seeds in {height} × {width} pixels"
+    return None
 
 
 def strides(height: int, width: int, grid: tuple[int, int]) -> tuple[int, int]:
@@ -67,17 +89,16 @@ def superpixels_reference(features: Tensor, grid: tuple[int, int], iterations: i
     some = features[:, :, down // 2 :: down, across // 2 :: across]
     home_y, home_x = some_y * grid[0] // height, some_x * grid[1] // width
     ids = (home_y[:, None] * grid[1] + home_x).expand(len(features), -1, -1)
-    seeds = sums = _sums(some, ids, some_y, some_x, grid)
+    seeds = sums = _sums(some, ids, some_y, some_x, grid[0] * grid[1])
     for _ in range(iterations - 1):
         ids = _choose(some, some_y, some_x, _means(sums, seeds), grid, (height, width), weight)
-        sums = _sums(some, ids, some_y, some_x, grid)
+        sums = _sums(some, ids, some_y, some_x, grid[0] * grid[1])
     return _choose(features, y, x, _means(sums, seeds), grid, (height, width), weight)
 
 
-def _sums(features: Tensor, ids: Tensor, y: Tensor, x: Tensor, grid: tuple[int, int]) -> Tensor:
+def _sums(features: Tensor, ids: Tensor, y: Tensor, x: Tensor, regions: int) -> Tensor:
     """(B, R, C + 3) whole numbers: the sums of each region's colours, x and y, and the number of its pixels."""
     batch, channels = features.shape[:2]
-    regions = grid[0] * grid[1]
     values = torch.empty((*ids.shape, channels + 3), dtype=torch.int64, device=ids.device)
     values[..., :channels] = (features.clamp(-LIMIT, LIMIT) * UNIT).round().movedim(1, -1)
     values[..., channels] = x
@@ -105,7 +126,7 @@ def _choose(
     size: tuple[int, int],
     weight: float,
 ) -> Tensor:
-    """The nearest of nine regions for the pixels (y, x): (B, len(y), len(x)) int32. By rows of cells, to save memory."""
+    """The nearest of nine regions for each pixel: (B, len(y), len(x)) int32. By rows of cells, to stay in the cache."""
     rows, columns = grid
     home_y, home_x = y * rows // size[0], x * columns // size[1]
     table = means.view(len(means), rows, columns, -1).permute(0, 3, 1, 2)[..., None, :]  # (B, C + 2, rows, 1, columns)
@@ -125,3 +146,64 @@ def _choose(
                 chosen.copy_(torch.where(closer, (near_y * columns + near_x).int(), chosen))
                 torch.minimum(best, cost, out=best)
     return ids
+
+
+def region_statistics(ids: Tensor, regions: int, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
+    """How large each region is and where its middle lies.
+
+    ids:     (B, H, W) whole numbers, from 0 to regions - 1; a pixel with any other belongs to no region
+    returns  share (B, R) of the image's pixels, and centroid (B, R, 2), x then y in pixels, the first pixel's centre
+             at (0.5, 0.5); float32. An empty region has share 0 and lies at the first pixel
+    """
+    sizes = _check_ids("region_statistics", ids)
+    check_count("region_statistics", "regions", regions, 1)
+    centroid = torch.empty((sizes["B"], regions, 2), dtype=torch.float32, device=ids.device)
+    if backends.choose("region_statistics", centroid, backend) == "cuda":
+        from texturevlm.ops.cuda.segment import region_sums_cuda
+
+        sums = region_sums_cuda(ids, regions)
+    else:
+        sums = region_sums_reference(ids, regions)
+    pixels = sums[..., 2:].double()
+    torch.add(sums[..., :2] / pixels.clamp(min=1), 0.5, out=centroid)
+    return (pixels[..., 0] / (sizes["H"] * sizes["W"])).float(), centroid
+
+
+def region_sums_reference(ids: Tensor, regions: int) -> Tensor:
+    """(B, R, 3): the sums of x and y over each region's pixels, and how many they are."""
+    y, x = (torch.arange(extent, device=ids.device) for extent in ids.shape[1:])
+    known = torch.where((ids >= 0) & (ids < regions), ids, regions)
+    colourless = torch.empty((len(ids), 0, *ids.shape[1:]), device=ids.device)
+    return _sums(colourless, known, y, x, regions + 1)[:, :regions]
+
+
+def boundaries(ids: Tensor, *, backend: str = "auto") -> Tensor:
+    """Where regions meet.
+
+    ids:     (B, H, W) whole numbers
+    returns  (B, H, W) float32: 1 where the pixel to the right or the one below belongs to another region, else 0
+    """
+    _check_ids("boundaries", ids)
+    edges = torch.empty(ids.shape, dtype=torch.float32, device=ids.device)
+    if backends.choose("boundaries", edges, backend) == "cuda":
+        from texturevlm.ops.cuda.segment import boundaries_cuda
+
+        return boundaries_cuda(ids, edges)
+    return boundaries_reference(ids)
+
+
+def boundaries_reference(ids: Tensor) -> Tensor:
+    """The specification, in plain PyTorch."""
+    edges = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
+    edges[:, :, :-1] = ids[:, :, 1:] != ids[:, :, :-1]
+    edges[:, :-1].masked_fill_(ids[:, 1:] != ids[:, :-1], 1.0)
+    return edges
+
+
+def _check_ids(function: str, ids: Tensor) -> dict[str, int]:
+    sizes = check_shapes(function, ids=(ids, "B H W"))
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise TypeError(f"{function}: ids must hold whole numbers, got {ids.dtype}")
+    if ids.numel() == 0:
+        raise ValueError(f"{function}: ids must not be empty, got {tuple(ids.shape)}")
+    return sizes

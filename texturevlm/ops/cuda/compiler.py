@@ -19,10 +19,12 @@ DIGEST_BYTES = 32
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
 PACKS = (1, 2, 4)
 KERNELS: dict[str, tuple[str, ...]] = {
-    "mip.cu": ("mip_even", "mip_any", "mip_backward"),
+    "mip.cu": ("mip_even", "mip_any", "mip_few", "mip_rest", "mip_backward"),
     "lookup.cu": ("lookup", "lookup_backward"),
     "patches.cu": ("sample_patches", "sample_patches_backward"),
     "texture.cu": ("fill", "fetch"),
+    "distance.cu": ("distance_rows", "distance_columns"),
+    "segment.cu": ("superpixels_refine", "superpixels_assign", "region_sums", "boundaries"),
 }
 
 
@@ -31,6 +33,8 @@ def variants(source: str) -> list[dict[str, int]]:
     scalars = [{"SCALAR": bits} for bits in SCALARS.values()]
     if source == "texture.cu":
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
+    if source in ("distance.cu", "segment.cu"):
+        return [{"SCALAR": 32}]
     return scalars
 
 
