@@ -28,10 +28,10 @@ BACKENDS: dict[str, tuple[str, ...]] = {
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels
 # Measured on an H200, float32: `texturevlm bench engine`, results/engine-h200.md.
 MICROSECONDS = {
-    "kernel, a million values": 9.3,
+    "kernel, a million values": 9.4,
     "texture units, a million values": 3.8,
-    "making, filling and dropping a texture": 340.0,
-    "the same, a million texels more": 11.0,
+    "making, filling and dropping a texture": 177.0,
+    "the same, a million texels more": 6.6,
 }
 KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -19,7 +19,7 @@ DIGEST_BYTES = 32
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
 PACKS = (1, 2, 4)
 KERNELS: dict[str, tuple[str, ...]] = {
-    "mip.cu": ("mip_even", "mip_any", "mip_few", "mip_rest", "mip_backward"),
+    "mip.cu": ("mip_even", "mip_any", "mip_backward"),
     "lookup.cu": ("lookup", "lookup_backward"),
     "patches.cu": ("sample_patches", "sample_patches_backward"),
     "texture.cu": ("fill", "fetch"),

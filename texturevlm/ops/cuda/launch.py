@@ -39,20 +39,13 @@ def _launch_kernel() -> Any:
 
 
 def launch(
-    source: str,
-    name: str,
-    device: torch.device,
-    blocks: int | tuple[int, int],
-    parameters: bytes,
-    *,
-    threads: int = THREADS,
-    **define: int,
+    source: str, name: str, device: torch.device, blocks: int | tuple[int, int], parameters: bytes, **define: int
 ) -> None:
-    """Start kernel `name` of `source` on the current stream of `device`."""
+    """Start kernel `name` of `source` with THREADS threads a block on the current stream of `device`."""
     index = device.index
     if torch.cuda.current_device() != index:
         with torch.cuda.device(index):
-            return launch(source, name, device, blocks, parameters, threads=threads, **define)
+            return launch(source, name, device, blocks, parameters, **define)
     bind(index)
     key = (source, name, index, *define.values())
     kernel = _kernels.get(key) or _load(key, define)
@@ -60,7 +53,7 @@ def launch(
     # The driver copies the parameters before the call returns.
     pointers = ctypes.c_void_p(ctypes.cast(ctypes.c_char_p(parameters), ctypes.c_void_p).value)
     stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton uses; building a Stream object costs 5 µs
-    status = _launch_kernel()(kernel, width, height, 1, threads, 1, 1, 0, stream, ctypes.addressof(pointers), None)
+    status = _launch_kernel()(kernel, width, height, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointers), None)
     if status:
         from cuda.bindings import driver
 

@@ -3,10 +3,8 @@
 // is a few thousand texels, and faster than to have the last block of the first launch do it.
 //
 // mip_even: every extent halves without remainder: six levels, and nothing outside a tile is needed.
-// mip_any:  any extent, four levels. A coarse texel of an odd level reaches one texel further, so tiles read past their
-//           right and lower edge (`reach`); what they compute twice, they compute identically.
-// mip_few:  the same where there are few tiles.
-// mip_rest: any extent, all levels that are left, of a plane so small that one block can hold it.
+// mip_any:  any extent, four levels (six where one tile holds everything). A coarse texel of an odd level reaches one texel further, so tiles read past their right and
+//           lower edge (`reach`); what they compute twice, they compute identically.
 // update_region runs the same code on the tiles that a changed box touches, which every block lists for itself.
 #include "scalar.cuh"
 
@@ -199,13 +197,13 @@ constexpr int MARK_WORDS = 2048, LISTED = 2048;
 struct Changed {
     unsigned marks[MARK_WORDS];   // a row of tiles begins a word
     unsigned short list[LISTED];  // tiles, counted from the first that was asked for
-    int in_warp[32];
+    int in_warp[8];
 
     __device__ void mark(const Mip& mip, int image, int across, int down) {
         const int pitch = (across + 31) / 32;
-        for (int i = threadIdx.x; i < pitch * down; i += blockDim.x) marks[i] = 0;
+        for (int i = threadIdx.x; i < pitch * down; i += 256) marks[i] = 0;
         __syncthreads();
-        for (int i = threadIdx.x; i < mip.box_count; i += blockDim.x) {
+        for (int i = threadIdx.x; i < mip.box_count; i += 256) {
             const int4 box = on_base(mip.boxes[image * mip.box_count + i], mip.halvings);
             const int left = max((box.x - mip.reach_x[0]) >> 6, 0), right = min((box.z - 1) >> 6, across - 1);
             const int top = max((box.y - mip.reach_y[0]) >> 6, 0), bottom = min((box.w - 1) >> 6, down - 1);
@@ -221,10 +219,10 @@ struct Changed {
     // The marked ones of tiles first … first + LISTED; how many they are.
     __device__ int find(int first, int tiles, int across) {
         const int pitch = (across + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int each = LISTED / blockDim.x, start = first + threadIdx.x * each;
         unsigned mine = 0;
+        const int start = first + threadIdx.x * 8;
         int y = start / across, x = start - y * across;
-        for (int i = 0; i < each && start + i < tiles; ++i) {
+        for (int i = 0; i < 8 && start + i < tiles; ++i) {
             mine |= (marks[y * pitch + x / 32] >> x % 32 & 1) << i;
             if (++x == across) x = 0, ++y;
         }
@@ -235,11 +233,11 @@ struct Changed {
         }
         if (lane == 31) in_warp[warp] = upto;
         __syncthreads();
-        for (int i = 0; i < blockDim.x / 32; ++i) {
+        for (int i = 0; i < 8; ++i) {
             if (i < warp) upto += in_warp[i];
             total += in_warp[i];
         }
-        for (int at = upto - __popc(mine); mine; mine &= mine - 1) list[at++] = threadIdx.x * each + __ffs(mine) - 1;
+        for (int at = upto - __popc(mine); mine; mine &= mine - 1) list[at++] = threadIdx.x * 8 + __ffs(mine) - 1;
         __syncthreads();
         return total;
     }
@@ -298,7 +296,7 @@ struct Seen {
 // texels have in common is read once.
 template <int MODE>
 __device__ void first_level(const Mip& mip, const Tile& tile, const Span& rows, const Span& columns, float* coarse) {
-    const int strips = min(static_cast<int>(blockDim.x) / columns.seen, rows.seen), strip = threadIdx.x / columns.seen;
+    const int strips = min(256 / columns.seen, rows.seen), strip = threadIdx.x / columns.seen;
     if (strip >= strips) return;
     const int column = threadIdx.x - strip * columns.seen, x = columns.start + column;
     const int begin = rows.seen * strip / strips, end = rows.seen * (strip + 1) / strips;
@@ -351,7 +349,7 @@ __device__ void any_tile(const Mip& mip, const Tile& tile, Seen& seen) {
         float* coarse = seen.of(level);
         scalar* to = mip.level[level] + plane_start(mip, tile, level);
         const float inverse = 1.f / columns.seen;  // exact enough to divide the few hundred texels of a tile
-        for (int i = threadIdx.x; i < rows.seen * columns.seen; i += blockDim.x) {
+        for (int i = threadIdx.x; i < rows.seen * columns.seen; i += 256) {
             const int row = (i + 0.5f) * inverse, column = i - row * columns.seen;
             const int y = rows.start + row, x = columns.start + column;
             const float* from = fine + down.first(row) * fine_pitch + across.first(column);
@@ -363,7 +361,7 @@ __device__ void any_tile(const Mip& mip, const Tile& tile, Seen& seen) {
     }
 }
 
-__device__ __forceinline__ void any_tiles(const Mip& mip) {
+extern "C" __global__ void __launch_bounds__(256) mip_any(const __grid_constant__ Mip mip) {
     __shared__ Seen seen;
     for_each_tile(mip, [&](const Tile& tile, int mode) {
         if (mode == MEAN) any_tile<MEAN>(mip, tile, seen);
@@ -371,48 +369,6 @@ __device__ __forceinline__ void any_tiles(const Mip& mip) {
         if (mode == MIN) any_tile<MIN>(mip, tile, seen);
         if (mode == NEAREST) nearest_tile(mip, tile);
     });
-}
-
-// Five blocks a multiprocessor: fewer registers than the compiler would take, and a tenth faster on an H200.
-extern "C" __global__ void __launch_bounds__(256, 5) mip_any(const __grid_constant__ Mip mip) { any_tiles(mip); }
-
-// The same with more threads for each tile: where there are too few tiles to fill the GPU, what counts is how soon one is done.
-extern "C" __global__ void __launch_bounds__(512, 2) mip_few(const __grid_constant__ Mip mip) { any_tiles(mip); }
-
-constexpr int REST_TEXELS = 1024;  // of the first level that mip_rest makes, at most: a thread each
-
-template <int MODE>
-__device__ void rest_levels(const Mip& mip, const Tile& whole, float* odd, float* even) {
-    for (int level = 1; level <= mip.levels; ++level) {
-        const Halving down(mip.height[level - 1]), across(mip.width[level - 1]);
-        const int width = mip.width[level], texels = mip.height[level] * width, pitch = mip.width[level - 1];
-        const scalar* base = mip.level[0] + plane_start(mip, whole, 0);
-        const float* fine = level % 2 ? even : odd;
-        float* coarse = level % 2 ? odd : even;
-        scalar* to = mip.level[level] + plane_start(mip, whole, level);
-        for (int i = threadIdx.x; i < texels; i += REST_TEXELS) {
-            const int y = i / width, x = i - y * width, from = down.first(y) * pitch + across.first(x);
-            const float value = shrink<MODE>(down, across, y, x, [&](int dy, int dx) {
-                const int at = from + dy * pitch + dx;
-                return level == 1 ? widen(__ldg(base + at)) : fine[at];
-            });
-            coarse[i] = value;
-            to[i] = narrow(value);
-        }
-        __syncthreads();
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(1024) mip_rest(const __grid_constant__ Mip mip) {
-    __shared__ float odd[REST_TEXELS], even[REST_TEXELS / 4];
-    const Tile whole = {0, 0, static_cast<int>(blockIdx.x)};
-    const int mode = mip.modes ? mip.modes[whole.plane % mip.channels] : MEAN;
-    if (mode == MEAN) rest_levels<MEAN>(mip, whole, odd, even);
-    if (mode == MAX) rest_levels<MAX>(mip, whole, odd, even);
-    if (mode == MIN) rest_levels<MIN>(mip, whole, odd, even);
-    if (mode == NEAREST)
-        for (int level = 1; level <= mip.levels; ++level)
-            nearest_level(mip, whole, level, 0, mip.height[level], 0, mip.width[level]);
 }
 
 // The transpose of one halving by mean: what a fine texel receives from the coarse texels that read it, plus its own.

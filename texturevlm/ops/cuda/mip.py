@@ -7,16 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import MAX_LEVELS, THREADS, address, channel_table, launch, padded, scalar_bits
+from texturevlm.ops.cuda.launch import MAX_LEVELS, address, channel_table, launch, padded, scalar_bits
 from texturevlm.ops.mip import REDUCTIONS, mipmap_reference
 
 TILE = 64
-DEEPEST = 6  # how many levels mip_even makes from a tile,
-DEEPEST_ODD = 4  # and mip_any, where extents are odd, so that a tile must see past its edge
-REST_TEXELS = 1024  # as in mip.cu
-FEW_TILES = 1024
+DEEPEST = 6  # the coarsest level that a tile can make by itself,
+DEEPEST_ODD = 4  # or where extents are odd, so that it must see past its edge
 MARK_WORDS = 2048  # as in mip.cu
-RESIDENT_THREADS = 132 * 1024  # what a large GPU holds of these kernels at once
+UPDATE_BLOCKS = 132 * 4  # what a large GPU holds at once
 _MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i7i4x")
 _BACKWARD = struct.Struct("=3Q5i4x")
 
@@ -46,45 +44,35 @@ def _build(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[st
 
 
 def _make_levels(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None) -> None:
-    """Launch after launch, each from the last level that the one before it made, until all are there."""
+    """One launch for all that a tile can make by itself, another from there for the few texels that are left."""
     table = None
     if any(mode != "mean" for mode in modes):
         table = channel_table([REDUCTIONS.index(mode) for mode in modes], torch.uint8, levels[0].device)
     base = 0
     while base < len(levels) - 1:
-        kernel, count = _plan(levels[base:])
-        _launch(kernel, levels, base, count, table, boxes)
-        base += count
+        last = base + _tile_levels(levels[base:])
+        _launch(levels, base, last, table, boxes)
+        base = last
 
 
-def _plan(levels: Sequence[Tensor]) -> tuple[str, int]:
-    """Which kernel goes on from levels[0], and how many levels it makes."""
-    most = len(levels) - 1
-    if (even := min(_even_halvings(levels), most)) >= 2:
-        return "mip_even", min(even, DEEPEST)
-    texels = [level.shape[2] * level.shape[3] for level in levels[1:3]]
-    if texels[0] <= REST_TEXELS and texels[-1] <= REST_TEXELS // (4 if most > 1 else 1):
-        return "mip_rest", most
-    return "mip_few" if _tiles(levels[0]) <= FEW_TILES else "mip_any", min(most, DEEPEST_ODD)
+def _tile_levels(levels: Sequence[Tensor]) -> int:
+    """How many levels one launch makes: as many as halve evenly; else as many as a tile can see far enough for."""
+    most = min(len(levels) - 1, DEEPEST)
+    height, width = levels[0].shape[2:]
+    if (even := _even_halvings(levels)) >= 2:
+        return min(most, even)
+    return most if max(height, width) <= TILE else min(most, DEEPEST_ODD)
 
 
-def _tiles(level: Tensor) -> int:
-    """How many tiles a level has, all planes together."""
-    batch, channels, height, width = level.shape
-    return -(-height // TILE) * -(-width // TILE) * batch * channels
-
-
-def _launch(
-    kernel: str, pyramid: Sequence[Tensor], base: int, count: int, table: Tensor | None, boxes: Tensor | None
-) -> None:
-    """Make `count` levels from level `base`."""
-    finest, levels = pyramid[0], pyramid[base : base + count + 1]
+def _launch(pyramid: Sequence[Tensor], base: int, last: int, table: Tensor | None, boxes: Tensor | None) -> None:
+    """Make levels base + 1 … last from level `base`."""
+    finest, levels = pyramid[0], pyramid[base : last + 1]
     batch, channels, height, width = levels[0].shape
     heights, widths = [level.shape[2] for level in levels], [level.shape[3] for level in levels]
-    tiles = _tiles(levels[0])
-    # Too small for a search to be worth it, or more tiles than the kernel can mark: all are made again.
-    if kernel == "mip_rest" or -(-width // (32 * TILE)) * -(-height // TILE) > MARK_WORDS:
-        boxes = None
+    count = len(levels) - 1
+    tiles = -(-height // TILE) * -(-width // TILE) * batch * channels
+    if tiles <= UPDATE_BLOCKS // 4 or -(-width // (32 * TILE)) * -(-height // TILE) > MARK_WORDS:
+        boxes = None  # fewer tiles than are worth a search, or more than the kernel can mark: all are made again
     parameters = _MIP.pack(
         *padded([level.data_ptr() for level in levels]),
         finest.data_ptr(),
@@ -101,12 +89,9 @@ def _launch(
         batch * channels,
         0 if boxes is None else boxes.shape[1],
     )
-    threads = {"mip_few": 512, "mip_rest": REST_TEXELS}.get(kernel, THREADS)
-    blocks = batch * channels if kernel == "mip_rest" else tiles
-    if boxes is not None:
-        blocks = min(blocks, RESIDENT_THREADS // threads)
-    scalar = scalar_bits(finest.dtype)
-    launch("mip.cu", kernel, finest.device, blocks, parameters, threads=threads, SCALAR=scalar)
+    kernel = "mip_even" if _even_halvings(levels) >= count >= 2 else "mip_any"
+    blocks = tiles if boxes is None else min(tiles, UPDATE_BLOCKS)
+    launch("mip.cu", kernel, finest.device, blocks, parameters, SCALAR=scalar_bits(finest.dtype))
 
 
 def _even_halvings(levels: Sequence[Tensor]) -> int:
