@@ -21,6 +21,10 @@ TOLERANCE = {
 }
 
 
+# Many small operations: threads that wait for one another cost more than they bring, most of all on a busy machine.
+torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def seeded(request: pytest.FixtureRequest) -> None:
     # Fresh input for every run of the GPU tests, the same one for CI, so that CI is reproducible.

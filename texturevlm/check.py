@@ -5,7 +5,7 @@ Patterns are words: a letter is a size that must agree wherever it appears, a nu
     ValueError: lookup: lod must be (B, N), got (3, 5) (B=2 from points)
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import torch
@@ -81,6 +81,15 @@ def check_count(function: str, name: str, value: int, low: int, high: int | None
         wanted = f"at least {low}" if high is None else f"between {low} and {high}"
         raise ValueError(f"{function}: {name} must be {wanted}, got {value}")
     return value
+
+
+def check_size(function: str, size: Sequence[int]) -> tuple[int, int]:
+    """(height, width), both whole numbers from 1."""
+    try:
+        height, width = size
+    except (TypeError, ValueError):
+        raise ValueError(f"{function}: size must be (height, width), got {size!r}") from None
+    return check_count(function, "height", height, 1), check_count(function, "width", width, 1)
 
 
 def check_choice(function: str, name: str, value: str, known: Iterable[str]) -> str:

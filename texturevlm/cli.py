@@ -4,10 +4,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn, TypeAlias
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what was wrong in one line instead of printing how it is used."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="texturevlm", description="Level of detail for vision-language models.")
+    parser = _Parser(prog="texturevlm", description="Level of detail for vision-language models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_doctor(commands)
     _add_look(commands)
@@ -22,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_doctor(commands: Commands) -> None:
     parser = commands.add_parser("doctor", help="versions, GPU, and which backend runs each operation and why")
     parser.set_defaults(run=_doctor)
 
@@ -34,7 +45,7 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_look(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_look(commands: Commands) -> None:
     parser = commands.add_parser("look", help="draw what a model would see of an image")
     parser.add_argument("image", type=Path, metavar="IMAGE")
     parser.add_argument("--fixation", type=_point, metavar="X,Y", help="where to look, in pixels (default: the centre)")
@@ -72,7 +83,7 @@ def _point(text: str) -> tuple[float, float]:
     return x, y
 
 
-def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_bench(commands: Commands) -> None:
     parser = commands.add_parser("bench", help="speed, beside baselines measured in the same run")
     parser.add_argument("what", choices=["engine"])
     parser.add_argument("--device", choices=["cpu", "cuda"], help="(default: cuda if there is one)")

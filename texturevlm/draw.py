@@ -13,7 +13,7 @@ from texturevlm.types import Allocation, Texture
 # From fine (bright) to coarse (dark); told apart by lightness alone, so also by the colour-blind and in print.
 RAMP = ((253, 231, 37), (122, 209, 81), (34, 168, 132), (42, 120, 142), (65, 68, 135), (68, 1, 84))
 MARGIN = 16
-PANEL = 620  # width of one panel
+PANEL, TALLEST = 620, 1400  # width of one panel, and its height at most
 INK, PAPER, FAINT = (25, 28, 35), (255, 255, 255), (120, 125, 135)
 
 
@@ -105,14 +105,17 @@ def _enlarge(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
     return part.resize((PANEL, max(1, round(part.height * PANEL / part.width))), Image.Resampling.BICUBIC)
 
 
+def _fit(image: Image.Image) -> Image.Image:
+    """As wide as a panel, or as tall as one may be."""
+    scale = min(PANEL / image.width, TALLEST / image.height)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    return image.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST)
+
+
 def _arrange(columns: Sequence[tuple[str, Image.Image, Image.Image]], key: Image.Image) -> Image.Image:
     title = ImageFont.load_default(20)
     small = ImageFont.load_default(15)
-    scaled = []
-    for name, image, close_up in columns:
-        height = max(1, round(image.height * PANEL / image.width))
-        kind = Image.Resampling.LANCZOS if image.width > PANEL else Image.Resampling.NEAREST
-        scaled.append((name, image.resize((PANEL, height), kind), close_up))
+    scaled = [(name, _fit(image), _fit(close_up)) for name, image, close_up in columns]
     head, tall, near = 40, scaled[0][1].height, max(close_up.height for _, _, close_up in scaled)
     size = (MARGIN + len(scaled) * (PANEL + MARGIN), head + tall + 34 + near + 20 + key.height)
     picture = Image.new("RGB", size, PAPER)
@@ -121,10 +124,10 @@ def _arrange(columns: Sequence[tuple[str, Image.Image, Image.Image]], key: Image
         x = MARGIN + index * (PANEL + MARGIN)
         draw.text((x, 10), name, fill=INK, font=title)
         picture.paste(image, (x, head))
-        draw.rectangle([x - 1, head - 1, x + PANEL, head + tall], outline=FAINT)
+        draw.rectangle([x - 1, head - 1, x + image.width, head + image.height], outline=FAINT)
         last = index == len(scaled) - 1
         draw.text((x, head + tall + 10), "close-up" + (" of the original" if last else ""), fill=FAINT, font=small)
         picture.paste(close_up, (x, head + tall + 34))
-        draw.rectangle([x - 1, head + tall + 33, x + PANEL, head + tall + 34 + near], outline=FAINT)
+        draw.rectangle([x - 1, head + tall + 33, x + close_up.width, head + tall + 34 + close_up.height], outline=FAINT)
     picture.paste(key, (MARGIN + (len(scaled) - 1) * (PANEL + MARGIN), head + tall + 34 + near + 14))
     return picture

@@ -33,9 +33,9 @@ def to_tensor(source: Any) -> Tensor:
         if source.dtype.kind not in "uifb":
             raise TypeError(f"Texture.open: an array must hold numbers, got {source.dtype}")
         array = source if source.ndim == 3 else source[..., None]
-        if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-            array = array.astype(np.float64)
-        return _from_tensor(torch.from_numpy(np.ascontiguousarray(array)).permute(2, 0, 1))
+        too_wide = array.dtype.kind == "f" and array.dtype.itemsize > 8
+        native = np.dtype(np.float64) if too_wide else array.dtype.newbyteorder("=")
+        return _from_tensor(torch.from_numpy(np.require(array, native, ("C", "W"))).permute(2, 0, 1))
     if isinstance(source, Tensor):
         return _from_tensor(source)
     raise TypeError(
@@ -46,9 +46,6 @@ def to_tensor(source: Any) -> Tensor:
 def _read(path: Path) -> Image.Image:
     try:
         image = Image.open(path)
-        _check_size(image.size, str(path))
-        image.load()
-        return image
     except FileNotFoundError:
         raise FileNotFoundError(f"Texture.open: no such file: {path}") from None
     except IsADirectoryError:
@@ -57,8 +54,18 @@ def _read(path: Path) -> Image.Image:
         raise ValueError(f"Texture.open: {path} has too many pixels (at most {MAX_PIXELS}): {error}") from None
     except UnidentifiedImageError:
         raise ValueError(f"Texture.open: {path} is not an image that Pillow can read") from None
-    except (OSError, SyntaxError, EOFError) as error:  # what Pillow raises for truncated and damaged files
+    except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ValueError(f"Texture.open: {path} cannot be read: {error}") from error
+    _check_size(image.size, str(path))
+    _load(image, str(path))
+    return image
+
+
+def _load(image: Image.Image, name: str) -> None:
+    try:
+        image.load()
+    except Exception as error:  # Pillow's decoders raise anything for damaged files
+        raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
 
 
 def _check_size(size: tuple[int, int], name: str) -> None:
@@ -73,6 +80,7 @@ def _from_pil(image: Image.Image) -> Tensor:
     if image.width == 0 or image.height == 0:
         raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
     _check_size(image.size, "image")
+    _load(image, "image")
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise ValueError("Texture.open: a float image has no agreed range; scale it to 0 … 1 and pass an array")
@@ -101,5 +109,7 @@ def _from_tensor(tensor: Tensor) -> Tensor:
         return tensor.float()
     if not tensor.is_floating_point():
         return tensor.float() / torch.iinfo(tensor.dtype).max
+    if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise TypeError(f"Texture.open: a tensor must be float16, bfloat16, float32 or float64, got {tensor.dtype}")
     check_finite("Texture.open", image=tensor)
     return tensor

@@ -29,8 +29,7 @@ def rebuild(texture: Texture, allocation: Allocation) -> Tensor:
     image = texture.levels[0].detach()
     canvas = image.mean(1).flatten(1).median(1).values[:, None, None, None].expand_as(image).clone()
     boxes = allocation.boxes.detach().double().cpu()
-    first = (boxes[..., :2] - 0.5).ceil().long().clamp(min=0)
-    last = (boxes[..., 2:] - 0.5).ceil().long()
+    first, last = allocation.pixel_span()
     area, upright = allocation.area.detach().cpu(), allocation.upright.cpu()
     for index in range(texture.batch):
         slots = allocation.valid[index].nonzero()[:, 0].tolist()
@@ -56,6 +55,10 @@ def resized(texture: Texture, *, budget: int = 273, patch: int = 16) -> Tensor:
     """
     height, width = texture.size
     check_count("resized", "budget", budget, 1)
+    check_count("resized", "patch", patch, 1)
+    if texture.levels[0].shape[2:] != texture.size:
+        found = tuple(texture.levels[0].shape[2:])
+        raise ValueError(f"resized: texture must hold the full image of {texture.size}, got levels[0] {found}")
     scale = math.sqrt(budget * patch**2 / (height * width))
     image = texture.levels[0].detach()
     if scale >= 1:

@@ -1,7 +1,7 @@
 """Texture + Allocation → Patches."""
 
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ def _in_texels(texture: Texture, allocation: Allocation) -> tuple[Tensor, Tensor
     return centre, ddx, ddy
 
 
+@overload
 def sample_foveated(
     texture: Texture,
     *,
@@ -68,20 +69,45 @@ def sample_foveated(
     M0: float = 1.0,
     e0: float = 0.5,
     backend: str = "auto",
-) -> Patches:
+) -> Patches: ...
+@overload
+def sample_foveated(
+    texture: Sequence[Texture],
+    *,
+    fixation: Sequence[tuple[float, float] | Tensor],
+    budget: int = 273,
+    patch: int = 16,
+    M0: float = 1.0,
+    e0: float = 0.5,
+    backend: str = "auto",
+) -> list[Patches]: ...
+def sample_foveated(
+    texture: Texture | Sequence[Texture],
+    *,
+    fixation: Any,
+    budget: int = 273,
+    patch: int = 16,
+    M0: float = 1.0,
+    e0: float = 0.5,
+    backend: str = "auto",
+) -> Patches | list[Patches]:
     """See the whole image in `budget` patches, finest at the fixation (see `foveate` for the rule).
 
-    fixation: (x, y) in level-0 pixels, for all images of a batch, or a tensor (B, 2)
-    returns   Patches with pixels (B, budget, C, patch, patch)
+    texture:  one image, a batch of one size, or a list of textures of any sizes
+    fixation: (x, y) in level-0 pixels, for all images of a batch, or a tensor (B, 2); for a list, one such a texture
+    returns   Patches with pixels (B, budget, C, patch, patch); for a list, a list of them
     """
-    if not isinstance(fixation, Tensor):
-        foveate_one = foveate(
-            texture.size, fixation=fixation, budget=budget, patch=patch, M0=M0, e0=e0, device=texture.device
-        )
-        return sample(texture.mipmapped(), _repeated(foveate_one, texture.batch), backend=backend)
-    allocation = foveate(
-        texture.size, fixation=fixation, budget=budget, patch=patch, M0=M0, e0=e0, device=texture.device
-    )
+    options: Any = {"budget": budget, "patch": patch, "M0": M0, "e0": e0}
+    if isinstance(texture, (list, tuple)):
+        if len(fixation) != len(texture):
+            raise ValueError(f"sample_foveated: fixation must be one a texture ({len(texture)}), got {len(fixation)}")
+        return [
+            sample_foveated(one, fixation=point, backend=backend, **options) for one, point in zip(texture, fixation)
+        ]
+    assert isinstance(texture, Texture)
+    allocation = foveate(texture.size, fixation=fixation, device=texture.device, **options)
+    if allocation.batch == 1:
+        allocation = _repeated(allocation, texture.batch)
     return sample(texture.mipmapped(), allocation, backend=backend)
 
 

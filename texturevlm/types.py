@@ -7,6 +7,7 @@ so that nothing on the GPU path waits.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,14 @@ import torch
 from torch import Tensor
 
 from texturevlm import image as images
-from texturevlm.check import check_count, check_floating, check_shapes
+from texturevlm.check import check_count, check_floating, check_shapes, check_size
 from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents, mipmap
 
 if TYPE_CHECKING:
     from texturevlm.ops.cuda.texture import DeviceTexture
 
 COLOURS = ("red", "green", "blue")
+EDGE = 1e-3  # in pixels: how far rounding may move the edge of a footprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +55,10 @@ class Texture:
             raise ValueError(f"Texture: names must be {channels} different names, one a channel, got {names}")
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "reduce", channel_reductions("Texture", self.reduce or "mean", channels))
-        size = self.size if tuple(self.size) != (0, 0) else (height, width)
+        size = check_size("Texture", (height, width) if self.size == (0, 0) else self.size)
         if (height, width) not in level_extents(*size):
             raise ValueError(f"Texture: levels[0] must be a level of an image of {size}, got {(height, width)}")
-        object.__setattr__(self, "size", tuple(size))
+        object.__setattr__(self, "size", size)
 
     @classmethod
     def open(cls, source: Any, *, device: torch.device | str | None = None) -> Texture:
@@ -149,11 +151,8 @@ class Allocation:
             raise TypeError(f"Allocation: valid must be torch.bool, got {self.valid.dtype}")
         if self.source.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"Allocation: source must hold whole numbers, got {self.source.dtype}")
-        height, width = self.size
-        check_count("Allocation", "height", height, 1)
-        check_count("Allocation", "width", width, 1)
         check_count("Allocation", "patch", self.patch, 1)
-        object.__setattr__(self, "size", (int(height), int(width)))
+        object.__setattr__(self, "size", check_size("Allocation", self.size))
 
     @classmethod
     def of_boxes(cls, boxes: Tensor, size: tuple[int, int], patch: int, score: Tensor | None = None) -> Allocation:
@@ -209,15 +208,22 @@ class Allocation:
         """(B,): the share of the image's pixel centres that lie in some used footprint (reads values)."""
         height, width = self.size
         covered = torch.zeros(self.batch, height, width, dtype=torch.bool)
-        boxes = self.boxes.detach().cpu()
-        first = (boxes[..., :2] - 0.5).ceil().long().clamp(min=0)
-        last = (boxes[..., 2:] - 0.5).ceil().long().clamp(min=0)
+        first, last = self.pixel_span()
         upright = self.upright.cpu()
         for image, slot in self.valid.nonzero().tolist():
             (x0, y0), (x1, y1) = first[image, slot].tolist(), last[image, slot].tolist()
             part = covered[image, y0:y1, x0:x1]
             part |= True if upright[image, slot] else self._inside(image, slot, x0, y0, part.shape)
-        return covered.flatten(1).float().mean(1).to(self.centre.device)
+        return (covered.flatten(1).sum(1).double() / (height * width)).float().to(self.centre.device)
+
+    def pixel_span(self) -> tuple[Tensor, Tensor]:
+        """(B, K, 2) twice: the first pixel (x, y) whose centre lies in a footprint's box, and the one after the last.
+
+        Cells that touch share an edge only up to float32 rounding, so a centre on it counts for both.
+        """
+        boxes = self.boxes.detach().double().cpu()
+        low, high = boxes[..., :2] - 0.5 - EDGE, boxes[..., 2:] - 0.5 + EDGE
+        return low.ceil().long().clamp(min=0), high.ceil().long().clamp(min=0)
 
     def _inside(self, image: int, slot: int, x0: int, y0: int, shape: torch.Size) -> Tensor:
         """Which pixels of a box lie in a turned footprint."""
@@ -228,6 +234,9 @@ class Allocation:
     def local(self, image: int, slot: int, x0: int, y0: int, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Pixel centres of a box in one footprint's own axes, in samples from its centre: (u, v), each of `shape`."""
         axes = torch.stack([self.ddx[image, slot], self.ddy[image, slot]], -1).double().cpu()
+        if torch.linalg.det(axes) == 0:  # no area: nothing lies in it
+            nowhere = torch.full(tuple(shape), math.inf, dtype=torch.float64)
+            return nowhere, nowhere
         y, x = torch.meshgrid(
             torch.arange(y0, y0 + shape[0]) + 0.5, torch.arange(x0, x0 + shape[1]) + 0.5, indexing="ij"
         )
@@ -241,7 +250,7 @@ class Allocation:
         return replace(self, **{name: getattr(self, name).to(device) for name in fields})
 
     def to_json(self) -> str:
-        """One image: an object; a batch: a list of them. Used tokens only, every number exactly."""
+        """One image: an object; a batch: a list of them. Used tokens only; float32 numbers come back exactly."""
         encoded = [self._image_to_json(image) for image in range(self.batch)]
         return json.dumps(encoded[0] if self.batch == 1 else encoded, allow_nan=False)
 
@@ -260,7 +269,7 @@ class Allocation:
             parsed = json.loads(text) if isinstance(text, (str, bytes)) else text
         except json.JSONDecodeError as error:
             raise ValueError(f"Allocation.from_json: text must be JSON: {error}") from None
-        encoded = [parsed] if isinstance(parsed, dict) else list(parsed)
+        encoded = parsed if isinstance(parsed, list) else [parsed]
         if not encoded:
             raise ValueError("Allocation.from_json: text must hold at least one image, got an empty list")
         shared = [_shared_fields(one) for one in encoded]
@@ -286,19 +295,26 @@ class Allocation:
 
 
 def _shared_fields(one: Any) -> tuple[tuple[int, int], int, int]:
+    """Size, patch and budget of one image."""
+    wanted = "Allocation.from_json: each image must have size [h, w], patch, budget and a list of tokens"
+    if not isinstance(one, dict):
+        raise ValueError(f"{wanted}, got {one!r:.60}")
+    if missing := [name for name in ("size", "patch", "budget", "tokens") if name not in one]:
+        raise ValueError(f"{wanted}, got no {missing[0]}")
+    if not isinstance(one["size"], list) or not isinstance(one["tokens"], list):
+        raise ValueError(f"{wanted}, got {one['size']!r:.60} and {one['tokens']!r:.60}")
     try:
-        height, width = one["size"]
-        one["tokens"][:0]  # a list
-        return (int(height), int(width)), int(one["patch"]), int(one["budget"])
-    except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(
-            "Allocation.from_json: each image must have size [h, w], patch, budget and tokens; "
-            f"{type(error).__name__}: {error}"
-        ) from None
+        height, width = check_size(wanted, one["size"])
+        patch = check_count(wanted, "patch", one["patch"], 1)
+        return (height, width), patch, check_count(wanted, "budget", one["budget"], 1, height * width)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _number_or_pair(token: Any, name: str, slot: int, like: Tensor) -> Tensor:
     try:
+        if not like.is_floating_point() and not isinstance(token[name], int):
+            raise TypeError
         value = torch.tensor(token[name], dtype=like.dtype)
     except (TypeError, KeyError, ValueError, RuntimeError):
         value = torch.empty(0)
@@ -317,6 +333,7 @@ class Patches:
     allocation: Allocation
 
     def __post_init__(self) -> None:
+        check_floating("Patches", pixels=self.pixels)
         sizes = check_shapes("Patches", pixels=(self.pixels, "B K C P P"), centre=(self.allocation.centre, "B K 2"))
         if sizes["P"] != self.allocation.patch:
             raise ValueError(

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from texturevlm.check import check_count
+from texturevlm.check import check_count, check_size
 from texturevlm.types import Allocation
 
 RASTER = 512  # the density is integrated on a raster of at most this many cells along the longer side
@@ -35,15 +35,18 @@ def foveate(
     fixation: (x, y) in level-0 pixels, or a tensor (B, 2), one an image
     M0, e0:   cortical magnification M(e) = M0 / (e + e0), e in units of the longer image side. Only ratios of M matter,
               since one overall scale is solved for; a smaller e0 is a sharper fovea
-    returns   an Allocation whose footprints cover the image exactly, finest at the fixation, never finer than the
-              image's own pixels unless the whole image has fewer than the tokens could carry
+    returns   an Allocation whose footprints cover the image exactly, finest at the fixation and never finer than the
+              image's own pixels. Where the whole image has fewer pixels than the tokens could carry, it is tiled
+              evenly; where it is narrower than a patch, that axis is finer than its pixels
     """
-    height, width = size
+    height, width = check_size("foveate", size)
     check_count("foveate", "budget", budget, 1, height * width)
     check_count("foveate", "patch", patch, 1)
     for name, value in (("M0", M0), ("e0", e0)):
-        if not value > 0 or value == float("inf"):
+        if not 0 < value < float("inf"):
             raise ValueError(f"foveate: {name} must be a positive number, got {value}")
+        if not 1e-30 <= value <= 1e30:  # beyond that, squares of it are no longer numbers
+            raise ValueError(f"foveate: {name} must be between 1e-30 and 1e30, got {value}")
     points = _fixations(fixation, height, width, device)
     small = budget * patch * patch >= height * width
     cap = budget / (height * width) if small else 1 / patch**2
@@ -59,20 +62,27 @@ def foveate(
 def _fixations(
     fixation: tuple[float, float] | Tensor, height: int, width: int, device: torch.device | str | None
 ) -> Tensor:
-    """(B, 2), double. Values from Python are checked; a tensor's are not, so that nothing waits for a GPU."""
+    """(B, 2), double. Values are checked unless they are on a GPU, so that nothing waits for it."""
     if isinstance(fixation, Tensor):
         points = fixation.to(device=device, dtype=torch.float64)
         points = points[None] if points.dim() == 1 else points
         if points.dim() != 2 or points.shape[1] != 2:
             raise ValueError(f"foveate: fixation must be (x, y) or (B, 2), got {tuple(fixation.shape)}")
+        if points.device.type == "cpu":
+            for x, y in points.tolist():
+                _check_inside(x, y, height, width)
         return points
     try:
         x, y = (float(value) for value in fixation)
     except (TypeError, ValueError):
         raise ValueError(f"foveate: fixation must be (x, y), got {fixation!r}") from None
+    _check_inside(x, y, height, width)
+    return torch.tensor([[x, y]], dtype=torch.float64, device=device)
+
+
+def _check_inside(x: float, y: float, height: int, width: int) -> None:
     if not (0 <= x <= width and 0 <= y <= height):
         raise ValueError(f"foveate: fixation must lie in the image, 0 … {width} × 0 … {height}, got ({x:g}, {y:g})")
-    return torch.tensor([[x, y]], dtype=torch.float64, device=device)
 
 
 def _density(points: Tensor, height: int, width: int, cap: float, budget: int, M0: float, e0: float) -> Tensor:

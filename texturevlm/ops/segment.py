@@ -20,14 +20,18 @@ MAX_CHANNELS = 16  # for the kernel
 
 
 def seed_grid(height: int, width: int, count: int) -> tuple[int, int]:
-    """(rows, columns) of the seeds: nearly square cells, and the number of them nearest to `count`."""
+    """(rows, columns) of the seeds: as many as come nearest to `count` in nearly square cells of a pixel or more."""
     side = math.sqrt(height * width / count)
-    candidates = [
-        (min(max(1, rows), height), min(max(1, columns), width))
-        for rows in (math.floor(height / side), math.ceil(height / side))
-        for columns in (math.floor(width / side), math.ceil(width / side))
-    ]
-    return min(candidates, key=lambda grid: (abs(grid[0] * grid[1] - count), *grid))
+    grids = [(rows, columns) for rows in _near(height / side, height) for columns in _near(count / rows, width)]
+    grids += [(rows, columns) for columns in _near(width / side, width) for rows in _near(count / columns, height)]
+    return min(
+        grids, key=lambda grid: (abs(grid[0] * grid[1] - count), abs(math.log(height * grid[1] / width / grid[0])))
+    )
+
+
+def _near(number: float, most: int) -> set[int]:
+    """The whole numbers on either side, but from 1 to `most`."""
+    return {min(max(1, whole), most) for whole in (math.floor(number), math.ceil(number))}
 
 
 def superpixels(
