@@ -19,6 +19,7 @@ LAYERS = [
     {"sample"},
     {"rebuild"},
     {"draw"},
+    {"sheet"},
     {"vlm"},
     {"pipeline"},
     {"video", "train", "evaluate", "corpus"},

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+from texturevlm.channels.command import add_fit_pca
+
 
 class _Parser(argparse.ArgumentParser):
     """Says what was wrong in one line instead of printing how it is used."""
@@ -22,11 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_doctor(commands)
     _add_look(commands)
+    _add_channels(commands)
+    add_fit_pca(commands)
     _add_bench(commands)
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"texturevlm {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -72,6 +76,29 @@ def _look(options: argparse.Namespace) -> int:
         f"{options.out}: {width}×{height} seen with {options.budget} tokens of {options.patch}×{options.patch}, "
         f"from {finest:.2f} px a sample at {fixation[0]:g},{fixation[1]:g} to {coarsest:.2f}"
     )
+    return 0
+
+
+def _add_channels(commands: Commands) -> None:
+    parser = commands.add_parser("channels", help="draw a contact sheet of an image's layers")
+    parser.add_argument("image", type=Path, metavar="IMAGE")
+    parser.add_argument("--channels", default="fast", metavar="NAMES", help="mvp, fast, all, or names (default: fast)")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="(default: cpu)")
+    parser.add_argument("--out", type=Path, default=Path("channels.png"), metavar="PNG", help="(default: channels.png)")
+    parser.set_defaults(run=_channels)
+
+
+def _channels(options: argparse.Namespace) -> int:
+    import texturevlm as tv
+    from texturevlm.channels import PRESETS
+    from texturevlm.sheet import contact_sheet
+
+    if options.out.suffix.lower() != ".png":
+        raise ValueError(f"--out must end in .png, got {options.out}")
+    wanted = options.channels if options.channels in PRESETS else options.channels.split(",")
+    sheet, milliseconds = contact_sheet(tv.Texture.open(options.image, device=options.device), wanted)
+    sheet.save(options.out)
+    print(f"{options.out}: {len(milliseconds)} layers, {sum(milliseconds.values()):.0f} ms one by one")
     return 0
 
 

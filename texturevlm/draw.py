@@ -59,7 +59,7 @@ def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
             tuple((centre[slot] + half * (u * ddx[slot] + v * ddy[slot])).tolist())
             for u, v in ((-1, -1), (1, -1), (1, 1), (-1, 1))
         ]
-        draw.line([*corners, corners[0]], fill=_colour((level[slot] - low) / (high - low)), width=line)
+        draw.line([*corners, corners[0]], fill=ramp_colour((level[slot] - low) / (high - low)), width=line)
     return picture
 
 
@@ -69,7 +69,7 @@ def legend(allocation: Allocation) -> Image.Image:
     picture = Image.new("RGB", (PANEL, 54), PAPER)
     draw = ImageDraw.Draw(picture)
     for x in range(PANEL):
-        draw.line([(x, 0), (x, 16)], fill=_colour(x / (PANEL - 1)))
+        draw.line([(x, 0), (x, 16)], fill=ramp_colour(x / (PANEL - 1)))
     font = ImageFont.load_default(15)
     for text, x, anchor in (
         (f"level {low:.1f}: {2**low:.1f} px a sample", 0, "la"),
@@ -85,7 +85,7 @@ def _level_range(allocation: Allocation) -> tuple[float, float]:
     return low, max(high, low + 1e-6)
 
 
-def _colour(position: float) -> tuple[int, ...]:
+def ramp_colour(position: float) -> tuple[int, ...]:
     """A place on the ramp, 0 to 1."""
     scaled = min(max(position, 0.0), 1.0) * (len(RAMP) - 1)
     first = min(int(scaled), len(RAMP) - 2)

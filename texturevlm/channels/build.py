@@ -1,0 +1,223 @@
+"""image → a Texture of named layers, built once, before anyone asks a question."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from texturevlm.channels.embedding import DenseEncoder, Projection, embed
+from texturevlm.channels.registry import CHANNELS, EDGE_DISTANCE_LIMIT, EMBEDDING, resolve
+from texturevlm.channels.saliency import saliency
+from texturevlm.channels.segments import Segmenter, sam_regions
+from texturevlm.channels.structure import centre_surround, high_pass, low_pass
+from texturevlm.channels.text import text_map, text_map_ocr
+from texturevlm.check import check_choice, check_count
+from texturevlm.ops.distance import distance_field
+from texturevlm.ops.mip import mipmap
+from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
+from texturevlm.types import COLOURS, Texture
+
+MOST_TEXELS = 1 << 22  # of the base level unless told otherwise: 40 float layers of it are 670 MB, 890 with mips
+REGIONS = 50
+EDGE_THRESHOLD = 0.5
+
+
+def build(
+    texture: Texture,
+    channels: str | Sequence[str] = "fast",
+    *,
+    previous: Texture | None = None,
+    relevance: Tensor | None = None,
+    fixations: Tensor | None = None,
+    attention: Tensor | None = None,
+    gaze: Tensor | None = None,
+    encoder: DenseEncoder | None = None,
+    projection: Projection | None = None,
+    segmenter: Segmenter | None = None,
+    text: str = "strokes",
+    base: int | None = None,
+) -> Texture:
+    """Build the named layers of an image, with mips.
+
+    texture:    red, green and blue, or grey; one image or a batch
+    channels:   a preset (mvp, fast, all) or a list of names (`texturevlm.channels.CHANNELS`)
+    previous:   the last frame's texture from `build`: for motion, previous_saliency and previous_attention
+    relevance, fixations, attention, gaze: (B, h, w) maps of any extent, 0 to 1
+    encoder, projection: a DenseEncoder and what `texturevlm fit-pca` saved, for the embedding layers
+    segmenter:  a SAM model to make regions with, instead of superpixels
+    text:       strokes (no model) or ocr (RapidOCR's detector, extra `ocr`)
+    base:       the image level that the layers start at; by default the finest with at most 4 million texels
+    returns     a Texture of exactly those layers, in order. A layer whose input was not given is zero: nothing is known
+                yet. An embedding asked for by name without a model is an error
+    """
+    names = resolve(channels)
+    check_choice("build", "text", text, ("strokes", "ocr"))
+    missing = [name for name in names if name in EMBEDDING] if encoder is None or projection is None else []
+    if missing and channels != "all":
+        raise ValueError(
+            f"build: channels asks for {missing[0]}, which needs encoder=DenseEncoder.load(model) and "
+            "projection=Projection.load(file); `texturevlm fit-pca` makes the file"
+        )
+    if missing:
+        warnings.warn("build: the embedding layers are zero, since no encoder and projection were given", stacklevel=2)
+    colour = _colour(texture, base)
+    given = {"relevance": relevance, "fixations": fixations, "attention": attention, "gaze": gaze}
+    source = _Source(colour, _checked_previous(previous, colour), given, encoder, projection, segmenter, text)
+    layers = torch.stack([source.layer(name) for name in names], 1)
+    reduce = tuple(CHANNELS[name].reduce for name in names)
+    return Texture(tuple(mipmap(layers, reduce=reduce)), names, texture.size, reduce)
+
+
+def _colour(texture: Texture, base: int | None) -> Texture:
+    """Red, green and blue from the base level on, with mips."""
+    if not set(COLOURS) <= set(texture.names) and texture.names != ("grey",):
+        raise ValueError(f"build: texture must hold red, green and blue, or grey, got {', '.join(texture.names)}")
+    names = COLOURS if texture.names != ("grey",) else ("grey",) * 3
+    picked = [texture.names.index(name) for name in names]
+    full = Texture((texture.levels[0][:, picked].float(),), COLOURS, texture.size).mipmapped()
+    if base is None:
+        base = next(i for i, level in enumerate(full.levels) if level.shape[2] * level.shape[3] <= MOST_TEXELS)
+    check_count("build", "base", base, 0, len(full.levels) - 1)
+    return Texture(full.levels[base:], COLOURS, texture.size)
+
+
+def _checked_previous(previous: Texture | None, colour: Texture) -> Texture | None:
+    if previous is not None and previous.levels[0].shape[2:] != colour.levels[0].shape[2:]:
+        raise ValueError(
+            f"build: previous must start at {tuple(colour.levels[0].shape[2:])} like this image, "
+            f"got {tuple(previous.levels[0].shape[2:])}"
+        )
+    return previous
+
+
+class _Source:
+    """What the layers of one build are made of; whatever several need is made once."""
+
+    def __init__(
+        self,
+        colour: Texture,
+        previous: Texture | None,
+        given: dict[str, Tensor | None],
+        encoder: DenseEncoder | None,
+        projection: Projection | None,
+        segmenter: Segmenter | None,
+        text: str,
+    ) -> None:
+        self.image, self.levels = colour.levels[0], colour.levels
+        self.batch, _, self.height, self.width = self.image.shape
+        self.previous, self.given = previous, given
+        self.encoder, self.projection = encoder, projection
+        self.segmenter, self.text = segmenter, text
+
+    def layer(self, name: str) -> Tensor:
+        """(B, H, W), within the channel's range."""
+        if name in EMBEDDING:
+            return self._embedding[:, EMBEDDING.index(name)]
+        return _LAYERS[name](self)
+
+    def colour(self, index: int) -> Tensor:
+        return self.image[:, index]
+
+    @property
+    def nothing(self) -> Tensor:
+        return self.image.new_zeros(self.batch, self.height, self.width)
+
+    def map(self, name: str) -> Tensor:
+        """A map that the caller gave, at this extent."""
+        given = self.given[name]
+        if given is None:
+            return self.nothing
+        if given.dim() != 3 or given.shape[0] != self.batch:
+            raise ValueError(f"build: {name} must be ({self.batch}, h, w), got {tuple(given.shape)}")
+        resized = F.interpolate(given.to(self.image)[:, None], (self.height, self.width), mode="bilinear")
+        return resized[:, 0].clamp(0, 1)
+
+    def before(self, name: str) -> Tensor:
+        """A layer of the previous texture; zero if there is none."""
+        if self.previous is None or name not in self.previous.names:
+            return self.nothing
+        return self.previous.channel(name).to(self.image)
+
+    @cached_property
+    def polarity(self) -> Tensor:
+        """Dark on light above 0, light on dark below."""
+        return centre_surround(self.image, self.levels)
+
+    def motion(self) -> Tensor:
+        if self.previous is None:
+            return self.nothing
+        before = torch.stack([self.before(name) for name in COLOURS], 1)
+        return (self.image - before).abs().amax(1).clamp(max=1)
+
+    def eccentricity(self) -> Tensor:
+        x, y = self.position(-1) * 2 - 1, self.position(-2) * 2 - 1
+        return torch.hypot(x * self.width, y * self.height) / math.hypot(self.width, self.height)
+
+    def position(self, axis: int) -> Tensor:
+        extent = self.width if axis == -1 else self.height
+        at = (torch.arange(extent, device=self.image.device, dtype=self.image.dtype) + 0.5) / extent
+        return (at if axis == -1 else at[:, None]).expand(self.batch, self.height, self.width)
+
+    def edge_distance(self) -> Tensor:
+        return distance_field(self.polarity.abs() > EDGE_THRESHOLD).clamp(max=EDGE_DISTANCE_LIMIT) / EDGE_DISTANCE_LIMIT
+
+    @cached_property
+    def regions(self) -> Tensor:
+        """(B, H, W) int32."""
+        if self.segmenter is not None:
+            return sam_regions(self.image, self.segmenter)
+        return superpixels(self.image, count=REGIONS)
+
+    @cached_property
+    def _region_facts(self) -> tuple[Tensor, Tensor]:
+        """Each pixel's region's share (B, H, W), and its distance from the region's centroid in longer sides."""
+        rows, columns = seed_grid(self.height, self.width, REGIONS)
+        count = rows * columns if self.segmenter is None else int(self.regions.max()) + 1
+        share, centroid = region_statistics(self.regions, count)
+        index = self.regions.flatten(1).long()
+        shares = share.gather(1, index).view_as(self.regions)
+        at = centroid.gather(1, index[..., None].expand(-1, -1, 2)).view(*self.regions.shape, 2)
+        x, y = self.position(-1) * self.width - at[..., 0], self.position(-2) * self.height - at[..., 1]
+        return shares, (torch.hypot(x, y) / max(self.height, self.width)).clamp(max=1)
+
+    def text_layer(self) -> Tensor:
+        return text_map_ocr(self.image) if self.text == "ocr" else text_map(self.image, self.levels)
+
+    @cached_property
+    def _embedding(self) -> Tensor:
+        """(B, 16, H, W)."""
+        if self.encoder is None or self.projection is None:
+            return self.image.new_zeros(self.batch, len(EMBEDDING), self.height, self.width)
+        return embed(self.image, self.encoder, self.projection, size=(self.height, self.width)).to(self.image)
+
+
+_LAYERS: dict[str, Callable[[_Source], Tensor]] = {
+    "red": lambda source: source.colour(0),
+    "green": lambda source: source.colour(1),
+    "blue": lambda source: source.colour(2),
+    "edges": lambda source: source.polarity.clamp(min=0),
+    "edges_inverted": lambda source: (-source.polarity).clamp(min=0),
+    "high_pass": lambda source: high_pass(source.image, source.levels),
+    "low_pass": lambda source: low_pass(source.image, source.levels),
+    "motion": _Source.motion,
+    "saliency": lambda source: saliency(source.image, source.levels),
+    "x": lambda source: source.position(-1),
+    "y": lambda source: source.position(-2),
+    "eccentricity": _Source.eccentricity,
+    "cluster_id": lambda source: source.regions.to(source.image.dtype),
+    "cluster_distance": lambda source: source._region_facts[1],
+    "cluster_size": lambda source: source._region_facts[0],
+    "previous_relevance": lambda source: source.map("relevance"),
+    "previous_saliency": lambda source: source.before("saliency"),
+    "fixation_history": lambda source: source.map("fixations"),
+    "edge_distance": _Source.edge_distance,
+    "previous_attention": lambda source: source.before("attention"),
+    "attention": lambda source: source.map("attention"),
+    "gaze": lambda source: source.map("gaze"),
+    "boundaries": lambda source: boundaries(source.regions),
+    "text": _Source.text_layer,
+}

@@ -1,0 +1,357 @@
+"""Dense image-text features, reduced to 16 numbers a spot: the layers embedding_0 … embedding_15.
+
+An image-text model pools an image into one vector that is comparable with text. Its patch tokens are not comparable:
+nothing ever trained them to be. So each patch is pooled alone, by the weights that pool the image:
+
+- CLIP gathers the image in its last block. That block is run on each patch by itself, so that its attention is the
+  value path and nothing else (MaskCLIP, Zhou et al. 2022), then the post-layernorm and the visual projection follow.
+- SigLIP and SigLIP 2 gather the image in an attention head behind the tower. The head is run on each patch by itself:
+  what the model would say of an image if it attended to that one patch.
+
+Images keep their aspect: they are resized to as many whole patches as the model was trained with, and its position
+embeddings are interpolated to that grid. Tiling would keep the positions as trained, but a tile does not see the rest
+of the image, and seams show.
+"""
+
+import hashlib
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.check import check_choice, check_count, check_finite, check_floating, check_shapes
+
+NUMBERS = 16  # what a feature is reduced to
+FORMAT = "texturevlm projection 1"
+ARCHITECTURES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # fixed-resolution SigLIP 2 says "siglip" too
+RESAMPLE = {2: "bilinear"}  # Pillow's numbers; everything else is bicubic
+TOGETHER = 1 << 14  # tokens pooled alone in one call: attention kernels take at most 65,535 sequences
+
+
+@dataclass(frozen=True, eq=False)
+class DenseEncoder:
+    """A CLIP, SigLIP or SigLIP 2 model of transformers, read patch by patch.
+
+    network: the model
+    model:   the hub id or folder it came from
+    digest:  of its weights as stored: the same model under another name, or loaded in another precision, has the same
+    mean, std: (3,), of the pixels the model was trained on
+    resample: bilinear or bicubic, as its own image processor does
+    """
+
+    network: Any
+    model: str
+    digest: str
+    mean: Tensor
+    std: Tensor
+    resample: str
+
+    @classmethod
+    def load(
+        cls,
+        model: str | os.PathLike[str] | None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> "DenseEncoder":
+        """From a hub id (openai/clip-vit-base-patch16, google/siglip2-base-patch16-224) or a folder of such files."""
+        network, processor, digest = load_pretrained("DenseEncoder.load", model, ARCHITECTURES, device, dtype)
+        if network.config.model_type == "siglip" and not network.vision_model.use_head:
+            raise ValueError(f"DenseEncoder.load: model must have its pooling head, got {model} without one")
+        mean, std = (torch.tensor(list(values)) for values in (processor.image_mean, processor.image_std))
+        return cls(network, str(model), digest, mean, std, RESAMPLE.get(int(processor.resample), "bicubic"))
+
+    @property
+    def patches(self) -> int:
+        """How many patches the model was trained with."""
+        vision = self.network.config.vision_config
+        return (vision.image_size // vision.patch_size) ** 2
+
+    def encode(self, image: Tensor, *, patches: int | None = None) -> Tensor:
+        """The feature of each patch, of unit length: its dot product with `text` is their similarity.
+
+        image:   (B, 3, H, W) or (B, 1, H, W), values 0 to 1, any size and aspect
+        patches: at most this many; the model's own number if None. More is finer, and further from its training
+        returns  (B, D, h, w) float32 on the model's device, h : w as near to H : W as whole patches allow
+        """
+        sizes = check_shapes("DenseEncoder.encode", image=(image, "B C H W"))
+        check_floating("DenseEncoder.encode", image=image)
+        if sizes["C"] not in (1, 3):
+            raise ValueError(f"DenseEncoder.encode: image must have 3 channels or 1, got {tuple(image.shape)}")
+        budget = self.patches if patches is None else check_count("DenseEncoder.encode", "patches", patches, 1)
+        rows, columns = patch_grid(sizes["H"], sizes["W"], budget)
+        with torch.inference_mode():
+            tokens = FEATURES[self.network.config.model_type](self.network, self._pixels(image, rows, columns))
+            features = functional.normalize(tokens.float(), dim=2).mT.unflatten(2, (rows, columns))
+        return features.clone()  # outside: an inference tensor could not be trained on
+
+    def text(self, question: str) -> Tensor:
+        """The feature of a text, (D,) float32 of unit length; what is longer than the model's context is cut off.
+
+        In lower case, as SigLIP 2 was trained and the other tokenizers do anyway. The SigLIPs were trained on texts
+        padded on the right to full length, and without a mask.
+        """
+        if not isinstance(question, str) or not question.strip():
+            raise ValueError(f"DenseEncoder.text: question must be some text, got {question!r}")
+        longest = self.network.config.text_config.max_position_embeddings
+        padding = "max_length" if self.network.config.model_type == "siglip" else False
+        shape = {"padding": padding, "padding_side": "right", "truncation": True, "max_length": longest}
+        encoded = self._tokenizer(question.lower(), return_tensors="pt", **shape)
+        with torch.inference_mode():
+            found = self.network.get_text_features(input_ids=encoded["input_ids"].to(self.network.device))
+            feature = functional.normalize(found.pooler_output[0].float(), dim=0)
+        return feature.clone()
+
+    def _pixels(self, image: Tensor, rows: int, columns: int) -> Tensor:
+        """(B, 3, rows·P, columns·P), resized and normalised as the model's own image processor does."""
+        side = self.network.config.vision_config.patch_size
+        pixels = image.to(self.network.device, torch.float32)
+        size = (rows * side, columns * side)
+        if pixels.shape[2:] != size:
+            pixels = functional.interpolate(pixels, size, mode=self.resample, align_corners=False, antialias=True)
+        mean, std = (values.to(pixels.device)[:, None, None] for values in (self.mean, self.std))
+        return ((pixels.clamp(0, 1) - mean) / std).to(self.network.dtype)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """Only texts need it, so it is loaded with the first one."""
+        transformers = optional("DenseEncoder.text", "transformers")
+        with _readable("DenseEncoder.text", f"a model with a tokenizer, got {self.model}"):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(self.model)
+        words, known = self.network.config.text_config.vocab_size, len(tokenizer)
+        if known < words // 2:  # without its files, transformers makes an empty one and does not complain
+            raise ValueError(f"DenseEncoder.text: tokenizer of {self.model} must know {words} words, got {known}")
+        return tokenizer
+
+
+def patch_grid(height: int, width: int, budget: int) -> tuple[int, int]:
+    """Rows and columns of at most `budget` patches, nearly square ones, that cover an image of that aspect."""
+    scale = (budget / (height * width)) ** 0.5
+    rows = min(max(round(height * scale), 1), budget)
+    return rows, min(max(round(width * scale), 1), budget // rows)
+
+
+def _clip_features(network: Any, pixels: Tensor) -> Tensor:
+    """(B, 3, H, W) → (B, N, D)."""
+    vision = network.vision_model
+    tokens = vision.pre_layrnorm(vision.embeddings(pixels, interpolate_pos_encoding=True))
+    *layers, last = vision.encoder.layers
+    for layer in layers:
+        tokens = layer(tokens, None)
+    alone = _each_alone(lambda part: last(part, None), tokens[:, 1:])  # without the class token
+    return network.visual_projection(vision.post_layernorm(alone))
+
+
+def _siglip_features(network: Any, pixels: Tensor) -> Tensor:
+    """(B, 3, H, W) → (B, N, D)."""
+    vision = network.vision_model
+    return _each_alone(vision.head, vision(pixels, interpolate_pos_encoding=True).last_hidden_state)
+
+
+FEATURES = {"clip": _clip_features, "siglip": _siglip_features}
+
+
+def _each_alone(layer: Any, tokens: Tensor) -> Tensor:
+    """A layer run on every token (B, N, D) as if there were no other."""
+    parts = tokens.reshape(-1, 1, tokens.shape[2]).split(TOGETHER)
+    return torch.cat([layer(part) for part in parts]).reshape(tokens.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """From features to 16 numbers between -1 and 1, and what that costs.
+
+    mean:     (D,)
+    basis:    (16, D), orthonormal rows. Distances between features are kept as well as 16 numbers can
+    scale:    what is 1 afterwards
+    variance: the share of the features' variance that is kept
+    model, digest: the model whose features these are
+    """
+
+    mean: Tensor
+    basis: Tensor
+    scale: float
+    variance: float
+    model: str = ""
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        check_shapes("Projection", mean=(self.mean, "D"), basis=(self.basis, f"{NUMBERS} D"))
+        check_floating("Projection", mean=self.mean, basis=self.basis)
+        check_finite("Projection", mean=self.mean, basis=self.basis)
+        if not 0 < self.scale < float("inf"):
+            raise ValueError(f"Projection: scale must be a positive number, got {self.scale}")
+
+    def apply(self, features: Tensor) -> Tensor:
+        """(B, D, h, w) → (B, 16, h, w), clamped to -1 … 1."""
+        check_floating("Projection.apply", features=features)
+        mean, basis = self._at(features)
+        check_shapes("Projection.apply", mean=(mean, "D"), features=(features, "B D h w"))
+        centred = features - mean[:, None, None]
+        return (torch.einsum("kd,bdhw->bkhw", basis, centred) / self.scale).clamp(-1, 1)
+
+    def similarity(self, reduced: Tensor, text: Tensor) -> Tensor:
+        """The dot product of a text with each feature, as far as its 16 numbers tell.
+
+        reduced: (B, 16, h, w), from `apply`
+        text:    (D,), from `DenseEncoder.text`
+        returns  (B, h, w)
+        """
+        mean, basis = self._at(reduced)
+        shapes = {"reduced": (reduced, f"B {NUMBERS} h w"), "mean": (mean, "D"), "text": (text, "D")}
+        check_shapes("Projection.similarity", **shapes)
+        return torch.einsum("k,bkhw->bhw", basis @ text, reduced) * self.scale + mean @ text
+
+    def _at(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        return self.mean.to(tensor), self.basis.to(tensor)
+
+    def to(self, device: torch.device | str) -> "Projection":
+        """On another device, so that `apply` need not copy it there."""
+        return replace(self, mean=self.mean.to(device), basis=self.basis.to(device))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """As safetensors, written whole or not at all."""
+        path = Path(path)
+        described = {"format": FORMAT, "model": self.model, "digest": self.digest}
+        numbers = {"scale": repr(float(self.scale)), "variance": repr(float(self.variance))}
+        tensors = {"mean": self.mean.cpu().contiguous(), "basis": self.basis.cpu().contiguous()}
+        data = optional("Projection.save", "safetensors.torch").save(tensors, metadata={**described, **numbers})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            partial.write_bytes(data)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Projection":
+        """What `save` wrote."""
+        safetensors = optional("Projection.load", "safetensors")
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"Projection.load: no such file: {path}")
+        try:
+            with safetensors.safe_open(str(path), framework="pt") as file:
+                described = file.metadata() or {}
+                if described.get("format") != FORMAT:
+                    raise ValueError(f"its format is {described.get('format')!r}, not {FORMAT!r}")
+                return cls(
+                    mean=file.get_tensor("mean"),
+                    basis=file.get_tensor("basis"),
+                    scale=float(described["scale"]),
+                    variance=float(described["variance"]),
+                    model=described["model"],
+                    digest=described["digest"],
+                )
+        except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise ValueError(f"Projection.load: {path} is damaged or no projection of `fit-pca`: {error}") from error
+
+
+def embed(
+    image: Tensor,
+    encoder: DenseEncoder | None,
+    projection: Projection | None,
+    *,
+    patches: int | None = None,
+    size: tuple[int, int] | None = None,
+) -> Tensor:
+    """The 16 embedding layers of an image.
+
+    image:   (B, 3, H, W) or (B, 1, H, W), values 0 to 1
+    size:    (height, width) to resample to (bilinear), a level of the image's texture; the patch grid's own if None
+    returns  (B, 16, h, w), values -1 to 1, on the encoder's device
+    """
+    if not isinstance(encoder, DenseEncoder):
+        raise ValueError(
+            "embed: encoder must be a DenseEncoder; make one with DenseEncoder.load(hub id or folder of a CLIP, SigLIP "
+            f"or SigLIP 2 model), got {encoder!r}"
+        )
+    if not isinstance(projection, Projection):
+        raise ValueError(
+            "embed: projection must be a Projection; fit one with `texturevlm fit-pca IMAGES… --model "
+            f"{encoder.model} --out FILE.safetensors` and pass Projection.load(FILE), got {projection!r}"
+        )
+    if projection.digest != encoder.digest:
+        raise ValueError(
+            f"embed: projection must be fitted on the encoder's model, {encoder.model} (weights {encoder.digest[:8]}), "
+            f"got one fitted on {projection.model or 'an unnamed model'} (weights {projection.digest[:8]})"
+        )
+    reduced = projection.apply(encoder.encode(image, patches=patches))
+    return reduced if size is None else functional.interpolate(reduced, size, mode="bilinear", align_corners=False)
+
+
+def optional(function: str, package: str) -> Any:
+    """A package of the extra `hf`, imported when it is needed."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(f"{function}: needs {package}; pip install 'texturevlm[hf]' ({error})") from error
+
+
+def load_pretrained(
+    function: str,
+    model: str | os.PathLike[str] | None,
+    architectures: dict[str, str],
+    device: torch.device | str | None,
+    dtype: torch.dtype,
+) -> tuple[Any, Any, str]:
+    """A model of transformers in evaluation mode, its image processor and the digest of its weights.
+
+    model:         a hub id or a folder
+    architectures: the class for each model_type that will do
+    """
+    if not model or not isinstance(model, (str, os.PathLike)):
+        raise ValueError(f"{function}: model must be a hub id or a folder with a model of transformers, got {model!r}")
+    name = os.fspath(model)
+    if (os.path.isabs(name) or name.startswith((".", "~")) or name.count("/") > 1) and not os.path.isdir(name):
+        raise FileNotFoundError(f"{function}: no such folder: {name}")
+    place = torch_device(function, device)
+    transformers = optional(function, "transformers")
+    with _readable(function, f"a hub id or a folder, got {name}"):
+        kind = transformers.AutoConfig.from_pretrained(name).model_type
+    check_choice(function, f"model_type of {name}", kind, architectures)
+    with _readable(function, f"complete and undamaged, got {name}"):
+        processor = transformers.AutoImageProcessor.from_pretrained(name, backend="pil")
+        architecture = getattr(transformers, architectures[kind])
+        network, report = architecture.from_pretrained(name, dtype="auto", output_loading_info=True)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{function}: model must be complete, {name} lacks {len(missing)} weights: {missing[0]} …")
+    digest = weight_digest(network)
+    return network.to(place, dtype).eval().requires_grad_(False), processor, digest
+
+
+@contextmanager
+def _readable(function: str, wanted: str) -> Iterator[None]:
+    """What transformers raises for a model it cannot read, as one line in our style."""
+    try:
+        yield
+    except ImportError as error:  # of a package that only this model needs, such as SigLIP's sentencepiece
+        raise ImportError(f"{function}: pip install 'texturevlm[hf]' ({' '.join(str(error).split())})") from error
+    except (OSError, ValueError, RuntimeError, optional(function, "safetensors").SafetensorError) as error:
+        raise ValueError(f"{function}: model must be {wanted}: {' '.join(str(error).split())}") from error
+
+
+def torch_device(function: str, device: torch.device | str | None) -> torch.device:
+    """The device, if this machine has it; the CPU if None."""
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise ValueError(f"{function}: device must be one of torch, got {device!r}: {error}") from None
+    count = torch.cuda.device_count()
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise ValueError(f"{function}: device must be one of this machine's {count} GPUs or cpu, got {device}")
+    return found
+
+
+def weight_digest(network: torch.nn.Module) -> str:
+    """Of the first numbers of every weight; sorted, so that neither names nor their order matter."""
+    parts = (weight.detach().flatten()[:64].cpu().contiguous().view(torch.uint8) for weight in network.parameters())
+    return hashlib.sha256(b"".join(sorted(part.numpy().tobytes() for part in parts))).hexdigest()

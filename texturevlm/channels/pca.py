@@ -1,0 +1,176 @@
+"""Principal components of a stream of features: one pass, bounded memory, and an honest report.
+
+Mean and scatter are kept in double precision and merged batch by batch (Chan, Golub and LeVeque), so that neither
+a large mean nor the order of the images matters. A tenth of the patches, at most `held_out` of them, never enters the
+fit: the report is measured on those.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from texturevlm.channels.embedding import NUMBERS, Projection
+from texturevlm.check import check_count, check_finite, check_floating, check_shapes
+
+FEWEST = 10 * NUMBERS  # patches; fewer say nothing about 16 directions
+SHARE = 0.1  # of the patches may be held out
+TARGET = 0.95  # of the nearest neighbours should be kept
+HEADROOM = 1.25  # the largest number among the held-out patches becomes 1 / HEADROOM
+TIE = 1e-6  # similarities closer than this are the same: a blank page has many nearest neighbours
+
+
+@dataclass(frozen=True)
+class Report:
+    """What 16 numbers keep, measured on patches that were held out of the fit.
+
+    nearest:   how often the nearest neighbour by distance between 16 numbers is the nearest by cosine in full
+    among_ten: how often the nearest in full is among the ten nearest in 16 numbers
+    """
+
+    images: int
+    patches: int
+    held_out: int
+    variance: float
+    nearest: float
+    among_ten: float
+
+    def __str__(self) -> str:
+        verdict = "reached" if self.nearest >= TARGET else "NOT reached: 16 numbers are too few for these features"
+        rows = {
+            "variance kept": f"{self.variance:.1%}",
+            "nearest neighbour is the nearest in full": f"{self.nearest:.1%} (target {TARGET:.0%} {verdict})",
+            "nearest in full is among the ten nearest": f"{self.among_ten:.1%}",
+        }
+        fitted = self.patches - self.held_out
+        head = f"fitted on {fitted} patches of {self.images} images, measured on {self.held_out} other patches"
+        return "\n".join([head, *(f"{name:42} {value}" for name, value in rows.items())])
+
+
+class Moments:
+    """Count, mean (D,) and scatter (D, D) of all features added so far, in double precision."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = torch.empty(0)
+        self.scatter = torch.empty(0)
+
+    def add(self, features: Tensor) -> None:
+        """Merge features (N, D)."""
+        if len(features) == 0:
+            return
+        features = features.double()
+        mean = features.mean(0)
+        centred = features - mean
+        scatter = centred.T @ centred
+        if self.count == 0:
+            self.count, self.mean, self.scatter = len(features), mean, scatter
+            return
+        total = self.count + len(features)
+        step = mean - self.mean
+        self.scatter += scatter + torch.outer(step, step) * (self.count * len(features) / total)
+        self.mean = self.mean + step * (len(features) / total)
+        self.count = total
+
+
+class HeldOut:
+    """A uniform sample of a stream, of bounded size; what it does not keep, or keeps no longer, it gives back.
+
+    Each row draws a number; rows below SHARE are candidates, the `size` lowest of them stay.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size = size
+        self.random = np.random.default_rng(seed)
+        self.draws = torch.empty(0, dtype=torch.float64)
+        self.rows = torch.empty(0)
+
+    def add(self, features: Tensor) -> Tensor:
+        """Offer features (N, D); returns those to fit on, (M, D)."""
+        draws = torch.from_numpy(self.random.random(len(features)))
+        candidate = draws < SHARE
+        first = self.rows.numel() == 0
+        draws = torch.cat([self.draws, draws[candidate]])
+        chosen = features[candidate.to(features.device)]
+        rows = chosen if first else torch.cat([self.rows, chosen])
+        stay = torch.zeros_like(draws, dtype=torch.bool)
+        stay[draws.argsort()[: self.size]] = True
+        self.draws, self.rows = draws[stay], rows[stay.to(rows.device)]
+        return torch.cat([features[~candidate.to(features.device)], rows[~stay.to(rows.device)]])
+
+
+def fit_pca(
+    feature_batches: Iterable[Tensor], *, model: str = "", digest: str = "", held_out: int = 4096, seed: int = 0
+) -> tuple[Projection, Report]:
+    """Fit a projection onto the 16 directions in which features vary most, in one pass.
+
+    feature_batches: each (B, D, h, w), of unit length as `DenseEncoder.encode` gives them; D alone must agree
+    model, digest:   of the encoder, so that the projection is not used with another one
+    held_out:        at most this many patches are kept out of the fit, to measure on
+    returns          the projection, in float32 on the CPU, and the report
+    """
+    check_count("fit_pca", "held_out", held_out, 2)
+    moments, sample = Moments(), HeldOut(held_out, seed)
+    images = patches = width = 0
+    for features in feature_batches:
+        sizes = check_shapes("fit_pca", features=(features, "B D h w"))
+        check_floating("fit_pca", features=features)
+        check_finite("fit_pca", features=features)
+        width = width or sizes["D"]
+        if sizes["D"] != width or width < NUMBERS:
+            wanted = f"{width} wide like the first" if sizes["D"] != width else f"at least {NUMBERS} wide"
+            raise ValueError(f"fit_pca: features must be {wanted}, got {tuple(features.shape)}")
+        rows = features.movedim(1, 3).flatten(0, 2)
+        moments.add(sample.add(rows.cpu() if rows.device.type == "mps" else rows))  # which has no doubles
+        images, patches = images + sizes["B"], patches + len(rows)
+    if patches < FEWEST:
+        raise ValueError(f"fit_pca: feature_batches must hold at least {FEWEST} patches, got {patches}")
+    basis, variance = principal(moments)
+    mean, basis = moments.mean.float().cpu(), basis.float().cpu()
+    largest = float(((sample.rows.cpu() - mean) @ basis.T).abs().max())
+    projection = Projection(mean, basis, max(HEADROOM * largest, 1e-6), variance, model, digest)
+    reduced = _reduce(projection, sample.rows)
+    nearest, among_ten = (neighbours_kept(sample.rows, reduced, among=count) for count in (1, 10))
+    return projection, Report(images, patches, len(sample.rows), variance, nearest, among_ten)
+
+
+def principal(moments: Moments) -> tuple[Tensor, float]:
+    """The 16 directions of greatest variance (16, D), greatest first, and the share of the variance they keep.
+
+    A direction's sign is arbitrary; here its largest entry is positive, so that a fit can be repeated.
+    """
+    values, vectors = torch.linalg.eigh(moments.scatter)
+    total = float(values.clamp(min=0).sum())
+    if not total > 1e-12 * moments.count:
+        raise ValueError(f"fit_pca: feature_batches must vary, got the same feature {moments.count} times")
+    basis = vectors[:, -NUMBERS:].flip(1).T
+    largest = basis.gather(1, basis.abs().argmax(1, keepdim=True))
+    return basis * largest.sign(), float(values[-NUMBERS:].clamp(min=0).sum()) / total
+
+
+def _reduce(projection: Projection, rows: Tensor) -> Tensor:
+    """(N, D) → (N, 16)."""
+    return projection.apply(rows.T[None, :, :, None])[0, :, :, 0].T
+
+
+def neighbours_kept(features: Tensor, reduced: Tensor, *, among: int = 1) -> float:
+    """How often the nearest by cosine between features is among the nearest by distance between reduced ones.
+
+    features: (N, D); reduced: (N, R)
+    """
+    sizes = check_shapes("neighbours_kept", features=(features, "N D"), reduced=(reduced, "N R"))
+    unit = torch.nn.functional.normalize(features.float(), dim=1)
+    among = min(among, sizes["N"] - 1)
+    kept = 0
+    for start in range(0, sizes["N"], 512):
+        rows = slice(start, start + 512)
+        similarity = unit[rows] @ unit.T
+        distance = torch.cdist(reduced[rows].float(), reduced.float(), compute_mode="donot_use_mm_for_euclid_dist")
+        own = torch.arange(len(similarity), device=unit.device)
+        similarity[own, own + start] = -torch.inf
+        distance[own, own + start] = torch.inf
+        found = similarity.gather(1, distance.topk(among, largest=False).indices).amax(1)
+        kept += int((found >= similarity.amax(1) - TIE).sum())
+    return kept / sizes["N"]

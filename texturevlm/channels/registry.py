@@ -1,0 +1,129 @@
+"""The forty layers: what each one holds, how it shrinks, what it costs, what it needs and how far a pixel acts in it.
+
+What can be known about an image before anyone asks a question is kept where it is looked up: one fetch at a spot brings
+all of it. The order is fixed, so that a layer's index means the same in every texture of all forty.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from texturevlm.channels.saliency import SALIENCY_REACH
+from texturevlm.channels.structure import EDGES_REACH, HIGH_PASS_REACH, LOW_PASS_REACH
+from texturevlm.channels.text import TEXT_REACH
+
+EDGE_DISTANCE_LIMIT = 64  # pixels: further away counts as this far, so that a pixel cannot act further either
+EVERYWHERE = None
+EMBEDDING = tuple(f"embedding_{index}" for index in range(16))
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One layer.
+
+    layer:  its index among the forty
+    holds:  what it is, in one sentence
+    reduce: how it shrinks: mean, max, min or nearest
+    cost:   free (given, or known from positions alone), fast (small stencils), medium (several passes), model
+    needs:  the argument of `build` without which it is zero; "" for nothing
+    reach:  how many pixels away a changed pixel can act; None: everywhere
+    range:  its least and greatest value; (0, inf) for names
+    """
+
+    layer: int
+    name: str
+    holds: str
+    reduce: str = "mean"
+    cost: str = "fast"
+    needs: str = ""
+    reach: int | None = 0
+    range: tuple[float, float] = (0.0, 1.0)
+
+
+def _layers() -> list[Channel]:
+    rows = [
+        Channel(0, "red", "The image's red.", cost="free"),
+        Channel(1, "green", "The image's green.", cost="free"),
+        Channel(2, "blue", "The image's blue.", cost="free"),
+        Channel(3, "edges", "Dark structure on a lighter ground, whatever its contrast.", reach=EDGES_REACH),
+        Channel(4, "edges_inverted", "Light structure on a darker ground, whatever its contrast.", reach=EDGES_REACH),
+        Channel(5, "high_pass", "Fine detail.", reach=HIGH_PASS_REACH),
+        Channel(6, "low_pass", "Coarse structure.", reach=LOW_PASS_REACH),
+        Channel(7, "motion", "How much a pixel changed since the previous frame.", "max", needs="previous"),
+        Channel(8, "saliency", "What stands out from its surroundings.", reach=SALIENCY_REACH),
+        Channel(9, "x", "Position from left to right.", cost="free"),
+        Channel(10, "y", "Position from top to bottom.", cost="free"),
+        Channel(11, "eccentricity", "Distance from the image's centre; 1 in the corners.", cost="free"),
+        Channel(
+            12,
+            "cluster_id",
+            "Which of about 50 regions a pixel belongs to.",
+            "nearest",
+            "medium",
+            reach=EVERYWHERE,
+            range=(0.0, float("inf")),
+        ),
+        Channel(
+            13,
+            "cluster_distance",
+            "Distance from the centroid of the pixel's region, in longer image sides.",
+            cost="medium",
+            reach=EVERYWHERE,
+        ),
+        Channel(14, "cluster_size", "The region's share of the image.", "nearest", "medium", reach=EVERYWHERE),
+        Channel(15, "previous_relevance", "The last frame's relevance.", cost="free", needs="relevance"),
+        Channel(16, "previous_saliency", "The last frame's saliency.", cost="free", needs="previous"),
+        Channel(17, "fixation_history", "Where the model has looked.", "max", "free", needs="fixations"),
+    ]
+    rows += [
+        Channel(
+            18 + index,
+            name,
+            f"Number {index + 1} of 16 that dense image-text features are reduced to.",
+            cost="model",
+            needs="encoder",
+            reach=EVERYWHERE,
+            range=(-1.0, 1.0),
+        )
+        for index, name in enumerate(EMBEDDING)
+    ]
+    rows += [
+        Channel(
+            34,
+            "edge_distance",
+            f"Distance to the nearest edge, in units of {EDGE_DISTANCE_LIMIT} pixels.",
+            "min",
+            reach=EDGES_REACH + EDGE_DISTANCE_LIMIT,
+        ),
+        Channel(35, "previous_attention", "The attention of the layer or pass before.", cost="free", needs="previous"),
+        Channel(36, "attention", "A model's attention now.", cost="free", needs="attention"),
+        Channel(37, "gaze", "Where a person has looked.", "max", "free", needs="gaze"),
+        Channel(38, "boundaries", "Borders between regions.", "max", "medium", reach=EVERYWHERE),
+        Channel(39, "text", "Where text is.", "max", reach=TEXT_REACH),
+    ]
+    return rows
+
+
+CHANNELS: dict[str, Channel] = {channel.name: channel for channel in _layers()}
+PRESETS: dict[str, tuple[str, ...]] = {
+    "mvp": (
+        *("red", "green", "blue", "x", "y", "eccentricity", "edges", "edges_inverted"),
+        *("high_pass", "low_pass", "motion", "saliency", "edge_distance"),
+    ),
+    "fast": tuple(name for name, channel in CHANNELS.items() if channel.cost in ("free", "fast")),
+    "all": tuple(CHANNELS),
+}
+
+
+def resolve(channels: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of a preset, or the names given, checked."""
+    if isinstance(channels, str):
+        if channels not in PRESETS:
+            known = ", ".join(PRESETS)
+            raise ValueError(f"build: channels must be one of {known}, or a list of names, got {channels!r}")
+        return PRESETS[channels]
+    names = tuple(channels)
+    unknown = [name for name in names if name not in CHANNELS]
+    if unknown or not names or len(set(names)) != len(names):
+        complaint = f"unknown {unknown[0]!r}" if unknown else f"{names}"
+        raise ValueError(f"build: channels must be different names of {', '.join(CHANNELS)}; got {complaint}")
+    return names

@@ -1,0 +1,141 @@
+"""Structure: dark on light, light on dark, fine and coarse, and the small stencils that the other channels share.
+
+Every stencil reads clamped (beyond the border the edge texel goes on), none knows a statistic of the whole image, and
+each channel says how many pixels away a changed pixel can act: a stream refreshes that much and no more.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.check import check_floating, check_shapes
+from texturevlm.ops.mip import check_pyramid
+
+LUMA = (0.299, 0.587, 0.114)
+NOISE = 3 / 255  # a difference that a camera or a JPEG makes from nothing
+SURROUND = 17  # pixels: wide enough for the strokes of a headline, narrow enough for one line of small print
+DETAIL = 5  # pixels
+COARSE, COARSER = 3, 5  # levels
+
+
+def mip_reach(texels: int, level: int) -> int:
+    """How many pixels away a pixel can act through a window of ± `texels` on a mip level that is read bilinearly.
+
+    At odd extents a texel looks at up to 2^(level + 1) − 1 pixels, so the two that are read look at 2.5 texels.
+    """
+    return ((2 * texels + 5) << level) // 2 - 2
+
+
+EDGES_REACH = SURROUND // 2
+HIGH_PASS_REACH = DETAIL // 2
+LOW_PASS_REACH = mip_reach(0, COARSER)
+
+
+def edges(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
+    """Dark-on-light structure: how surely a pixel is darker than its surroundings, whatever the contrast.
+
+    image:  (B, 3, H, W), 0 to 1
+    levels: its mip pyramid, finest first, each (B, 3, H_l, W_l)
+    returns (B, H, W), 0 to 1; a pixel acts EDGES_REACH pixels away
+    """
+    return centre_surround(image, levels).clamp(min=0)
+
+
+def edges_inverted(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
+    """Light-on-dark structure: what `edges` is for the negative of the image. Shapes and reach as there."""
+    return (-centre_surround(image, levels)).clamp(min=0)
+
+
+def centre_surround(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
+    """Both polarities at once: (B, H, W), −1 to 1, positive where dark on light.
+
+    With d the surround's mean less the pixel, and σ² the surround's variance, it is ±d² / (d² + σ² + NOISE²), where
+    NOISE is first taken off |d|. Where two tones share the surround, that is the share of the other tone: the tone
+    of the strokes, which cover less, comes near ±1, that of the paper near 0, at any contrast above the noise.
+    """
+    check_image("edges", image, levels)
+    grey = luma(image)
+    mean = box_mean(grey, SURROUND, SURROUND)
+    variance = (box_mean(grey * grey, SURROUND, SURROUND) - mean * mean).clamp(min=0)
+    darker = mean - grey
+    power = (darker.abs() - NOISE).clamp(min=0).square()
+    return (darker.sign() * power / (power + variance + NOISE**2)).squeeze(1).to(image.dtype)
+
+
+def high_pass(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
+    """Fine detail: how far a pixel is from the mean of the 5×5 around it, less the noise.
+
+    returns (B, H, W), 0 to 1; a pixel acts HIGH_PASS_REACH pixels away
+    """
+    check_image("high_pass", image, levels)
+    grey = luma(image)
+    detail = (grey - box_mean(grey, DETAIL, DETAIL)).abs() - NOISE
+    return detail.clamp(min=0).squeeze(1).to(image.dtype)
+
+
+def low_pass(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
+    """Coarse structure: how far the image blurred to 8 pixels is from the image blurred to 32.
+
+    (The blurred image itself is no news: the mip levels of red, green and blue hold it.)
+    returns (B, H, W), 0 to 1; a pixel acts LOW_PASS_REACH pixels away
+    """
+    check_image("low_pass", image, levels)
+    coarse, coarser = (luma(levels[min(level, len(levels) - 1)]) for level in (COARSE, COARSER))
+    size = image.shape[-2:]
+    return (enlarge(coarse, size) - enlarge(coarser, size)).abs().squeeze(1).to(image.dtype)
+
+
+def check_image(function: str, image: Tensor, levels: Sequence[Tensor]) -> None:
+    """An image with its pyramid."""
+    check_pyramid(function, levels)
+    check_shapes(function, image=(image, "B 3 H W"), levels=(levels[0], "B 3 H W"))
+    check_floating(function, image=image)
+
+
+def luma(image: Tensor) -> Tensor:
+    """(B, 3, H, W) → (B, 1, H, W), brightness as television weighs it; half precision becomes float32."""
+    wide = image.float() if image.dtype in (torch.float16, torch.bfloat16) else image
+    return wide[:, 0:1] * LUMA[0] + wide[:, 1:2] * LUMA[1] + wide[:, 2:3] * LUMA[2]
+
+
+def enlarge(texels: Tensor, size: Sequence[int]) -> Tensor:
+    """A coarse level (B, C, H_l, W_l) read bilinearly at the pixels of an image of `size`."""
+    return functional.interpolate(texels, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def box_mean(texels: Tensor, height: int, width: int) -> Tensor:
+    """The mean of the height × width window around each texel, both odd."""
+    return _slide(_slide(texels, width, -1, torch.add), height, -2, torch.add) / (height * width)
+
+
+def highest(texels: Tensor, height: int, width: int) -> Tensor:
+    """The greatest value in the height × width window around each texel, both odd."""
+    return _slide(_slide(texels, width, -1, torch.maximum), height, -2, torch.maximum)
+
+
+def lowest(texels: Tensor, height: int, width: int) -> Tensor:
+    """The least value in the height × width window around each texel, both odd."""
+    return _slide(_slide(texels, width, -1, torch.minimum), height, -2, torch.minimum)
+
+
+def _slide(texels: Tensor, extent: int, axis: int, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Combine windows along an axis from runs of 1, 2, 4, … texels: on a CPU up to 100 times faster than pooling."""
+    reach = extent // 2
+    sides = (reach, reach, 0, 0) if axis == -1 else (0, 0, reach, reach)
+    runs = functional.pad(texels, sides, mode="replicate")
+    count = texels.shape[axis]
+    window: Tensor | None = None
+    start, length = 0, 1
+    while length <= extent:
+        if extent & length:
+            part = runs.narrow(axis, start, count)
+            window = part if window is None else combine(window, part)
+            start += length
+        rest = runs.shape[axis] - length
+        if 2 * length <= extent:
+            runs = combine(runs.narrow(axis, 0, rest), runs.narrow(axis, length, rest))
+        length *= 2
+    assert window is not None
+    return window

@@ -1,0 +1,88 @@
+"""A contact sheet of a texture's layers: each as a small picture with its name, what it holds and what it took."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from texturevlm.channels import CHANNELS, build, resolve
+from texturevlm.draw import FAINT, INK, PAPER, ramp_colour, to_pil
+from texturevlm.types import COLOURS, Texture
+
+TILE, GAP, CAPTION, COLUMNS = 232, 14, 46, 8
+SHADES = 256
+
+
+def contact_sheet(texture: Texture, channels: str | Sequence[str] = "fast") -> tuple[Image.Image, dict[str, float]]:
+    """Build the layers one by one and draw them; also how many milliseconds each took by itself.
+
+    Layers that share work (edges and edge_distance, the clusters) each count it in full. A preset is drawn without the
+    layers that need a model.
+    """
+    names = resolve(channels)
+    if isinstance(channels, str):
+        names = tuple(name for name in names if CHANNELS[name].cost != "model")
+    milliseconds: dict[str, float] = {}
+    pictures: list[tuple[str, Image.Image]] = []
+    build(texture, ["edges"])  # what is compiled or loaded at first use is not the layer's own time
+    for name in names:
+        _wait(texture)
+        started = time.perf_counter()
+        layer = build(texture, [name]).levels[0][0, 0]
+        _wait(texture)
+        milliseconds[name] = (time.perf_counter() - started) * 1e3
+        pictures.append((name, _picture(name, layer)))
+    return _arrange(pictures, milliseconds, texture.size), milliseconds
+
+
+def _wait(texture: Texture) -> None:
+    if texture.device.type == "cuda":
+        torch.cuda.synchronize(texture.device)
+
+
+def _picture(name: str, layer: Tensor) -> Image.Image:
+    """Colours in their own hue, regions in colours that tell neighbours apart, everything else on one ramp."""
+    layer = layer.float().cpu()
+    if name in COLOURS:
+        hue = torch.zeros(3, *layer.shape)
+        hue[COLOURS.index(name)] = layer
+        return to_pil(hue[None])
+    if name == "cluster_id":
+        mixed = torch.stack([(layer * step) % 1.0 for step in (0.61803, 0.35410, 0.81966)])
+        return to_pil((0.25 + 0.75 * mixed)[None])
+    low, high = CHANNELS[name].range
+    if name == "cluster_size":
+        high = max(layer.max().item(), 1e-6)
+    shade = ((layer - low) / (high - low)).clamp(0, 1).mul(SHADES - 1).round().long()
+    ramp = torch.tensor([ramp_colour(1 - step / (SHADES - 1)) for step in range(SHADES)], dtype=torch.float32) / 255
+    return to_pil(ramp[shade].permute(2, 0, 1)[None])
+
+
+def _arrange(
+    pictures: Sequence[tuple[str, Image.Image]], milliseconds: dict[str, float], size: tuple[int, int]
+) -> Image.Image:
+    height = max(24, min(round(TILE * size[0] / size[1]), 2 * TILE))
+    columns = min(COLUMNS, len(pictures))
+    rows = -(-len(pictures) // columns)
+    head = 44
+    sheet = Image.new("RGB", (GAP + columns * (TILE + GAP), head + rows * (height + CAPTION + GAP) + GAP), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    large, small = ImageFont.load_default(16), ImageFont.load_default(12)
+    draw.text(
+        (GAP, 12), f"{len(pictures)} layers of {size[1]} x {size[0]} pixels", fill=INK, font=ImageFont.load_default(20)
+    )
+    for x in range(160):
+        draw.line([(sheet.width - GAP - 160 + x, 14), (sheet.width - GAP - 160 + x, 28)], fill=ramp_colour(1 - x / 159))
+    draw.text((sheet.width - GAP - 168, 14), "none", fill=FAINT, font=small, anchor="ra")
+    for index, (name, picture) in enumerate(pictures):
+        x = GAP + index % columns * (TILE + GAP)
+        y = head + index // columns * (height + CAPTION + GAP)
+        sheet.paste(picture.resize((TILE, height), Image.Resampling.BOX), (x, y))
+        draw.rectangle([x - 1, y - 1, x + TILE, y + height], outline=FAINT)
+        draw.text((x, y + height + 5), f"{CHANNELS[name].layer} {name}", fill=INK, font=large)
+        cost = f"{milliseconds[name]:.1f} ms"
+        missing = CHANNELS[name].needs
+        draw.text((x, y + height + 26), f"{cost}, needs {missing}" if missing else cost, fill=FAINT, font=small)
+    return sheet
