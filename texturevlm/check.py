@@ -28,7 +28,7 @@ def check_shapes(function: str, **arguments: tuple[Tensor, str]) -> dict[str, in
         elif tensor.device != device:
             first = next(iter(arguments))
             raise ValueError(f"{function}: {name} must be on {device} like {first}, got {tensor.device}")
-    return _sizes(function, tuple(shapes))
+    return dict(_sizes(function, tuple(shapes)))
 
 
 @lru_cache(maxsize=1024)

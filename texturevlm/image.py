@@ -21,7 +21,8 @@ MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is mor
 def to_tensor(source: Any) -> Tensor:
     """A path, a PIL image, an array (H, W) or (H, W, C), or a tensor (H, W), (C, H, W) or (B, C, H, W).
 
-    returns (B, C, H, W) floating point; whole numbers are scaled by their type's greatest value (uint8: 255).
+    returns (B, C, H, W) floating point; bytes and 16-bit numbers are scaled by their type's greatest value, arrays of
+            floats become float32, a float tensor is taken as it is and not copied
     """
     if isinstance(source, (str, os.PathLike)):
         return _from_pil(_read(Path(source)))
@@ -33,9 +34,8 @@ def to_tensor(source: Any) -> Tensor:
         if source.dtype.kind not in "uifb":
             raise TypeError(f"Texture.open: an array must hold numbers, got {source.dtype}")
         array = source if source.ndim == 3 else source[..., None]
-        too_wide = array.dtype.kind == "f" and array.dtype.itemsize > 8
-        native = np.dtype(np.float64) if too_wide else array.dtype.newbyteorder("=")
-        return _from_tensor(torch.from_numpy(np.require(array, native, ("C", "W"))).permute(2, 0, 1))
+        native = np.dtype(np.float32) if array.dtype.kind == "f" else array.dtype.newbyteorder("=")
+        return _from_tensor(torch.from_numpy(np.require(array, native, ("C", "W"))).permute(2, 0, 1)).contiguous()
     if isinstance(source, Tensor):
         return _from_tensor(source)
     raise TypeError(
@@ -107,6 +107,8 @@ def _from_tensor(tensor: Tensor) -> Tensor:
         raise TypeError(f"Texture.open: a tensor must hold real numbers, got {tensor.dtype}")
     if tensor.dtype == torch.bool:
         return tensor.float()
+    if tensor.dtype in (torch.int32, torch.int64, torch.uint32, torch.uint64):
+        raise ValueError(f"Texture.open: {tensor.dtype} has no agreed range; scale it to 0 … 1 or make it uint8")
     if not tensor.is_floating_point():
         return tensor.float() / torch.iinfo(tensor.dtype).max
     if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):

@@ -15,7 +15,7 @@ from texturevlm.types import Allocation, Texture
 
 
 def rebuild(texture: Texture, allocation: Allocation) -> Tensor:
-    """Paint what the tokens of an allocation carry of a texture's finest level.
+    """Paint what the tokens of an allocation carry of a texture's finest level. For pictures: names are averaged too.
 
     returns (B, C, H, W), the size of the image
     """
@@ -31,6 +31,8 @@ def rebuild(texture: Texture, allocation: Allocation) -> Tensor:
     boxes = allocation.boxes.detach().double().cpu()
     first, last = allocation.pixel_span()
     area, upright = allocation.area.detach().cpu(), allocation.upright.cpu()
+    if not upright[allocation.valid.cpu()].all():
+        texture = texture.mipmapped()  # turned footprints are sampled
     for index in range(texture.batch):
         slots = allocation.valid[index].nonzero()[:, 0].tolist()
         for slot in sorted(slots, key=lambda slot: -area[index, slot].item()):
@@ -123,8 +125,7 @@ def _paint_turned(
     part: Tensor, texture: Texture, allocation: Allocation, index: int, slot: int, corner: tuple[int, int]
 ) -> None:
     """A footprint that is not upright: sampled as the tokens are, then read back in its own axes."""
-    mipmapped = texture.mipmapped()
-    levels = [level[index : index + 1] for level in mipmapped.levels]
+    levels = [level[index : index + 1] for level in texture.levels]
     one = (slice(index, index + 1), slice(slot, slot + 1))
     footprint = (allocation.centre[one], allocation.ddx[one], allocation.ddy[one])
     patch = sample_patches(levels, *footprint, patch=allocation.patch, nearest=texture.nearest)[0, 0]

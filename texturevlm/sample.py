@@ -25,7 +25,8 @@ def generate_mipmaps(image: Tensor | Sequence[Tensor], *, levels: int | None = N
 def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -> Patches:
     """Sample the footprints of an allocation.
 
-    texture:    one image or a batch; with mip levels, or coarse footprints alias
+    texture:    one image or a batch; with mip levels, or coarse footprints alias. Unused slots are sampled too, so that
+                shapes are static; what they hold means nothing
     allocation: for as many images of the same size
     backend:    auto (the texture units if the texture is resident there, else our kernels, else PyTorch), or by name
     """
@@ -54,8 +55,8 @@ def _in_texels(texture: Texture, allocation: Allocation) -> tuple[Tensor, Tensor
     height, width = texture.levels[0].shape[2:]
     if (height, width) == texture.size:
         return footprints
-    scale = allocation.centre.new_tensor([width / texture.size[1], height / texture.size[0]])
-    centre, ddx, ddy = (tensor * scale for tensor in footprints)
+    across, down = width / texture.size[1], height / texture.size[0]
+    centre, ddx, ddy = (torch.stack([t[..., 0] * across, t[..., 1] * down], -1) for t in footprints)
     return centre, ddx, ddy
 
 
@@ -108,7 +109,7 @@ def sample_foveated(
     allocation = foveate(texture.size, fixation=fixation, device=texture.device, **options)
     if allocation.batch == 1:
         allocation = _repeated(allocation, texture.batch)
-    return sample(texture.mipmapped(), allocation, backend=backend)
+    return sample(texture if len(texture.levels) > 1 else texture.mipmapped(), allocation, backend=backend)
 
 
 def _repeated(allocation: Allocation, batch: int) -> Allocation:

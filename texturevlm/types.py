@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from texturevlm.ops.cuda.texture import DeviceTexture
 
 COLOURS = ("red", "green", "blue")
+MOST_TOKENS = 1 << 24  # that from_json makes room for
 EDGE = 1e-3  # in pixels: how far rounding may move the edge of a footprint
 
 
@@ -59,6 +60,10 @@ class Texture:
         if (height, width) not in level_extents(*size):
             raise ValueError(f"Texture: levels[0] must be a level of an image of {size}, got {(height, width)}")
         object.__setattr__(self, "size", size)
+        if self.resident is not None and self.resident.shape != tuple(self.levels[0].shape):
+            raise ValueError(
+                f"Texture: resident must hold {tuple(self.levels[0].shape)} like levels[0], got {self.resident.shape}"
+            )
 
     @classmethod
     def open(cls, source: Any, *, device: torch.device | str | None = None) -> Texture:
@@ -75,8 +80,12 @@ class Texture:
             return self
         return replace(self, levels=tuple(mipmap(self.levels[0], levels=levels, reduce=self.reduce)), resident=None)
 
-    def on_device(self, *, half: bool = True) -> Texture:
-        """With its levels copied into a hardware texture (CUDA only), which every later sample uses."""
+    def on_device(self, *, half: bool | None = None) -> Texture:
+        """With its levels copied into a hardware texture (CUDA only), which every later sample without gradients uses.
+
+        half: texels in half precision; by default so, unless a channel holds names.
+        Levels that are changed in place afterwards (`ops.update_region`) must be copied again: `resident.fill(levels)`.
+        """
         from texturevlm.ops.cuda.texture import DeviceTexture
 
         return replace(self, resident=DeviceTexture(self.levels, half=half, nearest=self.nearest))
@@ -306,7 +315,7 @@ def _shared_fields(one: Any) -> tuple[tuple[int, int], int, int]:
     try:
         height, width = check_size(wanted, one["size"])
         patch = check_count(wanted, "patch", one["patch"], 1)
-        return (height, width), patch, check_count(wanted, "budget", one["budget"], 1, height * width)
+        return (height, width), patch, check_count(wanted, "budget", one["budget"], 1, MOST_TOKENS)
     except TypeError as error:
         raise ValueError(str(error)) from None
 

@@ -140,6 +140,23 @@ def test_an_unused_footprint_of_zeros_is_finite_with_finite_gradients():
     assert all(torch.isfinite(tensor).all() for tensor in (pixels, centre.grad, ddx.grad, ddy.grad))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_footprints_in_half_precision_are_read_at_full_precision(dtype):
+    levels = mipmap(torch.rand(1, 1, 40, 2000, dtype=torch.float64))
+    centre = torch.tensor([[[1536.0, 16.0]]], dtype=dtype)
+    ddx, ddy = torch.tensor([[[1.5, 0.0]]], dtype=dtype), torch.tensor([[[0.0, 1.5]]], dtype=dtype)
+    got = sample_patches(levels, centre, ddx, ddy, patch=8)
+    assert worst(got, sample_patches(levels, centre.double(), ddx.double(), ddy.double(), patch=8)) < 1e-6
+
+
+def test_a_position_that_is_no_number_reads_some_texel():
+    levels = mipmap(torch.rand(1, 1, 8, 8))
+    nan = torch.full((1, 3, 2), float("nan"))
+    assert torch.isfinite(lookup(levels, nan, torch.full((1, 3), float("nan")))).all()
+    assert torch.isfinite(lookup_grad(levels, nan, nan, nan)).all()
+    assert torch.isfinite(sample_patches(levels, nan, nan, nan, patch=2, nearest=[0])).all()
+
+
 def test_bad_input_is_named():
     levels = mipmap(torch.rand(2, 3, 8, 8))
     with pytest.raises(

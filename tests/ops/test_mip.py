@@ -156,6 +156,21 @@ def test_bad_input_is_named():
             mipmap(torch.rand(1, 3, 4, 4), backend="cuda")
 
 
+def test_a_box_may_say_everything_with_any_number():
+    image = torch.rand(1, 2, 40, 50)
+    pyramid = mipmap(torch.zeros_like(image))
+    pyramid[0].copy_(image)
+    update_region(pyramid, torch.tensor([[[-(2**40), -(2**40), 2**40, 2**40]]]))
+    for level, wanted in zip(pyramid, mipmap(image), strict=True):
+        assert torch.equal(level, wanted)
+
+
+def test_a_pyramid_ends_at_one_texel():
+    levels = mipmap(torch.rand(1, 1, 4, 4))
+    with pytest.raises(ValueError, match=r"update_region: levels must end at 1×1, got 1 more after it"):
+        update_region([*levels, levels[-1]], torch.zeros(1, 1, 4, dtype=torch.int))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", KERNEL_DTYPES)
 @pytest.mark.parametrize("size", SIZES + LARGE)
@@ -201,3 +216,45 @@ def test_kernel_takes_a_view_and_only_some_levels_need_gradients():
     assert worst(levels[2], mipmap(image.detach().double(), backend="reference")[2]) < 2e-6
     levels[3].sum().backward()
     assert image.grad is not None and abs(image.grad.sum().item() - levels[3].numel()) < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("size", "count"), [((4096, 4096), 40), ((4096, 4096), 300), ((1080, 1920), 33), ((30, 20000), 9)]
+)
+def test_kernel_update_region_with_many_boxes_and_many_tiles(size, count):
+    image = torch.rand(1, 1, *size, device="cuda")
+    corner = (torch.rand(1, count, 2) * torch.tensor([size[1], size[0]])).int()
+    boxes = torch.cat([corner, corner + torch.randint(0, 60, (1, count, 2))], -1)
+    pyramid = mipmap(image.clone())
+    changed = change_inside(image, boxes)
+    pyramid[0].copy_(changed)
+    update_region(pyramid, boxes.to("cuda"))
+    for level, wanted in zip(pyramid, mipmap(changed), strict=True):
+        assert torch.equal(level, wanted)
+
+
+@pytest.mark.gpu
+def test_kernel_update_region_touches_nothing_else():
+    pyramid = mipmap(torch.rand(1, 1, 1080, 1920, device="cuda"))
+    pyramid[1][0, 0, 0, 0] = 9.0
+    update_region(pyramid, torch.tensor([[[1000, 800, 1010, 810]]], device="cuda"))
+    assert pyramid[1][0, 0, 0, 0].item() == 9.0
+
+
+@pytest.mark.gpu
+def test_kernel_takes_memory_that_begins_anywhere():
+    for offset in (1, 2, 3):
+        image = torch.rand(64 * 96 + offset, device="cuda")[offset:].view(1, 1, 64, 96)
+        for level, exact in zip(
+            mipmap(image, backend="cuda"), mipmap(image.double(), backend="reference"), strict=True
+        ):
+            assert worst(level, exact) < 2e-6
+
+
+@pytest.mark.gpu
+def test_kernels_refuse_a_second_derivative():
+    image = torch.rand(1, 1, 16, 16, device="cuda", requires_grad=True)
+    (gradient,) = torch.autograd.grad((mipmap(image)[2] ** 2).sum(), image, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|twice"):
+        torch.autograd.grad(gradient.sum(), image)

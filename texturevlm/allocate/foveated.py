@@ -4,7 +4,8 @@ Cortical magnification M(e) = M0 / (e + e0) says how many samples a spot deserve
 Tokens then have a density proportional to M², which is scaled until K of them fill the image; nowhere more than one
 token for P×P pixels, since detail that the image does not have is not worth a token. The image is cut in two, again
 and again, along the longer side, each time so that the parts hold as much of the density as tokens are meant for
-them: the cells tile the image without gap or overlap, and their number is exact.
+them: the cells tile the image, and their number is exact. (A cell narrower than P pixels is then widened to P, over
+its neighbours.)
 """
 
 from functools import lru_cache
@@ -64,20 +65,21 @@ def _fixations(
 ) -> Tensor:
     """(B, 2), double. Values are checked unless they are on a GPU, so that nothing waits for it."""
     if isinstance(fixation, Tensor):
-        points = fixation.to(device=device, dtype=torch.float64)
+        points = fixation.double()
         points = points[None] if points.dim() == 1 else points
         if points.dim() != 2 or points.shape[1] != 2:
             raise ValueError(f"foveate: fixation must be (x, y) or (B, 2), got {tuple(fixation.shape)}")
         if points.device.type == "cpu":
             for x, y in points.tolist():
                 _check_inside(x, y, height, width)
-        return points
+        return points.to(device)
     try:
         x, y = (float(value) for value in fixation)
     except (TypeError, ValueError):
         raise ValueError(f"foveate: fixation must be (x, y), got {fixation!r}") from None
     _check_inside(x, y, height, width)
-    return torch.tensor([[x, y]], dtype=torch.float64, device=device)
+    # Filled rather than copied: a copy from the host would wait for the GPU.
+    return torch.stack([torch.full((1,), value, dtype=torch.float64, device=device) for value in (x, y)], -1)
 
 
 def _check_inside(x: float, y: float, height: int, width: int) -> None:
@@ -124,6 +126,18 @@ def _rounds(budget: int) -> list[list[tuple[int, int, int]]]:
     return rounds
 
 
+@lru_cache(maxsize=64)
+def _plan(budget: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """`_rounds` on a device: the cells to be cut, and the share of each that its first part gets."""
+    return [
+        (
+            torch.tensor([cell for cell, _, _ in cuts], device=device),
+            torch.tensor([first / (first + second) for _, first, second in cuts], dtype=torch.float64, device=device),
+        )
+        for cuts in _rounds(budget)
+    ]
+
+
 def _power_of_two(count: int) -> int:
     """The power of two nearest to half the count, between a third and two thirds of it.
 
@@ -137,21 +151,20 @@ def _tile(density: Tensor, height: int, width: int, budget: int) -> Tensor:
     """Cells of equal density that tile the image, (B, budget, 4) xyxy in pixels."""
     batch, rows, columns = density.shape
     table = torch.nn.functional.pad(density.cumsum(1).cumsum(2), (1, 0, 1, 0))
-    grid = density.new_tensor([columns, rows, columns, rows])
-    pixels = density.new_tensor([width, height, width, height])
-    cells = (grid * density.new_tensor([0, 0, 1, 1])).expand(batch, 1, 4)
-    for cuts in _rounds(budget):
-        which = torch.tensor([cut[0] for cut in cuts], device=density.device)
-        share = density.new_tensor([cut[1] / (cut[1] + cut[2]) for cut in cuts])
+    pixel_x, pixel_y = width / columns, height / rows
+    cells = density.new_zeros(batch, 1, 4)
+    cells[..., 2], cells[..., 3] = columns, rows
+    for which, share in _plan(budget, density.device):
         parents = cells[:, which]
-        extent = (parents[..., 2:] - parents[..., :2]) * (pixels / grid)[:2]
-        wide = extent[..., 0] >= extent[..., 1]
+        extent = parents[..., 2:] - parents[..., :2]
+        wide = extent[..., 0] * pixel_x >= extent[..., 1] * pixel_y
         at = torch.where(wide, _cut(table, parents, share), _cut(table.mT, parents[..., [1, 0, 3, 2]], share))
         x0, y0, x1, y1 = parents.unbind(-1)
         first = torch.stack([x0, y0, torch.where(wide, at, x1), torch.where(wide, y1, at)], -1)
         second = torch.stack([torch.where(wide, at, x0), torch.where(wide, y0, at), x1, y1], -1)
         cells = torch.cat([cells.index_copy(1, which, first), second], 1)
-    return cells * (pixels / grid)
+    x, y = cells[..., 0::2] * pixel_x, cells[..., 1::2] * pixel_y
+    return torch.stack([x[..., 0], y[..., 0], x[..., 1], y[..., 1]], -1)
 
 
 def _cut(table: Tensor, cells: Tensor, share: Tensor) -> Tensor:
@@ -185,8 +198,11 @@ def _interpolate(strip: Tensor, x: Tensor) -> Tensor:
 
 def _no_finer_than_pixels(boxes: Tensor, patch: int, height: int, width: int) -> Tensor:
     """Widen a cell whose shorter side has fewer pixels than the patch has samples, and keep it inside the image."""
-    extent = boxes.new_tensor([width, height])
-    side = (boxes[..., 2:] - boxes[..., :2]).clamp(min=float(patch)).minimum(extent)
-    centre = (boxes[..., :2] + boxes[..., 2:]) / 2
-    low = (centre - side / 2).clamp(min=0.0).minimum(extent - side)
-    return torch.cat([low, low + side], -1)
+    spans = []
+    for axis, extent in enumerate((width, height)):
+        low, high = boxes[..., axis], boxes[..., axis + 2]
+        side = (high - low).clamp(min=float(patch)).clamp(max=float(extent))
+        start = ((low + high - side) / 2).clamp(min=0.0).minimum(extent - side)
+        spans.append((start, start + side))
+    (left, right), (top, bottom) = spans
+    return torch.stack([left, top, right, bottom], -1)

@@ -27,6 +27,7 @@ BACKENDS: dict[str, tuple[str, ...]] = {
 }
 # Kernels that compile and agree with the reference in an emulator, but have not run on a GPU yet: only by name.
 UNPROVEN = {"distance_field", "superpixels", "region_statistics", "boundaries"}
+MAX_TEXTURE_EXTENT, MAX_LAYERS = 32768, 2048  # of a hardware texture
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels
 # Measured on an H200, float32: `texturevlm bench engine`, results/engine-h200.md.
 MICROSECONDS = {
@@ -44,7 +45,7 @@ def no_cuda_because() -> str | None:
     if not torch.cuda.is_available():
         return "PyTorch sees no CUDA GPU"
     try:
-        from cuda.bindings import driver, nvrtc  # noqa: F401
+        from cuda.bindings import driver
     except ImportError as error:
         return f"cuda-bindings is not installed ({error}): pip install 'texturevlm[cuda]'"
     try:
@@ -53,7 +54,19 @@ def no_cuda_because() -> str | None:
         nvrtc_version()
     except RuntimeError as error:
         return str(error)
+    status, version = driver.cuDriverGetVersion()
+    if int(status) != 0 or version < 13000:
+        return f"the GPU driver is for CUDA {version // 1000}, and the kernels need one for CUDA 13"
     return None
+
+
+@lru_cache(maxsize=None)
+def _too_old(device: torch.device, dtype: torch.dtype) -> str | None:
+    wanted = (8, 0) if dtype == torch.bfloat16 else (7, 5)
+    found = torch.cuda.get_device_capability(device)
+    if found >= wanted:
+        return None
+    return f"the kernels need compute capability {wanted[0]}.{wanted[1]} for {dtype}, not {found[0]}.{found[1]}"
 
 
 def no_kernel_because(tensor: Tensor) -> str | None:
@@ -64,7 +77,7 @@ def no_kernel_because(tensor: Tensor) -> str | None:
         return f"the kernels take float32, float16 and bfloat16, not {str(tensor.dtype).removeprefix('torch.')}"
     if max(tensor.shape[-2:]) >= MAX_EXTENT:
         return f"the kernels take extents below {MAX_EXTENT}, not {max(tensor.shape[-2:])}"
-    return no_cuda_because()
+    return no_cuda_because() or _too_old(tensor.device, tensor.dtype)
 
 
 def choose(operation: str, tensor: Tensor, asked: str = "auto") -> str:
@@ -88,11 +101,16 @@ def texture_pays(finest: Tensor, samples: int) -> bool:
 
     finest:  level 0, (B, C, H, W)
     samples: an image
-    The times are those of results/engine-h200.md. Making a texture costs so much that it seldom pays for one call; a
-    texture that is sampled again is worth making at once (Texture.on_device).
+    The texture units' filter weights have 8 fractional bits, so values then differ by up to 0.007 on white noise; ask
+    for backend="cuda" to rule that out. The times are those of results/engine-h200.md: making a texture costs so much
+    that it seldom pays for one call; one that is sampled again is worth making at once (Texture.on_device).
     """
     batch, channels, height, width = finest.shape
     if samples < height * width:  # it never pays so early, and this is the hot path
+        return False
+    if max(height, width) > MAX_TEXTURE_EXTENT or batch * -(-channels // 4) > MAX_LAYERS // 2:
+        return False
+    if torch.cuda.is_current_stream_capturing():  # no texture can be made then
         return False
     values = batch * channels / 1e6
     in_place = values * samples * MICROSECONDS["kernel, a million values"]

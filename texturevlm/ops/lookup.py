@@ -85,6 +85,11 @@ def check_nearest(function: str, nearest: Sequence[int], channels: int) -> None:
         check_count(function, "nearest", channel, 0, channels - 1)
 
 
+def widened(tensor: Tensor) -> Tensor:
+    """Positions need float32 at least: half precision cannot tell neighbouring pixels apart beyond 2048."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
 def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Probes:
     """How footprints with axes ddx, ddy (..., 2) are read.
 
@@ -96,7 +101,7 @@ def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Pr
     short = torch.minimum(_length(ddx), _length(ddy))
     width = torch.maximum(short, long / max_anisotropy).clamp(min=1.0)
     # A ratio that is whole but for rounding must not cost a probe more.
-    count = (long / width - 1e-3).ceil().clamp(1, max_anisotropy)
+    count = (long / width - 1e-3).ceil().nan_to_num(1).clamp(1, max_anisotropy)
     spread = long_axis * ((long - width) / long.clamp(min=1e-20)).clamp(min=0.0)[..., None]
     return Probes(width.log2(), spread, count.detach())
 
@@ -108,6 +113,7 @@ def _length(axis: Tensor) -> Tensor:
 def lookup_reference(levels: Sequence[Tensor], points: Tensor, lod: Tensor, nearest: Sequence[int] = ()) -> Tensor:
     """The specification of `lookup`."""
     pyramid = _Flat(levels)
+    points, lod = widened(points), widened(lod)
     return pyramid.with_names(pyramid.trilinear(points, lod), points, lod, nearest).to(levels[0].dtype)
 
 
@@ -121,7 +127,8 @@ def lookup_grad_reference(
 ) -> Tensor:
     """The specification of `lookup_grad`."""
     pyramid = _Flat(levels)
-    lod, spread, count = probes(ddx, ddy, max_anisotropy)
+    points = widened(points)
+    lod, spread, count = probes(widened(ddx), widened(ddy), max_anisotropy)
     total = torch.zeros((), dtype=pyramid.dtype, device=points.device)
     for probe in range(int(count.max()) if count.numel() else 1):
         share = (probe < count) / count
@@ -143,7 +150,7 @@ class _Flat:
         self.start = (self.height * self.width).cumsum(0) - self.height * self.width
 
     def trilinear(self, points: Tensor, lod: Tensor) -> Tensor:
-        lod = lod.to(self.dtype).clamp(0, self.last)
+        lod = lod.to(self.dtype).nan_to_num(0).clamp(0, self.last)
         fine = lod.detach().floor().long()
         coarse = (fine + 1).clamp(max=self.last)
         blend = (lod - fine)[..., None]
@@ -160,10 +167,10 @@ class _Flat:
         """Channels that hold names, read at the nearest texel of the nearest level instead."""
         if not channels:
             return texels
-        level = (lod.detach().clamp(0, self.last) + 0.5).floor().long()
+        level = (lod.detach().nan_to_num(0).clamp(0, self.last) + 0.5).floor().long()
         width, height = self.width[level], self.height[level]
-        x = (points[..., 0].detach() * (width / self.width[0])).floor().long()
-        y = (points[..., 1].detach() * (height / self.height[0])).floor().long()
+        x = (points[..., 0].detach().nan_to_num(0) * (width / self.width[0])).floor().long()
+        y = (points[..., 1].detach().nan_to_num(0) * (height / self.height[0])).floor().long()
         zero = torch.zeros_like(x)
         names = self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
         chosen = torch.zeros(texels.shape[-1], dtype=torch.bool, device=texels.device)
@@ -174,7 +181,8 @@ class _Flat:
         """The two texels around a position along one axis, and how far it is from the first to the second."""
         extent = extents[level]
         texel = position.to(self.dtype) * (extent.to(self.dtype) / extents[0].to(self.dtype)) - 0.5
-        texel = texel.clamp(torch.zeros_like(texel), (extent - 1).to(self.dtype))
+        # A position that is no number reads the first texel, as it does in the kernels: never wild memory.
+        texel = texel.nan_to_num(0).clamp(torch.zeros_like(texel), (extent - 1).to(self.dtype))
         first = texel.detach().floor().long()
         return first, torch.minimum(first + 1, extent - 1), (texel - first)[..., None]
 

@@ -36,8 +36,9 @@ def mipmap(
     image:   (B, C, H, W), any extent from 1×1
     levels:  how many levels, level 0 included; None goes down to 1×1, and so does any larger number
     reduce:  how a channel shrinks: mean, max, min or nearest; one word for all channels or one a channel
-    returns  finest first, level 0 is `image` itself; (B, C, max(1, H >> l), max(1, W >> l)).
-             Half-precision images are reduced in float32 and rounded when stored. Differentiable in `image`.
+    returns  finest first, level 0 is `image` itself (on the GPU a contiguous copy of one that is not contiguous);
+             (B, C, max(1, H >> l), max(1, W >> l)). Half-precision images are reduced in float32; a level is rounded
+             when it is stored. Differentiable in `image`, once.
     """
     sizes = check_shapes("mipmap", image=(image, "B C H W"))
     check_floating("mipmap", image=image)
@@ -184,6 +185,8 @@ def _check_pyramid(function: str, levels: tuple[tuple[torch.Size, torch.dtype, t
     batch, channels, height, width = shape
     for index, found in enumerate(levels):
         wanted = (batch, channels, height, width)
+        if index > 0 and levels[index - 1][0][2:] == (1, 1):
+            raise ValueError(f"{function}: levels must end at 1×1, got {len(levels) - index} more after it")
         if found[0] != wanted:
             raise ValueError(f"{function}: levels[{index}] must be {wanted}, got {tuple(found[0])}")
         if found[1:] != (dtype, device):

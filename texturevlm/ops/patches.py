@@ -15,7 +15,7 @@ from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes
 from texturevlm.ops import backend as backends
-from texturevlm.ops.lookup import MAX_ANISOTROPY, check_nearest, lookup_grad_reference
+from texturevlm.ops.lookup import MAX_ANISOTROPY, check_nearest, lookup_grad_reference, widened
 from texturevlm.ops.mip import check_pyramid
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def sample_patches_reference(
 ) -> Tensor:
     """The specification: `lookup_grad` at every point of the lattice."""
     batch, count = centre.shape[:2]
+    centre, ddx, ddy = widened(centre), widened(ddx), widened(ddy)
     points = lattice(centre, ddx, ddy, patch).reshape(batch, -1, 2)
     along, down = (axis.repeat_interleave(patch * patch, 1) for axis in (ddx, ddy))
     texels = lookup_grad_reference(levels, points, along, down, max_anisotropy, nearest)

@@ -40,12 +40,15 @@ def variants(source: str) -> list[dict[str, int]]:
 
 def compile_source(source: str, architecture: str, definitions: dict[str, int]) -> bytes:
     """The cubin of one source file for one GPU architecture ("sm_90"), from the cache if it is there."""
-    headers = {name: (SOURCES / name).read_text() for name in HEADERS}
-    code = (SOURCES / source).read_text()
+    headers = {name: (SOURCES / name).read_text(encoding="utf-8") for name in HEADERS}
+    code = (SOURCES / source).read_text(encoding="utf-8")
     options = [f"--gpu-architecture={architecture}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in sorted(definitions.items())]
     everything = "\0".join([code, *headers.values(), *options, str(nvrtc_version())])
-    entry = cache_folder() / (hashlib.sha256(everything.encode()).hexdigest() + ".cubin")
+    folder = cache_folder()
+    if folder is None:
+        return _nvrtc(source, code, headers, options)
+    entry = folder / (hashlib.sha256(everything.encode()).hexdigest() + ".cubin")
     if (cubin := read_entry(entry)) is not None:
         return cubin
     cubin = _nvrtc(source, code, headers, options)
@@ -53,11 +56,14 @@ def compile_source(source: str, architecture: str, definitions: dict[str, int]) 
     return cubin
 
 
-def cache_folder() -> Path:
-    """$TEXTUREVLM_CACHE, else the user's cache folder."""
+def cache_folder() -> Path | None:
+    """$TEXTUREVLM_CACHE, else the user's cache folder; None for a user without a home."""
     if folder := os.environ.get("TEXTUREVLM_CACHE"):
         return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "texturevlm"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "texturevlm"
+    except RuntimeError:
+        return None
 
 
 def read_entry(entry: Path) -> bytes | None:

@@ -120,7 +120,8 @@ def channel_table(values: Sequence[int], dtype: torch.dtype, device: torch.devic
     """A small per-channel table on the GPU, uploaded once and kept, since a captured graph may point at it."""
     key = (tuple(values), dtype, device)
     if key not in _channel_tables:
-        _channel_tables[key] = torch.tensor(values, dtype=dtype).to(device)
+        # setdefault: of two threads that come here at once, both must go on with the same table.
+        _channel_tables.setdefault(key, torch.tensor(values, dtype=dtype).to(device))
     return _channel_tables[key]
 
 
@@ -144,6 +145,9 @@ def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
 def _geometry(levels: tuple[tuple[torch.Size, tuple[int, ...]], ...]) -> tuple[bytes, int]:
     """Strides and extents, the same for every image of a size, and the number of channels."""
     shapes, strides = zip(*levels)
+    for index, (shape, stride) in enumerate(levels):
+        if (shape[2] - 1) * stride[2] + (shape[3] - 1) * stride[3] >= 1 << 31:
+            raise ValueError(f"levels[{index}] of {tuple(shape)} must be contiguous: its texels lie too far apart")
     packed = _GEOMETRY.pack(
         *(value for axis in range(4) for value in padded([stride[axis] for stride in strides])),
         *(value for axis in (2, 3) for value in padded([shape[axis] for shape in shapes])),

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from texturevlm.ops.cuda.launch import MAX_LEVELS, address, channel_table, launch, padded, scalar_bits
 from texturevlm.ops.mip import REDUCTIONS, mipmap_reference
@@ -14,6 +15,7 @@ TILE = 64
 DEEPEST = 6  # the coarsest level that a tile can make by itself,
 DEEPEST_ODD = 4  # or where extents are odd, so that it must see past its edge
 MARK_WORDS = 2048  # as in mip.cu
+FAR = 1 << 20  # beyond every image: a box may say "everything" with any number
 UPDATE_BLOCKS = 132 * 4  # what a large GPU holds at once
 _MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i7i4x")
 _BACKWARD = struct.Struct("=3Q5i4x")
@@ -31,7 +33,7 @@ def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[
     for index, level in enumerate(levels):
         if not level.is_contiguous():
             raise ValueError(f"update_region: levels[{index}] must be contiguous, since it is written in place")
-    boxes = boxes.to(torch.int32).contiguous()
+    boxes = boxes.clamp(-FAR, FAR).to(torch.int32).contiguous()
     _make_levels(levels, modes, boxes if boxes.data_ptr() % 16 == 0 else boxes.clone())
 
 
@@ -123,6 +125,7 @@ class _Mipmap(torch.autograd.Function):
         return (image.view_as(image), *levels[1:])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None]:
         if any(mode != "mean" for mode in ctx.modes):
             return _backward_reference(ctx.saved_tensors[0], ctx.extents, ctx.modes, gradients), None, None

@@ -2,6 +2,7 @@
 
 All three are samples of a pyramid and share one autograd function. The kernel gives the gradient of each sample's
 own five numbers (x, y, lod and the probes' spread); the small step from there to points or footprints is PyTorch's.
+Gradients of texels are added by float atomics, in any order, so their last bits vary from run to run.
 """
 
 import struct
@@ -10,10 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from texturevlm.ops.cuda.launch import MAX_LEVELS, THREADS, address, launch, pack_pyramid, padded, scalar_bits
 from texturevlm.ops.cuda.texture import DeviceTexture
-from texturevlm.ops.lookup import probes
+from texturevlm.ops.lookup import probes, widened
 from texturevlm.ops.patches import lattice
 
 CHANNELS_A_THREAD = 4
@@ -97,7 +99,8 @@ def _plain(where: _Where) -> _Where:
 def _forward(job: _Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
     where = _plain(where)
     if job.hardware:
-        texture = DeviceTexture(levels, half=levels[0].dtype == torch.float16, nearest=job.nearest)
+        half = levels[0].dtype == torch.float16 and not job.nearest
+        texture = DeviceTexture(levels, half=half, nearest=job.nearest)
         return texture.fetch(*where, job.patch, job.max_anisotropy)
     batch, count = where.points.shape[:2]
     channels = levels[0].shape[1]
@@ -135,6 +138,7 @@ class _Probe(torch.autograd.Function):
         return _forward(job, levels, _Where(points, lod, ddx, ddy))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         where, levels = _Where(*ctx.saved_tensors[:4]), ctx.saved_tensors[4:]
         wanted = ctx.needs_input_grad
@@ -174,6 +178,7 @@ def _gradient_of_where(job: _Job, of_samples: Tensor, where: _Where, wanted: Seq
 
 def _sample_numbers(job: _Job, points: Any, lod: Any, ddx: Any, ddy: Any) -> Tensor:
     """x, y, lod and spread of every sample, (B, N or K, 1 or P², 5), as the kernel computes them from its inputs."""
+    points, lod, ddx, ddy = (None if t is None else widened(t) for t in (points, lod, ddx, ddy))
     if lod is not None:
         return torch.cat([points, lod[..., None], torch.zeros_like(points)], -1)[:, :, None]
     level, spread, _ = probes(ddx, ddy, job.max_anisotropy)

@@ -30,8 +30,6 @@ from texturevlm.ops.cuda.launch import (
 from texturevlm.ops.lookup import check_nearest
 from texturevlm.ops.mip import check_pyramid
 
-MAX_TEXTURE_EXTENT = 32768
-MAX_LAYERS = 2048
 DISABLE_TRILINEAR_OPTIMIZATION = 0x20  # without it the hardware rounds levels and is off by up to 0.13
 NORMALIZED_COORDINATES = 0x02
 _FILL = struct.Struct(f"={MAX_LEVELS}QQ{MAX_LEVELS}i2i")
@@ -43,18 +41,25 @@ class DeviceTexture:
     """The levels of a pyramid as a hardware texture.
 
     levels:  finest first, each (B, C, H_l, W_l), on a CUDA GPU
-    half:    keep texels in half precision (half the memory, twice the speed) rather than float
+    half:    keep texels in half precision (half the memory, twice the speed) rather than float; by default so, unless
+             there are names, which half precision cannot tell apart beyond 2048
     pack:    channels a layer: 1, 2 or 4
     nearest: channels that hold names, fetched by nearest texel
-    The memory is the GPU's own and goes back with the last reference to this object.
+    The memory is the GPU's own and goes back with the last reference to this object, so it must outlive every captured
+    graph that samples it. It cannot be made while a graph is being captured.
     """
 
     def __init__(
-        self, levels: Sequence[Tensor], *, half: bool = True, pack: int = 4, nearest: Sequence[int] = ()
+        self, levels: Sequence[Tensor], *, half: bool | None = None, pack: int = 4, nearest: Sequence[int] = ()
     ) -> None:
         check_pyramid("DeviceTexture", levels)
         backends.require_kernels("DeviceTexture", levels[0])
-        check_choice("DeviceTexture", "pack", str(pack), ("1", "2", "4"))
+        check_choice("DeviceTexture", "pack", str(check_count("DeviceTexture", "pack", pack, 1)), ("1", "2", "4"))
+        half = not nearest if half is None else half
+        if half and nearest:
+            raise ValueError("DeviceTexture: half must not be asked for with names in nearest: they would be rounded")
+        if torch.cuda.is_current_stream_capturing():
+            raise ValueError("DeviceTexture: levels must be put into a texture before a graph is captured, not within")
         batch, channels, height, width = levels[0].shape
         check_nearest("DeviceTexture", nearest, channels)
         self.shape = (batch, channels, height, width)
@@ -62,9 +67,9 @@ class DeviceTexture:
         self.device, self.dtype = levels[0].device, levels[0].dtype
         slots, filtered = _slots(channels, pack, nearest)
         self.layers, self._first_unfiltered = len(slots) // pack, filtered // pack
-        check_count("DeviceTexture", "height", height, 1, MAX_TEXTURE_EXTENT)
-        check_count("DeviceTexture", "width", width, 1, MAX_TEXTURE_EXTENT)
-        check_count("DeviceTexture", "layers of the batch", self.layers * batch, 1, MAX_LAYERS)
+        check_count("DeviceTexture", "height", height, 1, backends.MAX_TEXTURE_EXTENT)
+        check_count("DeviceTexture", "width", width, 1, backends.MAX_TEXTURE_EXTENT)
+        check_count("DeviceTexture", "layers of the batch", self.layers * batch, 1, backends.MAX_LAYERS)
         self._slots = channel_table(slots, torch.int16, self.device)
         with torch.cuda.device(self.device):
             handles = _create(self.shape, self.levels, self.layers * batch, half, pack)
@@ -72,6 +77,15 @@ class DeviceTexture:
         self._release = weakref.finalize(self, _destroy, self.device.index or 0, *handles)
         self._release.atexit = False  # the process takes everything with it
         self.fill(levels)
+
+    def __copy__(self) -> "DeviceTexture":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "DeviceTexture":
+        return self
+
+    def __reduce__(self) -> str:
+        raise TypeError("DeviceTexture: lives in a GPU's memory and cannot be pickled; pickle the levels")
 
     def fill(self, levels: Sequence[Tensor]) -> None:
         """Write new contents of the same shape, in place: captured graphs that sample it go on working."""
@@ -109,7 +123,7 @@ class DeviceTexture:
         values = torch.empty(shape, dtype=self.dtype, device=self.device)
         if values.numel() == 0:
             return values
-        samples = batch * count * side * side
+        samples = check_count("sample_patches", "number of samples", batch * count * side * side, 1, (1 << 31) - 1)
         parameters = _FETCH.pack(
             self._filtered,
             self._unfiltered,
@@ -180,17 +194,29 @@ def _create(shape: Sequence[int], levels: int, layers: int, half: bool, pack: in
         status, array = driver.cuMipmappedArrayCreate(description, levels)
     check(status, f"making a {width}×{height} texture of {layers} layers")
     surfaces: list[int] = []
-    for level in range(levels):
-        status, plane = driver.cuMipmappedArrayGetLevel(array, level)
-        check(status, "reaching a texture's level")
-        resource = driver.CUDA_RESOURCE_DESC()
-        resource.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_ARRAY
-        resource.res.array.hArray = plane
-        status, surface = driver.cuSurfObjectCreate(resource)
-        check(status, "making a surface object")
-        surfaces.append(int(surface))
-    textures = [_texture_object(array, levels, filtered) for filtered in (True, False)]
+    textures: list[int] = []
+    try:
+        for level in range(levels):
+            surfaces.append(_surface_object(array, level))
+        for filtered in (True, False):
+            textures.append(_texture_object(array, levels, filtered))
+    except Exception:
+        _destroy(torch.cuda.current_device(), int(array), surfaces, textures)
+        raise
     return int(array), surfaces, textures
+
+
+def _surface_object(array: Any, level: int) -> int:
+    from cuda.bindings import driver
+
+    status, plane = driver.cuMipmappedArrayGetLevel(array, level)
+    check(status, "reaching a texture's level")
+    resource = driver.CUDA_RESOURCE_DESC()
+    resource.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_ARRAY
+    resource.res.array.hArray = plane
+    status, surface = driver.cuSurfObjectCreate(resource)
+    check(status, "making a surface object")
+    return int(surface)
 
 
 def _texture_object(array: Any, levels: int, filtered: bool) -> int:
