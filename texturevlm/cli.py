@@ -112,7 +112,7 @@ def _point(text: str) -> tuple[float, float]:
 
 def _add_bench(commands: Commands) -> None:
     parser = commands.add_parser("bench", help="speed, beside baselines measured in the same run")
-    parser.add_argument("what", choices=["engine"])
+    parser.add_argument("what", choices=["engine", "channels"])
     parser.add_argument("--device", choices=["cpu", "cuda"], help="(default: cuda if there is one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements here too")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and no torch.compile: to try it out")
@@ -120,9 +120,10 @@ def _add_bench(commands: Commands) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from texturevlm.bench import engine
+    from texturevlm.bench import channels, engine
 
-    report = engine.run(options.device, quick=options.quick)
+    bench = {"engine": engine, "channels": channels}[options.what]
+    report = bench.run(options.device, quick=options.quick)
     print(report.table())
     if options.json is not None:
         report.save(options.json)

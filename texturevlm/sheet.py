@@ -33,7 +33,7 @@ def contact_sheet(texture: Texture, channels: str | Sequence[str] = "fast") -> t
         layer = build(texture, [name]).levels[0][0, 0]
         _wait(texture)
         milliseconds[name] = (time.perf_counter() - started) * 1e3
-        pictures.append((name, _picture(name, layer)))
+        pictures.append((name, layer_picture(name, layer)))
     return _arrange(pictures, milliseconds, texture.size), milliseconds
 
 
@@ -42,7 +42,7 @@ def _wait(texture: Texture) -> None:
         torch.cuda.synchronize(texture.device)
 
 
-def _picture(name: str, layer: Tensor) -> Image.Image:
+def layer_picture(name: str, layer: Tensor) -> Image.Image:
     """Colours in their own hue, regions in colours that tell neighbours apart, everything else on one ramp."""
     layer = layer.float().cpu()
     if name in COLOURS:

@@ -145,7 +145,7 @@ class _Source:
     @cached_property
     def polarity(self) -> Tensor:
         """Dark on light above 0, light on dark below."""
-        return centre_surround(self.image, self.levels)
+        return centre_surround(self.image)
 
     def motion(self) -> Tensor:
         if self.previous is None:

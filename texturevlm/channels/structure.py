@@ -14,7 +14,7 @@ from texturevlm.check import check_floating, check_shapes
 from texturevlm.ops.mip import check_pyramid
 
 LUMA = (0.299, 0.587, 0.114)
-NOISE = 3 / 255  # a difference that a camera or a JPEG makes from nothing
+NOISE = 2.5 / 255  # a difference that a camera or a JPEG makes from nothing
 SURROUND = 17  # pixels: wide enough for the strokes of a headline, narrow enough for one line of small print
 DETAIL = 5  # pixels
 COARSE, COARSER = 3, 5  # levels
@@ -40,22 +40,23 @@ def edges(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
     levels: its mip pyramid, finest first, each (B, 3, H_l, W_l)
     returns (B, H, W), 0 to 1; a pixel acts EDGES_REACH pixels away
     """
-    return centre_surround(image, levels).clamp(min=0)
+    check_image("edges", image, levels)
+    return centre_surround(image).clamp(min=0)
 
 
 def edges_inverted(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
     """Light-on-dark structure: what `edges` is for the negative of the image. Shapes and reach as there."""
-    return (-centre_surround(image, levels)).clamp(min=0)
+    check_image("edges_inverted", image, levels)
+    return (-centre_surround(image)).clamp(min=0)
 
 
-def centre_surround(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Both polarities at once: (B, H, W), −1 to 1, positive where dark on light.
+def centre_surround(image: Tensor) -> Tensor:
+    """Both polarities at once: (B, 3, H, W) → (B, H, W), −1 to 1, positive where dark on light.
 
     With d the surround's mean less the pixel, and σ² the surround's variance, it is ±d² / (d² + σ² + NOISE²), where
     NOISE is first taken off |d|. Where two tones share the surround, that is the share of the other tone: the tone
     of the strokes, which cover less, comes near ±1, that of the paper near 0, at any contrast above the noise.
     """
-    check_image("edges", image, levels)
     grey = luma(image)
     mean = box_mean(grey, SURROUND, SURROUND)
     variance = (box_mean(grey * grey, SURROUND, SURROUND) - mean * mean).clamp(min=0)
