@@ -23,7 +23,7 @@ from texturevlm.types import COLOURS, Texture
 
 MOST_TEXELS = 1 << 22  # of the base level unless told otherwise: 40 float layers of it are 670 MB, 890 with mips
 REGIONS = 50
-EDGE_THRESHOLD = 0.5
+EDGE_THRESHOLD = 0.3  # finds strokes ten grey steps from their ground
 
 
 def build(

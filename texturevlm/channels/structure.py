@@ -51,12 +51,14 @@ def edges_inverted(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
 
 
 def centre_surround(image: Tensor) -> Tensor:
-    """Both polarities at once: (B, 3, H, W) → (B, H, W), −1 to 1, positive where dark on light.
+    """Both polarities at once: (B, 3, H, W) → (B, H, W), −1 to 1, `edges` above 0 and `edges_inverted` below.
 
     With d the surround's mean less the pixel, and σ² the surround's variance, it is ±d² / (d² + σ² + NOISE²), where
     NOISE is first taken off |d|. Where two tones share the surround, that is the share of the other tone: the tone
     of the strokes, which cover less, comes near ±1, that of the paper near 0, at any contrast above the noise.
     """
+    check_shapes("centre_surround", image=(image, "B 3 H W"))
+    check_floating("centre_surround", image=image)
     grey = luma(image)
     mean = box_mean(grey, SURROUND, SURROUND)
     variance = (box_mean(grey * grey, SURROUND, SURROUND) - mean * mean).clamp(min=0)
