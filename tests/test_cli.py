@@ -193,3 +193,26 @@ def test_a_mistake_reaches_the_shell_as_status_2():
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 2
     assert done.stderr == "texturevlm look: Texture.open: no such file: /nowhere/page.png\n"
+
+
+def test_channels_draws_a_contact_sheet(tmp_path, capsys):
+    Image.effect_noise((60, 40), 90).convert("RGB").save(tmp_path / "small.png")
+    assert status("channels", tmp_path / "small.png", "--channels", "mvp", "--out", tmp_path / "sheet.png") == 0
+    assert "13 layers" in capsys.readouterr().out
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--channels", "edgse"], ["unknown 'edgse'", "edges_inverted"]),
+        (["--channels", "embedding_0"], ["embedding_0", "fit-pca"]),
+        (["--out", "sheet.jpg"], ["--out must end in .png"]),
+    ],
+)
+def test_channels_refuses_bad_options_in_one_line(tmp_path, monkeypatch, capsys, options, words):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (8, 8)).save("small.png")
+    assert status("channels", "small.png", *options) == 2
+    assert_one_line(capsys, words)

@@ -13,6 +13,7 @@ from texturevlm.types import COLOURS, Texture
 
 TILE, GAP, CAPTION, COLUMNS = 232, 14, 46, 8
 SHADES = 256
+EMPTY = (244, 244, 246)
 
 
 def contact_sheet(texture: Texture, channels: str | Sequence[str] = "fast") -> tuple[Image.Image, dict[str, float]]:
@@ -79,7 +80,11 @@ def _arrange(
     for index, (name, picture) in enumerate(pictures):
         x = GAP + index % columns * (TILE + GAP)
         y = head + index // columns * (height + CAPTION + GAP)
-        sheet.paste(picture.resize((TILE, height), Image.Resampling.BOX), (x, y))
+        if CHANNELS[name].needs:  # a single image has no history
+            draw.rectangle([x, y, x + TILE - 1, y + height - 1], fill=EMPTY)
+            draw.text((x + TILE / 2, y + height / 2), "nothing known yet", fill=FAINT, font=small, anchor="mm")
+        else:
+            sheet.paste(picture.resize((TILE, height), Image.Resampling.BOX), (x, y))
         draw.rectangle([x - 1, y - 1, x + TILE, y + height], outline=FAINT)
         draw.text((x, y + height + 5), f"{CHANNELS[name].layer} {name}", fill=INK, font=large)
         cost = f"{milliseconds[name]:.1f} ms"

@@ -1,5 +1,7 @@
 """build: exactly the layers asked for, in order, in range, shrinking as declared, local where they say so."""
 
+import gc
+
 import pytest
 import torch
 from PIL import Image
@@ -155,3 +157,14 @@ def test_bad_input_is_named():
         build(texture, "mvp", previous=picture(8, 8))
     with pytest.raises(ValueError, match=r"build: text must be one of strokes, ocr, got 'tesseract'"):
         build(texture, ["text"], text="tesseract")
+
+
+def test_building_200_images_leaves_memory_flat():
+    resource = pytest.importorskip("resource")
+    gc.collect()
+    for _ in range(20):
+        build(picture(60, 80), WITHOUT_MODEL)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for index in range(200):
+        build(picture(60 + index % 7, 80), WITHOUT_MODEL)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # kilobytes
