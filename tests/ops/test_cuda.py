@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import worst
-from texturevlm.ops import lookup_grad, mipmap, sample_patches, update_region
+from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 
 compiler = pytest.importorskip("texturevlm.ops.cuda.compiler")
 pytest.importorskip("cuda.bindings")
@@ -196,6 +196,32 @@ def test_a_texture_dropped_while_in_use_is_still_read_right():
         others = [DeviceTexture([torch.full_like(level, 9.0) for level in levels], half=False) for _ in range(3)]
         assert worst(got, wanted) < 1e-2
         del others
+
+
+@pytest.mark.gpu
+def test_a_filled_texture_serves_every_lookup():
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    image, centre, ddx, ddy = inputs()
+    levels = mipmap(image)
+    texture = DeviceTexture(levels, half=False)
+    lod = torch.rand(1, 64, device="cuda") * 4
+    assert worst(lookup(texture, centre, lod), lookup(levels, centre, lod)) < 1e-2
+    assert worst(lookup_grad(texture, centre, ddx * 3, ddy), lookup_grad(levels, centre, ddx * 3, ddy)) < 1e-2
+
+
+@pytest.mark.gpu
+def test_names_beyond_2048_survive_a_texture():
+    from texturevlm.ops.cuda.texture import DeviceTexture
+
+    names = torch.arange(64 * 64, device="cuda", dtype=torch.float32).view(1, 1, 64, 64) * 17
+    levels = mipmap(names, reduce="nearest")
+    points = torch.stack(torch.meshgrid(torch.arange(64) + 0.5, torch.arange(64) + 0.5, indexing="xy"), -1)
+    points = points.reshape(1, -1, 2).to("cuda")
+    got = lookup(DeviceTexture(levels, nearest=[0]), points, torch.zeros(1, 64 * 64, device="cuda"))
+    assert torch.equal(got[0, :, 0], names.flatten())
+    with pytest.raises(ValueError, match=r"DeviceTexture: half must not be asked for with names"):
+        DeviceTexture(levels, half=True, nearest=[0])
 
 
 @pytest.mark.gpu

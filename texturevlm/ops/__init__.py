@@ -1,5 +1,6 @@
 """Operations on tensors: each has a plain PyTorch reference that is its specification, and faster backends."""
 
+from texturevlm.ops.cuda.texture import DeviceTexture
 from texturevlm.ops.lookup import lookup, lookup_grad
 from texturevlm.ops.mip import mipmap, update_region
 from texturevlm.ops.patches import sample_patches
@@ -7,6 +8,7 @@ from texturevlm.ops.pyramid import gaussian_pyramid, laplacian_pyramid, laplacia
 from texturevlm.ops.steerable import steerable_pyramid, steerable_reconstruct
 
 __all__ = [
+    "DeviceTexture",
     "gaussian_pyramid",
     "laplacian_pyramid",
     "laplacian_reconstruct",

@@ -5,8 +5,10 @@ edge texel goes on. `lookup` blends the two nearest levels (trilinear). `lookup_
 sample by its two axes: the short axis sets the level, and several trilinear probes are spread along the long one.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +16,9 @@ from torch import Tensor
 from texturevlm.check import check_count, check_floating, check_shapes
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import check_pyramid
+
+if TYPE_CHECKING:
+    from texturevlm.ops.cuda.texture import DeviceTexture
 
 MAX_ANISOTROPY = 16
 
@@ -27,27 +32,38 @@ class Probes(NamedTuple):
 
 
 def lookup(
-    levels: Sequence[Tensor], points: Tensor, lod: Tensor, *, nearest: Sequence[int] = (), backend: str = "auto"
+    levels: list[Tensor] | tuple[Tensor, ...] | DeviceTexture,
+    points: Tensor,
+    lod: Tensor,
+    *,
+    nearest: Sequence[int] = (),
+    backend: str = "auto",
 ) -> Tensor:
     """Read a mip pyramid at fractional positions and levels (trilinear, clamped).
 
-    levels:  finest first, each (B, C, H_l, W_l)
+    levels:  finest first, each (B, C, H_l, W_l); or a DeviceTexture, filled once and read many times
     points:  (B, N, 2), x then y in level-0 pixels
     lod:     (B, N), 0 is the finest; clamped to the levels there are
     nearest: channels that hold names rather than amounts: the nearest texel of the nearest level, not filtered
+    backend: auto, reference, cuda or texture (which makes a texture for this one call)
     returns  (B, N, C) in the levels' dtype, differentiable in levels, points and lod (not through `nearest`)
     """
+    if not isinstance(levels, (list, tuple)):
+        from texturevlm.ops.cuda.texture import fetch_from
+
+        check_shapes("lookup", points=(points, "B N 2"), lod=(lod, "B N"))
+        return fetch_from("lookup", levels, points, lod=lod, nearest=nearest, backend=backend)
     _check("lookup", levels, nearest, points=(points, "B N 2"), lod=(lod, "B N"))
     chosen = backends.choose("lookup", levels[0], backend)
     if chosen == "reference":
         return lookup_reference(levels, points, lod, nearest)
-    from texturevlm.ops.cuda.probe import lookup_cuda
+    from texturevlm.ops.cuda.probe import Job, probe
 
-    return lookup_cuda(levels, points, lod, tuple(nearest), hardware=chosen == "texture")
+    return probe(Job(None, 1, tuple(nearest), chosen == "texture"), levels, points, lod)
 
 
 def lookup_grad(
-    levels: Sequence[Tensor],
+    levels: list[Tensor] | tuple[Tensor, ...] | DeviceTexture,
     points: Tensor,
     ddx: Tensor,
     ddy: Tensor,
@@ -58,19 +74,26 @@ def lookup_grad(
 ) -> Tensor:
     """Read a mip pyramid over footprints: anisotropic filtering, up to 16 times as long as wide.
 
+    levels, nearest, backend: as for `lookup`
     points:   (B, N, 2), the centres, x then y in level-0 pixels
     ddx, ddy: (B, N, 2), the footprint's two axes in level-0 pixels, as `tex2DGrad` takes them
     returns   (B, N, C); for a square footprint of side s it is `lookup` at lod log2(s).
               Differentiable in levels, points, ddx and ddy (the number of probes is piecewise constant).
     """
-    _check("lookup_grad", levels, nearest, points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
     check_count("lookup_grad", "max_anisotropy", max_anisotropy, 1, MAX_ANISOTROPY)
+    if not isinstance(levels, (list, tuple)):
+        from texturevlm.ops.cuda.texture import fetch_from
+
+        check_shapes("lookup_grad", points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
+        options: Any = {"max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
+        return fetch_from("lookup_grad", levels, points, ddx=ddx, ddy=ddy, **options)
+    _check("lookup_grad", levels, nearest, points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
     chosen = backends.choose("lookup_grad", levels[0], backend)
     if chosen == "reference":
         return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)
-    from texturevlm.ops.cuda.probe import lookup_grad_cuda
+    from texturevlm.ops.cuda.probe import Job, probe
 
-    return lookup_grad_cuda(levels, points, ddx, ddy, max_anisotropy, tuple(nearest), hardware=chosen == "texture")
+    return probe(Job(None, max_anisotropy, tuple(nearest), chosen == "texture"), levels, points, None, ddx, ddy)
 
 
 def _check(function: str, levels: Sequence[Tensor], nearest: Sequence[int], **points: tuple[Tensor, str]) -> None:

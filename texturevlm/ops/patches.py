@@ -38,7 +38,10 @@ def sample_patches(
     levels:        finest first, each (B, C, H_l, W_l); or a DeviceTexture, filled once and sampled many times
     centre:        (B, K, 2), x then y in level-0 pixels
     ddx, ddy:      (B, K, 2), how far one step along the patch's own x and y axis moves in the image
+    patch:         samples along each side of a patch
+    max_anisotropy: how much longer than wide a sample's footprint may be before it is read too coarsely
     nearest:       channels that hold names: the nearest texel, not filtered (a DeviceTexture knows its own)
+    backend:       auto, reference, cuda or texture
     returns        (B, K, C, P, P), differentiable in levels, centre, ddx and ddy
     """
     check_count("sample_patches", "patch", patch, 1)
@@ -46,10 +49,11 @@ def sample_patches(
     footprints = {"centre": (centre, "B K 2"), "ddx": (ddx, "B K 2"), "ddy": (ddy, "B K 2")}
     check_floating("sample_patches", centre=centre, ddx=ddx, ddy=ddy)
     if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.cuda.texture import sample_patches_texture
+        from texturevlm.ops.cuda.texture import fetch_from
 
         check_shapes("sample_patches", **footprints)
-        return sample_patches_texture(levels, centre, ddx, ddy, patch, max_anisotropy, asked=backend)
+        options: Any = {"max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
+        return fetch_from("sample_patches", levels, centre, ddx=ddx, ddy=ddy, patch=patch, **options)
     check_pyramid("sample_patches", levels)
     check_shapes("sample_patches", levels=(levels[0], "B C H W"), **footprints)
     check_nearest("sample_patches", nearest, levels[0].shape[1])
@@ -58,8 +62,8 @@ def sample_patches(
         return sample_patches_reference(levels, centre, ddx, ddy, patch, max_anisotropy, nearest)
     samples = centre.shape[1] * patch * patch
     hardware = chosen == "texture" or (backend == "auto" and backends.texture_pays(levels[0], samples))
-    sample = _kernels().sample_patches_cuda
-    return sample(levels, centre, ddx, ddy, patch, max_anisotropy, tuple(nearest), hardware=hardware)
+    job = _kernels().Job(patch, max_anisotropy, tuple(nearest), hardware)
+    return _kernels().probe(job, levels, centre, None, ddx, ddy)
 
 
 @lru_cache(maxsize=None)

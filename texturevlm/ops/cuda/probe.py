@@ -25,7 +25,7 @@ _LOOKUP = struct.Struct("=5Qq2if4x")
 _PATCHES = struct.Struct("=4Q3if")
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """What does not change between forward and backward."""
 
     patch: int | None  # None: points, not patches
@@ -43,40 +43,16 @@ class _Where(NamedTuple):
     ddy: Tensor | None
 
 
-def lookup_cuda(
-    levels: Sequence[Tensor], points: Tensor, lod: Tensor, nearest: tuple[int, ...], *, hardware: bool
-) -> Tensor:
-    return _run(_Job(None, 1, nearest, hardware), levels, _Where(points, lod, None, None))
-
-
-def lookup_grad_cuda(
+def probe(
+    job: Job,
     levels: Sequence[Tensor],
     points: Tensor,
-    ddx: Tensor,
-    ddy: Tensor,
-    max_anisotropy: int,
-    nearest: tuple[int, ...],
-    *,
-    hardware: bool,
+    lod: Tensor | None = None,
+    ddx: Tensor | None = None,
+    ddy: Tensor | None = None,
 ) -> Tensor:
-    return _run(_Job(None, max_anisotropy, nearest, hardware), levels, _Where(points, None, ddx, ddy))
-
-
-def sample_patches_cuda(
-    levels: Sequence[Tensor],
-    centre: Tensor,
-    ddx: Tensor,
-    ddy: Tensor,
-    patch: int,
-    max_anisotropy: int,
-    nearest: tuple[int, ...],
-    *,
-    hardware: bool,
-) -> Tensor:
-    return _run(_Job(patch, max_anisotropy, nearest, hardware), levels, _Where(centre, None, ddx, ddy))
-
-
-def _run(job: _Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
+    """Sample levels at points and lod, over footprints about points, or in patches about centres."""
+    where = _Where(points, lod, ddx, ddy)
     if torch.is_grad_enabled():
         for tensor in (*where, *levels):
             if tensor is not None and tensor.requires_grad:
@@ -96,7 +72,7 @@ def _plain(where: _Where) -> _Where:
     return _Where(points, *others)
 
 
-def _forward(job: _Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
+def _forward(job: Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
     where = _plain(where)
     if job.hardware:
         half = levels[0].dtype == torch.float16 and not job.nearest
@@ -111,7 +87,7 @@ def _forward(job: _Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
     return values
 
 
-def _launch(job: _Job, suffix: str, levels: Sequence[Tensor], where: _Where, values: Tensor, gradient: bytes) -> None:
+def _launch(job: Job, suffix: str, levels: Sequence[Tensor], where: _Where, values: Tensor, gradient: bytes) -> None:
     """Start the forward kernel (suffix "") or the backward one ("_backward")."""
     batch, count = where.points.shape[:2]
     groups = -(-levels[0].shape[1] // CHANNELS_A_THREAD)
@@ -132,7 +108,7 @@ def _launch(job: _Job, suffix: str, levels: Sequence[Tensor], where: _Where, val
 
 class _Probe(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, job: _Job, points: Any, lod: Any, ddx: Any, ddy: Any, *levels: Tensor) -> Tensor:
+    def forward(ctx: Any, job: Job, points: Any, lod: Any, ddx: Any, ddy: Any, *levels: Tensor) -> Tensor:
         ctx.job = job
         ctx.save_for_backward(points, lod, ddx, ddy, *levels)
         return _forward(job, levels, _Where(points, lod, ddx, ddy))
@@ -165,7 +141,7 @@ def _zeros_like_levels(levels: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(level.shape) for part, level in zip(flat.split(sizes), levels)]
 
 
-def _gradient_of_where(job: _Job, of_samples: Tensor, where: _Where, wanted: Sequence[bool]) -> list[Tensor | None]:
+def _gradient_of_where(job: Job, of_samples: Tensor, where: _Where, wanted: Sequence[bool]) -> list[Tensor | None]:
     """From the samples' five numbers to the tensors that the caller gave."""
     with torch.enable_grad():
         leaves = [None if t is None else t.detach().requires_grad_(want) for t, want in zip(where, wanted)]
@@ -176,7 +152,7 @@ def _gradient_of_where(job: _Job, of_samples: Tensor, where: _Where, wanted: Seq
     return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
 
 
-def _sample_numbers(job: _Job, points: Any, lod: Any, ddx: Any, ddy: Any) -> Tensor:
+def _sample_numbers(job: Job, points: Any, lod: Any, ddx: Any, ddy: Any) -> Tensor:
     """x, y, lod and spread of every sample, (B, N or K, 1 or P², 5), as the kernel computes them from its inputs."""
     points, lod, ddx, ddy = (None if t is None else widened(t) for t in (points, lod, ddx, ddy))
     if lod is not None:

@@ -146,22 +146,38 @@ class DeviceTexture:
         return values
 
 
-def sample_patches_texture(
-    texture: DeviceTexture, centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int, max_anisotropy: int, asked: str
+def fetch_from(
+    function: str,
+    texture: Any,
+    points: Tensor,
+    *,
+    lod: Tensor | None = None,
+    ddx: Tensor | None = None,
+    ddy: Tensor | None = None,
+    patch: int | None = None,
+    max_anisotropy: int = 1,
+    nearest: Sequence[int] = (),
+    backend: str = "auto",
 ) -> Tensor:
-    """sample_patches on a texture that is filled already."""
+    """What `lookup`, `lookup_grad` and `sample_patches` do with a texture that is filled already."""
     if not isinstance(texture, DeviceTexture):
-        raise TypeError(f"sample_patches: levels must be a sequence of tensors or a DeviceTexture, got {texture!r:.60}")
-    check_choice("sample_patches", "backend", asked, ("auto", "texture"))
-    if centre.device != texture.device or centre.shape[0] != texture.shape[0]:
-        raise ValueError(
-            f"sample_patches: centre must be ({texture.shape[0]}, K, 2) on {texture.device} like the texture, "
-            f"got {tuple(centre.shape)} on {centre.device}"
+        raise TypeError(
+            f"{function}: levels must be a sequence of (B, C, H, W) tensors, finest first, or a DeviceTexture, "
+            f"got {texture!r:.60}"
         )
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (centre, ddx, ddy)):
-        raise ValueError("sample_patches: gradients need the levels; pass them instead of the DeviceTexture")
-    centre, ddx, ddy = (tensor.float().contiguous() for tensor in (centre, ddx, ddy))
-    return texture.fetch(centre, None, ddx, ddy, patch, max_anisotropy)
+    check_choice(function, "backend", backend, ("auto", "texture"))
+    if nearest:
+        raise ValueError(f"{function}: nearest must be given to the DeviceTexture when it is made, not here")
+    if points.device != texture.device or points.shape[0] != texture.shape[0]:
+        raise ValueError(
+            f"{function}: points must be ({texture.shape[0]}, N, 2) on {texture.device} like the texture, "
+            f"got {tuple(points.shape)} on {points.device}"
+        )
+    where = (points, lod, ddx, ddy)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in where):
+        raise ValueError(f"{function}: gradients need the levels; pass them instead of the DeviceTexture")
+    lod, ddx, ddy = (None if tensor is None else tensor.float().contiguous() for tensor in where[1:])
+    return texture.fetch(points.float().contiguous(), lod, ddx, ddy, patch, max_anisotropy)
 
 
 def _slots(channels: int, pack: int, nearest: Sequence[int]) -> tuple[list[int], int]:
