@@ -147,7 +147,10 @@ def _geometry(levels: tuple[tuple[torch.Size, tuple[int, ...]], ...]) -> tuple[b
     shapes, strides = zip(*levels)
     for index, (shape, stride) in enumerate(levels):
         if (shape[2] - 1) * stride[2] + (shape[3] - 1) * stride[3] >= 1 << 31:
-            raise ValueError(f"levels[{index}] of {tuple(shape)} must be contiguous: its texels lie too far apart")
+            raise ValueError(
+                f"levels[{index}] of {tuple(shape)} with strides {stride} has texels further apart than 2³¹ elements, more "
+                "than the kernels can count: pass levels.contiguous(), or backend='reference'"
+            )
     packed = _GEOMETRY.pack(
         *(value for axis in range(4) for value in padded([stride[axis] for stride in strides])),
         *(value for axis in (2, 3) for value in padded([shape[axis] for shape in shapes])),
