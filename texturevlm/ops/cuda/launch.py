@@ -148,8 +148,8 @@ def _geometry(levels: tuple[tuple[torch.Size, tuple[int, ...]], ...]) -> tuple[b
     for index, (shape, stride) in enumerate(levels):
         if (shape[2] - 1) * stride[2] + (shape[3] - 1) * stride[3] >= 1 << 31:
             raise ValueError(
-                f"levels[{index}] of {tuple(shape)} with strides {stride} has texels further apart than 2³¹ elements, more "
-                "than the kernels can count: pass levels.contiguous(), or backend='reference'"
+                f"levels[{index}] of {tuple(shape)} with strides {stride} has texels further apart than 2³¹ elements, "
+                "more than the kernels can count: pass levels.contiguous(), or backend='reference'"
             )
     packed = _GEOMETRY.pack(
         *(value for axis in range(4) for value in padded([stride[axis] for stride in strides])),
