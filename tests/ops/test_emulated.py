@@ -1,0 +1,133 @@
+"""The kernels' own code, run on a CPU by an emulator, threads in random order, against the references."""
+
+import shutil
+
+import pytest
+import torch
+
+from tests.conftest import worst
+from tests.emulator import PARAMETERS, Emulator
+from tests.ops.test_lookup import footprints, gradients
+from tests.ops.test_mip import MIXED, change_inside, random_boxes
+from texturevlm.ops import backend, lookup, lookup_grad, mipmap, sample_patches, update_region
+from texturevlm.ops.cuda import compiler, distance, mip, probe, segment
+from texturevlm.ops.distance import distance_field
+from texturevlm.ops.segment import boundaries, region_statistics, superpixels
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+SIZES = [(1, 1), (1, 9), (9, 1), (5, 8), (37, 53), (64, 64), (65, 129), (100, 4), (128, 192), (200, 136), (3, 300)]
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    return Emulator(tmp_path_factory.mktemp("emulator"))
+
+
+@pytest.fixture(autouse=True)
+def kernels(emulator, monkeypatch):
+    """Tensors on the CPU pass for tensors on a GPU, fresh memory is poisoned, and launches are emulated."""
+    for module in (mip, probe, distance, segment):
+        monkeypatch.setattr(module, "launch", emulator.launch)
+    monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: None)
+    plain = torch.Tensor.new_empty
+
+    def poisoned(self, *arguments, **options):
+        fresh = plain(self, *arguments, **options)
+        return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+
+
+def test_every_kernel_but_the_textures_can_be_emulated():
+    known = {source: set(kernels) for source, kernels in compiler.KERNELS.items() if source != "texture.cu"}
+    assert {source: set(kernels) for source, kernels in PARAMETERS.items()} == known
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("levels", [2, 4, None])
+def test_mips(size, levels):
+    image = torch.rand(2, 5, *size)
+    for reduce in ("mean", MIXED):
+        got = mipmap(image, levels=levels, reduce=reduce, backend="cuda")
+        wanted = mipmap(image.double(), levels=levels, reduce=reduce, backend="reference")
+        for level, exact in zip(got, wanted, strict=True):
+            assert worst(level, exact) < 2e-6
+
+
+@pytest.mark.parametrize("size", [(37, 53), (65, 129), (192, 320), (200, 136)])
+@pytest.mark.parametrize("count", [4, 40])
+def test_updates_equal_a_rebuild_bit_for_bit(size, count):
+    image = torch.rand(2, 5, *size)
+    boxes = random_boxes(2, count, *size) // (1 if count == 4 else 3)
+    for reduce in ("mean", MIXED):
+        pyramid = mipmap(image.clone(), reduce=reduce, backend="cuda")
+        changed = change_inside(image, boxes)
+        pyramid[0].copy_(changed)
+        update_region(pyramid, boxes, reduce=reduce, backend="cuda")
+        for level, wanted in zip(pyramid, mipmap(changed, reduce=reduce, backend="cuda"), strict=True):
+            assert torch.equal(level, wanted)
+
+
+@pytest.mark.parametrize("size", [(1, 9), (37, 53), (64, 64), (65, 130)])
+def test_mip_gradients(size):
+    image = torch.rand(1, 3, *size, requires_grad=True)
+    exact = image.detach().double().requires_grad_()
+    got, wanted = mipmap(image, backend="cuda"), mipmap(exact, backend="reference")
+    upstream = [torch.randn_like(level) for level in got]
+    (gradient,) = torch.autograd.grad(got, image, upstream)
+    (truth,) = torch.autograd.grad(wanted, exact, [one.double() for one in upstream])
+    assert worst(gradient, truth) < 1e-5
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 300), (37, 53), (64, 48)])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_samples(size, channels_last):
+    exact = mipmap(torch.rand(2, 6, *size, dtype=torch.float64), backend="reference")
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    levels = [level.float().contiguous(memory_format=layout) for level in exact]
+    points, ddx, ddy = footprints(2, 40, size)
+    lod = torch.rand(2, 40) * (len(levels) + 1) - 1
+    wide = [tensor.double() for tensor in (points, ddx, ddy)]
+    wanted = lookup(exact, wide[0], lod.double(), nearest=[2], backend="reference")
+    assert worst(lookup(levels, points, lod, nearest=[2], backend="cuda"), wanted) < 1e-4
+    wanted = lookup_grad(exact, *wide, backend="reference")
+    assert worst(lookup_grad(levels, points, ddx, ddy, backend="cuda"), wanted) < 1e-4
+    got = sample_patches(levels, points, ddx / 5, ddy / 5, patch=5, backend="cuda")
+    assert worst(got, sample_patches(exact, wide[0], wide[1] / 5, wide[2] / 5, patch=5, backend="reference")) < 1e-4
+
+
+@pytest.mark.parametrize("operation", ["lookup", "lookup_grad", "sample_patches"])
+def test_sample_gradients(operation):
+    exact = mipmap(torch.rand(2, 6, 37, 53, dtype=torch.float64), backend="reference")
+    points, ddx, ddy = footprints(2, 30, (37, 53), ratio=6)
+    lod = torch.rand(2, 30) * 5
+    call = {
+        "lookup": lambda b: lambda p, d, *ls: lookup(ls, p, d, backend=b),
+        "lookup_grad": lambda b: lambda p, x, y, *ls: lookup_grad(ls, p, x, y, backend=b),
+        "sample_patches": lambda b: lambda p, x, y, *ls: sample_patches(ls, p, x, y, patch=3, backend=b),
+    }[operation]
+    inputs = (points, lod) if operation == "lookup" else (points, ddx, ddy)
+    upstream = torch.randn((2, 30, 6, 3, 3) if operation == "sample_patches" else (2, 30, 6))
+    got = gradients(call("cuda"), (*inputs, *(level.float() for level in exact)), upstream)
+    wanted = gradients(call("reference"), (*(tensor.double() for tensor in inputs), *exact), upstream.double())
+    for mine, truth in zip(got, wanted, strict=True):
+        assert (mine.double() - truth).norm() <= 2e-2 * truth.norm() + 1e-6
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (37, 53), (65, 33), (2, 1100), (130, 70)])
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.1, 1.0])
+def test_distances(size, share):
+    mask = torch.rand(2, *size) < share
+    assert worst(distance_field(mask, backend="cuda"), distance_field(mask, backend="reference")) < 2.5e-4
+
+
+@pytest.mark.parametrize("size", [(1, 1), (37, 53), (130, 97)])
+def test_regions(size):
+    image = torch.rand(2, 3, *size)
+    got, wanted = (superpixels(image, count=12, backend=name) for name in ("cuda", "reference"))
+    assert (got == wanted).float().mean() > 0.999
+    assert torch.equal(boundaries(wanted, backend="cuda"), boundaries(wanted, backend="reference"))
+    for mine, truth in zip(
+        *(region_statistics(wanted, 20, backend=name) for name in ("cuda", "reference")), strict=True
+    ):
+        assert worst(mine, truth) < 1e-5
