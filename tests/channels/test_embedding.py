@@ -24,15 +24,6 @@ ENDS = {"bos_token_id": 10, "eos_token_id": 11, "pad_token_id": 11}
 TEXT = {"vocab_size": 12, "max_position_embeddings": 16, **ENDS, **TOWER}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are slower on more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def tiny_clip(folder, seed=0):
     """A CLIP of 8×8 patches of 8 pixels and 24 numbers a feature, that knows the letters a to e."""
     torch.manual_seed(seed)

@@ -12,15 +12,6 @@ from texturevlm.channels.command import add_fit_pca, image_paths
 from texturevlm.channels.pca import HeldOut, Moments, fit_pca, neighbours_kept, principal
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are slower on more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def features_like(images=40, width=48, side=6, decay=0.8):
     """Unit features (B, D, h, w) whose variance falls by `decay` from one direction to the next."""
     strength = decay ** torch.arange(width)

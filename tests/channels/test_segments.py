@@ -16,15 +16,6 @@ transformers = pytest.importorskip("transformers", reason="needs transformers: p
 ANY = {"trust": -1e9, "stability": 0.0}  # random weights trust nothing
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are slower on more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A SAM of 64 pixels a side."""

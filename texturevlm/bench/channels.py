@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from texturevlm.bench import timing
-from texturevlm.bench.report import Report, Row
+from texturevlm.bench.report import Report, Row, begin
 from texturevlm.channels import CHANNELS, PRESETS, build
 from texturevlm.types import Texture
 
@@ -17,11 +17,8 @@ BARS = {("mvp", "cpu"): 4e5, ("mvp", "cuda"): 150.0, ("without a model", "cuda")
 
 def run(device: str | None = None, *, quick: bool = False) -> Report:
     """Time the presets, and each layer by itself."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("bench: device must be one that PyTorch sees, got 'cuda', which this machine lacks")
-    torch.manual_seed(0)
-    report = Report("Channels", device, timing.copy_bandwidth(device))
+    report = begin("Channels", device)
+    device = report.device
     texture = Texture.open(_picture().to(device))
     previous = build(texture, ["red", "green", "blue"])
     how = partial(timing.host, calls=5) if device == "cuda" else timing.cpu

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from texturevlm.bench import timing
 from texturevlm.bench.baselines import grid_sampled, pooled
-from texturevlm.bench.report import Report, Row
+from texturevlm.bench.report import Report, Row, begin
 from texturevlm.ops import lookup, mipmap, sample_patches, update_region
 
 LEVELS = 5
@@ -18,11 +18,8 @@ PATCH = 16
 
 def run(device: str | None = None, *, quick: bool = False) -> Report:
     """Measure everything; `quick` leaves out torch.compile and most repetitions."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("bench: device must be one that PyTorch sees, got 'cuda', which this machine lacks")
-    torch.manual_seed(0)
-    report = Report("Engine", device, timing.copy_bandwidth(device))
+    report = begin("Engine", device)
+    device = report.device
     bench = _Bench(report, device, quick)
     if device == "cuda":
         for part in (_mips, _patches, _filling, _from_python, _training, _updating, _layout):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from texturevlm.bench.timing import Timing
+from texturevlm.bench.timing import Timing, copy_bandwidth
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,15 @@ class Report:
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def begin(title: str, device: str | None) -> Report:
+    """An empty report for a device (cuda if there is one and nothing else is asked), its copy bandwidth measured."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("bench: device must be one that PyTorch sees, got 'cuda', which this machine lacks")
+    torch.manual_seed(0)
+    return Report(title, device, copy_bandwidth(device))
 
 
 def machine(device: str) -> dict[str, str]:

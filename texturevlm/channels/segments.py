@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.embedding import load_pretrained
+from texturevlm.channels.pretrained import load_pretrained
 from texturevlm.check import check_count, check_floating, check_shapes
 
 TOGETHER = 64  # points decoded in one call

@@ -1,0 +1,81 @@
+"""Models of transformers from a hub id or a folder, and clear words where one cannot be had."""
+
+import hashlib
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from texturevlm.check import check_choice
+
+
+def optional(function: str, package: str) -> Any:
+    """A package of the extra `hf`, imported when it is needed."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(f"{function}: needs {package}; pip install 'texturevlm[hf]' ({error})") from error
+
+
+def load_pretrained(
+    function: str,
+    model: str | os.PathLike[str] | None,
+    architectures: dict[str, str],
+    device: torch.device | str | None,
+    dtype: torch.dtype,
+) -> tuple[Any, Any, str]:
+    """A model of transformers in evaluation mode, its image processor and the digest of its weights.
+
+    model:         a hub id or a folder
+    architectures: the class for each model_type that will do
+    """
+    if not model or not isinstance(model, (str, os.PathLike)):
+        raise ValueError(f"{function}: model must be a hub id or a folder with a model of transformers, got {model!r}")
+    name = os.fspath(model)
+    if (os.path.isabs(name) or name.startswith((".", "~")) or name.count("/") > 1) and not os.path.isdir(name):
+        raise FileNotFoundError(f"{function}: no such folder: {name}")
+    place = torch_device(function, device)
+    transformers = optional(function, "transformers")
+    with readable(function, f"a hub id or a folder, got {name}"):
+        kind = transformers.AutoConfig.from_pretrained(name).model_type
+    check_choice(function, f"model_type of {name}", kind, architectures)
+    with readable(function, f"complete and undamaged, got {name}"):
+        processor = transformers.AutoImageProcessor.from_pretrained(name, backend="pil")
+        architecture = getattr(transformers, architectures[kind])
+        network, report = architecture.from_pretrained(name, dtype="auto", output_loading_info=True)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{function}: model must be complete, {name} lacks {len(missing)} weights: {missing[0]} …")
+    digest = weight_digest(network)
+    return network.to(place, dtype).eval().requires_grad_(False), processor, digest
+
+
+@contextmanager
+def readable(function: str, wanted: str) -> Iterator[None]:
+    """What transformers raises for a model it cannot read, as one line in our style."""
+    try:
+        yield
+    except ImportError as error:  # of a package that only this model needs, such as SigLIP's sentencepiece
+        raise ImportError(f"{function}: pip install 'texturevlm[hf]' ({' '.join(str(error).split())})") from error
+    except (OSError, ValueError, RuntimeError, optional(function, "safetensors").SafetensorError) as error:
+        raise ValueError(f"{function}: model must be {wanted}: {' '.join(str(error).split())}") from error
+
+
+def torch_device(function: str, device: torch.device | str | None) -> torch.device:
+    """The device, if this machine has it; the CPU if None."""
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise ValueError(f"{function}: device must be one of torch, got {device!r}: {error}") from None
+    count = torch.cuda.device_count()
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise ValueError(f"{function}: device must be one of this machine's {count} GPUs or cpu, got {device}")
+    return found
+
+
+def weight_digest(network: torch.nn.Module) -> str:
+    """Of the first numbers of every weight; sorted, so that neither names nor their order matter."""
+    parts = (weight.detach().flatten()[:64].cpu().contiguous().view(torch.uint8) for weight in network.parameters())
+    return hashlib.sha256(b"".join(sorted(part.numpy().tobytes() for part in parts))).hexdigest()
