@@ -64,12 +64,11 @@ def _look(options: argparse.Namespace) -> int:
     import texturevlm as tv
     from texturevlm.draw import look_picture
 
+    _check_png(options.out)
     texture = tv.Texture.open(options.image)
     height, width = texture.size
     fixation = options.fixation or (width / 2, height / 2)
     allocation = tv.foveate(texture.size, fixation=fixation, budget=options.budget, patch=options.patch, e0=options.e0)
-    if options.out.suffix.lower() != ".png":
-        raise ValueError(f"--out must end in .png, got {options.out}")
     look_picture(texture, allocation, fixation).save(options.out)
     finest, coarsest = (2**level for level in (allocation.level.min().item(), allocation.level.max().item()))
     print(
@@ -93,13 +92,18 @@ def _channels(options: argparse.Namespace) -> int:
     from texturevlm.channels import PRESETS
     from texturevlm.sheet import contact_sheet
 
-    if options.out.suffix.lower() != ".png":
-        raise ValueError(f"--out must end in .png, got {options.out}")
+    _check_png(options.out)
     wanted = options.channels if options.channels in PRESETS else options.channels.split(",")
     sheet, milliseconds = contact_sheet(tv.Texture.open(options.image, device=options.device), wanted)
     sheet.save(options.out)
     print(f"{options.out}: {len(milliseconds)} layers, {sum(milliseconds.values()):.0f} ms one by one")
     return 0
+
+
+def _check_png(out: Path) -> None:
+    """Before any work is done for it."""
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"--out must end in .png, got {out}")
 
 
 def _point(text: str) -> tuple[float, float]:

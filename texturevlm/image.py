@@ -25,9 +25,9 @@ def to_tensor(source: Any) -> Tensor:
             floats become float32, a float tensor is taken as it is and not copied
     """
     if isinstance(source, (str, os.PathLike)):
-        return _from_pil(_read(Path(source)))
+        return _from_pil(_opened(Path(source)), str(source))
     if isinstance(source, Image.Image):
-        return _from_pil(source)
+        return _from_pil(source, "image")
     if isinstance(source, np.ndarray):
         if source.ndim not in (2, 3):
             raise ValueError(f"Texture.open: an array must be (H, W) or (H, W, C), got {source.shape}")
@@ -43,9 +43,10 @@ def to_tensor(source: Any) -> Tensor:
     )
 
 
-def _read(path: Path) -> Image.Image:
+def _opened(path: Path) -> Image.Image:
+    """The file's header read, its pixels not yet."""
     try:
-        image = Image.open(path)
+        return Image.open(path)
     except FileNotFoundError:
         raise FileNotFoundError(f"Texture.open: no such file: {path}") from None
     except IsADirectoryError:
@@ -56,9 +57,6 @@ def _read(path: Path) -> Image.Image:
         raise ValueError(f"Texture.open: {path} is not an image that Pillow can read") from None
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ValueError(f"Texture.open: {path} cannot be read: {error}") from error
-    _check_size(image.size, str(path))
-    _load(image, str(path))
-    return image
 
 
 def _load(image: Image.Image, name: str) -> None:
@@ -76,11 +74,11 @@ def _check_size(size: tuple[int, int], name: str) -> None:
         )
 
 
-def _from_pil(image: Image.Image) -> Tensor:
+def _from_pil(image: Image.Image, name: str) -> Tensor:
     if image.width == 0 or image.height == 0:
         raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
-    _check_size(image.size, "image")
-    _load(image, "image")
+    _check_size(image.size, name)
+    _load(image, name)
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise ValueError("Texture.open: a float image has no agreed range; scale it to 0 … 1 and pass an array")

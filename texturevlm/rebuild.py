@@ -129,11 +129,9 @@ def _paint_turned(
     one = (slice(index, index + 1), slice(slot, slot + 1))
     footprint = (allocation.centre[one], allocation.ddx[one], allocation.ddy[one])
     patch = sample_patches(levels, *footprint, patch=allocation.patch, nearest=texture.nearest)[0, 0]
-    u, v = allocation.local(index, slot, corner[0], corner[1], part.shape[1:])
-    half = allocation.patch / 2
-    inside = ((u.abs() <= half) & (v.abs() <= half)).to(part.device)
-    grid = torch.stack([u / half, v / half], -1).to(part)[None]
+    u, v, inside = allocation.local(index, slot, corner[0], corner[1], part.shape[1:])
+    grid = torch.stack([u, v], -1).to(part)[None]
     values = torch.nn.functional.grid_sample(
         patch[None], grid, mode="bicubic", padding_mode="border", align_corners=False
     )[0]
-    part.copy_(torch.where(inside, values, part))
+    part.copy_(torch.where(inside.to(part.device), values, part))

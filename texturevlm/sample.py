@@ -107,17 +107,6 @@ def sample_foveated(
         ]
     assert isinstance(texture, Texture)
     allocation = foveate(texture.size, fixation=fixation, device=texture.device, **options)
-    if allocation.batch == 1:
-        allocation = _repeated(allocation, texture.batch)
+    if allocation.batch == 1:  # the same footprints for every image of a batch
+        allocation = allocation.each(lambda column: column.expand(texture.batch, *column.shape[1:]))
     return sample(texture if len(texture.levels) > 1 else texture.mipmapped(), allocation, backend=backend)
-
-
-def _repeated(allocation: Allocation, batch: int) -> Allocation:
-    """The same footprints for every image of a batch."""
-    if batch == 1:
-        return allocation
-    fields = ("centre", "ddx", "ddy", "score", "valid", "source")
-    repeated = {
-        name: getattr(allocation, name).expand(batch, *[-1] * (getattr(allocation, name).dim() - 1)) for name in fields
-    }
-    return Allocation(**repeated, size=allocation.size, patch=allocation.patch)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from texturevlm import image as images
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
+from texturevlm.ops.cuda.texture import DeviceTexture
 from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents, mipmap
-
-if TYPE_CHECKING:
-    from texturevlm.ops.cuda.texture import DeviceTexture
 
 COLOURS = ("red", "green", "blue")
 MOST_TOKENS = 1 << 24  # that from_json makes room for
@@ -86,8 +84,6 @@ class Texture:
         half: texels in half precision; by default so, unless a channel holds names.
         Levels that are changed in place afterwards (`ops.update_region`) must be copied again: `resident.fill(levels)`.
         """
-        from texturevlm.ops.cuda.texture import DeviceTexture
-
         return replace(self, resident=DeviceTexture(self.levels, half=half, nearest=self.nearest))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Texture:
@@ -222,7 +218,7 @@ class Allocation:
         for image, slot in self.valid.nonzero().tolist():
             (x0, y0), (x1, y1) = first[image, slot].tolist(), last[image, slot].tolist()
             part = covered[image, y0:y1, x0:x1]
-            part |= True if upright[image, slot] else self._inside(image, slot, x0, y0, part.shape)
+            part |= True if upright[image, slot] else self.local(image, slot, x0, y0, part.shape)[2]
         return (covered.flatten(1).sum(1).double() / (height * width)).float().to(self.centre.device)
 
     def pixel_span(self) -> tuple[Tensor, Tensor]:
@@ -234,29 +230,28 @@ class Allocation:
         low, high = boxes[..., :2] - 0.5 - EDGE, boxes[..., 2:] - 0.5 + EDGE
         return low.ceil().long().clamp(min=0), high.ceil().long().clamp(min=0)
 
-    def _inside(self, image: int, slot: int, x0: int, y0: int, shape: torch.Size) -> Tensor:
-        """Which pixels of a box lie in a turned footprint."""
-        u, v = self.local(image, slot, x0, y0, shape)
-        half = self.patch / 2
-        return (u.abs() <= half) & (v.abs() <= half)
-
-    def local(self, image: int, slot: int, x0: int, y0: int, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Pixel centres of a box in one footprint's own axes, in samples from its centre: (u, v), each of `shape`."""
+    def local(self, image: int, slot: int, x0: int, y0: int, shape: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixel centres of a box in a footprint's own axes: u and v, -1 to 1 inside it, and whether they are inside."""
         axes = torch.stack([self.ddx[image, slot], self.ddy[image, slot]], -1).double().cpu()
         if torch.linalg.det(axes) == 0:  # no area: nothing lies in it
             nowhere = torch.full(tuple(shape), math.inf, dtype=torch.float64)
-            return nowhere, nowhere
+            return nowhere, nowhere, torch.zeros(tuple(shape), dtype=torch.bool)
         y, x = torch.meshgrid(
             torch.arange(y0, y0 + shape[0]) + 0.5, torch.arange(x0, x0 + shape[1]) + 0.5, indexing="ij"
         )
         offset = torch.stack([x, y], -1).double() - self.centre[image, slot].double().cpu()
-        u, v = torch.linalg.solve(axes, offset.reshape(-1, 2).T).reshape(2, *shape)
-        return u, v
+        u, v = torch.linalg.solve(axes, offset.reshape(-1, 2).T).reshape(2, *shape) / (self.patch / 2)
+        return u, v, (u.abs() <= 1) & (v.abs() <= 1)
 
     def to(self, device: torch.device | str) -> Allocation:
         """On another device."""
-        fields = ("centre", "ddx", "ddy", "score", "valid", "source")
-        return replace(self, **{name: getattr(self, name).to(device) for name in fields})
+        return self.each(lambda column: column.to(device))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Allocation:
+        """The same with every one of its six tensors changed."""
+        columns = ("centre", "ddx", "ddy", "score", "valid", "source")
+        changed: Any = {name: change(getattr(self, name)) for name in columns}
+        return replace(self, **changed)
 
     def to_json(self) -> str:
         """One image: an object; a batch: a list of them. Used tokens only; float32 numbers come back exactly."""

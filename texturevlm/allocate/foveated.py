@@ -108,7 +108,6 @@ def _density(points: Tensor, height: int, width: int, cap: float, budget: int, M
     return tokens * (budget / tokens.sum((1, 2), keepdim=True))
 
 
-@lru_cache(maxsize=64)
 def _rounds(budget: int) -> list[list[tuple[int, int, int]]]:
     """The cutting plan, the same for every image: in each round, (cell, its first part, its second part) in tokens.
 

@@ -34,7 +34,10 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
         for name in WITHOUT_MODEL:
             measured = how(partial(build, texture, [name], previous=previous), repeats=3)
             report.rows.append(Row(f"{name} alone, with mips", "build", device, measured))
-    report.notes = ["Wall clock of one call in steady state. Layers that share work each count it in full."]
+    report.notes = [
+        "Wall clock of one call in steady state. Layers that share work each count it in full.",
+        "`build` is plain PyTorch, on every device: there is no kernel for the layers yet to compare it with.",
+    ]
     return report
 
 

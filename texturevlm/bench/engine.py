@@ -10,7 +10,7 @@ from torch import Tensor
 from texturevlm.bench import timing
 from texturevlm.bench.baselines import grid_sampled, pooled
 from texturevlm.bench.report import Report, Row, begin
-from texturevlm.ops import lookup, mipmap, sample_patches, update_region
+from texturevlm.ops import DeviceTexture, lookup, mipmap, sample_patches, update_region
 
 LEVELS = 5
 PATCH = 16
@@ -66,18 +66,20 @@ class _Bench:
         how: Callable[..., Any],
         *,
         moved: float = 0,
+        call_of: Callable[[Callable[..., Any]], Callable[[], object]] | None = None,
     ) -> None:
-        """The baseline under torch.compile, or why not."""
+        """The baseline under torch.compile, or why not; `call_of` makes what is timed of it, if not a plain call."""
         if self.quick:
             return
         try:
             compiled = torch.compile(function)
-            compiled(*arguments)
+            call = call_of(compiled) if call_of else partial(compiled, *arguments)
+            call()
         except Exception as error:  # a missing compiler shows as many kinds of error; the table says which
             reason = str(error).splitlines()[0][:80]
             self.report.rows.append(Row(work, "PyTorch compiled", f"failed: {reason}", None))
             return
-        self.add(work, "PyTorch compiled", lambda: compiled(*arguments), how, moved=moved)
+        self.add(work, "PyTorch compiled", call, how, moved=moved)
 
 
 def _random_footprints(count: int, size: int, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -117,8 +119,6 @@ def _mips(bench: _Bench) -> None:
 
 
 def _patches(bench: _Bench) -> None:
-    from texturevlm.ops.cuda.texture import DeviceTexture
-
     bars = {(273, 40, "half"): 8.0, (4096, 40, "float"): 170.0}
     for channels in (3, 40):
         levels = mipmap(torch.rand(1, channels, 1024, 1024, device="cuda"), levels=LEVELS)
@@ -149,8 +149,6 @@ def _patches(bench: _Bench) -> None:
 
 
 def _filling(bench: _Bench) -> None:
-    from texturevlm.ops.cuda.texture import DeviceTexture
-
     for channels in (3, 40):
         levels = mipmap(torch.rand(1, channels, 1024, 1024, device="cuda"), levels=LEVELS)
         for half in (True, False):
@@ -164,7 +162,6 @@ def _filling(bench: _Bench) -> None:
 
 
 def _from_python(bench: _Bench) -> None:
-    from texturevlm.ops.cuda.texture import DeviceTexture
     from texturevlm.sample import sample
     from texturevlm.types import Allocation, Texture
 
@@ -196,15 +193,14 @@ def _training(bench: _Bench) -> None:
     def plain(image: Tensor) -> Tensor:
         return grid_sampled(pooled(image, LEVELS), centre, scale, PATCH)
 
-    def compiled_step(function: Callable[[Tensor], Tensor]) -> Callable[[], object]:
+    def step_of(function: Callable[[Tensor], Tensor]) -> Callable[[], object]:
         return lambda: torch.autograd.grad(function(image), image, upstream)
 
     work = "mips + 273 patches × 40 channels, forward and backward"
     bench.add(work, "cuda", ours, timing.device_warm, bar=450.0)
     bench.add(work, "cuda", ours, timing.host)
-    bench.add(work, "PyTorch", compiled_step(plain), timing.device_warm)
-    if not bench.quick:
-        bench.add(work, "PyTorch compiled", compiled_step(torch.compile(plain)), timing.device_warm)
+    bench.add(work, "PyTorch", step_of(plain), timing.device_warm)
+    bench.add_compiled(work, plain, (image,), timing.device_warm, call_of=step_of)
 
 
 def _updating(bench: _Bench) -> None:
@@ -222,8 +218,6 @@ def _updating(bench: _Bench) -> None:
 
 def _layout(bench: _Bench) -> None:
     """Question 17: does it matter that all layers of a spot lie together in memory?"""
-    from texturevlm.ops.cuda.texture import DeviceTexture
-
     levels = mipmap(torch.rand(1, 40, 1024, 1024, device="cuda"), levels=LEVELS)
     together = [level.contiguous(memory_format=torch.channels_last) for level in levels]
     points = torch.rand(1, 16384, 2, device="cuda") * 1024

@@ -73,11 +73,11 @@ def _plain(where: _Where) -> _Where:
 
 
 def _forward(job: Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
-    where = _plain(where)
     if job.hardware:
         half = levels[0].dtype == torch.float16 and not job.nearest
         texture = DeviceTexture(levels, half=half, nearest=job.nearest)
         return texture.fetch(*where, job.patch, job.max_anisotropy)
+    where = _plain(where)
     batch, count = where.points.shape[:2]
     channels = levels[0].shape[1]
     shape = (batch, count, channels) if job.patch is None else (batch, count, channels, job.patch, job.patch)

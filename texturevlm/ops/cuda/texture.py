@@ -115,7 +115,9 @@ class DeviceTexture:
         patch: int | None,
         max_anisotropy: int,
     ) -> Tensor:
-        """Sample points (patch None) or footprints; float32, contiguous input. What the operations call."""
+        """Sample points (patch None) or footprints. What the operations call."""
+        points = points.float().contiguous()
+        lod, ddx, ddy = (None if tensor is None else tensor.float().contiguous() for tensor in (lod, ddx, ddy))
         batch, count = points.shape[:2]
         _, channels, height, width = self.shape
         side = patch or 1
@@ -123,7 +125,7 @@ class DeviceTexture:
         values = torch.empty(shape, dtype=self.dtype, device=self.device)
         if values.numel() == 0:
             return values
-        samples = check_count("sample_patches", "number of samples", batch * count * side * side, 1, (1 << 31) - 1)
+        samples = check_count("DeviceTexture.fetch", "number of samples", batch * count * side * side, 1, (1 << 31) - 1)
         parameters = _FETCH.pack(
             self._filtered,
             self._unfiltered,
@@ -176,8 +178,7 @@ def fetch_from(
     where = (points, lod, ddx, ddy)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in where):
         raise ValueError(f"{function}: gradients need the levels; pass them instead of the DeviceTexture")
-    lod, ddx, ddy = (None if tensor is None else tensor.float().contiguous() for tensor in where[1:])
-    return texture.fetch(points.float().contiguous(), lod, ddx, ddy, patch, max_anisotropy)
+    return texture.fetch(points, lod, ddx, ddy, patch, max_anisotropy)
 
 
 def _slots(channels: int, pack: int, nearest: Sequence[int]) -> tuple[list[int], int]:
