@@ -18,7 +18,7 @@ def report() -> str:
     lines += ["", "GPU", *_gpus(), "", "operation           backend by default on this machine"]
     reason = backend.no_cuda_because()
     for operation, known in backend.BACKENDS.items():
-        chosen = "reference" if reason or operation in backend.UNPROVEN else "cuda"
+        chosen = "reference" if reason else "cuda"
         lines.append(f"  {operation:18}{chosen:10} (known: {', '.join(known)})")
     lines += [
         "",

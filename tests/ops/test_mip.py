@@ -256,5 +256,5 @@ def test_kernel_takes_memory_that_begins_anywhere():
 def test_kernels_refuse_a_second_derivative():
     image = torch.rand(1, 1, 16, 16, device="cuda", requires_grad=True)
     (gradient,) = torch.autograd.grad((mipmap(image)[2] ** 2).sum(), image, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"once_differentiable|twice"):
-        torch.autograd.grad(gradient.sum(), image)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

@@ -3,12 +3,16 @@
 // is a few thousand texels, and faster than to have the last block of the first launch do it.
 //
 // mip_even: every extent halves without remainder: six levels, and nothing outside a tile is needed.
-// mip_any:  any extent, four levels (six where one tile holds everything). A coarse texel of an odd level reaches one texel further, so tiles read past their right and
-//           lower edge (`reach`); what they compute twice, they compute identically.
+// mip_any:  any extent, four levels (six where one tile holds everything). A coarse texel of an odd level reaches one
+//           texel further, so tiles read past their right and lower edge (`reach`); what they compute twice, they compute
+//           identically.
+// mip_more: the same for the launches that continue. Those start before the launch that they continue is done, which is
+//           why levels are not read by __ldg: what that reads must not be written while the kernel runs.
 // update_region runs the same code on the tiles that a changed box touches, which every block lists for itself.
 #include "scalar.cuh"
 
 constexpr int TILE = 64;
+constexpr int FAR = 1 << 20;  // beyond every image: a box may say "everything" with any number
 enum Mode { MEAN = 0, MAX = 1, MIN = 2, NEAREST = 3 };
 
 struct Mip {
@@ -106,7 +110,7 @@ template <int MODE>
 __device__ __forceinline__ Quad quad_of(const scalar* from, int width) {
     scalar4 row[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) row[i] = __ldg(reinterpret_cast<const scalar4*>(from + static_cast<long long>(i) * width));
+    for (int i = 0; i < 4; ++i) row[i] = *reinterpret_cast<const scalar4*>(from + static_cast<long long>(i) * width);
     Quad quad;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -126,9 +130,12 @@ __device__ __forceinline__ void write_quad(const Mip& mip, const Tile& tile, con
     mip.level[2][plane_start(mip, tile, 2) + static_cast<long long>(y) * mip.width[2] + x] = narrow(quad.all);
 }
 
-// A box of level 0 as texels of the base level that it may have changed; an empty one as a box outside every tile.
-__device__ __forceinline__ int4 on_base(int4 box, int halvings) {
+// Box i as texels of the base level that it may have changed; an empty one as a box outside every tile.
+__device__ __forceinline__ int4 box_on_base(const Mip& mip, int i) {
+    int4 box = __ldg(mip.boxes + i);
+    const int halvings = mip.halvings;
     if (box.x >= box.z || box.y >= box.w) return {-1, -1, -1, -1};
+    box = {max(box.x, -FAR), max(box.y, -FAR), min(box.z, FAR), min(box.w, FAR)};
     if (halvings == 0) return box;
     // A change acts on the texel above it and, where extents are odd, on up to two before that.
     return {(box.x >> halvings) - 2, (box.y >> halvings) - 2, ((box.z - 1) >> halvings) + 1, ((box.w - 1) >> halvings) + 1};
@@ -139,7 +146,7 @@ __device__ __forceinline__ bool warp_changed(const Mip& mip, const Tile& tile, i
     if (!mip.boxes || mip.levels > 4 || mip.box_count > 32) return true;
     bool touched = false;
     if (lane < mip.box_count) {
-        const int4 box = on_base(__ldg(mip.boxes + tile.plane / mip.channels * mip.box_count + lane), mip.halvings);
+        const int4 box = box_on_base(mip, tile.plane / mip.channels * mip.box_count + lane);
         touched = box.x < x + 32 && box.z > x && box.y < y + 16 && box.w > y;
     }
     return __any_sync(~0u, touched);
@@ -204,7 +211,7 @@ struct Changed {
         for (int i = threadIdx.x; i < pitch * down; i += 256) marks[i] = 0;
         __syncthreads();
         for (int i = threadIdx.x; i < mip.box_count; i += 256) {
-            const int4 box = on_base(mip.boxes[image * mip.box_count + i], mip.halvings);
+            const int4 box = box_on_base(mip, image * mip.box_count + i);
             const int left = max((box.x - mip.reach_x[0]) >> 6, 0), right = min((box.z - 1) >> 6, across - 1);
             const int top = max((box.y - mip.reach_y[0]) >> 6, 0), bottom = min((box.w - 1) >> 6, down - 1);
             for (int word = left / 32; word <= right / 32 && left <= right; ++word) {
@@ -251,12 +258,17 @@ __device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
         const Tile tile = {index % across, index / across, plane};
         work(tile, mip.modes ? mip.modes[plane % mip.channels] : MEAN);
     };
-    if (!mip.boxes) return run(blockIdx.x % tiles, blockIdx.x / tiles);
+    let_next_start();
+    if (!mip.boxes) {
+        wait_for_previous();
+        return run(blockIdx.x % tiles, blockIdx.x / tiles);
+    }
     __shared__ Changed changed;
     for (int image = 0; image < mip.planes / mip.channels; ++image) {
         changed.mark(mip, image, across, down);
         for (int first = 0; first < tiles; first += LISTED) {
             const int items = changed.find(first, tiles, across) * mip.channels;
+            wait_for_previous();  // the tiles to make are known while the levels that they are made from still come
             for (int item = blockIdx.x; item < items; item += gridDim.x)
                 run(first + changed.list[item / mip.channels], image * mip.channels + item % mip.channels);
             __syncthreads();
@@ -264,7 +276,7 @@ __device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) mip_even(const __grid_constant__ Mip mip) {
+extern "C" __global__ void __launch_bounds__(256, 4) mip_even(const __grid_constant__ Mip mip) {
     for_each_tile(mip, [&](const Tile& tile, int mode) {
         if (mode == MEAN) even_tile<MEAN>(mip, tile);
         if (mode == MAX) even_tile<MAX>(mip, tile);
@@ -306,11 +318,11 @@ __device__ void first_level(const Mip& mip, const Tile& tile, const Span& rows, 
     scalar* to = mip.level[1] + plane_start(mip, tile, 1) + static_cast<long long>(rows.start) * mip.width[1] + x;
     const auto line = [&](int y) {
         const scalar* texels = image + static_cast<long long>(y) * mip.width[0];
-        const float a = widen(__ldg(texels));
+        const float a = widen(texels[0]);
         if (across.count == 1) return a;
-        const float b = widen(__ldg(texels + 1));
+        const float b = widen(texels[1]);
         if (across.count == 2) return MODE == MEAN ? (a + b) * 0.5f : join<MODE>(a, b);
-        const float c = widen(__ldg(texels + 2));
+        const float c = widen(texels[2]);
         return MODE == MEAN ? a * share[0] + b * share[1] + c * share[2] : join<MODE>(join<MODE>(a, b), c);
     };
     float above = line(down.first(rows.start + begin));
@@ -361,7 +373,7 @@ __device__ void any_tile(const Mip& mip, const Tile& tile, Seen& seen) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) mip_any(const __grid_constant__ Mip mip) {
+__device__ __forceinline__ void any_tiles(const Mip& mip) {
     __shared__ Seen seen;
     for_each_tile(mip, [&](const Tile& tile, int mode) {
         if (mode == MEAN) any_tile<MEAN>(mip, tile, seen);
@@ -370,6 +382,11 @@ extern "C" __global__ void __launch_bounds__(256) mip_any(const __grid_constant_
         if (mode == NEAREST) nearest_tile(mip, tile);
     });
 }
+
+// Where there are many tiles, as many blocks as possible hide each other's waiting; the launches that continue have few
+// tiles, and a tile is done sooner with more registers.
+extern "C" __global__ void __launch_bounds__(256, 5) mip_any(const __grid_constant__ Mip mip) { any_tiles(mip); }
+extern "C" __global__ void __launch_bounds__(256, 4) mip_more(const __grid_constant__ Mip mip) { any_tiles(mip); }
 
 // The transpose of one halving by mean: what a fine texel receives from the coarse texels that read it, plus its own.
 struct MipBackward {

@@ -15,7 +15,7 @@ TILE = 64
 DEEPEST = 6  # the coarsest level that a tile can make by itself,
 DEEPEST_ODD = 4  # or where extents are odd, so that it must see past its edge
 MARK_WORDS = 2048  # as in mip.cu
-FAR = 1 << 20  # beyond every image: a box may say "everything" with any number
+FAR = 1 << 20  # as in mip.cu: beyond every image
 UPDATE_BLOCKS = 132 * 4  # what a large GPU holds at once
 _MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i7i4x")
 _BACKWARD = struct.Struct("=3Q5i4x")
@@ -33,7 +33,9 @@ def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[
     for index, level in enumerate(levels):
         if not level.is_contiguous():
             raise ValueError(f"update_region: levels[{index}] must be contiguous, since it is written in place")
-    boxes = boxes.clamp(-FAR, FAR).to(torch.int32).contiguous()
+    if boxes.dtype != torch.int32:
+        boxes = boxes.clamp(-FAR, FAR).to(torch.int32)
+    boxes = boxes.contiguous()
     _make_levels(levels, modes, boxes if boxes.data_ptr() % 16 == 0 else boxes.clone())
 
 
@@ -91,9 +93,12 @@ def _launch(pyramid: Sequence[Tensor], base: int, last: int, table: Tensor | Non
         batch * channels,
         0 if boxes is None else boxes.shape[1],
     )
-    kernel = "mip_even" if _even_halvings(levels) >= count >= 2 else "mip_any"
+    kernel = "mip_more" if base > 0 else "mip_any"
+    if _even_halvings(levels) >= count >= 2:
+        kernel = "mip_even"
     blocks = tiles if boxes is None else min(tiles, UPDATE_BLOCKS)
-    launch("mip.cu", kernel, finest.device, blocks, parameters, SCALAR=scalar_bits(finest.dtype))
+    bits = scalar_bits(finest.dtype)
+    launch("mip.cu", kernel, finest.device, blocks, parameters, early=base > 0, SCALAR=bits)
 
 
 def _even_halvings(levels: Sequence[Tensor]) -> int:

@@ -34,3 +34,16 @@ __device__ __forceinline__ scalar narrow(float value) {
 #endif
 
 constexpr int MAX_LEVELS = 20;  // as in launch.py
+
+// For a kernel that is launched `early` (launch.py): what comes before wait_for_previous overlaps with the kernel before
+// it, which allows that by let_next_start. Both do nothing otherwise, and on GPUs that cannot do it.
+__device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
