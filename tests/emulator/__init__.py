@@ -14,16 +14,19 @@ from texturevlm.ops.cuda.compiler import SOURCES
 HERE = Path(__file__).parent
 # Which struct each kernel takes. texture.cu is not here: texture units cannot be stood in for.
 PARAMETERS = {
-    "mip.cu": {"mip_even": "Mip", "mip_any": "Mip", "mip_backward": "MipBackward"},
+    "mip.cu": {"mip_even": "Mip", "mip_any": "Mip", "mip_more": "Mip", "mip_backward": "MipBackward"},
     "lookup.cu": {"lookup": "Lookup", "lookup_backward": "Lookup"},
     "patches.cu": {"sample_patches": "PatchJob", "sample_patches_backward": "PatchJob"},
-    "distance.cu": {"distance_rows": "Field", "distance_columns": "Field"},
+    "distance.cu": {"distance_rows": "Field", "distance_columns": "Field", "distance_within": "Within"},
     "segment.cu": {
         "superpixels_refine": "Segments",
         "superpixels_assign": "Segments",
         "region_sums": "Regions",
         "boundaries": "Regions",
     },
+    "channels.cu": {"channels_near": "Near", "channels_regions": "RegionLayers"},
+    "coarse.cu": {"channels_coarse": "Coarse", "channels_text": "TextLayer"},
+    "text.cu": {"text_strokes": "Text", "text_letters": "Text", "text_lines": "Text"},
 }
 ENTRY = """
 static {struct} {kernel}_parameters;
@@ -41,7 +44,7 @@ class Emulator:
         self.folder = folder
         self.libraries: dict[str, ctypes.CDLL] = {}
 
-    def launch(self, source, name, device, blocks, parameters, **define) -> None:
+    def launch(self, source, name, device, blocks, parameters, *, early=False, **define) -> None:
         width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
         entry = getattr(self._library(source), f"emulate_{name}")
         entry(width, height, 256, parameters, random.getrandbits(31))

@@ -3,27 +3,32 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
+from texturevlm.channels.fused import CLUSTERS, REGIONS, build_layers
 from texturevlm.channels.registry import CHANNELS, EDGE_DISTANCE_LIMIT, EMBEDDING, resolve
+from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.segments import Segmenter, sam_regions
-from texturevlm.channels.structure import centre_surround, high_pass, low_pass
+from texturevlm.channels.structure import COARSER, centre_surround, high_pass, low_pass
+from texturevlm.channels.text import SCALES as TEXT_LEVELS
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.check import check_choice, check_count
+from texturevlm.ops import backend as backends
 from texturevlm.ops.distance import distance_field
-from texturevlm.ops.mip import mipmap
+from texturevlm.ops.mip import level_extents, mipmap
 from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
 from texturevlm.types import COLOURS, Texture
 
 MOST_TEXELS = 1 << 22  # of the base level unless told otherwise: 40 float layers of it are 670 MB, 890 with mips
-REGIONS = 50
 EDGE_THRESHOLD = 0.3  # finds strokes ten grey steps from their ground
+DEEPEST = {"low_pass": COARSER, "saliency": SALIENCY_LEVELS[-1], "text": TEXT_LEVELS - 1}  # level of colour needed
+MAPS = {"previous_relevance": "relevance", "fixation_history": "fixations", "attention": "attention", "gaze": "gaze"}
 
 
 def build(
@@ -40,6 +45,7 @@ def build(
     segmenter: Segmenter | None = None,
     text: str = "strokes",
     base: int | None = None,
+    backend: str = "auto",
 ) -> Texture:
     """Build the named layers of an image, with mips.
 
@@ -51,12 +57,14 @@ def build(
     segmenter:  a SAM model to make regions with, instead of superpixels
     text:       strokes (no model) or ocr (RapidOCR's detector, extra `ocr`)
     base:       the image level that the layers start at; by default the finest with at most 4 million texels
+    backend:    cuda (our kernels, without gradients) or reference (PyTorch)
     returns     a Texture of exactly those layers, in order. A layer whose input was not given is zero: nothing is known
                 yet. An embedding asked for by name without a model is an error
     """
     names = resolve(channels)
     check_choice("build", "text", text, ("strokes", "ocr"))
-    missing = [name for name in names if name in EMBEDDING] if encoder is None or projection is None else []
+    reduce, deepest, embeddings = _declared(names)
+    missing = embeddings if encoder is None or projection is None else ()
     if missing and channels != "all":
         raise ValueError(
             f"build: channels asks for {missing[0]}, which needs encoder=DenseEncoder.load(model) and "
@@ -64,33 +72,78 @@ def build(
         )
     if missing:
         warnings.warn("build: the embedding layers are zero, since no encoder and projection were given", stacklevel=2)
-    colour = _colour(texture, base)
+    levels = _colour(texture, base, deepest, backend)
     given = {"relevance": relevance, "fixations": fixations, "attention": attention, "gaze": gaze}
-    source = _Source(colour, _checked_previous(previous, colour), given, encoder, projection, segmenter, text)
-    layers = torch.stack([source.layer(name) for name in names], 1)
+    source = _Source(
+        levels, _checked_previous(previous, levels[0]), given, encoder, projection, segmenter, text, backend
+    )
+    if _choose(levels[0], backend) == "cuda":
+        layers = build_layers(
+            levels,
+            names,
+            previous=previous,
+            unknown=source.unknown,
+            elsewhere=(CLUSTERS if segmenter is not None else ()) + (("text",) if text == "ocr" else ()),
+            layer=source.layer,
+        )
+    else:
+        layers = torch.stack([source.layer(name) for name in names], 1)
+    return Texture(tuple(mipmap(layers, reduce=reduce, backend=source.backend)), names, texture.size, reduce)
+
+
+@lru_cache(maxsize=64)
+def _declared(names: tuple[str, ...]) -> tuple[tuple[str, ...], int, tuple[str, ...]]:
+    """How the layers shrink, the deepest level of colour that one of them needs, and which are embeddings."""
     reduce = tuple(CHANNELS[name].reduce for name in names)
-    return Texture(tuple(mipmap(layers, reduce=reduce)), names, texture.size, reduce)
+    return reduce, max(DEEPEST.get(name, 0) for name in names), tuple(name for name in names if name in EMBEDDING)
 
 
-def _colour(texture: Texture, base: int | None) -> Texture:
-    """Red, green and blue from the base level on, with mips."""
+def _choose(image: Tensor, asked: str) -> str:
+    """The backend that makes the layers."""
+    chosen = backends.choose("build", image, asked)
+    reason = None
+    if torch.is_grad_enabled() and image.requires_grad:
+        reason = "the kernels have no gradients"
+    elif image.shape[2] * image.shape[3] >= 1 << 31:
+        reason = f"the kernels take fewer than 2³¹ texels, not {image.shape[2]} × {image.shape[3]}"
+    if chosen == "reference" or reason is None:
+        return chosen
+    if asked != "auto":
+        raise ValueError(f"build: backend {asked!r} cannot run here: {reason}")
+    return "reference"
+
+
+def _colour(texture: Texture, base: int | None, deepest: int, backend: str) -> list[Tensor]:
+    """Red, green and blue from the base level on, down to `deepest` levels above it, float32."""
     if not set(COLOURS) <= set(texture.names) and texture.names != ("grey",):
         raise ValueError(f"build: texture must hold red, green and blue, or grey, got {', '.join(texture.names)}")
-    names = COLOURS if texture.names != ("grey",) else ("grey",) * 3
-    picked = [texture.names.index(name) for name in names]
-    full = Texture((texture.levels[0][:, picked].float(),), COLOURS, texture.size).mipmapped()
+    extents = level_extents(*texture.levels[0].shape[2:])
     if base is None:
-        base = next(i for i, level in enumerate(full.levels) if level.shape[2] * level.shape[3] <= MOST_TEXELS)
-    check_count("build", "base", base, 0, len(full.levels) - 1)
-    return Texture(full.levels[base:], COLOURS, texture.size)
+        base = next(i for i, (height, width) in enumerate(extents) if height * width <= MOST_TEXELS)
+    check_count("build", "base", base, 0, len(extents) - 1)
+    count = min(base + deepest + 1, len(extents))
+    levels = texture.levels
+    if texture.names == COLOURS and set(texture.reduce) == {"mean"} and levels[0].dtype == torch.float32:
+        if len(levels) >= count:
+            return list(levels[base:count])
+        image = levels[0]
+    else:
+        names = COLOURS if texture.names != ("grey",) else ("grey",) * 3
+        picked = [texture.channel(name).float() for name in names]
+        image = torch.stack(picked, 1)
+    return mipmap(image, levels=count, backend="reference" if backend == "reference" else "auto")[base:]
 
 
-def _checked_previous(previous: Texture | None, colour: Texture) -> Texture | None:
-    if previous is not None and previous.levels[0].shape[2:] != colour.levels[0].shape[2:]:
+def _checked_previous(previous: Texture | None, image: Tensor) -> Texture | None:
+    if previous is None:
+        return None
+    batch, _, *size = image.shape
+    if list(previous.levels[0].shape[2:]) != size:
         raise ValueError(
-            f"build: previous must start at {tuple(colour.levels[0].shape[2:])} like this image, "
-            f"got {tuple(previous.levels[0].shape[2:])}"
+            f"build: previous must start at {tuple(size)} like this image, got {tuple(previous.levels[0].shape[2:])}"
         )
+    if previous.batch != batch:
+        raise ValueError(f"build: previous must hold {batch} images like texture, got {previous.batch}")
     return previous
 
 
@@ -99,19 +152,28 @@ class _Source:
 
     def __init__(
         self,
-        colour: Texture,
+        levels: Sequence[Tensor],
         previous: Texture | None,
         given: dict[str, Tensor | None],
         encoder: DenseEncoder | None,
         projection: Projection | None,
         segmenter: Segmenter | None,
         text: str,
+        backend: str,
     ) -> None:
-        self.image, self.levels = colour.levels[0], colour.levels
+        self.image, self.levels = levels[0], levels
         self.batch, _, self.height, self.width = self.image.shape
         self.previous, self.given = previous, given
         self.encoder, self.projection = encoder, projection
         self.segmenter, self.text = segmenter, text
+        self.backend = "reference" if backend == "reference" else "auto"  # of the operations
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """The layers whose input was not given."""
+        before = None if self.previous is None else self.previous.names
+        maps = tuple([name for name, argument in MAPS.items() if self.given[argument] is None])
+        return _unknown(maps, before, self.encoder is None or self.projection is None)
 
     def layer(self, name: str) -> Tensor:
         """(B, H, W), within the channel's range."""
@@ -163,21 +225,22 @@ class _Source:
         return (at if axis == -1 else at[:, None]).expand(self.batch, self.height, self.width)
 
     def edge_distance(self) -> Tensor:
-        return distance_field(self.polarity.abs() > EDGE_THRESHOLD).clamp(max=EDGE_DISTANCE_LIMIT) / EDGE_DISTANCE_LIMIT
+        field = distance_field(self.polarity.abs() > EDGE_THRESHOLD, backend=self.backend)
+        return field.clamp(max=EDGE_DISTANCE_LIMIT) / EDGE_DISTANCE_LIMIT
 
     @cached_property
     def regions(self) -> Tensor:
         """(B, H, W) int32."""
         if self.segmenter is not None:
             return sam_regions(self.image, self.segmenter)
-        return superpixels(self.image, count=REGIONS)
+        return superpixels(self.image, count=REGIONS, backend=self.backend)
 
     @cached_property
     def _region_facts(self) -> tuple[Tensor, Tensor]:
         """Each pixel's region's share (B, H, W), and its distance from the region's centroid in longer sides."""
         rows, columns = seed_grid(self.height, self.width, REGIONS)
         count = rows * columns if self.segmenter is None else int(self.regions.max()) + 1
-        share, centroid = region_statistics(self.regions, count)
+        share, centroid = region_statistics(self.regions, count, backend=self.backend)
         index = self.regions.flatten(1).long()
         shares = share.gather(1, index).view_as(self.regions)
         at = centroid.gather(1, index[..., None].expand(-1, -1, 2)).view(*self.regions.shape, 2)
@@ -193,6 +256,13 @@ class _Source:
         if self.encoder is None or self.projection is None:
             return self.image.new_zeros(self.batch, len(EMBEDDING), self.height, self.width)
         return embed(self.image, self.encoder, self.projection, size=(self.height, self.width)).to(self.image)
+
+
+@lru_cache(maxsize=64)
+def _unknown(maps: tuple[str, ...], before: tuple[str, ...] | None, no_model: bool) -> frozenset[str]:
+    """maps: the layers whose map was not given; before: the names of the last frame's layers, if it was given."""
+    names = {*maps, *(EMBEDDING if no_model else ()), *(("motion",) if before is None else ())}
+    return frozenset(names | {f"previous_{name}" for name in ("saliency", "attention") if name not in (before or ())})
 
 
 _LAYERS: dict[str, Callable[[_Source], Tensor]] = {
@@ -218,6 +288,6 @@ _LAYERS: dict[str, Callable[[_Source], Tensor]] = {
     "previous_attention": lambda source: source.before("attention"),
     "attention": lambda source: source.map("attention"),
     "gaze": lambda source: source.map("gaze"),
-    "boundaries": lambda source: boundaries(source.regions),
+    "boundaries": lambda source: boundaries(source.regions, backend=source.backend),
     "text": _Source.text_layer,
 }

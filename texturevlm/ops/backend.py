@@ -24,9 +24,8 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "superpixels": ("cuda", "reference"),
     "region_statistics": ("cuda", "reference"),
     "boundaries": ("cuda", "reference"),
+    "build": ("cuda", "reference"),
 }
-# Kernels that compile and agree with the reference in an emulator, but have not run on a GPU yet: only by name.
-UNPROVEN = {"distance_field", "superpixels", "region_statistics", "boundaries"}
 MAX_TEXTURE_EXTENT, MAX_LAYERS = 32768, 2048  # of a hardware texture
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels
 # Measured on an H200, float32: `texturevlm bench engine`, results/engine-h200.md.
@@ -83,7 +82,7 @@ def no_kernel_because(tensor: Tensor) -> str | None:
 def choose(operation: str, tensor: Tensor, asked: str = "auto") -> str:
     """The backend that runs `operation` on data like `tensor`."""
     if asked == "auto":
-        return "reference" if operation in UNPROVEN or no_kernel_because(tensor) else "cuda"
+        return "reference" if no_kernel_because(tensor) else "cuda"
     check_choice(operation, "backend", asked, ("auto", *BACKENDS[operation]))
     if asked != "reference":
         require_kernels(operation, tensor, asked)

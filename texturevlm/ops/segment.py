@@ -6,6 +6,7 @@ means are summed as whole numbers (colours in units of 2⁻¹⁶), so that no or
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ SAMPLES = 32  # pixels of a seed's cell, along each axis, that its mean is refin
 MAX_CHANNELS = 16  # for the kernel
 
 
+@lru_cache(maxsize=256)
 def seed_grid(height: int, width: int, count: int) -> tuple[int, int]:
     """(rows, columns) of the seeds: as many as come nearest to `count` in nearly square cells of a pixel or more."""
     side = math.sqrt(height * width / count)

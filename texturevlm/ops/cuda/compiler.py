@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).parent
-HEADERS = ("scalar.cuh", "probe.cuh")
+HEADERS = ("scalar.cuh", "probe.cuh", "layers.cuh")
 DIGEST_BYTES = 32
 
 # Every kernel there is: its source, and what must be defined to compile it. CI compiles them all without a GPU.
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
 PACKS = (1, 2, 4)
 KERNELS: dict[str, tuple[str, ...]] = {
-    "mip.cu": ("mip_even", "mip_any", "mip_backward"),
+    "mip.cu": ("mip_even", "mip_any", "mip_more", "mip_backward"),
     "lookup.cu": ("lookup", "lookup_backward"),
     "patches.cu": ("sample_patches", "sample_patches_backward"),
     "texture.cu": ("fill", "fetch"),
-    "distance.cu": ("distance_rows", "distance_columns"),
+    "distance.cu": ("distance_rows", "distance_columns", "distance_within"),
     "segment.cu": ("superpixels_refine", "superpixels_assign", "region_sums", "boundaries"),
+    "channels.cu": ("channels_near", "channels_regions"),
+    "coarse.cu": ("channels_coarse", "channels_text"),
+    "text.cu": ("text_strokes", "text_letters", "text_lines"),
 }
 
 
@@ -33,7 +36,7 @@ def variants(source: str) -> list[dict[str, int]]:
     scalars = [{"SCALAR": bits} for bits in SCALARS.values()]
     if source == "texture.cu":
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
-    if source in ("distance.cu", "segment.cu"):
+    if source in ("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu"):
         return [{"SCALAR": 32}]
     return scalars
 

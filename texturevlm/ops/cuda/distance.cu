@@ -160,3 +160,76 @@ extern "C" __global__ void __launch_bounds__(256) distance_columns(const __grid_
         write(y, search(column, width, y, best_row[group][lane], best_row[group + 1][lane], 0, 1, {~0u, 0}).square);
     }
 }
+
+// The same up to LIMIT pixels, in one launch: nothing further away than that need be looked at, so a tile of 32 × TILE
+// reads the bits around it and searches in shared memory. `ahead` holds the least of eight rows, to skip them at once.
+constexpr int LIMIT = 64, SEEN = TILE + 2 * LIMIT, AHEAD = 8, WORDS = 1 + 2 * LIMIT / 32;
+constexpr int NOTHING = 65535;  // the square of a distance beyond WORDS words
+
+struct Within {
+    const unsigned* bits;  // (B, H, ⌈W / 32⌉): a bit for each set pixel
+    float* distance;       // (H, W) of the first image
+    long long stride;      // from one image's to the next
+    int height, width;
+    float beyond;          // where nothing is near
+};
+
+// How far the nearest set bit of a row is from bit `lane` of the middle word.
+__device__ __forceinline__ int nearest_bit(const unsigned* words, int lane) {
+    int left = NOTHING, right = NOTHING;
+#pragma unroll
+    for (int i = WORDS / 2; i >= 0; --i) {  // the nearest word last, so that it has the last word
+        const unsigned before = words[WORDS / 2 - i] & (i ? ~0u : ~0u >> (31 - lane));
+        const unsigned after = words[WORDS / 2 + i] & (i ? ~0u : ~0u << lane);
+        if (before) left = lane + 32 * i - last_of(before);
+        if (after) right = first_of(after) + 32 * i - lane;
+    }
+    return min(left, right);
+}
+
+extern "C" __global__ void __launch_bounds__(256) distance_within(const __grid_constant__ Within field) {
+    __shared__ unsigned words[SEEN][WORDS];
+    __shared__ unsigned short squares[SEEN][32], ahead[SEEN][32];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, height = field.height, width = field.width;
+    const int across = (width + 31) / 32, down = (height + TILE - 1) / TILE;
+    const int strip = blockIdx.x / across, image = strip / down, word = blockIdx.x - strip * across;
+    const int top = (strip - image * down) * TILE, x = word * 32 + lane;
+    for (int i = threadIdx.x; i < SEEN * WORDS; i += 256) {
+        const int row = i / WORDS, column = i - row * WORDS, y = top - LIMIT + row, at = word - WORDS / 2 + column;
+        const bool exists = y >= 0 && y < height && at >= 0 && at < across;
+        words[row][column] = exists ? __ldg(field.bits + (static_cast<long long>(image) * height + y) * across + at) : 0;
+    }
+    __syncthreads();
+    for (int row = warp; row < SEEN; row += 8) {
+        const int away = nearest_bit(words[row], lane);
+        squares[row][lane] = away <= LIMIT ? away * away : NOTHING;
+    }
+    __syncthreads();
+    int run[SEEN / 8 + AHEAD - 1];  // a warp's rows, and the next ones
+#pragma unroll
+    for (int i = 0; i < SEEN / 8 + AHEAD - 1; ++i) {
+        const int row = warp * (SEEN / 8) + i;
+        run[i] = row < SEEN ? squares[row][lane] : NOTHING;
+    }
+#pragma unroll
+    for (int i = 0; i < SEEN / 8; ++i) {
+        int least = run[i];
+#pragma unroll
+        for (int k = 1; k < AHEAD; ++k) least = min(least, run[i + k]);
+        ahead[warp * (SEEN / 8) + i][lane] = least;
+    }
+    __syncthreads();
+    if (x >= width) return;
+    float* distance = field.distance + image * field.stride + x;
+    for (int row = LIMIT + warp; row < LIMIT + TILE; row += 8) {
+        const int y = top + row - LIMIT;
+        if (y >= height) return;
+        int best = min(static_cast<int>(squares[row][lane]), LIMIT * LIMIT);
+        for (int start = 1; start * start < best; start += AHEAD) {
+            if (start * start + min(ahead[row + start][lane], ahead[row - start - AHEAD + 1][lane]) >= best) continue;
+            for (int k = start; k < start + AHEAD && k * k < best; ++k)
+                best = min(best, k * k + min(squares[row + k][lane], squares[row - k][lane]));
+        }
+        distance[y * width] = best < LIMIT * LIMIT ? sqrtf(static_cast<float>(best)) / LIMIT : field.beyond;
+    }
+}

@@ -1,4 +1,4 @@
-"""distance_field by our kernels (distance.cu): exact, in two launches."""
+"""distance_field by our kernels (distance.cu): exact, in two launches; in one up to a limit."""
 
 import math
 import struct
@@ -10,7 +10,9 @@ from texturevlm.ops.cuda.launch import launch
 
 LINES_A_BLOCK = 8  # one a warp
 TILE_ROWS, TILE_COLUMNS = 64, 32
+LIMIT = 64  # pixels, as in distance.cu
 _FIELD = struct.Struct("=3Q3if")
+_WITHIN = struct.Struct("=2Qq2if4x")
 
 
 def distance_field_cuda(mask: Tensor, field: Tensor) -> Tensor:
@@ -26,3 +28,15 @@ def distance_field_cuda(mask: Tensor, field: Tensor) -> Tensor:
     tiles = -(-width // TILE_COLUMNS) * -(-height // TILE_ROWS) * batch
     launch("distance.cu", "distance_columns", mask.device, tiles, parameters, SCALAR=32)
     return field
+
+
+def distance_within_cuda(bits: Tensor, field: Tensor) -> None:
+    """Fill `field` (B, H, W), each image of it contiguous, with the distance in units of LIMIT, at most 1.
+
+    bits: (B, H, ⌈W / 32⌉) int32, a bit for each set pixel, the first pixel's lowest
+    """
+    batch, height, width = field.shape
+    beyond = min(math.hypot(height, width) / LIMIT, 1.0)
+    parameters = _WITHIN.pack(bits.data_ptr(), field.data_ptr(), field.stride(0), height, width, beyond)
+    tiles = -(-width // TILE_COLUMNS) * -(-height // TILE_ROWS) * batch
+    launch("distance.cu", "distance_within", field.device, tiles, parameters, SCALAR=32)

@@ -1,0 +1,122 @@
+"""The layers of `build` by our kernels: few launches, each reading what it needs once and writing layers in place.
+
+The functions in this package's other modules are the specification. What no kernel makes (maps that were given,
+embeddings, SAM's regions, an OCR model's text) is made by them and copied to its place.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
+from texturevlm.channels.structure import COARSE, COARSER
+from texturevlm.ops.cuda import channels as kernels
+from texturevlm.ops.cuda.distance import distance_within_cuda
+from texturevlm.ops.cuda.segment import region_sums_cuda
+from texturevlm.ops.segment import seed_grid, superpixels
+from texturevlm.types import COLOURS, Texture
+
+REGIONS = 50
+NEAR = (
+    *("red", "green", "blue", "x", "y", "eccentricity", "edges", "edges_inverted", "high_pass", "motion"),
+    *("previous_saliency", "previous_attention"),
+)
+BEFORE = (*COLOURS, "saliency", "attention")  # what those need of the last frame
+WINDOWS = {"edges", "edges_inverted", "high_pass", "edge_distance"}
+CLUSTERS = ("cluster_id", "cluster_distance", "cluster_size", "boundaries")
+BY_KERNEL = {*NEAR, *CLUSTERS, "edge_distance", "low_pass", "saliency", "text"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which kernels run, and where each layer goes; a slot is its index among the layers, −1 for none.
+
+    zero: a bit for each layer that nothing is known of; rest: the names that no kernel makes, with their slots
+    """
+
+    near: tuple[int, ...]
+    zero: int
+    windows: bool
+    edge_distance: int
+    low_pass: int
+    saliency: int
+    text: int
+    clusters: tuple[int, ...]
+    rest: tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=64)
+def plan(names: tuple[str, ...], unknown: frozenset[str], elsewhere: tuple[str, ...]) -> Plan:
+    """unknown: layers that become zero; elsewhere: layers that PyTorch makes, though there is a kernel."""
+    other = unknown.union(elsewhere)
+    slots = {name: slot for slot, name in enumerate(names) if name in BY_KERNEL and name not in other}
+    return Plan(
+        near=tuple(slots.get(name, -1) for name in NEAR),
+        zero=sum(1 << slot for slot, name in enumerate(names) if name in unknown),
+        windows=bool(WINDOWS & slots.keys()),
+        edge_distance=slots.get("edge_distance", -1),
+        low_pass=slots.get("low_pass", -1),
+        saliency=slots.get("saliency", -1),
+        text=slots.get("text", -1),
+        clusters=tuple(slots.get(name, -1) for name in CLUSTERS),
+        rest=tuple((name, slot) for slot, name in enumerate(names) if name not in slots and name not in unknown),
+    )
+
+
+def build_layers(
+    levels: Sequence[Tensor],
+    names: tuple[str, ...],
+    *,
+    previous: Texture | None,
+    unknown: frozenset[str],
+    elsewhere: tuple[str, ...],
+    layer: Callable[[str], Tensor],
+) -> Tensor:
+    """(B, C, H, W), level 0 of the layers `names`.
+
+    levels:    colour's mip levels, as many as the layers need, each (B, 3, H_l, W_l) float32
+    unknown:   the layers that nothing is known of, which become zero
+    elsewhere: the layers that `layer` makes, by name, though there is a kernel
+    """
+    levels = [level.contiguous() for level in levels]
+    image, last = levels[0], len(levels) - 1
+    batch, _, height, width = image.shape
+    todo = plan(names, unknown, elsewhere)
+    layers = image.new_empty((batch, len(names), height, width))
+    edges = None
+    if todo.edge_distance >= 0:
+        edges = torch.empty((batch, height, -(-width // 32)), dtype=torch.int32, device=image.device)
+    if todo.windows or todo.zero or max(todo.near) >= 0:
+        before = None if previous is None else previous.levels[0].to(image).contiguous()
+        kernels.near_layers(
+            layers,
+            image,
+            todo.near,
+            todo.zero,
+            windows=todo.windows,
+            edges=edges,
+            before=before,
+            before_slots=kernels.NO_SLOTS if previous is None else _before_slots(previous.names),
+        )
+    if max(todo.low_pass, todo.saliency) >= 0:
+        wanted = [levels[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)]
+        kernels.coarse_layers(layers, wanted, todo.low_pass, todo.saliency)
+    if edges is not None:
+        distance_within_cuda(edges, layers[:, todo.edge_distance])
+    if todo.text >= 0:
+        kernels.text_layer(layers, levels, todo.text)
+    if max(todo.clusters) >= 0:
+        rows, columns = seed_grid(height, width, REGIONS)
+        ids = superpixels(image, count=REGIONS, backend="cuda")
+        kernels.region_layers(layers, ids, region_sums_cuda(ids, rows * columns), todo.clusters)
+    for name, index in todo.rest:
+        layers[:, index] = layer(name)
+    return layers
+
+
+@lru_cache(maxsize=64)
+def _before_slots(names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(names.index(name) if name in names else -1 for name in BEFORE)

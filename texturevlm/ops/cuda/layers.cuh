@@ -1,0 +1,27 @@
+// What the kernels that write layers share. A slot is a layer's place among the C; −1: nobody asked for it.
+#pragma once
+
+__device__ __forceinline__ int inside(int at, int extent) { return min(max(at, 0), extent - 1); }
+
+// Pixel i of three planes (red, green, blue), as brightness.
+__device__ __forceinline__ float luma(const float* image, long long plane, int i) {
+    return __ldg(image + i) * 0.299f + __ldg(image + plane + i) * 0.587f + __ldg(image + 2 * plane + i) * 0.114f;
+}
+
+struct Layers {
+    float* start;  // (B, C, H, W)
+    int channels, height, width;
+
+    __device__ long long plane() const { return static_cast<long long>(height) * width; }
+    __device__ float* image(int index) const { return start + index * channels * plane(); }
+};
+
+struct Tile {
+    int y, x, image;  // its first pixel
+};
+
+__device__ __forceinline__ Tile tile_of(const Layers& layers, int rows, int columns) {
+    const int across = (layers.width + columns - 1) / columns, down = (layers.height + rows - 1) / rows;
+    const int strip = blockIdx.x / across, image = strip / down;
+    return {(strip - image * down) * rows, static_cast<int>(blockIdx.x - strip * across) * columns, image};
+}
