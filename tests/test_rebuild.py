@@ -12,6 +12,7 @@ from PIL import Image
 from tests.conftest import worst
 from texturevlm import Allocation, Texture, foveate, rebuild, resized
 from texturevlm.ops import mipmap
+from texturevlm.rebuild import median_grey
 
 PHOTO = Path(__file__).parents[1] / "examples" / "photo.jpg"
 TWO_INKS = (1.0, 0.0)  # whose grey, 0.5, is neither of them, so that gaps show
@@ -322,3 +323,36 @@ def test_resized_wants_the_full_image(budget):
 def test_resized_refuses_nothing_to_spend(options, match):
     with pytest.raises(ValueError, match="^resized: " + match):
         resized(Texture.open(torch.rand(3, 32, 48)), **options)
+
+
+@pytest.mark.parametrize("box", [(0, 0, 77, 63), (30, 20, 61, 41), (0, 5, 1, 6), (70, 0, 77, 63)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_part_is_what_the_whole_has_there(box, channels):
+    texture = Texture.open(photo((63, 77))[:, :channels])
+    left, top, right, bottom = box
+    rows = [[0, 0, 40, 40], [40, 0, 77, 31.5], [22.5, 18.2, 50.1, 33.9], [-9, 40, 30, 80], [60, 5, 60.4, 5.2]]
+    upright = boxes(*rows, size=(63, 77), patch=8)
+    turned = footprint((40, 32), (1.2, 0.9), (-0.9, 1.2), size=(63, 77), patch=16)
+    for allocation in (upright, turned):
+        whole = rebuild(texture, allocation)[..., top:bottom, left:right]
+        part = rebuild(texture, allocation, box=box, grey=median_grey(texture))
+        assert worst(part, whole) < 1e-6
+    for budget in (1, 7, 20, 1000):
+        whole = resized(texture, budget=budget, patch=8)[..., top:bottom, left:right]
+        assert worst(resized(texture, budget=budget, patch=8, box=box), whole) < 1e-6
+
+
+def test_the_grey_of_the_gaps_can_be_given():
+    texture = Texture.open(torch.rand(2, 1, 9, 9))
+    nothing = boxes([20, 20, 30, 30], size=(9, 9), patch=8).each(lambda column: column.expand(2, *column.shape[1:]))
+    assert torch.equal(rebuild(texture, nothing), rebuild(texture, nothing, grey=median_grey(texture)))
+    assert rebuild(texture, nothing, grey=torch.tensor([0.25, 0.75]))[:, 0, 0, 0].tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize("box", [(0, 0, 49, 10), (-1, 0, 5, 5), (5, 5, 5, 9), (7, 9, 6, 12)])
+def test_a_part_must_lie_inside(box):
+    texture = Texture.open(torch.rand(1, 1, 32, 48))
+    with pytest.raises(ValueError, match=r"^rebuild: box must be xyxy inside an image of \(32, 48\)"):
+        rebuild(texture, grid((32, 48), 8), box=box)
+    with pytest.raises(ValueError, match=r"^resized: box must be"):
+        resized(texture, budget=2, patch=8, box=box)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from texturevlm.channels.command import add_fit_pca
+from texturevlm.evaluate.command import add_eval
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_look(commands)
     _add_channels(commands)
     add_fit_pca(commands)
+    add_eval(commands)
     _add_bench(commands)
     options = parser.parse_args(arguments)
     try:

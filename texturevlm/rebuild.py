@@ -13,11 +13,15 @@ from texturevlm.check import check_count
 from texturevlm.ops.patches import sample_patches
 from texturevlm.types import Allocation, Texture
 
+Box = tuple[int, int, int, int]
 
-def rebuild(texture: Texture, allocation: Allocation) -> Tensor:
+
+def rebuild(texture: Texture, allocation: Allocation, *, box: Box | None = None, grey: Tensor | None = None) -> Tensor:
     """Paint what the tokens of an allocation carry of a texture's finest level. For pictures: names are averaged too.
 
-    returns (B, C, H, W), the size of the image
+    box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
+    grey:   (B,), what shows where no token lies; `median_grey` of the texture, which takes time to find, if None
+    returns (B, C, H, W), the size of the image, or of the box
     """
     if texture.size != allocation.size or texture.levels[0].shape[2:] != texture.size:
         raise ValueError(
@@ -26,20 +30,23 @@ def rebuild(texture: Texture, allocation: Allocation) -> Tensor:
         )
     if texture.batch != allocation.batch:
         raise ValueError(f"rebuild: allocation must be for {texture.batch} images, got {allocation.batch}")
+    left, top, right, bottom = _check_box("rebuild", box, allocation.size)
     image = texture.levels[0].detach()
-    canvas = image.mean(1).flatten(1).median(1).values[:, None, None, None].expand_as(image).clone()
+    grey = median_grey(texture) if grey is None else grey
+    canvas = grey[:, None, None, None].expand(*image.shape[:2], bottom - top, right - left).clone()
     boxes = allocation.boxes.detach().double().cpu()
+    corner = torch.tensor([left, top])
     first, last = allocation.pixel_span()
+    first, last = first.maximum(corner), last.minimum(torch.tensor([right, bottom]))
+    touched = allocation.valid.cpu() & (first < last).all(-1)
     area, upright = allocation.area.detach().cpu(), allocation.upright.cpu()
-    if not upright[allocation.valid.cpu()].all():
+    if not upright[touched].all():
         texture = texture.mipmapped()  # turned footprints are sampled
     for index in range(texture.batch):
-        slots = allocation.valid[index].nonzero()[:, 0].tolist()
+        slots = touched[index].nonzero()[:, 0].tolist()
         for slot in sorted(slots, key=lambda slot: -area[index, slot].item()):
             (x0, y0), (x1, y1) = first[index, slot].tolist(), last[index, slot].tolist()
-            part = canvas[index, :, y0:y1, x0:x1]
-            if part.numel() == 0:
-                continue
+            part = canvas[index, :, y0 - top : y1 - top, x0 - left : x1 - left]
             if upright[index, slot]:
                 part.copy_(
                     _upright(image[index], boxes[index, slot].tolist(), allocation.patch, (x0, y0), part.shape[1:])
@@ -49,11 +56,17 @@ def rebuild(texture: Texture, allocation: Allocation) -> Tensor:
     return canvas
 
 
-def resized(texture: Texture, *, budget: int = 273, patch: int = 16) -> Tensor:
+def median_grey(texture: Texture) -> Tensor:
+    """(B,): the median of each image's grey, its channels' mean."""
+    return texture.levels[0].detach().mean(1).flatten(1).median(1).values
+
+
+def resized(texture: Texture, *, budget: int = 273, patch: int = 16, box: Box | None = None) -> Tensor:
     """The baseline: the whole image scaled by √(budget·patch² / (H·W)) with area averaging, enlarged again (bicubic).
 
     The ideal resize, which may use fractions of a token; the image itself where it has no more pixels than that.
-    returns (B, C, H, W)
+    box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
+    returns (B, C, H, W), the size of the image, or of the box
     """
     height, width = texture.size
     check_count("resized", "budget", budget, 1)
@@ -61,14 +74,37 @@ def resized(texture: Texture, *, budget: int = 273, patch: int = 16) -> Tensor:
     if texture.levels[0].shape[2:] != texture.size:
         found = tuple(texture.levels[0].shape[2:])
         raise ValueError(f"resized: texture must hold the full image of {texture.size}, got levels[0] {found}")
+    left, top, right, bottom = _check_box("resized", box, (height, width))
     scale = math.sqrt(budget * patch**2 / (height * width))
     image = texture.levels[0].detach()
     if scale >= 1:
-        return image
+        return image[..., top:bottom, left:right]
     rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
-    down = _means(0, height, rows, 0, height, image), _means(0, width, columns, 0, width, image)
-    up = _bicubic(0, height, rows, 0, height, image), _bicubic(0, width, columns, 0, width, image)
-    return up[0] @ (down[0] @ image @ down[1].mT) @ up[1].mT
+    (down_y, up_y, across), (down_x, up_x, along) = (
+        shrunk_axis(height, rows, top, bottom, image),
+        shrunk_axis(width, columns, left, right, image),
+    )
+    return up_y @ (down_y @ image[..., across, along] @ down_x.mT) @ up_x.mT
+
+
+def shrunk_axis(extent: int, cells: int, first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor, slice]:
+    """Down to equal cells and up again to the pixels from first to last: two matrices, and the pixels that matter."""
+    side = extent / cells
+    low = max(0, math.floor(first / side) - 3)  # a pixel blends the two cells on either side of it
+    high = min(cells, math.ceil(last / side) + 3)
+    source = slice(math.floor(low * side), min(extent, math.ceil(high * side)))
+    down = _means(low * side, high * side, high - low, source.start, source.stop, like)
+    return down, _bicubic(low * side, high * side, high - low, first, last, like), source
+
+
+def _check_box(function: str, box: Box | None, size: tuple[int, int]) -> Box:
+    height, width = size
+    if box is None:
+        return 0, 0, width, height
+    left, top, right, bottom = box
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        raise ValueError(f"{function}: box must be xyxy inside an image of {size}, got {tuple(box)}")
+    return left, top, right, bottom
 
 
 def _upright(image: Tensor, box: list[float], patch: int, corner: tuple[int, int], shape: torch.Size) -> Tensor:

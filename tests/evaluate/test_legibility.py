@@ -1,0 +1,66 @@
+"""The score of what was read, and where it is read."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from texturevlm.evaluate.legibility import as_bytes, distance, places, plain, score, similarity
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "wanted"),
+    [
+        ("Total: $1,234.50\n", "1234.50", 1.0),
+        ("DATE 6/3/75", "6/3/75", 1.0),
+        ("kitten", "sitting", 1 - 3 / 7),
+        ("abcd", "abxy", 0.5),
+        ("abc", "axyz", 0.0),
+        ("", "abc", 0.0),
+        ("Größe", "GRÖSSE", 4 / 6),
+        ("anything", "?!", 0.0),
+    ],
+)
+def test_similarity(text, answer, wanted):
+    assert similarity(text, answer) == pytest.approx(wanted)
+
+
+def test_the_best_place_and_answer_count():
+    assert score(["nothing", "hell0"], ["bye", "hello"]) == pytest.approx(0.8)
+    assert score(["nothing", "well hello there"], ["bye", "Hello"]) == 1
+    assert score([], ["hello"]) == 0
+
+
+def test_only_letters_and_digits():
+    assert plain("  A-b_C 1,2.\n3 é№") == "abc123é"
+
+
+def by_recursion(first: str, second: str) -> int:
+    if not first or not second:
+        return len(first) + len(second)
+    return min(
+        by_recursion(first[1:], second) + 1,
+        by_recursion(first, second[1:]) + 1,
+        by_recursion(first[1:], second[1:]) + (first[0] != second[0]),
+    )
+
+
+def test_distance_equals_its_definition():
+    words = ["".join(letters) for length in range(4) for letters in itertools.product("ab", repeat=length)] + ["abcab"]
+    for first, second in itertools.product(words, words):
+        assert distance(first, second) == by_recursion(first, second)
+
+
+def test_places_are_padded_and_stay_inside():
+    assert places([[100, 50, 160, 70]], (200, 300)) == [(80, 40, 180, 80)]
+    assert places([[0, 0, 30, 11]], (12, 35)) == [(0, 0, 35, 12)]
+    assert places([[400, 400, 410, 410]], (200, 300)) == [(299, 199, 300, 200)]
+    assert len(places([[0, 0, 2, 2]] * 5, (9, 9))) == 3
+
+
+def test_bytes_of_a_picture():
+    grey = torch.tensor([[-0.1, 0.5], [0.2501, 1.7]])
+    assert as_bytes(grey[None]).tolist() == as_bytes(grey.expand(3, 2, 2)).tolist() == [[0, 128], [64, 255]]
+    colour = as_bytes(torch.rand(3, 4, 5))
+    assert colour.shape == (4, 5, 3) and colour.dtype == np.uint8

@@ -1,0 +1,247 @@
+"""A run: every configuration on every sample, resumed where it stopped, with baselines and controls."""
+
+import json
+
+import pytest
+import torch
+
+from tests.evaluate.folders import write_folder, write_image, write_rows
+from texturevlm import Allocation
+from texturevlm.evaluate.cost import costed
+from texturevlm.evaluate.data import load
+from texturevlm.evaluate.metrics import suited
+from texturevlm.evaluate.results import (
+    FULL_IMAGE,
+    IDEAL_RESIZE,
+    NONE,
+    OTHER,
+    Configuration,
+    Results,
+    code_digest,
+)
+from texturevlm.evaluate.run import configurations, evaluate, other_questions
+
+PATCH = 8
+
+
+class Ink:
+    """Reads every answer where a crop has dark pixels beside light ones, as sharp text has."""
+
+    name = "ink"
+
+    def __init__(self):
+        self.crops = 0
+
+    def read(self, crops):
+        self.crops += len(crops)
+        return ["alpha0 beta0 alpha1 beta1" if int(crop.max()) - int(crop.min()) > 180 else "" for crop in crops]
+
+
+class Choose:
+    """Looks at the left upper part finely if the question has alpha, at the right lower one otherwise."""
+
+    def __init__(self, stop_after=None):
+        self.calls = []
+        self.stop_after = stop_after
+
+    def __call__(self, texture, question="", *, budget, patch, allocator, relevance, page=None):
+        if self.stop_after is not None and len(self.calls) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.calls.append((allocator, relevance, budget, question))
+        height, width = texture.size
+        rows = [[0.0, 0, width, height]]
+        if allocator == "near":
+            x, y = (0, 20) if "alpha" in question else (110, 100)
+            rows += [[x + dx, y + dy, x + dx + 16, y + dy + 16] for dy in (0, 16) for dx in range(0, 96, 16)]
+        rows = rows[:budget]
+        return Allocation.of_boxes(torch.tensor([rows]), texture.size, patch)
+
+
+def run(folder, out, **options):
+    choose = options.pop("choose", None) or Choose()
+    reader = options.pop("reader", None) or Ink()
+    given = {"allocators": ["near"], "relevances": ["given"], "budgets": [16], "patch": PATCH} | options
+    return evaluate(load(folder).samples, reader=reader, out=out, choose=choose, **given)
+
+
+def scores(evaluation, allocator, asked="own", name="legibility"):
+    return [
+        row.scores[name]
+        for row in evaluation.results.rows.values()
+        if row.configuration.allocator == allocator and row.configuration.asked == asked
+    ]
+
+
+def test_a_run_has_baselines_controls_and_all_columns(tmp_path):
+    evaluation = run(write_folder(tmp_path / "data"), tmp_path / "out")
+    found = {(row.configuration.allocator, row.configuration.asked) for row in evaluation.results.rows.values()}
+    assert found == {
+        (FULL_IMAGE, "own"),
+        (IDEAL_RESIZE, "own"),
+        ("resize", "own"),
+        ("grid", "own"),
+        ("near", "own"),
+        ("near", "other"),
+        ("near", "none"),
+    }
+    assert scores(evaluation, FULL_IMAGE) == [1] * 4 and scores(evaluation, IDEAL_RESIZE) == [0] * 4
+    assert scores(evaluation, "near") == [1] * 4
+    assert scores(evaluation, "near", NONE) == [0, 1, 0, 1]  # what was not asked for lies to the left
+    assert (
+        scores(evaluation, "near", name="recall") == [1] * 4
+        and scores(evaluation, FULL_IMAGE, name="recall") == [1] * 4
+    )
+    assert scores(evaluation, IDEAL_RESIZE, name="recall") == [0] * 4
+    row = next(row for row in evaluation.results.rows.values() if row.configuration.allocator == "near")
+    assert row.tokens == 13 and row.ms > 0 and row.ms_page == 0 and row.image == "0.png" and len(row.read) == 1
+
+
+def test_another_page_is_asked_about(tmp_path):
+    samples = load(write_folder(tmp_path, pages=3)).samples
+    others = other_questions(samples)
+    page = {sample.question: sample.image for sample in samples}
+    assert all(page[others[sample.id]] != sample.image for sample in samples)
+    assert other_questions(samples[:2]) == {sample.id: "" for sample in samples[:2]}  # no other page there
+
+
+def test_a_second_run_does_nothing_again(tmp_path):
+    folder = write_folder(tmp_path / "data")
+    first = run(folder, tmp_path / "out")
+    choose, reader = Choose(), Ink()
+    second = run(folder, tmp_path / "out", choose=choose, reader=reader)
+    assert choose.calls == [] and reader.crops == 0 and second.results.rows == first.results.rows
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, capsys):
+    folder = write_folder(tmp_path / "data", pages=3)
+    whole = run(folder, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, tmp_path / "out", choose=Choose(stop_after=13))
+    path = tmp_path / "out" / "results.jsonl"
+    kept = len(path.read_text().splitlines()) - 1
+    assert 0 < kept < len(whole.results.rows)
+    path.write_bytes(path.read_bytes()[:-40])  # as if killed while writing
+    capsys.readouterr()
+    resumed = run(folder, tmp_path / "out")
+    assert f"{kept - 1}/42 results were done before" in capsys.readouterr().err
+    wanted = {key: row.scores for key, row in whole.results.rows.items()}
+    assert {key: row.scores for key, row in resumed.results.rows.items()} == wanted
+    assert {key: row.scores for key, row in Results.load(path).rows.items()} == wanted
+
+
+def test_more_budgets_and_metrics_can_be_added(tmp_path):
+    folder = write_folder(tmp_path / "data", pages=1)
+    run(folder, tmp_path / "out", metrics=["legibility"])
+    choose = Choose()
+    run(folder, tmp_path / "out", metrics=["legibility"], budgets=[16, 20], choose=choose)
+    assert {budget for _, _, budget, _ in choose.calls} == {20}
+    choose = Choose()
+    both = run(folder, tmp_path / "out", metrics=["legibility", "fidelity"], budgets=[16], choose=choose)
+    assert {budget for _, _, budget, _ in choose.calls} == {16}
+    row = next(row for row in both.results.rows.values() if row.configuration == Configuration("near", "given", 16))
+    assert set(row.scores) == {"legibility", "psnr", "ssim", "psnr_box", "ssim_box"}
+
+
+def test_results_of_other_settings_are_not_gone_on_with(tmp_path):
+    folder = write_folder(tmp_path / "data", pages=1)
+    run(folder, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"results of the same settings, got patch 8 there, 4 now .*--fresh"):
+        run(folder, tmp_path / "out", patch=4)
+    with pytest.raises(ValueError, match=r"got images '.*/data/images' there, '.*/more/images' now"):
+        run(write_folder(tmp_path / "more"), tmp_path / "out")
+    anew = run(folder, tmp_path / "out", patch=4, fresh=True)
+    assert anew.results.settings["patch"] == 4 and len(anew.results.rows) == 2 * 7
+
+
+def test_a_broken_line_of_results_is_named(tmp_path):
+    folder = write_folder(tmp_path / "data", pages=1)
+    run(folder, tmp_path / "out")
+    path = tmp_path / "out" / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], "{}\n", *lines[2:]]))
+    with pytest.raises(ValueError, match=r"results.jsonl:3: must be a result"):
+        run(folder, tmp_path / "out")
+
+
+def test_an_allocator_that_exceeds_its_budget_is_found_out(tmp_path):
+    def greedy(texture, question="", *, budget, patch, **options):
+        return Allocation.of_boxes(torch.tensor([[[0.0, 0, 9, 9]] * (budget + 1)]), texture.size, patch)
+
+    with pytest.raises(RuntimeError, match="must use at most its budget, got 17 tokens"):
+        run(write_folder(tmp_path / "data"), tmp_path / "out", choose=greedy)
+
+
+def test_callables_have_names(tmp_path):
+    choose = Choose()
+    near = object()
+    evaluation = run(
+        write_folder(tmp_path / "data", pages=1),
+        tmp_path / "out",
+        allocators={"mine": near},
+        relevances={"mine too": near, "none": "none"},
+        choose=choose,
+    )
+    names = {(row.configuration.allocator, row.configuration.relevance) for row in evaluation.results.rows.values()}
+    assert ("mine", "mine too") in names and (near, near) in {call[:2] for call in choose.calls}
+
+
+def test_the_configurations():
+    found = configurations(["a", "grid"], ["words", "none"], [32, 64], [OTHER])
+    assert len(found) == len(set(found)) == 1 + 2 * (2 + 4 + 1)
+    assert Configuration("a", "words", 64, OTHER) in found and Configuration("a", "none", 64, OTHER) not in found
+    assert Configuration("a", "words", 64).method == "a, words" and Configuration(FULL_IMAGE).method == FULL_IMAGE
+
+
+def test_metrics_that_suit(tmp_path):
+    write_image(tmp_path / "a.png")
+    common = {"image": "a.png", "question": "q"}
+    write_rows(tmp_path, [common | {"id": 1}])
+    assert suited(load(tmp_path).samples) == ["fidelity"]
+    write_rows(tmp_path, [common | {"id": 1, "answers": ["x"], "boxes": [[0, 0, 9, 9]]}])
+    assert suited(load(tmp_path).samples) == ["legibility", "recall"]
+    write_rows(tmp_path, [{"image": "a.png", "id": 1, "name": "dog", "boxes": [[0, 0, 9, 9]]}])
+    assert suited(load(tmp_path).samples) == ["objects"]
+
+
+def test_objects_and_fidelity_need_no_reader(tmp_path):
+    write_image(tmp_path / "data" / "a.png", (160, 240))
+    rows = [{"image": "a.png", "id": n, "name": f"c{n}", "boxes": [[0, 20, 80, 60]]} for n in range(2)]
+    write_rows(tmp_path / "data", rows)
+    evaluation = run(tmp_path / "data", tmp_path / "out", reader="no such reader", metrics=["objects", "fidelity"])
+    row = next(row for row in evaluation.results.rows.values() if row.configuration.allocator == "near")
+    assert {"fine_on_objects", "object_area", "object_iou", "psnr", "ssim_box"} <= set(row.scores)
+    assert evaluation.results.settings["reader"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"metrics": ["beauty"]}, "metrics must be one of legibility, recall, fidelity, objects"),
+        ({"metrics": ["objects"]}, "samples must allow one of objects"),
+        ({"budgets": [0]}, "budget must be at least 1"),
+        ({"controls": ["full"]}, "control must be one of other, none"),
+        ({"patch": 0}, "patch must be at least 1"),
+    ],
+)
+def test_what_cannot_be_run(tmp_path, options, complaint):
+    with pytest.raises(ValueError, match=f"^evaluate: {complaint}"):
+        run(write_folder(tmp_path / "data", pages=1), tmp_path / "out", **options)
+
+
+def test_cost_counts_time_and_memory():
+    kept = []
+    _, cost = costed(lambda: kept.append(torch.ones(32 << 20, dtype=torch.uint8).clone()), torch.device("cpu"))
+    assert cost.ms > 0 and (cost.mb is None or 30 < cost.mb < 120)
+    _, small = costed(lambda: None, torch.device("cpu"))
+    assert small.mb is None or small.mb < 5
+
+
+def test_the_digest_is_of_the_code_alone():
+    assert code_digest() == code_digest() and len(code_digest()) == 16
+
+
+def test_the_first_line_holds_the_settings(tmp_path):
+    run(write_folder(tmp_path / "data", pages=1), tmp_path / "out")
+    first = (tmp_path / "out" / "results.jsonl").read_text().splitlines()[0]
+    settings = json.loads(first)["settings"]
+    assert settings["reader"] == "ink" and settings["patch"] == PATCH and settings["code"] == code_digest()

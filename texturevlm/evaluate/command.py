@@ -1,0 +1,88 @@
+"""texturevlm eval: allocators on a folder of questions, beside resize and the controls; tables, curves and failures."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_eval(commands: "argparse._SubParsersAction[Any]") -> None:
+    parser = commands.add_parser("eval", help="how much of the answers can still be read, against resize")
+    parser.add_argument("data", type=Path, metavar="DATA", help="a folder with questions.jsonl, or a public release")
+    parser.add_argument("--allocators", type=_names, default=["auto"], metavar="A,B,C", help="(default: auto)")
+    parser.add_argument("--relevance", type=_names, default=["auto"], metavar="X,Y", help="(default: auto)")
+    parser.add_argument("--budgets", type=_counts, metavar="N,N", help="tokens (default: 32,64,96,128,192,273,512)")
+    parser.add_argument("--patch", type=int, default=32, metavar="P", help="side of a token in pixels (default: 32)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results, report.md, curves.png …")
+    parser.add_argument(
+        "--metrics",
+        type=_names,
+        metavar="M,N",
+        help="legibility, recall, fidelity, objects (default: what DATA allows)",
+    )
+    parser.add_argument(
+        "--controls",
+        type=_names,
+        metavar="C,C",
+        help="other, none: whose question is asked too (default: both; '' none)",
+    )
+    parser.add_argument("--reader", default="auto", help="auto, tesseract or rapidocr (default: auto)")
+    parser.add_argument("--format", default="auto", metavar="NAME", help="of DATA, if it cannot be told from its files")
+    parser.add_argument("--split", default="eval", help="train, eval or all (default: eval)")
+    parser.add_argument("--limit", type=int, metavar="N", help="use N samples, evenly spread (default: all)")
+    parser.add_argument("--skip-broken", action="store_true", help="name broken entries of DATA, and go on")
+    parser.add_argument("--pages", type=Path, metavar="DIR", help="where the pages' words are kept (default: in --out)")
+    parser.add_argument("--device", default="cpu", help="(default: cpu)")
+    parser.add_argument("--fresh", action="store_true", help="forget the results that --out holds")
+    parser.set_defaults(run=_eval)
+
+
+def _eval(options: argparse.Namespace) -> int:
+    from texturevlm.evaluate.data import load
+    from texturevlm.evaluate.metrics import LEGIBILITY
+    from texturevlm.evaluate.publish import publish
+    from texturevlm.evaluate.run import BUDGETS, CONTROLS, evaluate
+
+    if options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {options.out}")
+    located = None if options.metrics is None else set(options.metrics) <= {LEGIBILITY, "recall"}
+    split = None if options.split == "all" else options.split
+    common: dict[str, Any] = {"format": options.format, "split": split, "skip_broken": options.skip_broken}
+    data = load(options.data, limit=options.limit, located=located, **common)
+    for what in data.skipped:
+        print(f"skipped {what}", file=sys.stderr)
+    notes = [f"{len(data.samples)} samples of {options.data.resolve().name} ({data.format}, {options.split})."]
+    if data.skipped:
+        notes.append(f"{len(data.skipped)} broken entries were skipped.")
+    evaluation = evaluate(
+        data.samples,
+        allocators=options.allocators,
+        relevances=options.relevance,
+        budgets=options.budgets or BUDGETS,
+        patch=options.patch,
+        metrics=options.metrics,
+        reader=options.reader,
+        out=options.out,
+        controls=CONTROLS if options.controls is None else options.controls,
+        device=options.device,
+        pages=options.pages,
+        fresh=options.fresh,
+    )
+    title = f"{options.data.resolve().name}: {', '.join(options.allocators)}"
+    for path in publish(evaluation, options.out, title=title, notes=notes):
+        print(path)
+    return 0
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        found = [int(number) for number in _names(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be whole numbers N,N, got {text!r}") from None
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"must be whole numbers from 1, got {text!r}")
+    return found

@@ -1,0 +1,39 @@
+"""A bar on stderr that says how far a long run is and when it may end; plain lines where nobody watches."""
+
+import sys
+import time
+
+WIDTH = 30
+
+
+class Progress:
+    """Counts steps. On a terminal a bar that is drawn again; elsewhere one line for every tenth of the work."""
+
+    def __init__(self, total: int, unit: str, *, done: int = 0) -> None:
+        self.total, self.unit, self.done, self.before = total, unit, done, done
+        self.started = self.drawn = time.monotonic()
+        if done:
+            print(f"{done}/{total} {unit} were done before", file=sys.stderr, flush=True)
+
+    def step(self, count: int = 1) -> None:
+        previous, self.done = self.done, self.done + count
+        finished = self.done >= self.total
+        if sys.stderr.isatty():
+            now = time.monotonic()
+            if finished or now - self.drawn > 0.1:
+                self.drawn = now
+                full = WIDTH * self.done // max(1, self.total)
+                bar = "█" * full + "░" * (WIDTH - full)
+                print(f"\r{bar} {self._words()} ", end="\n" if finished else "", file=sys.stderr, flush=True)
+        elif finished or 10 * self.done // self.total > 10 * previous // self.total:
+            print(self._words(), file=sys.stderr, flush=True)
+
+    def _words(self) -> str:
+        spent = time.monotonic() - self.started
+        left = spent / max(1, self.done - self.before) * (self.total - self.done)
+        return f"{self.done}/{self.total} {self.unit}, {_clock(spent)} so far, {_clock(left)} to go"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

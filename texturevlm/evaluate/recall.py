@@ -1,0 +1,81 @@
+"""Recall: the share of an answer's box that is delivered at a scale at which its text is readable.
+
+Cheaper than legibility and needs no reader: what counts is how tall the text stands in the tokens' own pixels. How tall
+it must be was measured with a reader (readable.py, results/readable-height.md).
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from texturevlm.evaluate.legibility import PLACES
+from texturevlm.types import Allocation
+
+READABLE = 6.0  # token pixels: the height of a line at which legibility reaches 80% of its ceiling
+ACROSS = 0.35  # text shrunk r times more across than down (r > 1) reads like text that is r^ACROSS smaller
+LETTER = 0.5  # the width of a letter, with its share of the spaces, over the height of its line
+SLACK = 0.25  # a box counts as two lines if its letters would fill 1.75
+
+Box = tuple[float, float, float, float]
+
+
+def recall(scales: Sequence[Tensor], boxes: Sequence[Box], answers: Sequence[str]) -> float:
+    """The share of the box that is readable, best over places.
+
+    scales: for each of the first boxes, (h, w): image pixels a token pixel at each of its pixels (`box_scale`)
+    """
+    shares = [
+        float((scale * READABLE <= line_height(box, answers)).float().mean())
+        for scale, box in zip(scales, boxes[:PLACES])
+    ]
+    return max(shares, default=0.0)
+
+
+def line_height(box: Box, answers: Sequence[str]) -> float:
+    """Of the text in a box, in image pixels: the box's height, unless its answer needs several lines to fit."""
+    width, height = box[2] - box[0], box[3] - box[1]
+    letters = min((len(answer) for answer in answers), default=1)
+    lines = math.floor(math.sqrt(LETTER * height * letters / width) + SLACK)
+    return height / max(1, lines)
+
+
+def pixels(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """The whole pixels of a box inside an image, at least one."""
+    height, width = size
+    left, top = min(max(math.floor(box[0]), 0), width - 1), min(max(math.floor(box[1]), 0), height - 1)
+    return left, top, min(max(math.ceil(box[2]), left + 1), width), min(max(math.ceil(box[3]), top + 1), height)
+
+
+def box_scale(allocation: Allocation, box: tuple[int, int, int, int], *, image: int = 0) -> Tensor:
+    """(h, w): image pixels a token pixel of the topmost (smallest) token at each pixel; infinite where none lies."""
+    left, top, right, bottom = box
+    scales = torch.full((bottom - top, right - left), math.inf)
+    first, last = allocation.pixel_span()
+    first, last = first[image].maximum(torch.tensor([left, top])), last[image].minimum(torch.tensor([right, bottom]))
+    touched = (allocation.valid[image].cpu() & (first < last).all(-1)).nonzero()[:, 0].tolist()
+    area, step = allocation.area[image].cpu(), reading_step(allocation)[image].cpu()
+    upright = allocation.upright[image].cpu()
+    for slot in sorted(touched, key=lambda slot: -area[slot].item()):
+        (x0, y0), (x1, y1) = first[slot].tolist(), last[slot].tolist()
+        part = scales[y0 - top : y1 - top, x0 - left : x1 - left]
+        inside = True if upright[slot] else allocation.local(image, slot, x0, y0, part.shape)[2]
+        part.copy_(torch.where(torch.as_tensor(inside), step[slot], part))
+    return scales
+
+
+def reading_step(allocation: Allocation) -> Tensor:
+    """(B, K): image pixels a token pixel, as they count for reading.
+
+    The side of a square of the same area; more where a token is coarser across than down, which harms text more.
+    """
+    side = allocation.area.sqrt() / allocation.patch
+    across = torch.hypot(allocation.ddx[..., 0], allocation.ddy[..., 0])
+    down = torch.hypot(allocation.ddx[..., 1], allocation.ddy[..., 1])
+    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** ACROSS
+
+
+def resize_scale(size: tuple[int, int], budget: int, patch: int) -> float:
+    """Image pixels a token pixel of the ideal resize."""
+    return max(1.0, math.sqrt(size[0] * size[1] / (budget * patch**2)))

@@ -1,0 +1,83 @@
+"""Information: what a coarser look would lose, cell by cell, from the mip levels alone.
+
+A mip texel is the mean of what it stands for, so the variance that is gone at a level is the mean square of level 0 less
+that of the level: no filter, no second image. Where the whole of it is no more than noise, the image is blank. How the
+loss grows from level to level says how fine the content is: small print is gone at level 2, a headline at level 4.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.channels.structure import box_mean, highest, luma
+from texturevlm.ops.mip import mipmap
+from texturevlm.types import COLOURS, Texture
+
+COARSEST = 6  # levels above the finest: a detail of 64 pixels
+WINDOW = 5  # cells: what a cell's losses are averaged with, so that the gap between two words is not another world
+LOST = 0.6  # of the variance: where that is gone, half of the words are no longer read (measured, docs/experiments.md)
+BLANK = (0.012, 0.03)  # standard deviations: what is blank on the cleanest page and on the noisiest
+NOISE_SHARE, NOISE_TIMES = 0.2, 3.0  # of the cells are blank on nearly any page; so much above them is not
+
+
+def grey_levels(texture: Texture) -> list[Tensor]:
+    """(B, 1, H_l, W_l): brightness, with all mip levels."""
+    if set(COLOURS) <= set(texture.names):
+        picked = [texture.names.index(name) for name in COLOURS]
+        if len(texture.levels) > 1:
+            return [luma(level[:, picked]) for level in texture.levels]
+        return mipmap(luma(texture.levels[0][:, picked]))
+    return mipmap(texture.levels[0][:, :1].float())
+
+
+def losses(levels: Sequence[Tensor], cell: int) -> Tensor:
+    """The variance of each cell that is gone at each level.
+
+    levels: grey, finest first, each (B, 1, H_l, W_l)
+    cell:   the level whose texels are the cells, (h, w)
+    returns (B, COARSEST + 1, h, w), never falling from level to level; nothing is gone at level 0
+    """
+    squares = [_down(level.square(), cell - index) for index, level in enumerate(levels[: cell + 1])]
+    gone = [squares[0] - square for square in squares[: COARSEST + 1]]
+    cells = levels[cell]
+    for index in range(cell + 1, COARSEST + 1):
+        coarse = levels[min(index, len(levels) - 1)]
+        within = _down(cells.square(), min(index, len(levels) - 1) - cell) - coarse.square()
+        gone.append(gone[cell] + functional.interpolate(within, cells.shape[2:], mode="nearest"))
+    return torch.cat(gone, 1).clamp(min=0).cummax(1).values
+
+
+def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
+    """How much there is to see, how fine it is, and whether there is anything.
+
+    levels, cell: as in `losses`
+    returns bits (B, h, w), the information of a sample above the noise, half (B, h, w) as in Relevance, and ink (B, h, w)
+    """
+    gone = losses(levels, cell)
+    deviation = gone[:, min(cell, COARSEST)].sqrt()
+    blank = (_quiet(deviation) * NOISE_TIMES).clamp(*BLANK)[:, None, None]
+    ink = highest((deviation > blank).to(gone.dtype)[:, None], 3, 3)[:, 0] > 0
+    around = box_mean(gone, WINDOW, WINDOW)
+    bits = 0.5 * torch.log2(1 + around[:, -1] / blank.square())
+    return bits, _half(around), ink
+
+
+def _quiet(deviation: Tensor) -> Tensor:
+    """(B, h, w) → (B,): the deviation of the quietest fifth of the cells."""
+    cells = deviation.flatten(1)
+    return cells.sort(1).values[:, int(NOISE_SHARE * (cells.shape[1] - 1))]
+
+
+def _half(gone: Tensor) -> Tensor:
+    """The scale at which LOST of the variance is gone, between two levels by interpolation in the level."""
+    share = gone / gone[:, -1:].clamp(min=1e-12)
+    below = (share < LOST).sum(1, keepdim=True).clamp(1, share.shape[1] - 1)  # the first level that has lost as much
+    low, high = share.gather(1, below - 1), share.gather(1, below)
+    level = below - 1 + ((LOST - low) / (high - low).clamp(min=1e-6)).clamp(0, 1)
+    return torch.exp2(level.squeeze(1).to(gone.dtype))
+
+
+def _down(texels: Tensor, levels: int) -> Tensor:
+    return mipmap(texels, levels=levels + 1)[-1] if levels > 0 else texels
