@@ -1,5 +1,15 @@
-"""Budget → Allocation: which footprints a model gets to see."""
+"""Budget + relevance → Allocation: which footprints a model gets to see. Every allocator takes the same arguments."""
 
 from texturevlm.allocate.foveated import foveate
+from texturevlm.allocate.layers import fit, layers
+from texturevlm.allocate.plain import grid, resize
 
-__all__ = ["foveate"]
+ALLOCATORS = {
+    "resize": resize,
+    "grid": grid,
+    "fit": fit,
+    "layers": layers,
+    "auto": layers,
+}
+
+__all__ = ["ALLOCATORS", "foveate"]

@@ -1,9 +1,9 @@
 """Layers: the most relevant cells covered finely, the rest of what is not blank covered coarsely.
 
 Two numbers make an allocation out of relevance maps: how fine the fine layer is, and how far down the ranking of cells
-it reaches. Fine samples on few cells or coarser ones on more: whichever is expected to let more of what matters be made
-out. For each of a few scales the reach is found by bisection, since it is what the budget allows; a reach of everything
-is `fit`, and then nothing is left for the coarse layer to cover.
+it reaches. Fine samples on few cells, or coarser ones on more: whichever is expected to let more of what matters be
+made out. For each of a few scales the reach is found by bisection, since it is as far as the budget goes; to reach
+everything is `fit`, and then nothing is left for the coarse layer to cover.
 """
 
 from __future__ import annotations
@@ -13,113 +13,146 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from texturevlm.allocate.cells import Cells, Square, each_image
+from texturevlm.allocate.footprints import Box
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm.relevance.maps import Relevance
+from texturevlm.types import Allocation, Texture
 
-STEPS = 9  # of bisection over the reach
+BISECTIONS = 10
 SCALES_AN_OCTAVE = 3
+OVERVIEW = 0.1  # of the budget, at most, is what the coarse layer would need for the whole image
 
-Square = tuple[float, float, float]  # x, y and side in pixels
+
+def fit(texture: Texture, relevance: Relevance, *, budget: int = 273, patch: int = 32) -> Allocation:
+    """Blank space dropped, the rest at one fractional scale: the finest at which the budget covers it."""
+    return each_image(texture, relevance, budget, patch, lambda cells: fitted(cells, budget, patch))
+
+
+def layers(
+    texture: Texture, relevance: Relevance, *, budget: int = 273, patch: int = 32, overview: float = OVERVIEW
+) -> Allocation:
+    """The most relevant cells finely, the rest coarsely; how finely and how many is what the budget is best spent on.
+
+    overview: the share of the budget that the coarse layer may need, were it to cover everything: it sets the floor of
+              scale under which no part of the image falls that is not blank
+    """
+    if not 0 < overview <= 1:
+        raise ValueError(f"layers: overview must be above 0 and at most 1, got {overview!r}")
+    return each_image(texture, relevance, budget, patch, lambda cells: layered(cells, budget, patch, overview))
 
 
 @dataclass(frozen=True)
-class Cells:
-    """One image's relevance as arrays (h, w), with the cell's height and width in pixels."""
+class Layer:
+    """Squares of one side, in pixels."""
 
-    mass: np.ndarray
-    half: np.ndarray
-    ink: np.ndarray
-    side: tuple[float, float]
+    squares: list[Square]
+    side: float
 
 
-@dataclass(frozen=True)
-class Layers:
-    """What a choice of scale and reach comes to."""
-
-    worth: float
-    fine: list[tuple[int, int]]
-    coarse: list[tuple[int, int]]
-    scale: float
-    floor: float
+def fitted(cells: Cells, budget: int, patch: int) -> list[tuple[Box, float]]:
+    """`fit` for one image."""
+    side = finest_side(cells, cells.ink, budget, patch)
+    return scored(
+        cells, _with_blank(cells, [Layer(cover(rows_of(cells.ink), cells.span(side), budget), side)], budget, patch)
+    )
 
 
-def readable(half: np.ndarray, scale: float) -> np.ndarray:
-    return 1 / (1 + (scale / half) ** 5.5)
+def layered(cells: Cells, budget: int, patch: int, overview: float) -> list[tuple[Box, float]]:
+    """`layers` for one image."""
+    side = finest_side(cells, cells.ink, budget, patch)
+    floor = finest_side(cells, cells.ink, max(1, int(budget * overview)), patch)
+    best, most = [Layer(cover(rows_of(cells.ink), cells.span(side), budget), side)], -1.0
+    while True:
+        found, worth = _reach(cells, budget, side, max(floor, side), patch)
+        if worth > most:
+            best, most = found, worth
+        if side <= patch:
+            break
+        side = max(float(patch), side / 2 ** (1 / SCALES_AN_OCTAVE))
+    return scored(cells, _with_blank(cells, _finer_floor(cells, best, budget), budget, patch))
 
 
-def cells_a_side(scale: float, patch: int, cells: Cells) -> int:
-    """How many whole cells a token covers; it needs at least one."""
-    return max(1, math.floor(scale * patch / max(cells.side)))
+def finest_side(cells: Cells, mask: np.ndarray, budget: int, patch: int) -> float:
+    """The least side, in pixels, of squares of which `budget` cover the mask; no finer than the image's pixels."""
+    rows = rows_of(mask)
 
+    def enough(side: float) -> bool:
+        return len(cover(rows, cells.span(side), budget)) <= budget
 
-def covered(shape: tuple[int, int], squares: list[tuple[int, int]], side: int) -> np.ndarray:
-    mask = np.zeros(shape, dtype=bool)
-    for row, column in squares:
-        mask[row : row + side, column : column + side] = True
-    return mask
-
-
-def coarsest(cells: Cells, budget: int, patch: int, top: float) -> float:
-    """The finest scale at which `budget` squares cover everything that is not blank."""
-    rows = rows_of(cells.ink)
-    low, high = 1.0, top
-    if len(cover(rows, cells_a_side(low, patch, cells), budget)) <= budget:
+    low, high = float(patch), max(cells.coarsest, float(patch))
+    if enough(low):
         return low
-    for _ in range(12):
+    for _ in range(BISECTIONS + 4):
         middle = math.sqrt(low * high)
-        fits = len(cover(rows, cells_a_side(middle, patch, cells), budget)) <= budget
-        low, high = (low, middle) if fits else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 
-def layered(cells: Cells, budget: int, patch: int, *, overview: float = 0.15, finest: float = 1.0) -> Layers:
-    shape = cells.ink.shape
-    top = max(shape[0] * cells.side[0], shape[1] * cells.side[1]) / patch
-    fit = coarsest(cells, budget, patch, top)
-    floor = coarsest(cells, max(1, int(budget * overview)), patch, top)
-    best: Layers | None = None
-    scale = fit
-    while True:
-        tried = _at_scale(cells, budget, patch, scale, max(floor, scale))
-        if best is None or tried.worth > best.worth:
-            best = tried
-        if scale <= finest:
-            break
-        scale = max(finest, scale / 2 ** (1 / SCALES_AN_OCTAVE))
-    return best
+def _reach(cells: Cells, budget: int, side: float, floor: float, patch: int) -> tuple[list[Layer], float]:
+    """As many of the best cells as the budget covers at `side`, the others at `floor`; and what that is worth."""
+    fine, coarse = cells.readable(side / patch), cells.readable(floor / patch)
+    gain = np.where(cells.ink, cells.mass * (fine - coarse), 0.0)
+    order = np.argsort(-gain, axis=None, kind="stable")[: np.count_nonzero(gain > 0)]
 
-
-def _at_scale(cells: Cells, budget: int, patch: int, scale: float, floor: float) -> Layers:
-    gain = cells.mass * (readable(cells.half, scale) - readable(cells.half, floor))
-    order = np.argsort(-gain, axis=None)
-    order = order[: int(((gain > 0) & cells.ink).sum())]
-    shape = cells.ink.shape
-    side, coarse_side = cells_a_side(scale, patch, cells), cells_a_side(floor, patch, cells)
-
-    def attempt(count: int) -> tuple[list, list, np.ndarray] | None:
-        mask = np.zeros(shape, dtype=bool)
+    def attempt(count: int) -> list[Layer] | None:
+        mask = np.zeros(gain.shape, dtype=bool)
         mask.flat[order[:count]] = True
-        fine = cover(rows_of(mask), side, budget)
-        if len(fine) > budget:
+        above = cover(rows_of(mask), cells.span(side), budget)
+        if len(above) > budget:
             return None
-        seen = covered(shape, fine, side)
-        coarse = cover(rows_of(cells.ink & ~seen), coarse_side, budget - len(fine))
-        if len(fine) + len(coarse) > budget:
-            return None
-        return fine, coarse, seen
+        rest = cells.ink & ~cells.covered(above, cells.span(side))
+        below = cover(rows_of(rest), cells.span(floor), budget - len(above))
+        return None if len(above) + len(below) > budget else [Layer(above, side), Layer(below, floor)]
 
-    low, high = 0, len(order)
-    best = attempt(high)
-    if best is None:
-        best = attempt(0)
-        for _ in range(STEPS):
+    found, low, high = attempt(len(order)), 0, len(order)
+    if found is None:
+        for _ in range(BISECTIONS):
             middle = (low + high) // 2
-            found = attempt(middle)
-            if found is None:
-                high = middle
-            else:
-                low, best = middle, found
-    if best is None:
-        return Layers(-1.0, [], [], scale, floor)
-    fine, coarse, seen = best
-    worth = (cells.mass * np.where(seen, readable(cells.half, scale), readable(cells.half, floor))).sum()
-    return Layers(float(worth), fine, coarse, scale, floor)
+            tried = attempt(middle)
+            low, high = (low, middle) if tried is None else (middle, high)
+            found = tried or found
+    if found is None:
+        return [], -1.0
+    seen = cells.covered(found[0].squares, cells.span(side))
+    return found, float((cells.mass * np.where(seen, fine, coarse)).sum())
+
+
+def _finer_floor(cells: Cells, found: list[Layer], budget: int) -> list[Layer]:
+    """The coarse layer as fine as the tokens that are left allow."""
+    if len(found) < 2 or not found[1].squares:
+        return found
+    above, below = found
+    rest = cells.ink & ~cells.covered(above.squares, cells.span(above.side))
+    left = budget - len(above.squares)
+    rows, low, high = rows_of(rest), above.side, below.side
+    for _ in range(BISECTIONS):
+        middle = math.sqrt(low * high)
+        tried = cover(rows, cells.span(middle), left)
+        if len(tried) <= left:
+            high, below = middle, Layer(tried, middle)
+        else:
+            low = middle
+    return [above, below]
+
+
+def _with_blank(cells: Cells, found: list[Layer], budget: int, patch: int) -> list[Layer]:
+    """Where all that is not blank is seen as fine as it is, the tokens that are left show the blank parts too."""
+    left = budget - sum(len(layer.squares) for layer in found)
+    if not left or any(layer.side > patch for layer in found if layer.squares):
+        return found
+    blank = ~np.logical_or.reduce([cells.covered(layer.squares, cells.span(layer.side)) for layer in found])
+    side = finest_side(cells, blank, left, patch)
+    return [*found, Layer(cover(rows_of(blank), cells.span(side), left), side)]
+
+
+def scored(cells: Cells, found: list[Layer]) -> list[tuple[Box, float]]:
+    """Boxes with the mass of the cells in them, best first."""
+    rows = []
+    for layer in found:
+        span = cells.span(layer.side)
+        for square in layer.squares:
+            row, column = square
+            mass = cells.mass[row : row + span, column : column + span].sum()
+            rows.append((cells.box(square, layer.side), float(mass)))
+    return sorted(rows, key=lambda pair: -pair[1])

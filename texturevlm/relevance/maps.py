@@ -22,14 +22,14 @@ class Relevance:
     half:  (B, h, w), the width of a sample, in pixels, at which half of what stands here can still be made out
     ink:   (B, h, w), whether there is anything to see; elsewhere the image is blank
     size:  (height, width) of the image
-    words: whether the question shaped `mass`
+    source: what `mass` came from: words, embedding, attention or none
     """
 
     mass: Tensor
     half: Tensor
     ink: Tensor
     size: tuple[int, int]
-    asked: bool = False
+    source: str = "none"
 
     def __post_init__(self) -> None:
         check_shapes("Relevance", mass=(self.mass, "B h w"), half=(self.half, "B h w"), ink=(self.ink, "B h w"))

@@ -1,0 +1,236 @@
+"""Small models of the real families, built on the spot with random weights, and a tokenizer of a few words."""
+
+import pytest
+import torch
+
+from texturevlm.types import Allocation, Texture
+
+transformers = pytest.importorskip("transformers")
+
+WORDS = ["<pad>", "<end>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<unk>", "user"]
+WORDS += ["what", "is", "the", "total", "?", "and", "there", "seconds", ">", "<", ".", ":", *map(str, range(10))]
+IDS = {word: index for index, word in enumerate(WORDS)}
+VISION_START, VISION_END, IMAGE, VIDEO = 2, 3, 4, 5
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }} : {% for c in m.content %}"
+    "{% if c.type == 'text' %} {{ c.text }} {% else %}"
+    "<|vision_start|>{{ '<|image_pad|>' if c.type == 'image' else '<|video_pad|>' }}<|vision_end|>"
+    "{% endif %}{% endfor %}{% endfor %}{% if add_generation_prompt %} : {% endif %}"
+)
+
+
+def tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel(IDS, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(), pre_tokenizers.Digits(individual_digits=True)]
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        pad_token="<pad>",
+        eos_token="<end>",
+        unk_token="<unk>",
+        additional_special_tokens=WORDS[2:6],
+    )
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+class Processor:
+    """What an adapter needs of a processor; the real one wants torchvision for its videos."""
+
+    def __init__(self, patch, mean, std):
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        self.tokenizer = tokenizer()
+        self.image_processor = Qwen2VLImageProcessorPil(
+            patch_size=patch, do_resize=False, image_mean=mean, image_std=std, merge_size=2, temporal_patch_size=2
+        )
+
+
+SPECIAL = {
+    "image_token_id": IMAGE,
+    "video_token_id": VIDEO,
+    "vision_start_token_id": VISION_START,
+    "vision_end_token_id": VISION_END,
+}
+
+
+def text(**more):
+    return {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+        **more,
+    }
+
+
+def qwen3_vl():
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    vision = {
+        "depth": 4,
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "num_position_embeddings": 36,
+        "deepstack_visual_indexes": [1, 2],
+        "patch_size": 16,
+    }
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    config = Qwen3VLConfig(
+        text_config=text(head_dim=8, rope_parameters=rope), vision_config=vision, tie_word_embeddings=True, **SPECIAL
+    )
+    return grown(Qwen3VLForConditionalGeneration, config), Processor(16, [0.5] * 3, [0.5] * 3)
+
+
+def qwen2_5_vl():
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    vision = {
+        "depth": 4,
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "fullatt_block_indexes": [1, 3],
+        "window_size": 56,
+        "patch_size": 14,
+        "tokens_per_second": 2,
+    }
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+    config = Qwen2_5_VLConfig(
+        text_config=text(rope_parameters=rope), vision_config=vision, tie_word_embeddings=True, **SPECIAL
+    )
+    mean, std = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+    return grown(Qwen2_5_VLForConditionalGeneration, config), Processor(14, mean, std)
+
+
+VIT = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": 16}
+WORDS_ONLY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1}
+WORDS_ONLY |= {"num_attention_heads": 2, "max_position_embeddings": 16, "bos_token_id": 1, "eos_token_id": 1}
+
+
+def clip():
+    from transformers import CLIPConfig, CLIPModel
+
+    vision = VIT | {"image_size": 96}
+    return grown(CLIPModel, CLIPConfig(text_config=WORDS_ONLY, vision_config=vision, projection_dim=24))
+
+
+def siglip():
+    from transformers import SiglipConfig, SiglipModel
+
+    return grown(SiglipModel, SiglipConfig(text_config=WORDS_ONLY, vision_config=VIT | {"image_size": 96}))
+
+
+def siglip2():
+    from transformers import Siglip2Config, Siglip2Model
+
+    return grown(Siglip2Model, Siglip2Config(text_config=WORDS_ONLY, vision_config=VIT | {"num_patches": 36}))
+
+
+ENCODERS = {"clip": clip, "siglip": siglip, "siglip2": siglip2}
+
+
+class LlavaProcessor:
+    def __init__(self):
+        self.tokenizer = tokenizer()
+
+
+def llava():
+    from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+    vision = VIT | {"image_size": 96, "model_type": "clip_vision_model", "projection_dim": 24}
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=text(model_type="llama", head_dim=8),
+        image_token_index=IMAGE,
+        image_token_id=IMAGE,
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+    )
+    return grown(LlavaForConditionalGeneration, config), LlavaProcessor()
+
+
+def llava_onevision():
+    from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
+
+    vision = VIT | {"image_size": 96, "model_type": "siglip_vision_model", "vision_use_head": False}
+    config = LlavaOnevisionConfig(
+        vision_config=vision,
+        text_config=text(model_type="qwen2"),
+        image_token_index=IMAGE,
+        image_token_id=IMAGE,
+        video_token_index=VIDEO,
+        video_token_id=VIDEO,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        image_grid_pinpoints=[[96, 96]],
+    )
+    return grown(LlavaOnevisionForConditionalGeneration, config), LlavaProcessor()
+
+
+LLAVAS = {"llava": llava, "llava_onevision": llava_onevision}
+BUILDERS = {"qwen3_vl": qwen3_vl, "qwen2_5_vl": qwen2_5_vl}
+
+
+def grown(kind, config):
+    """Weights large enough that every position matters to the logits."""
+    torch.manual_seed(1)
+    model = kind._from_config(config, attn_implementation="sdpa").eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.15 if "embed" not in name else 0.6)
+    if hasattr(model, "generation_config"):
+        model.generation_config.eos_token_id = None
+        model.generation_config.pad_token_id = 0
+    return model
+
+
+def picture(height, width, batch=1):
+    return Texture.open(torch.rand(batch, 3, height, width)).mipmapped()
+
+
+def full_grid(texture, side, *, frames=None, scale=1.0):
+    """Every cell of a grid of tokens, for each image of a batch; or for some frames under one allocation."""
+    height, width = texture.size
+    rows, columns = round(height / (side * scale)), round(width / (side * scale))
+    y, x = torch.meshgrid(torch.arange(rows).float(), torch.arange(columns).float(), indexing="ij")
+    corner = torch.stack([x, y], -1).reshape(1, -1, 2) * side * scale
+    boxes = torch.cat([corner, corner + side * scale], -1)
+    if frames is None:
+        return Allocation.of_boxes(boxes.expand(texture.batch, -1, -1), texture.size, side)
+    every = Allocation.of_boxes(boxes.repeat(1, len(frames), 1), texture.size, side)
+    source = torch.tensor(frames).repeat_interleave(rows * columns)[None]
+    return Allocation(every.centre, every.ddx, every.ddy, every.score, every.valid, source, every.size, side)
+
+
+def chosen(texture, side, count, *, seed=0):
+    """Random upright footprints at mixed fractional and anisotropic scales."""
+    random = torch.Generator().manual_seed(seed)
+    height, width = texture.size
+    shape = (texture.batch, count)
+    centre = torch.rand(*shape, 2, generator=random) * torch.tensor([width, height])
+    across, down = (2 ** (torch.rand(shape, generator=random) * 2 - 0.5) for _ in range(2))
+    zero = torch.zeros(shape)
+    return Allocation(
+        centre,
+        torch.stack([across, zero], -1),
+        torch.stack([zero, down], -1),
+        zero,
+        torch.ones(shape, dtype=torch.bool),
+        torch.zeros(shape, dtype=torch.int64),
+        texture.size,
+        side,
+    )

@@ -1,0 +1,38 @@
+"""`bench vlm` runs, on a small copy of the model, and compares like with like."""
+
+import pytest
+import torch
+
+from tests.vlm.small import full_grid, picture
+from texturevlm.bench import vlm as bench
+from texturevlm.bench.report import Report
+from texturevlm.vlm.captured import FixedBudget
+
+
+@pytest.fixture(scope="module")
+def small():
+    return bench._Bench(Report("", "cpu", 1.0), quick=True)
+
+
+def test_their_inputs_are_those_of_an_ordinary_prompt(small):
+    """Our own path with the full grid gives the first token that their path gives."""
+    texture = picture(128, 192)
+    inputs = bench._their_inputs(small.adapter, bench._prepared(small.adapter, texture.levels[0]))
+    fixed = FixedBudget(small.adapter, 24)
+    read = fixed.read([bench._ids(small.adapter, 24)], fixed.see(texture, full_grid(texture, 32)))
+    with torch.no_grad():
+        theirs = small.adapter.model(**inputs).logits[:, -1]
+    assert float((read.logits - theirs).abs().max()) < 1e-4 * float(theirs.abs().max())
+    assert len(bench._ids(small.adapter, 24)) == 24 + bench.WORDS
+
+
+def test_every_part_is_measured(small):
+    bench._first_token(small, (128, 96), batch=2)
+    bench._stages(small, (128, 96))
+    rows = {(row.work, row.by.split(",")[0]) for row in small.report.rows}
+    assert ("96×128, batch 2 → first token", "transformers") in rows
+    assert ("96×128, batch 2 → first token", "texturevlm") in rows
+    assert all(row.timing.median > 0 for row in small.report.rows)
+    assert any("× faster" in note for note in small.report.notes)
+    assert any("graphs are for a GPU" in note for note in small.report.notes)
+    assert "stage prefill" in small.report.table()

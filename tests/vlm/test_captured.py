@@ -1,0 +1,175 @@
+"""The loops with static shapes give what transformers' own forward gives, and read nothing back."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.vlm import small
+from texturevlm import vlm
+from texturevlm.types import Texture
+from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.replay import Replay
+
+QUESTION = "what is the total ?"
+
+
+@pytest.fixture(params=list(small.BUILDERS), scope="module")
+def adapter(request):
+    return vlm.adapt(*small.BUILDERS[request.param]())
+
+
+def difference(one, other):
+    return float((one - other).detach().abs().max())
+
+
+def last_logits(adapter, *inputs, **options):
+    with torch.no_grad():
+        return adapter.model(**adapter.prepare(*inputs, **options)).logits[:, -1]
+
+
+@pytest.mark.parametrize("coordinates", ["fine", "native"])
+def test_first_token_is_that_of_transformers_own_forward(adapter, coordinates):
+    """One capture serves images of every size and questions of several lengths."""
+    fixed = FixedBudget(adapter, 11, coordinates=coordinates)
+    for size, question in (((150, 260), QUESTION), ((90, 70), "and there ?"), ((300, 64), QUESTION)):
+        texture = small.picture(*size)
+        allocation = small.chosen(texture, adapter.side, 11)
+        wanted = last_logits(adapter, question, texture, allocation, coordinates=coordinates)
+        assert difference(fixed.first(question, texture, allocation), wanted) < 1e-4
+    assert fixed.reasons == ["graphs are for a GPU, and this runs on cpu"]
+
+
+def test_tower_is_that_of_transformers(adapter):
+    texture = small.picture(4 * adapter.side, 5 * adapter.side, batch=2)
+    allocation = small.full_grid(texture, adapter.side)
+    seen = FixedBudget(adapter, 20, batch=2).see(texture, allocation)
+    wanted = adapter.encode(texture, allocation)
+    for ours, theirs in zip(seen.embeds, (wanted.embeds, *wanted.deepstack), strict=True):
+        assert difference(ours, theirs) < 1e-5
+
+
+def test_unused_slots_change_nothing(adapter):
+    texture = small.picture(4 * adapter.side, 5 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 9)
+    valid = torch.arange(9)[None] < 6
+    nothing = torch.full_like(allocation.centre[:, 6:], float("nan"))
+    for name in ("centre", "ddx", "ddy"):
+        getattr(allocation, name)[:, 6:] = nothing
+    some = replace(allocation, valid=valid)
+    wanted = last_logits(adapter, QUESTION, texture, allocation.each(lambda column: column[:, :6]))
+    assert difference(FixedBudget(adapter, 9, masked=True).first(QUESTION, texture, some), wanted) < 1e-4
+
+
+def test_generation_goes_on_from_the_captured_prefill(adapter):
+    texture = small.picture(4 * adapter.side, 5 * adapter.side, batch=2)
+    allocation = small.chosen(texture, adapter.side, 9)
+    fixed = FixedBudget(adapter, 9, batch=2)
+    prompts = [QUESTION, "what is the ? total"]
+    options = {"max_new_tokens": 6, "do_sample": False}
+    ours = fixed.generate(prompts, texture, allocation, **options)
+    assert torch.equal(ours, adapter.generate(prompts, texture, allocation, **options))
+    masked = FixedBudget(adapter, 9, batch=2, masked=True).generate(prompts, texture, allocation, **options)
+    assert torch.equal(masked, ours)
+
+
+def test_prompts_of_a_batch_may_differ_in_length(adapter):
+    texture = small.picture(3 * adapter.side, 3 * adapter.side, batch=2)
+    allocation = small.chosen(texture, adapter.side, 4)
+    prompts = [QUESTION, "and ?"]
+    ours = FixedBudget(adapter, 4, batch=2).first(prompts, texture, allocation)
+    assert difference(ours, last_logits(adapter, prompts, texture, allocation)) < 1e-4
+    with pytest.raises(ValueError, match="one length in tokens"):
+        FixedBudget(adapter, 4, batch=2).generate(prompts, texture, allocation)
+
+
+def test_nothing_is_read_back(adapter):
+    """The tower and the prefill run on the meta device, where there are no values to read."""
+    texture = small.picture(4 * adapter.side, 5 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 7)
+    fixed = FixedBudget(adapter, 7, masked=True)
+    ids = fixed._spelled(QUESTION, texture, allocation)
+    seen = fixed.see(texture, allocation)
+    inputs = [*fixed._laid_out(ids, texture.size), seen.place, seen.used, *seen.embeds]
+    step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
+    pixels = torch.empty(1, 7, 3, adapter.side, adapter.side)
+    tower = [pixels, allocation.centre, step, fixed._frame(texture.size), allocation.valid]
+    fixed._statistics = fixed._statistics.to("meta")
+    meta = [one.to("meta") for one in (*tower, *inputs)]
+    whole = adapter.model
+    weights = {name: value.to("meta") for name, value in [*whole.named_parameters(), *whole.named_buffers()]}
+
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.whole = whole
+
+        def forward(self):
+            return fixed._run_tower(*meta[:5]), fixed._run_prefill(*meta[5:])
+
+    with torch.no_grad():
+        found = torch.func.functional_call(Both(), {f"whole.{name}": value for name, value in weights.items()}, ())
+    assert found[0][2].shape == seen.embeds[0].shape
+    assert found[1][0].shape == (1, 64)
+
+
+def test_complaints(adapter):
+    texture = small.picture(2 * adapter.side, 2 * adapter.side)
+    allocation = small.full_grid(texture, adapter.side)
+    with pytest.raises(ValueError, match=r"allocation must be \(B, K\) = \(1, 5\), got \(1, 4\)"):
+        FixedBudget(adapter, 5).see(texture, allocation)
+    fixed = FixedBudget(adapter, 4)
+    seen = fixed.see(texture, allocation)
+    with pytest.raises(ValueError, match="4 image placeholders in a row"):
+        fixed.read([[7, small.IMAGE, small.IMAGE, 8]], seen)
+    with pytest.raises(ValueError, match="text behind its image"):
+        fixed.read([[7, *[small.IMAGE] * 4]], seen)
+    with pytest.raises(ValueError, match="num_beams must be 1"):
+        fixed.generate(QUESTION, texture, allocation, num_beams=2)
+    with pytest.raises(ValueError, match="texture must have red, green, blue"):
+        fixed.see(Texture.open(torch.rand(1, 1, *texture.size)), allocation)
+
+
+def test_layers_that_cannot_be_compiled_run_as_they_are(adapter, monkeypatch):
+    def broken(function, **options):
+        def raises(*inputs):
+            raise RuntimeError("no compiler here\nand more")
+
+        return raises
+
+    monkeypatch.setattr(torch, "compile", broken)
+    texture = small.picture(2 * adapter.side, 2 * adapter.side)
+    allocation = small.full_grid(texture, adapter.side)
+    fixed = FixedBudget(adapter, 4, compiled=True)
+    found = fixed.first(QUESTION, texture, allocation)
+    assert torch.equal(found, FixedBudget(adapter, 4, compiled=False).first(QUESTION, texture, allocation))
+    assert "torch.compile failed: no compiler here" in fixed.reasons
+
+
+@pytest.mark.gpu
+def test_a_graph_replays_new_numbers():
+    replay = Replay(lambda one, two: (one + two,), [torch.zeros(3, device="cuda"), torch.ones(3, device="cuda")])
+    assert replay.reason is None
+    for value in (1.0, 5.0):
+        (total,) = replay(torch.full((3,), value, device="cuda"), torch.ones(3, device="cuda"))
+        assert total.tolist() == [value + 1] * 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", list(small.BUILDERS))
+def test_captured_answers_are_those_of_transformers(family):
+    model, processor = small.BUILDERS[family]()
+    adapter = vlm.adapt(model.cuda(), processor)
+    fixed = FixedBudget(adapter, 11, compiled=False)
+    for size in ((150, 260), (90, 70), (300, 64)):
+        texture = small.picture(*size).to("cuda")
+        allocation = small.chosen(small.picture(*size), adapter.side, 11).to("cuda")
+        wanted = last_logits(adapter, QUESTION, texture, allocation)
+        assert difference(fixed.first(QUESTION, texture, allocation), wanted) < 2e-2
+    assert fixed.reasons == []
+
+
+@pytest.mark.gpu
+def test_a_capture_that_fails_says_why():
+    replay = Replay(lambda one: (one * float(one.sum()),), [torch.ones(3, device="cuda")])
+    assert "the capture failed" in replay.reason

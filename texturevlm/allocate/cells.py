@@ -1,0 +1,82 @@
+"""One image's relevance as plain arrays, and what squares of cells are in pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from texturevlm.allocate.footprints import Box, allocation_of, use_all
+from texturevlm.check import check_count
+from texturevlm.relevance.maps import STEEPNESS, Relevance
+from texturevlm.types import Allocation, Texture
+
+Square = tuple[int, int]  # row and column of a square's first cell
+
+
+@dataclass(frozen=True)
+class Cells:
+    """mass, half, ink: (h, w), see Relevance; a blank image has ink everywhere, since all of it must be covered.
+
+    side: the height and width of a cell in pixels
+    """
+
+    mass: np.ndarray
+    half: np.ndarray
+    ink: np.ndarray
+    side: tuple[float, float]
+    size: tuple[int, int]
+
+    @classmethod
+    def of(cls, relevance: Relevance, image: int) -> Cells:
+        mass, half, ink = (
+            tensor[image].detach().cpu().numpy() for tensor in (relevance.mass, relevance.half, relevance.ink)
+        )
+        rows, columns = relevance.grid
+        side = (relevance.size[0] / rows, relevance.size[1] / columns)
+        return cls(mass.astype(np.float64), half, ink if ink.any() else np.ones_like(ink), side, relevance.size)
+
+    @property
+    def coarsest(self) -> float:
+        """The scale, in patches of one pixel, at which a single token holds the whole image."""
+        return float(max(self.size))
+
+    def readable(self, scale: float) -> np.ndarray:
+        """(h, w): how much of each cell can be made out when a sample is `scale` pixels wide."""
+        return 1 / (1 + (scale / self.half) ** STEEPNESS)
+
+    def span(self, side: float) -> int:
+        """How many whole cells a footprint `side` pixels wide covers, wherever it starts on a cell's edge."""
+        return max(1, math.floor(side / max(self.side) + 1e-6))
+
+    def covered(self, squares: list[Square], span: int) -> np.ndarray:
+        """(h, w): which cells lie in some square."""
+        mask = np.zeros(self.ink.shape, dtype=bool)
+        for row, column in squares:
+            mask[row : row + span, column : column + span] = True
+        return mask
+
+    def box(self, square: Square, side: float) -> Box:
+        """The footprint of a square: centred on its cells, moved inside the image where it fits."""
+        span = self.span(side)
+        low = []
+        for first, cell, extent in zip(square, self.side, self.size):
+            start = first * cell - (side - span * cell) / 2
+            low.append(min(max(start, 0.0), extent - side) if side < extent else (extent - side) / 2)
+        return low[1], low[0], low[1] + side, low[0] + side
+
+
+def each_image(
+    texture: Texture,
+    relevance: Relevance,
+    budget: int,
+    patch: int,
+    choose: Callable[[Cells], list[tuple[Box, float]]],
+) -> Allocation:
+    """An Allocation from a function that gives one image's boxes with their scores, at most `budget` of them."""
+    check_count("allocate", "budget", budget, 1)
+    check_count("allocate", "patch", patch, 1)
+    images = [use_all(choose(Cells.of(relevance, index)), budget=budget, patch=patch) for index in range(texture.batch)]
+    return allocation_of(images, texture.size, budget=budget, patch=patch, device=texture.device)

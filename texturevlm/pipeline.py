@@ -1,0 +1,130 @@
+"""The one file that names every stage: image → information, salience, query → relevance → allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.channels.embedding import DenseEncoder, Projection
+from texturevlm.check import check_choice, check_count
+from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance.information import grey_levels, information
+from texturevlm.relevance.maps import cell_level
+from texturevlm.relevance.query import attention_query, embedding_query, resolve_way, words_query
+from texturevlm.relevance.reader import Page, read_page
+from texturevlm.relevance.salience import salience
+from texturevlm.types import COLOURS, Allocation, Texture
+
+Allocator = Callable[..., Allocation]
+
+
+def choose_tokens(
+    texture: Texture,
+    question: str = "",
+    *,
+    budget: int = 273,
+    patch: int = 32,
+    allocator: str | Allocator = "auto",
+    relevance: str | Relevance = "auto",
+    balance: Balance = Balance(),
+    page: Page | None = None,
+    attention: Tensor | None = None,
+    encoder: DenseEncoder | None = None,
+    projection: Projection | None = None,
+    **options: Any,
+) -> Allocation:
+    """Decide where a budget of tokens goes.
+
+    texture:   one image, or a batch of one size (one question for all of it)
+    question:  any text; "" for none
+    allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
+    relevance: auto, words, embedding, attention or none (see `texturevlm.relevance.query`), or a Relevance made before
+    page:      the image's words from `read_page`, so that several questions are asked of one reading
+    attention: (B, h, w), for relevance "attention"
+    encoder, projection: for relevance "embedding"
+    options:   the allocator's own
+    returns    an Allocation of `budget` slots
+    """
+    check_count("choose_tokens", "budget", budget, 1)
+    check_count("choose_tokens", "patch", patch, 1)
+    if isinstance(allocator, str):
+        check_choice("choose_tokens", "allocator", allocator, tuple(ALLOCATORS))
+        allocator = ALLOCATORS[allocator]
+    if not isinstance(relevance, Relevance):
+        relevance = relevance_of(
+            texture,
+            question,
+            patch=patch,
+            way=relevance,
+            balance=balance,
+            page=page,
+            attention=attention,
+            encoder=encoder,
+            projection=projection,
+        )
+    return allocator(texture, relevance, budget=budget, patch=patch, **options)
+
+
+def relevance_of(
+    texture: Texture,
+    question: str = "",
+    *,
+    patch: int = 32,
+    way: str = "auto",
+    balance: Balance = Balance(),
+    page: Page | None = None,
+    attention: Tensor | None = None,
+    encoder: DenseEncoder | None = None,
+    projection: Projection | None = None,
+) -> Relevance:
+    """How much each spot of an image matters for a question; arguments as in `choose_tokens`."""
+    if not isinstance(question, str):
+        raise TypeError(f"choose_tokens: question must be text, got {type(question).__name__}")
+    if texture.levels[0].shape[2:] != texture.size:
+        raise ValueError(f"choose_tokens: texture must start at the image's size {texture.size}, got a coarser base")
+    way = resolve_way(way, question, attention=attention, encoder=encoder)
+    texture = texture.mipmapped()
+    cell = min(cell_level(texture.size, patch), len(texture.levels) - 1)
+    bits, half, ink = information(grey_levels(texture), cell)
+    colour = [_colour(texture, level) for level in texture.levels]
+    standing = salience(colour, cell, half, ink)
+    grid = (half.shape[1], half.shape[2])
+    query: Tensor | None = None
+    if way == "words":
+        query, half, ink = _words(texture, question, page, half, ink)
+    elif way == "embedding":
+        assert encoder is not None
+        if projection is None:
+            raise ValueError("choose_tokens: relevance 'embedding' needs projection=Projection.load(file), got None")
+        query = embedding_query(texture, question, encoder, projection, grid)
+    elif way == "attention":
+        assert attention is not None
+        query = attention_query(attention.to(half.device), texture.batch, grid)
+    return balance.weigh(query, standing, half, ink, texture.size, way)
+
+
+def _words(
+    texture: Texture, question: str, page: Page | None, half: Tensor, ink: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    if page is not None and (texture.batch != 1 or page.size != texture.size):
+        raise ValueError(
+            f"choose_tokens: page must be of the one image of {texture.size}, got one of {page.size} for "
+            f"{texture.batch} images"
+        )
+    found = []
+    for index in range(texture.batch):
+        one = slice(index, index + 1)
+        read = page if page is not None else read_page(_colour(texture, texture.levels[0])[one])
+        found.append(words_query(read, question, half[one], ink[one]))
+    query, finer, marked = (torch.cat(parts) for parts in zip(*found))
+    return query, finer, marked
+
+
+def _colour(texture: Texture, level: Tensor) -> Tensor:
+    if set(COLOURS) <= set(texture.names):
+        return level[:, [texture.names.index(name) for name in COLOURS]]
+    return level[:, :1].expand(-1, 3, -1, -1)

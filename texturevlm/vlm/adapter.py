@@ -1,0 +1,58 @@
+"""What every adapter has: a model, its processor, the model's own normalisation, and a way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+ATTRIBUTE = "texturevlm_adapter"  # of a model that has one
+CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
+CENTRED = ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
+
+
+class Adapter:
+    """One model with its processor, until `restore`.
+
+    side: of a token, in samples: the `patch` of the allocations that this model takes
+    """
+
+    side: int
+    normalisation: tuple[Sequence[float], Sequence[float]]  # mean and deviation, where no processor says so
+
+    def __init__(self, model: Any, processor: Any = None) -> None:
+        self.model = model
+        self._hooks: list[RemovableHandle] = []
+        self.use(processor)
+        setattr(model, ATTRIBUTE, self)
+
+    def use(self, processor: Any) -> None:
+        """Another processor for the same model."""
+        self.processor = processor
+        self.tokenizer = getattr(processor, "tokenizer", processor)
+
+    def restore(self) -> nn.Module:
+        """The model as it was."""
+        for hook in self._hooks:
+            hook.remove()
+        if getattr(self.model, ATTRIBUTE, None) is self:
+            delattr(self.model, ATTRIBUTE)
+        return self.model
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Pixels (..., 3, P, P) from 0 to 1 → what the model was trained on, float32."""
+        mean, deviation = self.statistics(pixels.device)
+        return (pixels.float() - mean) / deviation
+
+    def statistics(self, device: torch.device) -> Tensor:
+        """(2, 3, 1, 1): the mean and the deviation that the model was trained with."""
+        images = getattr(self.processor, "image_processor", None)
+        found = self.normalisation if images is None else (images.image_mean, images.image_std)
+        return torch.tensor(found, device=device)[..., None, None]
+
+    def decode(self, ids: Tensor) -> list[str]:
+        """Answers as text."""
+        return self.tokenizer.batch_decode(ids, skip_special_tokens=True)

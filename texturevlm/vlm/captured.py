@@ -1,0 +1,268 @@
+"""A fixed budget: the vision tower and the prefill captured once, replayed for every image of any size.
+
+A few hundred tokens are over before Python has launched their kernels, so that fewer tokens alone save no time. With
+the number of tokens fixed, nothing about the work depends on the image but numbers: the two parts become graphs, the
+prefill one for each length of prompt, rounded up. Nothing is read back from the device before the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_choice, check_count
+from texturevlm.sample import sample
+from texturevlm.types import COLOURS, Allocation, Texture
+from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
+from texturevlm.vlm.places import COORDINATES, frame, places
+from texturevlm.vlm.prompts import pair
+from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
+from texturevlm.vlm.replay import Compiled, Replay
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the tower made of B images, in reading order: positions, use, embeddings. Overwritten by the next look.
+
+    place: (B, K, 2), row and column of each token
+    used:  (B, K)
+    embeds: each (B, K, D): the tokens, then those for DeepStack
+    size:  of the images
+    """
+
+    place: Tensor
+    used: Tensor
+    embeds: tuple[Tensor, ...]
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What the language model made of the prompts. Overwritten by the next one of the same length.
+
+    logits: (B, V), of the first token of the answer
+    caches: keys and values of each layer in turn, (B, heads, length rounded up, d)
+    inputs: ids, attention mask and positions of the prompts, as `generate` takes them
+    """
+
+    logits: Tensor
+    caches: tuple[Tensor, ...]
+    inputs: dict[str, Tensor]
+
+
+class FixedBudget:
+    """A Qwen model at a fixed number of tokens an image, one image a prompt.
+
+    adapter:     of the model
+    budget:      tokens an image, the K of every allocation
+    batch:       images (and prompts) at once
+    masked:      whether allocations may have unused slots. If not, none may, and attention runs without a mask
+    compiled:    whether the layers go through torch.compile; by default on a GPU
+    coordinates: fine or native, as for `prepare`
+    bucket:      prompts are padded to a multiple of it
+    `tower` and `prefills` (by length) are what was captured, once it was needed.
+    """
+
+    def __init__(
+        self,
+        adapter: QwenAdapter,
+        budget: int,
+        *,
+        batch: int = 1,
+        masked: bool = False,
+        compiled: bool | None = None,
+        coordinates: str = "fine",
+        bucket: int = 32,
+    ) -> None:
+        self.adapter, self.masked = adapter, masked
+        self.budget = check_count("FixedBudget", "budget", budget, 1)
+        self.batch = check_count("FixedBudget", "batch", batch, 1)
+        self.bucket = check_count("FixedBudget", "bucket", bucket, 1)
+        self.coordinates = check_choice("FixedBudget", "coordinates", coordinates, COORDINATES)
+        self.device = adapter.model.device
+        if "sliding_attention" in getattr(adapter.model.config.get_text_config(), "layer_types", ()):
+            raise ValueError("FixedBudget: model must attend to its whole prompt, got one with sliding windows")
+        self._statistics = adapter.statistics(self.device)
+        compiled = self.device.type == "cuda" if compiled is None else compiled
+        # Prompts come in many lengths, images in one number of tokens.
+        self._vision_step = Compiled(vision_step) if compiled else vision_step
+        self._text_step = Compiled(text_step, dynamic=None) if compiled else text_step
+        self.tower: Replay | None = None
+        self.prefills: dict[int, Replay] = {}
+        self._frames: dict[tuple[int, int], Tensor] = {}
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why something is not compiled or not replayed from a graph; nothing if all is."""
+        parts = [self.tower, *self.prefills.values(), self._vision_step, self._text_step]
+        return sorted({one.reason for one in parts if isinstance(one, (Replay, Compiled)) and one.reason})
+
+    def see(self, texture: Texture, allocation: Allocation) -> Seen:
+        """Sample the footprints and run the vision tower on them."""
+        self._check("see", texture, allocation)
+        pixels = sample(texture, allocation).pixels
+        if texture.names != COLOURS:
+            pixels = pixels[:, :, [texture.names.index(name) for name in COLOURS]]
+        step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
+        inputs = [pixels, allocation.centre, step, self._frame(texture.size), allocation.valid]
+        if self.tower is None:
+            self.tower = Replay(self._run_tower, inputs)
+        place, used, *embeds = self.tower(*inputs)
+        return Seen(place, used, tuple(embeds), texture.size)
+
+    def read(self, ids: Sequence[Sequence[int]], seen: Seen) -> Read:
+        """Run the language model on prompts, each with `budget` image placeholders in a row."""
+        inputs = self._laid_out(ids, seen.size)
+        length = inputs[0].shape[1]
+        given = [*inputs, seen.place, seen.used, *seen.embeds]
+        if length not in self.prefills:
+            self.prefills[length] = Replay(self._run_prefill, given)
+        logits, position, live, *caches = self.prefills[length](*given)
+        longest = max(len(one) for one in ids)
+        prompt = {"input_ids": inputs[0], "attention_mask": live, "position_ids": position}
+        return Read(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
+
+    def first(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
+        """(B, V): logits of the first token of the answers."""
+        return self.read(self._spelled(prompts, texture, allocation), self.see(texture, allocation)).logits
+
+    def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Tensor:
+        """The ids of the answers, (B, N): everything before the first token captured, the rest by `model.generate`.
+
+        Prompts of a batch must have one length; beams go through the adapter's own `generate`.
+        """
+        from transformers import DynamicCache
+
+        if options.get("num_beams", 1) > 1:
+            raise ValueError("generate: num_beams must be 1 under a fixed budget, use the adapter's generate")
+        ids = self._spelled(prompts, texture, allocation)
+        length = len(ids[0])
+        if any(len(one) != length for one in ids):
+            raise ValueError(f"generate: prompts must have one length in tokens, got {[len(one) for one in ids]}")
+        read = self.read(ids, self.see(texture, allocation))
+        cache = DynamicCache(config=self.adapter.model.config.get_text_config())
+        for layer in range(len(read.caches) // 2):
+            # the last token of the prompt is left to `generate`, which needs one to begin with
+            key, value = (one[:, :, : length - 1].clone() for one in read.caches[2 * layer : 2 * layer + 2])
+            cache.update(key, value, layer)
+        inputs = {name: value.clone() for name, value in read.inputs.items()}
+        found = self.adapter.model.generate(**inputs, past_key_values=cache, **options)
+        return found[:, length:]
+
+    def _run_tower(
+        self, pixels: Tensor, centre: Tensor, step: Tensor, frames: Tensor, valid: Tensor
+    ) -> tuple[Tensor, ...]:
+        adapter = self.adapter
+        order = self._reading_order(centre, valid)
+        pixels = torch.take_along_dim(pixels, order[..., None, None, None], 1)
+        centre, step = (torch.take_along_dim(one, order[..., None], 1) for one in (centre, step))
+        used = torch.take_along_dim(valid, order, 1)
+        if self.masked:  # what lies in unused slots must be finite, since 0 · NaN is NaN
+            centre, step = centre.where(used[..., None], 0.0), step.where(used[..., None], 1.0)
+        lie = places(centre, step, frames, side=adapter.side, merge=adapter.merge, coordinates=self.coordinates)
+        mean, deviation = self._statistics
+        rows = adapter.patch_rows(((pixels.float() - mean) / deviation).flatten(0, 1).unsqueeze(1))
+        if self.masked:
+            rows = rows.view(*used.shape, -1).where(used[..., None], 0.0)
+        windows = None
+        if isinstance(adapter, Qwen2_5_VL):
+            windows = adapter.windows(lie.patch)[:, :, None].expand_as(lie.patch).flatten(1, 2)
+        embeds = tower_loop(
+            adapter.tower,
+            rows.view(self.batch, self.budget * adapter.merge**2, -1),
+            lie.patch.flatten(1, 2),
+            lie.extent.flatten(1, 2),
+            used=used[..., None].expand(-1, -1, adapter.merge**2).flatten(1) if self.masked else None,
+            windows=windows,
+            step=self._vision_step,
+        )
+        return lie.token, used, *embeds
+
+    @staticmethod
+    def _reading_order(centre: Tensor, valid: Tensor) -> Tensor:
+        """(B, K): row by row, unused slots last."""
+        order = centre[..., 0].argsort(stable=True)
+        for key in (centre[..., 1], (~valid).to(centre.dtype)):
+            order = order.gather(1, key.gather(1, order).argsort(stable=True))
+        return order
+
+    def _run_prefill(
+        self,
+        ids: Tensor,
+        text: Tensor,
+        where: Tensor,
+        start: Tensor,
+        last: Tensor,
+        place: Tensor,
+        used: Tensor,
+        *embeds: Tensor,
+    ) -> tuple[Tensor, ...]:
+        moment = start[:, None] + torch.zeros_like(place[..., 0])
+        axes = (moment, start[:, None] + place[..., 0], start[:, None] + place[..., 1])
+        position = torch.stack([text.scatter(1, where, axis) for axis in axes])
+        index = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        live = (index <= last[:, None]).scatter(1, where, used)
+        logits, *caches = prefill_loop(
+            self.adapter.model,
+            ids,
+            position,
+            where,
+            last,
+            *embeds,
+            live=live if self.masked else None,
+            step=self._text_step,
+        )
+        counted = torch.cat([index[None].to(position.dtype), position])
+        return logits, counted, live.long(), *caches
+
+    def _laid_out(self, ids: Sequence[Sequence[int]], size: tuple[int, int]) -> list[Tensor]:
+        """ids, text positions (B, L), where the placeholders are (B, K), where each picture starts, the last id."""
+        if len(ids) != self.batch:
+            raise ValueError(f"read: ids must be of {self.batch} prompts, got {len(ids)}")
+        mark, extent = self.adapter.model.config.image_token_id, max(self.adapter.grid_for(size))
+        length = -(-max(len(one) for one in ids) // self.bucket) * self.bucket
+        table = torch.zeros(self.batch, length, dtype=torch.int64)
+        first = []
+        for row, one in enumerate(ids):
+            table[row, : len(one)] = torch.as_tensor(one)
+            marked = [index for index, token in enumerate(one) if token == mark]
+            if not marked or marked != list(range(marked[0], marked[0] + self.budget)):
+                raise ValueError(f"read: each prompt must have {self.budget} image placeholders in a row")
+            if marked[-1] == len(one) - 1:
+                raise ValueError("read: each prompt must have text behind its image")
+            first.append(marked[0])
+        start = torch.tensor(first)
+        where = start[:, None] + torch.arange(self.budget)
+        index = torch.arange(length).expand(self.batch, -1)
+        text = torch.where(index < start[:, None], index, index - self.budget + extent).float()
+        last = torch.tensor([len(one) - 1 for one in ids])
+        return [one.to(self.device, non_blocking=True) for one in (table, text, where, start.float(), last)]
+
+    def _frame(self, size: tuple[int, int]) -> Tensor:
+        if size not in self._frames:
+            one = frame(size, self.adapter.grid_for(size)).to(self.device)
+            self._frames[size] = one.expand(self.batch, 2, 2).contiguous()
+        return self._frames[size]
+
+    def _spelled(self, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
+        filling = self.adapter.image_filling(self.budget)
+        pairs = pair("generate", prompts, texture, allocation)
+        return [self.adapter.spell(prompt, pictures, [filling]) for prompt, pictures in pairs]
+
+    def _check(self, function: str, texture: Texture, allocation: Allocation) -> None:
+        """Shapes only: values stay on the device."""
+        wanted, got = (self.batch, self.budget), (allocation.batch, allocation.budget)
+        if wanted != got:
+            raise ValueError(f"{function}: allocation must be (B, K) = {wanted}, got {got}")
+        if allocation.patch != self.adapter.side:
+            raise ValueError(
+                f"{function}: allocation must have patches of {self.adapter.side} for this model, "
+                f"got {allocation.patch}"
+            )
+        if not set(COLOURS) <= set(texture.names):
+            raise ValueError(f"{function}: texture must have {', '.join(COLOURS)}, got {', '.join(texture.names)}")

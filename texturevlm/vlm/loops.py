@@ -1,0 +1,170 @@
+"""Qwen's vision tower and language model as plain loops over their own submodules, with static shapes.
+
+transformers' forward reads lengths back to the host (`cu_seqlens.tolist()`, boolean masks), which a CUDA graph cannot.
+With a fixed budget every length is known, so the loops here do the same arithmetic on tensors (B, K, ...) and read
+nothing. They are tested to give the same output; training and odd inputs go through transformers' own forward.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.vlm.places import bilinear_taps
+
+VisionStep = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None], Tensor]
+TextStep = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
+
+
+def vision_step(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    """One block of a Qwen vision tower: hidden (B, N, D), cos and sin (B, 1, N, d), mask (B, 1, 1 or N, N)."""
+    batch, count, _ = hidden.shape
+    attention = block.attn
+    projected = attention.qkv(block.norm1(hidden)).view(batch, count, 3, attention.num_heads, -1)
+    query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
+    query, key = (rotated(one.float(), cos, sin).to(one.dtype) for one in (query, key))
+    seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=attention.scaling)
+    hidden = hidden + attention.proj(seen.transpose(1, 2).reshape(batch, count, -1))
+    return hidden + block.mlp(block.norm2(hidden))
+
+
+def text_step(
+    layer: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer of a Qwen language model: hidden (B, L, D) → hidden, and its keys and values (B, heads, L, d)."""
+    batch, length, _ = hidden.shape
+    attention = layer.self_attn
+    given = layer.input_layernorm(hidden)
+    shape = (batch, length, -1, attention.head_dim)
+    query, key = attention.q_proj(given).view(shape), attention.k_proj(given).view(shape)
+    if hasattr(attention, "q_norm"):
+        query, key = attention.q_norm(query), attention.k_norm(key)
+    value = attention.v_proj(given).view(shape).transpose(1, 2)
+    query, key = (rotated(one.transpose(1, 2), cos, sin) for one in (query, key))
+    seen = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=attention.scaling, enable_gqa=True
+    )
+    hidden = hidden + attention.o_proj(seen.transpose(1, 2).reshape(batch, length, -1))
+    return hidden + layer.mlp(layer.post_attention_layernorm(hidden)), key, value
+
+
+def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding."""
+    first, second = states.chunk(2, -1)
+    return states * cos + torch.cat([-second, first], -1) * sin
+
+
+def tower_loop(
+    tower: Any,
+    rows: Tensor,
+    patch: Tensor,
+    extent: Tensor,
+    *,
+    used: Tensor | None = None,
+    windows: Tensor | None = None,
+    step: VisionStep = vision_step,
+) -> tuple[Tensor, ...]:
+    """The vision tower on B images of K tokens, M² patches each (N = K · M²).
+
+    rows:          (B, N, 3 · T · p · p), normalised pixels
+    patch, extent: (B, N, 2), positions, and the grid that they count on
+    used:          (B, N), which patches are to be attended to; all if not given
+    windows:       (B, N, 2), for a tower whose layers attend within windows
+    returns        (B, K, D), the tokens, and further ones for DeepStack
+    """
+    batch, count, _ = rows.shape
+    weight = tower.patch_embed.proj.weight
+    hidden = functional.linear(rows.to(weight.dtype), weight.flatten(1), tower.patch_embed.proj.bias)
+    if hasattr(tower, "pos_embed"):
+        indices, weights = bilinear_taps(patch.flatten(0, 1), extent.flatten(0, 1), tower.num_grid_per_side)
+        learned = (tower.pos_embed(indices) * weights[..., None]).sum(1).view_as(hidden)
+        hidden = hidden + learned.to(hidden.dtype)
+    cos, sin = (one.view(batch, 1, count, -1) for one in tower_rotary(tower, hidden, patch.flatten(0, 1)))
+    everywhere = None if used is None else used[:, None, None, :]
+    inside = everywhere if windows is None else _same_window(windows, used)
+    whole = getattr(tower, "fullatt_block_indexes", range(len(tower.blocks)))
+    deep = list(getattr(tower, "deepstack_visual_indexes", ()))
+    further = []
+    for index, block in enumerate(tower.blocks):
+        hidden = step(block, hidden, cos, sin, everywhere if index in whole else inside)
+        if index in deep:
+            further.append(tower.deepstack_merger_list[deep.index(index)](hidden.flatten(0, 1)))
+    found = [tower.merger(hidden.flatten(0, 1)), *further]
+    return tuple(one.view(batch, -1, one.shape[-1]) for one in found)
+
+
+def tower_rotary(tower: Any, hidden: Tensor, patch: Tensor) -> tuple[Tensor, Tensor]:
+    """The tower's own rotary embedding, float32, for patches (N, 2)."""
+    module = tower.rotary_pos_emb
+    if len(inspect.signature(module.forward).parameters) == 2:
+        cos, sin = module(hidden, patch)
+    else:  # before 5.15 it gives the angles
+        angles = module(patch)
+        both = torch.cat([angles, angles], -1)
+        cos, sin = both.cos(), both.sin()
+    return cos.float(), sin.float()
+
+
+def _same_window(windows: Tensor, used: Tensor | None) -> Tensor:
+    """(B, 1, N, N): patches of one window see one another, and each sees itself."""
+    same = (windows[:, :, None] == windows[:, None]).all(-1)
+    if used is not None:
+        same = (same & used[:, None]) | torch.eye(windows.shape[1], dtype=torch.bool, device=windows.device)
+    return same.unsqueeze(1)
+
+
+def prefill_loop(
+    model: Any,
+    ids: Tensor,
+    position: Tensor,
+    where: Tensor,
+    last: Tensor,
+    visual: Tensor,
+    *deepstack: Tensor,
+    live: Tensor | None = None,
+    step: TextStep = text_step,
+) -> tuple[Tensor, ...]:
+    """The language model on a prompt of B samples, padded on the right, where causal attention needs no mask.
+
+    ids:       (B, L)
+    position:  (3, B, L), time, row and column
+    where:     (B, K), which of the ids are visual tokens
+    last:      (B,), the last id that is no padding
+    visual:    (B, K, D), and deepstack likewise, what the vision tower made
+    live:      (B, L), which ids may be attended to, if not all
+    returns    logits of the next token (B, V), then keys and values of each layer, (B, heads, L, d)
+    """
+    language = model.model.language_model
+    hidden = language.embed_tokens(ids)
+    spread = where[..., None].expand(-1, -1, hidden.shape[-1])
+    hidden = hidden.scatter(1, spread, visual.to(hidden.dtype))
+    cos, sin = text_rotary(language, hidden, position)
+    mask = None
+    if live is not None:
+        length = ids.shape[1]
+        before = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
+        itself = torch.eye(length, dtype=torch.bool, device=ids.device)
+        mask = ((before & live[:, None]) | itself).unsqueeze(1)
+    caches: list[Tensor] = []
+    for index, layer in enumerate(language.layers):
+        hidden, key, value = step(layer, hidden, cos, sin, mask)
+        caches += [key, value]
+        if index < len(deepstack):
+            hidden = hidden.scatter_add(1, spread, deepstack[index].to(hidden.dtype))
+    end = hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[-1]))
+    return model.lm_head(language.norm(end))[:, 0], *caches
+
+
+def text_rotary(language: Any, hidden: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    """The language model's own rotary embedding, (B, 1, L, d)."""
+    found = language.rotary_emb(hidden, position)
+    if found[0].dim() == 4:  # Qwen2.5-VL before 5.15 leaves the three axes apart
+        sections: Sequence[int] = list(language.config.rope_parameters["mrope_section"]) * 2
+        found = [torch.cat([part[axis % 3] for axis, part in enumerate(one.split(sections, -1))], -1) for one in found]
+    cos, sin = found
+    return cos.unsqueeze(1), sin.unsqueeze(1)

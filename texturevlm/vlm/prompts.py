@@ -1,0 +1,121 @@
+"""Prompts and their pictures: who belongs to whom, and the words around them.
+
+One prompt with its images, or a list of prompts with theirs; a prompt is a question, a conversation (a list of
+messages), or text that already holds the model's own placeholders.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from torch import Tensor
+
+from texturevlm.check import check_shapes
+from texturevlm.types import Allocation, Texture
+
+Prompt = str | list[dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """Images of one size, or the frames of a video, with what was chosen of them.
+
+    weight: (B, K), how much each token counts; 1 if not given
+    """
+
+    texture: Texture
+    allocation: Allocation
+    weight: Tensor | None = None
+
+    @property
+    def is_video(self) -> bool:
+        """Several frames under one allocation."""
+        return self.texture.batch > 1 and self.allocation.batch == 1
+
+
+def pair(
+    function: str, prompts: Any, textures: Any, allocations: Any, weights: Any = None
+) -> list[tuple[Prompt, list[Picture]]]:
+    """Each prompt with its pictures.
+
+    prompts: one, or a list of them. With one, all textures belong to it, in order; a Texture that has several images
+             where its Allocation has one is a video. With several, one entry of textures (a Texture or a list) each,
+             or one Texture whose batch has as many images
+    """
+    if isinstance(prompts, str) or (isinstance(prompts, (list, tuple)) and prompts and isinstance(prompts[0], dict)):
+        found: Any = prompts
+        return [(found, _pictures(function, textures, allocations, weights))]
+    if not isinstance(prompts, (list, tuple)) or not prompts:
+        raise TypeError(f"{function}: prompts must be a text, messages, or a list of those, got {prompts!r:.60}")
+    if isinstance(textures, Texture):
+        textures, allocations, weights = _apart(function, textures, allocations, weights)
+    weights = [None] * len(prompts) if weights is None else weights
+    if not len(prompts) == len(textures) == len(allocations) == len(weights):
+        raise ValueError(
+            f"{function}: textures and allocations must be one a prompt ({len(prompts)}), "
+            f"got {len(textures)} and {len(allocations)}"
+        )
+    return [(prompt, _pictures(function, *own)) for prompt, *own in zip(prompts, textures, allocations, weights)]
+
+
+def _pictures(function: str, textures: Any, allocations: Any, weights: Any) -> list[Picture]:
+    if isinstance(textures, Texture) != isinstance(allocations, Allocation):
+        raise TypeError(f"{function}: textures and allocations must both be lists, or one of each")
+    if isinstance(textures, Texture):
+        textures, allocations, weights = [textures], [allocations], [weights]
+    weights = [None] * len(textures) if weights is None else weights
+    if not len(textures) == len(allocations) == len(weights):
+        raise ValueError(f"{function}: allocations must be one a texture ({len(textures)}), got {len(allocations)}")
+    for allocation, weight in zip(allocations, weights):
+        if weight is not None:
+            check_shapes(function, valid=(allocation.valid, "B K"), weights=(weight, "B K"))
+    return [Picture(*one) for one in zip(textures, allocations, weights)]
+
+
+def _apart(
+    function: str, texture: Texture, allocation: Allocation, weight: Tensor | None
+) -> tuple[list[Texture], list[Allocation], list[Tensor] | None]:
+    """A batch as single images."""
+    if not isinstance(allocation, Allocation) or allocation.batch != texture.batch:
+        raise ValueError(f"{function}: allocations must be for the texture's {texture.batch} images")
+    singles = [slice(one, one + 1) for one in range(texture.batch)]
+    textures = [
+        Texture(tuple(level[one] for level in texture.levels), texture.names, texture.size, texture.reduce)
+        for one in singles
+    ]
+    allocations = [allocation.each(itemgetter(one)) for one in singles]
+    return textures, allocations, None if weight is None else [weight[one] for one in singles]
+
+
+def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Picture], marks: Sequence[str]) -> str:
+    """The prompt as text, in the words of the model's chat template, one placeholder a picture.
+
+    marks: the placeholders; a text that holds one of them is used as it is
+    """
+    if isinstance(prompt, str):
+        if any(mark in prompt for mark in marks):
+            return prompt
+        content: list[dict[str, Any]] = []
+        for picture in pictures:
+            content += [{"type": "video"}] if picture.is_video else [{"type": "image"}] * picture.texture.batch
+        prompt = [{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}]
+    speaker: Any
+    for speaker in (processor, getattr(processor, "tokenizer", None)):
+        if getattr(speaker, "chat_template", None):
+            return speaker.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    raise ValueError(
+        f"{function}: processor must have a chat template to word a question (a file chat_template.jinja beside the "
+        f"model); without one give the prompt with its placeholders, {' or '.join(marks)}"
+    )
+
+
+def filled(function: str, text: str, marks: Sequence[str], fillings: Sequence[str]) -> str:
+    """The text with its placeholders, in order, replaced."""
+    longest_first = sorted(marks, key=len, reverse=True)
+    mark = re.compile("|".join(re.escape(one) for one in longest_first))
+    if (count := len(mark.findall(text))) != len(fillings):
+        raise ValueError(f"{function}: prompt must have a placeholder a picture ({len(fillings)}), got {count}")
+    following = iter(fillings)
+    return mark.sub(lambda _: next(following), text)

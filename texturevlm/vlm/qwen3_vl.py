@@ -1,0 +1,45 @@
+"""Qwen3-VL: tokens of 32 × 32 pixels (four patches), a learned position table beside the rotary one, DeepStack.
+
+The table is read between its entries, so that fractional positions work. DeepStack and the merger act on the four
+patches of a token and need nothing. A video is a row of moments, each with its time in words before it.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from texturevlm.vlm.adapter import CENTRED
+from texturevlm.vlm.places import bilinear_taps
+from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.views import View
+
+
+class Qwen3VL(QwenAdapter):
+    normalisation = CENTRED
+
+    def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
+        """With the taps into the position table, under the names of the installed transformers."""
+        from transformers import vision_utils
+
+        indices, weights = bilinear_taps(patch, extent, self.tower.num_grid_per_side)
+        if hasattr(vision_utils, "get_vision_interpolation_indices_and_weights"):
+            taps = {"interp_indices": indices, "interp_weights": weights}
+        else:  # before 5.15
+            taps = {"bilinear_indices": indices.T, "bilinear_weights": weights.T}
+        return super().tower_arguments(patch, extent, begins) | taps
+
+    def _video(self, picture: Picture, levels: str) -> list[View]:
+        """One view a moment: each stands by itself in the prompt."""
+        (whole,) = super()._video(picture, levels)
+        return [whole.part(whole.moment == moment) for moment in whole.moment.unique()]
+
+    def _filling(self, group: Sequence[View], fps: float) -> str:
+        if not group[0].video:
+            return super()._filling(group, fps)
+        mark = self._marks()[1]
+        parts = []
+        for view in group:
+            seconds = (float(view.moment[0]) + (self.moments - 1) / 2) / fps
+            parts.append(f"<{seconds:.1f} seconds>{self._wrapped(mark * len(view))}")
+        return "".join(parts)

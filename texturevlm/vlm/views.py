@@ -1,0 +1,247 @@
+"""Texture + Allocation → views: the chosen patches of one image, or of one moment of a video, in reading order.
+
+This is where the slots of an allocation that nobody uses are packed away, where rotated footprints are refused, and
+where the patches are sampled. It reads values on the host: the number of tokens decides the length of a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from texturevlm.sample import sample
+from texturevlm.types import COLOURS, Allocation, Texture
+from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.tokens import Tokens
+
+LEVELS = ("joint", "apart")
+COLUMNS = ("pixels", "centre", "step", "slot", "moment", "weight")
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """n tokens that stand together in a prompt.
+
+    pixels:  (n, T, 3, P, P), 0 to 1; T moments in time, 1 for a still image
+    centre:  (n, 2), x then y in level-0 pixels
+    step:    (n, 2), level-0 pixels a sample along x and along y
+    slot:    (n,), where each token stood in the allocation
+    moment:  (n,), the frame a token belongs to; 0 for a still image
+    weight:  (n,), how much each token counts
+    begins:  (n,), whether a token begins a new segment: tokens attend to one another within a segment
+    size:    (height, width) of the image
+    video:   whether it is part of a video
+    grid:    rows and columns, if it is to be read as an ordinary image by itself, at the model's own positions
+    """
+
+    pixels: Tensor
+    centre: Tensor
+    step: Tensor
+    slot: Tensor
+    moment: Tensor
+    weight: Tensor
+    begins: Tensor
+    size: tuple[int, int]
+    video: bool = False
+    grid: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return self.centre.shape[0]
+
+    def part(self, chosen: Tensor | slice) -> View:
+        """Some of its tokens, of which the first begins a segment."""
+        columns = {name: getattr(self, name)[chosen] for name in COLUMNS}
+        begins = self.begins[chosen].clone()
+        begins[:1] = True
+        return replace(self, **columns, begins=begins)
+
+
+def still_views(function: str, picture: Picture, side: int, *, levels: str = "joint") -> list[View]:
+    """One view an image of the batch."""
+    texture, allocation = picture.texture, picture.allocation
+    _check(function, texture, allocation, side)
+    if texture.batch != allocation.batch:
+        raise ValueError(
+            f"{function}: allocation must be for {texture.batch} images like the texture, got {allocation.batch}"
+        )
+    texture = _only_colours(texture)
+    pixels = sample(texture, _readable(allocation)).pixels
+    views = []
+    for image in range(allocation.batch):
+        order, begins = _reading_order(allocation, image, levels)
+        if len(order) == 0:
+            raise ValueError(f"{function}: allocation must give every image a token, got none for image {image}")
+        views.append(_view(picture, image, order, begins, _colours(pixels[image], texture)[order].unsqueeze(1)))
+    return views
+
+
+def video_view(function: str, picture: Picture, side: int, *, levels: str, moments: int) -> View:
+    """All frames in one view: a token of frame f shows f and the frames after it, `moments` of them in all.
+
+    picture: a texture with an image a frame, and an allocation for one sample, whose `source` says which frame
+    """
+    texture, allocation = picture.texture, picture.allocation
+    _check(function, texture, allocation, side)
+    if allocation.batch != 1:
+        raise ValueError(f"{function}: allocation of a video must be for one sample, got {allocation.batch}")
+    order, begins = _reading_order(allocation, 0, levels)
+    if len(order) == 0:
+        raise ValueError(f"{function}: allocation must give the video a token, got none")
+    allocation = _readable(allocation)
+    source = allocation.source[0]
+    if int(source[order].min()) < 0 or int(source[order].max()) >= texture.batch:
+        raise ValueError(
+            f"{function}: source must be a frame from 0 to {texture.batch - 1}, got {source[order].unique().tolist()}"
+        )
+    texture = _only_colours(texture)
+    read = [_at_frames(texture, allocation, (source + ahead).clamp(0, texture.batch - 1)) for ahead in range(moments)]
+    pixels = torch.stack([_colours(one, texture) for one in read], 1)[order]
+    return replace(_view(picture, 0, order, begins, pixels), moment=source[order], video=True)
+
+
+def _view(picture: Picture, image: int, order: Tensor, begins: Tensor, pixels: Tensor) -> View:
+    allocation, weight = picture.allocation, picture.weight
+    step = torch.stack([allocation.ddx[image, order, 0], allocation.ddy[image, order, 1]], -1)
+    return View(
+        pixels=pixels,
+        centre=allocation.centre[image, order],
+        step=step,
+        slot=order,
+        moment=torch.zeros_like(order),
+        weight=torch.ones_like(step[:, 0]) if weight is None else weight[image, order.to(weight.device)],
+        begins=begins,
+        size=allocation.size,
+    )
+
+
+def _check(function: str, texture: Texture, allocation: Allocation, side: int) -> None:
+    if texture.size != allocation.size:
+        raise ValueError(
+            f"{function}: allocation must be for an image of {texture.size} like the texture, got {allocation.size}"
+        )
+    if allocation.patch != side:
+        raise ValueError(f"{function}: allocation must have patches of {side} for this model, got {allocation.patch}")
+    turned = int((allocation.valid & ~allocation.upright).sum())
+    if turned:
+        raise ValueError(
+            f"{function}: allocation must have upright footprints, since a pretrained model cannot read rotated or "
+            f"mirrored ones, got {turned} others of {int(allocation.valid.sum())}"
+        )
+
+
+def _readable(allocation: Allocation) -> Allocation:
+    """With ordinary footprints in the unused slots, so that what happens to lie there makes no NaN in a gradient."""
+    used = allocation.valid[..., None]
+    along, down = (torch.tensor(axis, device=used.device) for axis in ([1.0, 0.0], [0.0, 1.0]))
+    return replace(
+        allocation,
+        centre=allocation.centre.where(used, 0.0),
+        ddx=allocation.ddx.where(used, along.to(allocation.ddx)),
+        ddy=allocation.ddy.where(used, down.to(allocation.ddy)),
+        source=allocation.source.where(allocation.valid, 0),
+    )
+
+
+def _reading_order(allocation: Allocation, image: int, levels: str) -> tuple[Tensor, Tensor]:
+    """Used slots frame by frame, coarse before fine if levels are apart, row by row; and which begin a segment."""
+    order = allocation.valid[image].nonzero()[:, 0]
+    scale = -allocation.level[image].round() if levels == "apart" else torch.zeros_like(allocation.score[image])
+    centre = allocation.centre[image].detach()
+    for key in (centre[:, 0], centre[:, 1], scale, allocation.source[image]):
+        order = order[key[order].argsort(stable=True)]
+    group = torch.stack([allocation.source[image, order].float(), scale[order].float()], -1)
+    begins = torch.ones_like(order, dtype=torch.bool)
+    begins[1:] = (group[1:] != group[:-1]).any(-1)
+    return order, begins
+
+
+def _at_frames(texture: Texture, allocation: Allocation, frame: Tensor) -> Tensor:
+    """Each footprint sampled from a frame of its own: (K, C, P, P)."""
+    frames, slots = frame.unique(return_inverse=True)
+    count = int(slots.bincount().max())
+    ordered = slots.argsort(stable=True)
+    first = torch.cat([slots.new_zeros(1), slots.bincount().cumsum(0)[:-1]])
+    place = torch.empty_like(slots)
+    place[ordered] = torch.arange(len(slots), device=slots.device) - first[slots[ordered]]
+
+    def by_frame(column: Tensor) -> Tensor:
+        table = column.new_zeros(len(frames), count, *column.shape[2:])
+        table[slots, place] = column[0]
+        return table
+
+    some = replace(texture, levels=tuple(level[frames] for level in texture.levels), resident=None)
+    return sample(some, allocation.each(by_frame)).pixels[slots, place]
+
+
+def _only_colours(texture: Texture) -> Texture:
+    """Without the layers that a model does not read, unless the texture units hold them all anyway."""
+    if texture.resident is not None or len(texture.names) <= 3 or not set(COLOURS) <= set(texture.names):
+        return texture
+    chosen = [texture.names.index(name) for name in COLOURS]
+    reduce = tuple(texture.reduce[index] for index in chosen)
+    return replace(texture, levels=tuple(level[:, chosen] for level in texture.levels), names=COLOURS, reduce=reduce)
+
+
+def _colours(pixels: Tensor, texture: Texture) -> Tensor:
+    """(K, C, P, P) → (K, 3, P, P)."""
+    if set(COLOURS) <= set(texture.names):
+        return pixels[:, [texture.names.index(name) for name in COLOURS]]
+    if len(texture.names) == 1:
+        return pixels.expand(-1, 3, -1, -1)
+    raise ValueError(f"a model reads red, green and blue, got a texture of {', '.join(texture.names)}")
+
+
+def rectangles(function: str, view: View, side: int) -> list[View]:
+    """A view cut into grids of one scale each: crops that are ordinary images.
+
+    Tokens of one scale whose boxes touch make a grid; every grid must be a full rectangle.
+    """
+    found = []
+    for step in view.step.unique(dim=0).flip(0):
+        same = (view.step == step).all(-1).nonzero()[:, 0]
+        cell = (view.centre[same].detach() / (step * side) - 0.5).double().cpu()
+        for members in _connected(cell):
+            place = (cell[members] - cell[members].amin(0)).round().long()
+            columns, rows = (place.amax(0) + 1).tolist()
+            if len(members) != rows * columns:
+                raise ValueError(
+                    f"{function}: coordinates='crops' needs tokens that fill rectangles, got {len(members)} tokens of "
+                    f"scale {step.tolist()} in a rectangle of {rows}×{columns}"
+                )
+            raster = members[(place[:, 1] * columns + place[:, 0]).argsort()]
+            found.append(replace(view.part(same[raster.to(same.device)]), grid=(rows, columns)))
+    return found
+
+
+def _connected(cell: Tensor) -> list[Tensor]:
+    """Groups of cells (n, 2) that touch side by side, each as indices; the order of the first member."""
+    touching = ((cell[:, None] - cell[None]).abs().sum(-1) - 1).abs() < 1e-3
+    label = torch.arange(len(cell))
+    while True:
+        lowest = torch.where(touching, label[None], label[:, None]).amin(1).minimum(label)
+        if torch.equal(lowest, label):
+            break
+        label = lowest
+    return [(label == one).nonzero()[:, 0] for one in label.unique()]
+
+
+def to_tokens(allocation: Allocation, views: Sequence[View], columns: Sequence[Sequence[Tensor]]) -> Tokens:
+    """Tokens in the allocation's slots, from embeddings (n, D) of each image's view; further columns for DeepStack."""
+    image = torch.cat([torch.full_like(view.slot, index) for index, view in enumerate(views)])
+    slot = torch.cat([view.slot for view in views])
+    placed = []
+    for column in columns:
+        flat = torch.cat(list(column))
+        table = flat.new_zeros(allocation.batch, allocation.budget, flat.shape[-1])
+        placed.append(table.index_put((image.to(flat.device), slot.to(flat.device)), flat))
+    boxes = allocation.boxes
+    return Tokens(
+        embeds=placed[0],
+        position=allocation.centre.to(placed[0].device),
+        size=(boxes[..., 2:] - boxes[..., :2]).to(placed[0].device),
+        weight=allocation.valid.to(placed[0]),
+        deepstack=tuple(placed[1:]),
+    )
