@@ -139,7 +139,7 @@ def _finer_floor(cells: Cells, found: list[Layer], budget: int) -> list[Layer]:
 def _with_blank(cells: Cells, found: list[Layer], budget: int, patch: int) -> list[Layer]:
     """Where all that is not blank is seen as fine as it is, the tokens that are left show the blank parts too."""
     left = budget - sum(len(layer.squares) for layer in found)
-    if not left or any(layer.side > patch for layer in found if layer.squares):
+    if not left or any(layer.side > 1.01 * patch for layer in found if layer.squares):
         return found
     blank = ~np.logical_or.reduce([cells.covered(layer.squares, cells.span(layer.side)) for layer in found])
     side = finest_side(cells, blank, left, patch)

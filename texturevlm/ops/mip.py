@@ -21,11 +21,16 @@ REDUCTIONS = ("mean", "max", "min", "nearest")
 
 def level_extents(height: int, width: int, levels: int | None = None) -> list[tuple[int, int]]:
     """(height, width) of every level, finest first; all the way down to 1×1 if `levels` is None."""
+    return list(_level_extents(height, width, levels))
+
+
+@lru_cache(maxsize=1024)
+def _level_extents(height: int, width: int, levels: int | None) -> tuple[tuple[int, int], ...]:
     extents = [(height, width)]
     while extents[-1] != (1, 1) and len(extents) != levels:
         height, width = max(1, height // 2), max(1, width // 2)
         extents.append((height, width))
-    return extents
+    return tuple(extents)
 
 
 def mipmap(
@@ -58,7 +63,12 @@ def mipmap(
 
 def channel_reductions(function: str, reduce: str | Sequence[str], channels: int) -> tuple[str, ...]:
     """One reduction a channel, checked."""
-    modes = (reduce,) * channels if isinstance(reduce, str) else tuple(reduce)
+    return _channel_reductions(function, reduce if isinstance(reduce, str) else tuple(reduce), channels)
+
+
+@lru_cache(maxsize=256)
+def _channel_reductions(function: str, reduce: str | tuple[str, ...], channels: int) -> tuple[str, ...]:
+    modes = (reduce,) * channels if isinstance(reduce, str) else reduce
     if len(modes) != channels:
         raise ValueError(f"{function}: reduce must name one reduction a channel ({channels}), got {len(modes)}")
     for mode in set(modes):

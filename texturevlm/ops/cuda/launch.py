@@ -41,7 +41,8 @@ def _launch_kernel() -> Any:
 # CUlaunchConfig: grid, block, shared memory, stream, attributes and their number.
 _CONFIG = struct.Struct("=7I4xQQI4x")
 # One CUlaunchAttribute: its name, padding, and a value of 64 bytes, here an int.
-_EARLY_START = ctypes.create_string_buffer(struct.pack("=i4xi60x", 6, 1))  # programmatic stream serialization, allowed
+_early = ctypes.create_string_buffer(struct.pack("=i4xi60x", 6, 1))  # programmatic stream serialization, allowed
+_EARLY_START = ctypes.addressof(_early)
 
 
 def launch(
@@ -67,12 +68,11 @@ def launch(
     key = (source, name, index, *define.values())
     kernel = _kernels.get(key) or _load(key, define)
     width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
-    # The driver copies the parameters before the call returns.
-    pointers = ctypes.c_void_p(ctypes.cast(ctypes.c_char_p(parameters), ctypes.c_void_p).value)
+    pointer = ctypes.c_char_p(parameters)  # the driver copies what it points at before the call returns
     stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton uses; building a Stream object costs 5 µs
-    attribute = ctypes.addressof(_EARLY_START) if early and _can_start_early(index) else 0
+    attribute = _EARLY_START if early and _can_start_early(index) else 0
     config = _CONFIG.pack(width, height, 1, THREADS, 1, 1, 0, stream, attribute, int(attribute != 0))
-    status = _launch_kernel()(config, kernel, ctypes.addressof(pointers), None)
+    status = _launch_kernel()(config, kernel, ctypes.addressof(pointer), None)
     if status:
         from cuda.bindings import driver
 
@@ -154,13 +154,18 @@ _GEOMETRY = struct.Struct(f"={2 * MAX_LEVELS}q{4 * MAX_LEVELS}i")
 _CHANNELS = struct.Struct("=Q2i")
 
 
+def pack_pointers(pointers: Sequence[int]) -> bytes:
+    """The kernels' array of pointers to levels, the rest zero."""
+    return _POINTERS[len(pointers)].pack(*pointers)
+
+
 def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
     """`struct Pyramid` of probe.cuh."""
     flags = None
     if nearest:
         names = set(nearest)
         flags = channel_table([int(c in names) for c in range(levels[0].shape[1])], torch.uint8, levels[0].device)
-    pointers = _POINTERS[len(levels)].pack(*[level.data_ptr() for level in levels])
+    pointers = pack_pointers([level.data_ptr() for level in levels])
     geometry, channels = _geometry(tuple([(level.shape, level.stride()) for level in levels]))
     return pointers + geometry + _CHANNELS.pack(0 if flags is None else flags.data_ptr(), len(levels), channels)
 

@@ -1,15 +1,29 @@
-"""mipmap and update_region by our kernels (mip.cu)."""
+"""mipmap and update_region by our kernels (mip.cu).
+
+Whatever follows from shapes alone is worked out once and remembered: a stream of images of one size asks the same every
+time, and the kernels take less time than it would.
+"""
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from texturevlm.ops.cuda.launch import MAX_LEVELS, address, channel_table, launch, padded, scalar_bits
-from texturevlm.ops.mip import REDUCTIONS, mipmap_reference
+from texturevlm.ops.cuda.launch import (
+    MAX_LEVELS,
+    address,
+    channel_table,
+    launch,
+    pack_pointers,
+    padded,
+    scalar_bits,
+)
+from texturevlm.ops.mip import REDUCTIONS, level_extents, mipmap_reference
 
 TILE = 64
 DEEPEST = 6  # the coarsest level that a tile can make by itself,
@@ -17,18 +31,40 @@ DEEPEST_ODD = 4  # or where extents are odd, so that it must see past its edge
 MARK_WORDS = 2048  # as in mip.cu
 FAR = 1 << 20  # as in mip.cu: beyond every image
 UPDATE_BLOCKS = 132 * 4  # what a large GPU holds at once
-_MIP = struct.Struct(f"={MAX_LEVELS}Q3Q{4 * MAX_LEVELS}i7i4x")
+LEVEL_BYTES = 512  # each level begins on a multiple of this, as one that PyTorch allocates does
+_OTHERS = struct.Struct("=3Q")
+_GEOMETRY = struct.Struct(f"={4 * MAX_LEVELS}i7i4x")
 _BACKWARD = struct.Struct("=3Q5i4x")
 
 
-def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
-    """All levels of an even image in one launch, up to seven; see mip.cu for the others. Differentiable."""
+def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: tuple[str, ...]) -> list[Tensor]:
+    """All levels of an even image in one launch, up to seven; see mip.cu for the others. Differentiable.
+
+    The levels that are made share one piece of memory: asking for each by itself costs more than making it.
+    """
     if torch.is_grad_enabled() and image.requires_grad:
-        return list(_Mipmap.apply(image, tuple(extents), tuple(modes)))
-    return _build(image, extents, modes)
+        return list(_Mipmap.apply(image, tuple(extents), modes))
+    image = image.contiguous()
+    room, places = _places(image.shape, len(extents), LEVEL_BYTES // image.element_size())
+    memory = image.new_empty(room)
+    levels = [image, *[memory.as_strided(*place) for place in places]]
+    _make_levels(levels, modes, None)
+    return levels
 
 
-def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[str]) -> None:
+@lru_cache(maxsize=256)
+def _places(shape: torch.Size, count: int, multiple: int) -> tuple[int, tuple[tuple[tuple[int, ...], ...], ...]]:
+    """How many numbers all levels but the first take together; then size, strides and start of each."""
+    batch, channels, height, width = shape
+    room, places = 0, []
+    for rows, columns in level_extents(height, width, count)[1:]:
+        plane = rows * columns
+        places.append(((batch, channels, rows, columns), (channels * plane, plane, columns, 1), room))
+        room += -(-batch * channels * plane // multiple) * multiple
+    return room, tuple(places)
+
+
+def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: tuple[str, ...]) -> None:
     """The same kernel over the same tiles, less those that no box touches: the same bits as a rebuild."""
     for index, level in enumerate(levels):
         if not level.is_contiguous():
@@ -39,73 +75,90 @@ def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[
     _make_levels(levels, modes, boxes if boxes.data_ptr() % 16 == 0 else boxes.clone())
 
 
-def _build(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
-    image = image.contiguous()
-    levels = [image]
-    levels += [image.new_empty((*image.shape[:2], height, width)) for height, width in extents[1:]]
-    _make_levels(levels, modes, None)
-    return levels
-
-
-def _make_levels(levels: Sequence[Tensor], modes: Sequence[str], boxes: Tensor | None) -> None:
+def _make_levels(levels: Sequence[Tensor], modes: tuple[str, ...], boxes: Tensor | None) -> None:
     """One launch for all that a tile can make by itself, another from there for the few texels that are left."""
-    table = None
-    if any(mode != "mean" for mode in modes):
-        table = channel_table([REDUCTIONS.index(mode) for mode in modes], torch.uint8, levels[0].device)
+    finest = levels[0]
+    codes = _codes(modes)
+    table = channel_table(codes, torch.uint8, finest.device) if codes else None
+    pointers = [level.data_ptr() for level in levels]
+    aligned = tuple([pointer % 16 == 0 for pointer in pointers])
+    scalar = scalar_bits(finest.dtype)
+    for step in _steps(finest.shape, aligned, 0 if boxes is None else boxes.shape[1]):
+        others = _OTHERS.pack(pointers[0], address(table), address(boxes) if step.search else 0)
+        parameters = pack_pointers(pointers[step.base : step.last + 1]) + others + step.geometry
+        launch("mip.cu", step.kernel, finest.device, step.blocks, parameters, early=step.base > 0, SCALAR=scalar)
+
+
+@lru_cache(maxsize=256)
+def _codes(modes: tuple[str, ...]) -> tuple[int, ...]:
+    """The reductions as mip.cu numbers them; nothing where all are by mean."""
+    return tuple(REDUCTIONS.index(mode) for mode in modes) if set(modes) != {"mean"} else ()
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A launch that makes levels base + 1 … last from level `base`; search: only in the tiles that a box touches."""
+
+    base: int
+    last: int
+    kernel: str
+    blocks: int
+    search: bool
+    geometry: bytes
+
+
+@lru_cache(maxsize=256)
+def _steps(shape: torch.Size, aligned: tuple[bool, ...], boxes: int) -> tuple[_Step, ...]:
+    """The launches for a pyramid. aligned: for each level, whether its texels can be read four at a time."""
+    batch, channels, height, width = shape
+    extents = level_extents(height, width, len(aligned))
+    steps: list[_Step] = []
     base = 0
-    while base < len(levels) - 1:
-        last = base + _tile_levels(levels[base:])
-        _launch(levels, base, last, table, boxes)
+    while base < len(extents) - 1:
+        even = _even_halvings(extents[base]) if all(aligned[base : base + 3]) else 0
+        last = base + _tile_levels(extents[base:], even)
+        steps.append(_step(extents, base, last, even, batch, channels, boxes))
         base = last
+    return tuple(steps)
 
 
-def _tile_levels(levels: Sequence[Tensor]) -> int:
-    """How many levels one launch makes: as many as halve evenly; else as many as a tile can see far enough for."""
-    most = min(len(levels) - 1, DEEPEST)
-    height, width = levels[0].shape[2:]
-    if (even := _even_halvings(levels)) >= 2:
-        return min(most, even)
-    return most if max(height, width) <= TILE else min(most, DEEPEST_ODD)
-
-
-def _launch(pyramid: Sequence[Tensor], base: int, last: int, table: Tensor | None, boxes: Tensor | None) -> None:
-    """Make levels base + 1 … last from level `base`."""
-    finest, levels = pyramid[0], pyramid[base : last + 1]
-    batch, channels, height, width = levels[0].shape
-    heights, widths = [level.shape[2] for level in levels], [level.shape[3] for level in levels]
-    count = len(levels) - 1
-    tiles = -(-height // TILE) * -(-width // TILE) * batch * channels
-    if tiles <= UPDATE_BLOCKS // 4 or -(-width // (32 * TILE)) * -(-height // TILE) > MARK_WORDS:
-        boxes = None  # fewer tiles than are worth a search, or more than the kernel can mark: all are made again
-    parameters = _MIP.pack(
-        *padded([level.data_ptr() for level in levels]),
-        finest.data_ptr(),
-        address(table),
-        address(boxes),
+def _step(
+    extents: Sequence[tuple[int, int]], base: int, last: int, even: int, batch: int, channels: int, boxes: int
+) -> _Step:
+    heights, widths = zip(*extents[base : last + 1])
+    across, down = -(-widths[0] // TILE), -(-heights[0] // TILE)
+    tiles = across * down * batch * channels
+    # With few tiles a search is not worth it, more the kernel cannot mark: all are made again.
+    search = boxes > 0 and tiles > UPDATE_BLOCKS // 4 and -(-across // 32) * down <= MARK_WORDS
+    geometry = _GEOMETRY.pack(
         *padded(heights),
         *padded(widths),
         *padded(_reach(heights)),
         *padded(_reach(widths)),
-        *finest.shape[2:],
+        *extents[0],
         base,
-        count,
+        last - base,
         channels,
         batch * channels,
-        0 if boxes is None else boxes.shape[1],
+        boxes if search else 0,
     )
     kernel = "mip_more" if base > 0 else "mip_any"
-    if _even_halvings(levels) >= count >= 2:
+    if even >= last - base >= 2:
         kernel = "mip_even"
-    blocks = tiles if boxes is None else min(tiles, UPDATE_BLOCKS)
-    bits = scalar_bits(finest.dtype)
-    launch("mip.cu", kernel, finest.device, blocks, parameters, early=base > 0, SCALAR=bits)
+    return _Step(base, last, kernel, min(tiles, UPDATE_BLOCKS) if search else tiles, search, geometry)
 
 
-def _even_halvings(levels: Sequence[Tensor]) -> int:
-    """How often both extents can be halved without remainder; 0 where the kernel's wide loads would be misaligned."""
-    if any(level.data_ptr() % 16 for level in levels[:3]):
-        return 0
-    return min((extent & -extent).bit_length() - 1 for extent in levels[0].shape[2:])
+def _tile_levels(extents: Sequence[tuple[int, int]], even: int) -> int:
+    """How many levels one launch makes: as many as halve evenly; else as many as a tile can see far enough for."""
+    most = min(len(extents) - 1, DEEPEST)
+    if even >= 2:
+        return min(most, even)
+    return most if max(extents[0]) <= TILE else min(most, DEEPEST_ODD)
+
+
+def _even_halvings(extent: tuple[int, int]) -> int:
+    """How often both sides can be halved without remainder."""
+    return min((side & -side).bit_length() - 1 for side in extent)
 
 
 def _reach(extents: Sequence[int]) -> list[int]:
@@ -126,8 +179,10 @@ class _Mipmap(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if any(mode != "mean" for mode in modes):
             ctx.save_for_backward(image)
-        levels = _build(image, extents, modes)
-        return (image.view_as(image), *levels[1:])
+        # Memory of its own for each level: outputs that are views of one tensor could not be changed in place.
+        coarser = [image.new_empty((*image.shape[:2], *extent)) for extent in extents[1:]]
+        _make_levels([image.contiguous(), *coarser], modes, None)
+        return (image.view_as(image), *coarser)
 
     @staticmethod
     @once_differentiable

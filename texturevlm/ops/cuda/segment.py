@@ -1,16 +1,18 @@
 """superpixels, region_statistics and boundaries by our kernels (segment.cu)."""
 
 import struct
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import address, launch
+from texturevlm.ops.cuda.launch import launch
 from texturevlm.ops.segment import strides
 
 TABLE = 6144  # floats, as in segment.cu
 TILE_COLUMNS = 32
-_SEGMENTS = struct.Struct("=5Q10if4x")
+_POINTERS = struct.Struct("=5Q")
+_GEOMETRY = struct.Struct("=10if4x")
 _REGIONS = struct.Struct("=3Q3i4x")
 
 
@@ -20,19 +22,29 @@ def superpixels_cuda(features: Tensor, grid: tuple[int, int], iterations: int, w
     features = features.float().contiguous()
     sums = torch.zeros((iterations, batch, grid[0] * grid[1], channels + 3), dtype=torch.int64, device=features.device)
     ids = torch.empty((batch, height, width), dtype=torch.int32, device=features.device)
-
-    def start(kernel: str, before: Tensor | None, after: Tensor | None, steps: tuple[int, int], tile_rows: int) -> None:
-        pixels_y, pixels_x = _taking_part(height, steps[0]), _taking_part(width, steps[1])
-        pointers = (features.data_ptr(), sums.data_ptr(), address(before), address(after), ids.data_ptr())
-        geometry = (channels, height, width, *grid, *steps, pixels_y, pixels_x, tile_rows)
-        tiles = _tiles(batch, pixels_y, pixels_x, tile_rows)
-        launch("segment.cu", kernel, features.device, tiles, _SEGMENTS.pack(*pointers, *geometry, weight), SCALAR=32)
-
-    for index in range(iterations):
-        before = sums[index - 1] if index > 0 else None
-        start("superpixels_refine", before, sums[index], strides(height, width, grid), 8)
-    start("superpixels_assign", sums[-1], None, (1, 1), _tile_rows((height, width), grid, channels))
+    image, seeds, chosen = features.data_ptr(), sums.data_ptr(), ids.data_ptr()
+    every, least = 8 * sums.stride(0), _tile_rows((height, width), grid, channels)
+    tiles, geometry = _geometry(features.shape, grid, strides(height, width, grid), 8, weight)
+    before = 0
+    for after in range(seeds, seeds + iterations * every, every):
+        parameters = _POINTERS.pack(image, seeds, before, after, chosen) + geometry
+        launch("segment.cu", "superpixels_refine", features.device, tiles, parameters, SCALAR=32)
+        before = after
+    tiles, geometry = _geometry(features.shape, grid, (1, 1), least, weight)
+    parameters = _POINTERS.pack(image, seeds, before, 0, chosen) + geometry
+    launch("segment.cu", "superpixels_assign", features.device, tiles, parameters, SCALAR=32)
     return ids
+
+
+@lru_cache(maxsize=256)
+def _geometry(
+    shape: torch.Size, grid: tuple[int, int], steps: tuple[int, int], tile_rows: int, weight: float
+) -> tuple[int, bytes]:
+    """How many tiles take part where every `steps`-th pixel does, and what the kernels must know of them."""
+    batch, channels, height, width = shape
+    pixels_y, pixels_x = _taking_part(height, steps[0]), _taking_part(width, steps[1])
+    packed = _GEOMETRY.pack(channels, height, width, *grid, *steps, pixels_y, pixels_x, tile_rows, weight)
+    return _tiles(batch, pixels_y, pixels_x, tile_rows), packed
 
 
 def region_sums_cuda(ids: Tensor, regions: int) -> Tensor:
