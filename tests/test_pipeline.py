@@ -1,0 +1,124 @@
+"""From an image and a question to an allocation: each way of finding what matters, and what each needs."""
+
+import pytest
+import torch
+
+from texturevlm.pipeline import choose_tokens, relevance_of
+from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance.reader import Page, Word
+from texturevlm.types import Texture
+
+
+@pytest.fixture
+def texture():
+    image = torch.ones(3, 320, 256)
+    for top in range(16, 300, 24):
+        image[:, top : top + 10, 16:240] = (torch.arange(224) // 2 % 2).float()
+    return Texture.open(image)
+
+
+@pytest.fixture
+def read():
+    words = []
+    for line, (label, value) in enumerate(
+        [("Invoice", "7731"), ("Date", "3 May"), ("Total", "940.00"), ("Paid", "yes")]
+    ):
+        top = 16 + 72 * line
+        words += [Word(label, (16, top, 76, top + 10), line, 1.0), Word(value, (120, top, 180, top + 10), line, 1.0)]
+    return Page(tuple(words), (320, 256))
+
+
+def fine_at(allocation, x, y):
+    """The level of the finest footprint over a point."""
+    boxes = allocation.boxes[0]
+    over = (boxes[:, 0] <= x) & (boxes[:, 2] >= x) & (boxes[:, 1] <= y) & (boxes[:, 3] >= y) & allocation.valid[0]
+    return allocation.level[0][over].min().item()
+
+
+def test_the_question_moves_the_tokens(texture, read):
+    spots = {"What is the total?": (150, 165), "What is the invoice number?": (150, 21)}
+    for question, (x, y) in spots.items():
+        other = next(spot for spot in spots.values() if spot != (x, y))
+        allocation = choose_tokens(texture, question, budget=6, patch=8, relevance="words", page=read)
+        assert fine_at(allocation, x, y) < fine_at(allocation, *other)
+
+
+def test_words_say_how_fine_they_are_and_that_they_are_there(texture, read):
+    relevance = relevance_of(texture, "Total?", way="words", page=read, patch=8)
+    plain = relevance_of(texture, way="none", patch=8)
+    assert relevance.source == "words" and plain.source == "none"
+    row, column = 165 * relevance.grid[0] // 320, 150 * relevance.grid[1] // 256
+    assert relevance.half[0, row, column].item() == pytest.approx(10 / 5.5)
+    assert relevance.ink[0, row, column]
+    torch.testing.assert_close(relevance.mass.sum((1, 2)), torch.ones(1))
+
+
+def test_attention_is_followed(texture):
+    attention = torch.zeros(1, 8, 8)
+    attention[0, 6, 1] = 1.0
+    allocation = choose_tokens(texture, budget=10, patch=8, relevance="attention", attention=attention)
+    assert fine_at(allocation, 48, 260) < fine_at(allocation, 200, 40)
+
+
+def test_given_relevance_is_used_as_it_is(texture):
+    relevance = relevance_of(texture, patch=8, way="none")
+    first = choose_tokens(texture, budget=10, patch=8, relevance=relevance)
+    second = choose_tokens(texture, budget=10, patch=8, relevance="none")
+    assert torch.equal(first.boxes, second.boxes)
+
+
+def test_balance_pulls(texture, read):
+    def mass(**pulls):
+        return relevance_of(
+            texture, "What is the total?", way="words", page=read, patch=8, balance=Balance(**pulls)
+        ).mass
+
+    assert mass(explore=0.9).max() < mass(explore=0.0).max()
+    assert mass(focus=0.5).max() < mass(focus=2.0).max()
+    finer = relevance_of(texture, way="none", patch=8, balance=Balance(particularise=2.0))
+    torch.testing.assert_close(finer.half * 2, relevance_of(texture, way="none", patch=8).half)
+
+
+def test_balance_learns(texture, read):
+    explore = torch.tensor(0.3, requires_grad=True)
+    focus = torch.tensor(1.2, requires_grad=True)
+    pulls = Balance(explore=explore, focus=focus)
+    relevance = relevance_of(texture, "What is the total?", way="words", page=read, patch=8, balance=pulls)
+    relevance.mass.square().sum().backward()
+    assert explore.grad.abs() > 0 and focus.grad.abs() > 0
+
+
+def test_what_a_way_needs_is_said(texture):
+    with pytest.raises(ValueError, match="relevance 'attention' needs attention="):
+        choose_tokens(texture, relevance="attention")
+    with pytest.raises(ValueError, match="relevance 'embedding' needs encoder="):
+        choose_tokens(texture, "a dog", relevance="embedding")
+    with pytest.raises(ValueError, match="relevance must be one of auto, words, embedding"):
+        choose_tokens(texture, relevance="magic")
+    with pytest.raises(ValueError, match=r"attention must be \(1, h, w\), got \(2, 3, 3\)"):
+        choose_tokens(texture, relevance="attention", attention=torch.ones(2, 3, 3))
+    with pytest.raises(ValueError, match="page must be of the one image"):
+        choose_tokens(texture, "total", relevance="words", page=Page((), (10, 10)))
+    with pytest.raises(TypeError, match="question must be text, got int"):
+        choose_tokens(texture, 7)
+
+
+def test_a_question_that_nothing_can_use_is_said(texture, monkeypatch):
+    monkeypatch.setattr("texturevlm.relevance.query.find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match="nothing installed can use the question"):
+        relevance = relevance_of(texture, "What is the total?")
+    assert relevance.source == "none"
+
+
+@pytest.mark.parametrize("question", ["", " ", "?", "Gesamtbetrag über 100 €?", "合計はいくらですか", "x" * 1_000_000])
+def test_any_question(texture, read, question):
+    allocation = choose_tokens(texture, question, budget=20, patch=8, relevance="words", page=read)
+    assert allocation.valid.all()
+
+
+def test_relevance_checks_its_maps():
+    ones = torch.ones(1, 4, 4)
+    with pytest.raises(TypeError, match=r"ink must be torch\.bool"):
+        Relevance(ones, ones, ones, (8, 8))
+    with pytest.raises(ValueError, match="Relevance"):
+        Relevance(ones, torch.ones(1, 5, 4), ones.bool(), (8, 8))
