@@ -32,8 +32,8 @@ CLASSES = {"DeviceTexture": "levels, *, half, pack, nearest"}
 FUNCTIONS = {
     "foveate": "size, *, fixation, budget, patch, M0, e0, device",
     "generate_mipmaps": "image, *, levels",
-    "rebuild": "texture, allocation",
-    "resized": "texture, *, budget, patch",
+    "rebuild": "texture, allocation, *, box, grey",
+    "resized": "texture, *, budget, patch, box",
     "sample": "texture, allocation, *, backend",
     "sample_foveated": "texture, *, fixation, budget, patch, M0, e0, backend",
 }

@@ -88,7 +88,7 @@ def test_large_print_needs_no_detail():
     assert allocation.level.max() - allocation.level.min() <= 1.01
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1), (31, 33), (40, 400)])
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1), (31, 33), (40, 400), (427, 640)])
 @pytest.mark.parametrize("name", ["fit", "layers", "resize", "grid"])
 def test_any_image(name, size):
     for budget in (1, 9):

@@ -65,7 +65,10 @@ def test_parameters_are_packed_as_the_kernels_read_them(cache, monkeypatch):
     pyramid = len(launch.pack_pyramid(mipmap(torch.rand(1, 1, 4, 4)), ()))
     gradient = probe._GRADIENT.size
     sizes = {
-        "mip.cu": {"Mip": mip._MIP.size, "MipBackward": mip._BACKWARD.size},
+        "mip.cu": {
+            "Mip": 8 * mip.MAX_LEVELS + mip._OTHERS.size + mip._GEOMETRY.size,
+            "MipBackward": mip._BACKWARD.size,
+        },
         "lookup.cu": {"Pyramid": pyramid, "Gradient": gradient, "Lookup": pyramid + gradient + probe._LOOKUP.size},
         "patches.cu": {"PatchJob": pyramid + gradient + probe._PATCHES.size},
         "texture.cu": {"Fill": pyramid + texture._FILL.size, "Fetch": texture._FETCH.size},

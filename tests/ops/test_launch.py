@@ -60,6 +60,23 @@ def test_five_levels_of_an_even_image_are_one_launch(launches):
     assert launches == {"mip_even": 1}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_levels_that_share_memory_are_aligned_and_apart(launches, dtype):
+    first, *others = mipmap(torch.empty(2, 3, 100, 70, dtype=dtype), backend="cuda")
+    assert {level.untyped_storage().data_ptr() for level in others} == {others[0].data_ptr()} != {first.data_ptr()}
+    end = others[0].data_ptr()
+    for level in others:
+        assert level.is_contiguous() and level.data_ptr() % 16 == 0 and level.data_ptr() >= end
+        end = level.data_ptr() + level.numel() * level.element_size()
+    assert end <= others[0].data_ptr() + others[0].untyped_storage().nbytes()
+
+
+def test_levels_with_gradients_can_be_changed_in_place(launches):
+    levels = mipmap(torch.rand(1, 3, 40, 64, requires_grad=True), backend="cuda")
+    levels[2].mul_(2.0)
+    levels[1].sum().backward()
+
+
 def test_an_update_takes_as_many_launches_as_a_build(launches):
     levels = mipmap(torch.zeros(2, 3, 1080, 1920), backend="cuda")
     built = dict(launches)

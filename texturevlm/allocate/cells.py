@@ -40,8 +40,8 @@ class Cells:
 
     @property
     def coarsest(self) -> float:
-        """The scale, in patches of one pixel, at which a single token holds the whole image."""
-        return float(max(self.size))
+        """The side, in pixels, of a square that holds every cell."""
+        return max(self.ink.shape) * max(self.side)
 
     def readable(self, scale: float) -> np.ndarray:
         """(h, w): how much of each cell can be made out when a sample is `scale` pixels wide."""

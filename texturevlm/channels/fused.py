@@ -105,7 +105,7 @@ def build_layers(
         wanted = [levels[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)]
         kernels.coarse_layers(layers, wanted, todo.low_pass, todo.saliency)
     if edges is not None:
-        distance_within_cuda(edges, layers[:, todo.edge_distance])
+        distance_within_cuda(edges, layers.select(1, todo.edge_distance))
     if todo.text >= 0:
         kernels.text_layer(layers, levels, todo.text)
     if max(todo.clusters) >= 0:

@@ -6,13 +6,19 @@ A slot is a layer's place in the tensor `layers` (B, C, H, W); −1 is one that 
 import math
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from texturevlm.ops.cuda.launch import address, launch
 
 NEAR_TILE, WIDE = 32, 64  # as in channels.cu and coarse.cu
-STROKES_TILE, LETTERS_TILE, LINES_TILE = (32, 32), (64, 32), (32, 64)  # rows and columns, as in text.cu
+TEXT_TILES = {
+    "text_strokes": (32, 32),
+    "text_letters": (64, 32),
+    "text_lines": (32, 64),
+}  # rows, columns, as in text.cu
 MOST_REGIONS = 128  # as in channels.cu
 MOST_LAYERS = 64  # bits
 TEXT_LEVELS = 3
@@ -48,7 +54,6 @@ def near_layers(
     before:  (B, C', H, W), contiguous: the last frame's layers
     before_slots: of its red, green, blue, saliency and attention; one that it lacks counts as zero
     """
-    batch, _, height, width = image.shape
     parameters = _pack_layers(layers) + (_NO_LAYERS if before is None else _pack_layers(before))
     parameters += _NEAR.pack(
         image.data_ptr(),
@@ -58,47 +63,49 @@ def near_layers(
         *slots,
         *before_slots,
         windows,
-        math.hypot(height, width),
+        math.hypot(*image.shape[2:]),
     )
-    blocks = _tiles(height, width, (NEAR_TILE, NEAR_TILE)) * batch
+    blocks = _blocks(layers.shape, (NEAR_TILE, NEAR_TILE))
     launch("channels.cu", "channels_near", layers.device, blocks, parameters, SCALAR=32)
 
 
 def coarse_layers(layers: Tensor, levels: Sequence[Tensor], low_pass: int, saliency: int) -> None:
     """low_pass and saliency from colour's mip levels 3, 4 and 5, or the last one in place of those that are missing."""
-    batch, _, height, width = layers.shape
-    parameters = _pack_layers(layers) + b"".join([_pack_level(level) for level in levels])
-    blocks = _tiles(height, width, (WIDE, WIDE)) * batch
-    parameters += _SLOTS.pack(low_pass, saliency)
-    launch("coarse.cu", "channels_coarse", layers.device, blocks, parameters, SCALAR=32)
+    packed = b"".join([_LEVEL.pack(level.data_ptr(), *level.shape[2:]) for level in levels])
+    parameters = _pack_layers(layers) + packed + _SLOTS.pack(low_pass, saliency)
+    launch("coarse.cu", "channels_coarse", layers.device, _blocks(layers.shape, (WIDE, WIDE)), parameters, SCALAR=32)
 
 
 def text_layer(layers: Tensor, levels: Sequence[Tensor], slot: int) -> None:
     """Where text is, from colour's mip levels 0, 1 and 2, as many as there are."""
-    batch, _, height, width = layers.shape
     levels = levels[:TEXT_LEVELS]
-    extents = [(level.shape[2], level.shape[3]) for level in levels]
-    texels = sum(rows * columns for rows, columns in extents) * batch
+    texels, scales, blocks = _text_plan(layers.shape[0], tuple([level.shape[2:] for level in levels]))
     scratch = layers.new_empty(3 * texels)
-    start = scratch.data_ptr()
-    scales, found = [], []
-    for level, (rows, columns) in zip(levels, extents):
-        scales.append(_SCALE.pack(level.data_ptr(), start, start + 4 * texels, start + 8 * texels, rows, columns))
-        found.append(_LEVEL.pack(start, rows, columns))
-        start += 4 * rows * columns * batch
+    start, third = scratch.data_ptr(), 4 * texels
+    jobs, found = [], []
+    for level, (offset, rows, columns) in zip(levels, scales):
+        at = start + offset
+        jobs.append(_SCALE.pack(level.data_ptr(), at, at + third, at + 2 * third, rows, columns))
+        found.append(_LEVEL.pack(at, rows, columns))
     missing = TEXT_LEVELS - len(levels)
-    parameters = b"".join(scales) + bytes(_SCALE.size * missing) + _SLOTS.pack(batch, len(levels))
-    for kernel, tile in (
-        ("text_strokes", STROKES_TILE),
-        ("text_letters", LETTERS_TILE),
-        ("text_lines", LINES_TILE),
-    ):
-        blocks = sum([_tiles(rows, columns, tile) for rows, columns in extents]) * batch
-        launch("text.cu", kernel, layers.device, blocks, parameters, SCALAR=32)
+    parameters = b"".join(jobs) + bytes(_SCALE.size * missing) + _SLOTS.pack(layers.shape[0], len(levels))
+    for kernel, count in zip(TEXT_TILES, blocks):
+        launch("text.cu", kernel, layers.device, count, parameters, SCALAR=32)
     parameters = _pack_layers(layers) + b"".join(found) + bytes(_LEVEL.size * missing) + _SLOTS.pack(len(levels), slot)
-    launch(
-        "coarse.cu", "channels_text", layers.device, _tiles(height, width, (32, WIDE)) * batch, parameters, SCALAR=32
-    )
+    launch("coarse.cu", "channels_text", layers.device, _blocks(layers.shape, (32, WIDE)), parameters, SCALAR=32)
+
+
+@lru_cache(maxsize=256)
+def _text_plan(
+    batch: int, extents: tuple[torch.Size, ...]
+) -> tuple[int, tuple[tuple[int, int, int], ...], tuple[int, ...]]:
+    """The texels of all scales; where each begins, in bytes, and its extent; the blocks of each kernel."""
+    texels, scales = 0, []
+    for rows, columns in extents:
+        scales.append((4 * texels, rows, columns))
+        texels += rows * columns * batch
+    blocks = [sum(_tiles(rows, columns, tile) for rows, columns in extents) * batch for tile in TEXT_TILES.values()]
+    return texels, tuple(scales), tuple(blocks)
 
 
 def region_layers(layers: Tensor, ids: Tensor, sums: Tensor, slots: Sequence[int]) -> None:
@@ -107,19 +114,19 @@ def region_layers(layers: Tensor, ids: Tensor, sums: Tensor, slots: Sequence[int
     ids:  (B, H, W) int32, contiguous
     sums: (B, R, 3) from `region_sums_cuda`, at most MOST_REGIONS regions
     """
-    batch, _, height, width = layers.shape
-    pointers = (ids.data_ptr(), sums.data_ptr())
-    parameters = _pack_layers(layers) + _REGIONS.pack(*pointers, sums.shape[1], *slots, max(height, width))
-    blocks = _tiles(height, width, (32, 32)) * batch
-    launch("channels.cu", "channels_regions", layers.device, blocks, parameters, SCALAR=32)
+    longer = max(layers.shape[2:])
+    parameters = _pack_layers(layers) + _REGIONS.pack(ids.data_ptr(), sums.data_ptr(), sums.shape[1], *slots, longer)
+    launch("channels.cu", "channels_regions", layers.device, _blocks(layers.shape, (32, 32)), parameters, SCALAR=32)
 
 
 def _pack_layers(layers: Tensor) -> bytes:
     return _LAYERS.pack(layers.data_ptr(), *layers.shape[1:])
 
 
-def _pack_level(level: Tensor) -> bytes:
-    return _LEVEL.pack(level.data_ptr(), *level.shape[2:])
+@lru_cache(maxsize=256)
+def _blocks(shape: torch.Size, tile: tuple[int, int]) -> int:
+    batch, _, height, width = shape
+    return _tiles(height, width, tile) * batch
 
 
 def _tiles(height: int, width: int, tile: tuple[int, int]) -> int:

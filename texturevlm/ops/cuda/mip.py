@@ -32,6 +32,7 @@ MARK_WORDS = 2048  # as in mip.cu
 FAR = 1 << 20  # as in mip.cu: beyond every image
 UPDATE_BLOCKS = 132 * 4  # what a large GPU holds at once
 LEVEL_BYTES = 512  # each level begins on a multiple of this, as one that PyTorch allocates does
+_Place = tuple[tuple[int, ...], tuple[int, ...], int]  # size, strides and start of a level
 _OTHERS = struct.Struct("=3Q")
 _GEOMETRY = struct.Struct(f"={4 * MAX_LEVELS}i7i4x")
 _BACKWARD = struct.Struct("=3Q5i4x")
@@ -47,21 +48,22 @@ def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: tuple[
     image = image.contiguous()
     room, places = _places(image.shape, len(extents), LEVEL_BYTES // image.element_size())
     memory = image.new_empty(room)
-    levels = [image, *[memory.as_strided(*place) for place in places]]
+    levels = [image, *[memory.as_strided(size, strides, start) for size, strides, start in places]]
     _make_levels(levels, modes, None)
     return levels
 
 
 @lru_cache(maxsize=256)
-def _places(shape: torch.Size, count: int, multiple: int) -> tuple[int, tuple[tuple[tuple[int, ...], ...], ...]]:
-    """How many numbers all levels but the first take together; then size, strides and start of each."""
+def _places(shape: torch.Size, count: int, multiple: int) -> tuple[int, list[_Place]]:
+    """How many numbers all levels but the first take together, and where each lies among them."""
     batch, channels, height, width = shape
-    room, places = 0, []
+    room = 0
+    places: list[_Place] = []
     for rows, columns in level_extents(height, width, count)[1:]:
         plane = rows * columns
         places.append(((batch, channels, rows, columns), (channels * plane, plane, columns, 1), room))
         room += -(-batch * channels * plane // multiple) * multiple
-    return room, tuple(places)
+    return room, places
 
 
 def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: tuple[str, ...]) -> None:
