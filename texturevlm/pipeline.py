@@ -17,6 +17,7 @@ from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.query import attention_query, embedding_query, resolve_way, words_query
 from texturevlm.relevance.reader import Page, read_page
 from texturevlm.relevance.salience import salience
+from texturevlm.relevance.scene import is_scene
 from texturevlm.types import COLOURS, Allocation, Texture
 
 Allocator = Callable[..., Allocation]
@@ -89,9 +90,10 @@ def relevance_of(
     way = resolve_way(way, question, attention=attention, encoder=encoder)
     texture = texture.mipmapped()
     cell = min(cell_level(texture.size, patch), len(texture.levels) - 1)
-    bits, half, ink = information(grey_levels(texture), cell)
-    colour = [_colour(texture, level) for level in texture.levels]
-    standing = salience(colour, cell, half, ink)
+    grey = grey_levels(texture)
+    _, half, ink = information(grey, cell)
+    scene = is_scene(grey[cell])
+    standing = salience([_colour(texture, level) for level in texture.levels], cell, half, ink, scene)
     grid = (half.shape[1], half.shape[2])
     query: Tensor | None = None
     if way == "words":
@@ -104,7 +106,7 @@ def relevance_of(
     elif way == "attention":
         assert attention is not None
         query = attention_query(attention.to(half.device), texture.batch, grid)
-    return balance.weigh(query, standing, half, ink, texture.size, way)
+    return balance.weigh(query, standing, half, ink, texture.size, way, scene)
 
 
 def _words(

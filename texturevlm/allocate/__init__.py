@@ -1,5 +1,7 @@
 """Budget + relevance → Allocation: which footprints a model gets to see. Every allocator takes the same arguments."""
 
+from texturevlm.allocate.auto import auto
+from texturevlm.allocate.density import density
 from texturevlm.allocate.foveated import foveate
 from texturevlm.allocate.layers import fit, layers
 from texturevlm.allocate.plain import grid, resize
@@ -9,7 +11,8 @@ ALLOCATORS = {
     "grid": grid,
     "fit": fit,
     "layers": layers,
-    "auto": layers,
+    "density": density,
+    "auto": auto,
 }
 
 __all__ = ["ALLOCATORS", "foveate"]

@@ -31,16 +31,17 @@ class Balance:
         ink: Tensor,
         size: tuple[int, int],
         source: str = "none",
+        scene: Tensor | None = None,
     ) -> Relevance:
         """One Relevance from what the question points at and what stands out.
 
         query:    (B, h, w), at least 0; its sum, at most 1, is how sure the question is; None without a question
         salience: (B, h, w), summing to 1
-        half, ink, size, source: as in Relevance
+        half, ink, size, source, scene: as in Relevance
         """
         if query is None:
             mass = normalised(salience**self.focus)
         else:
             sure = query.sum((1, 2), keepdim=True).clamp(max=1) * (1 - self.explore)
             mass = normalised(query**self.focus) * sure + salience * (1 - sure)
-        return Relevance(mass, half / self.particularise, ink, size, source)
+        return Relevance(mass, half / self.particularise, ink, size, source, scene)

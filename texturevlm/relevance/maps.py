@@ -1,4 +1,4 @@
-"""What is known of each cell of an image when tokens are given out: how much it matters, and how fine it must be seen."""
+"""What is known of each cell of an image when tokens are given out: how much it matters, how fine it must be seen."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Relevance:
     ink:   (B, h, w), whether there is anything to see; elsewhere the image is blank
     size:  (height, width) of the image
     source: what `mass` came from: words, embedding, attention or none
+    scene: (B,), whether an image is a photograph rather than a page; None: not known
     """
 
     mass: Tensor
@@ -30,6 +31,7 @@ class Relevance:
     ink: Tensor
     size: tuple[int, int]
     source: str = "none"
+    scene: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_shapes("Relevance", mass=(self.mass, "B h w"), half=(self.half, "B h w"), ink=(self.ink, "B h w"))

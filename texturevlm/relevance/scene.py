@@ -1,0 +1,25 @@
+"""Scene or page: a page has one ground, on which everything stands; a photograph has none."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+STEPS = 32  # of brightness
+GROUND = 3  # steps: paper is not lit evenly
+PAGE = (
+    0.55  # of the cells have the ground's brightness. Nine pages of ten have .70, nine photographs of ten at most .59
+)
+
+
+def is_scene(cells: Tensor) -> Tensor:
+    """Whether an image is a photograph rather than a page.
+
+    cells:  (B, 1, h, w), brightness 0 to 1
+    returns (B,) bool
+    """
+    step = (cells.flatten(1) * STEPS).long().clamp(0, STEPS - 1)
+    counts = torch.zeros(len(cells), STEPS, device=cells.device).scatter_add_(
+        1, step, torch.ones_like(step, dtype=torch.float32)
+    )
+    return counts.topk(GROUND, dim=1).values.sum(1) < PAGE * step.shape[1]
