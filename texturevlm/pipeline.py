@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,18 @@ from texturevlm.relevance.scene import is_scene
 from texturevlm.types import COLOURS, Allocation, Texture
 
 Allocator = Callable[..., Allocation]
+BALANCE = Balance()
+
+
+@dataclass(frozen=True, eq=False)
+class ImageMaps:
+    """What an image says by itself, made once for any number of questions (see `relevance.Relevance` for the maps)."""
+
+    texture: Texture
+    half: Tensor
+    ink: Tensor
+    scene: Tensor
+    salience: Tensor
 
 
 def choose_tokens(
@@ -31,7 +44,8 @@ def choose_tokens(
     patch: int = 32,
     allocator: str | Allocator = "auto",
     relevance: str | Relevance = "auto",
-    balance: Balance = Balance(),
+    balance: Balance = BALANCE,
+    maps: ImageMaps | None = None,
     page: Page | None = None,
     attention: Tensor | None = None,
     encoder: DenseEncoder | None = None,
@@ -44,6 +58,7 @@ def choose_tokens(
     question:  any text; "" for none
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
     relevance: auto, words, embedding, attention or none (see `texturevlm.relevance.query`), or a Relevance made before
+    maps:      `image_maps` of this texture and patch, so that several questions are asked of one look
     page:      the image's words from `read_page`, so that several questions are asked of one reading
     attention: (B, h, w), for relevance "attention"
     encoder, projection: for relevance "embedding"
@@ -62,6 +77,7 @@ def choose_tokens(
             patch=patch,
             way=relevance,
             balance=balance,
+            maps=maps,
             page=page,
             attention=attention,
             encoder=encoder,
@@ -76,7 +92,8 @@ def relevance_of(
     *,
     patch: int = 32,
     way: str = "auto",
-    balance: Balance = Balance(),
+    balance: Balance = BALANCE,
+    maps: ImageMaps | None = None,
     page: Page | None = None,
     attention: Tensor | None = None,
     encoder: DenseEncoder | None = None,
@@ -85,15 +102,9 @@ def relevance_of(
     """How much each spot of an image matters for a question; arguments as in `choose_tokens`."""
     if not isinstance(question, str):
         raise TypeError(f"choose_tokens: question must be text, got {type(question).__name__}")
-    if texture.levels[0].shape[2:] != texture.size:
-        raise ValueError(f"choose_tokens: texture must start at the image's size {texture.size}, got a coarser base")
     way = resolve_way(way, question, attention=attention, encoder=encoder)
-    texture = texture.mipmapped()
-    cell = min(cell_level(texture.size, patch), len(texture.levels) - 1)
-    grey = grey_levels(texture)
-    _, half, ink = information(grey, cell)
-    scene = is_scene(grey[cell])
-    standing = salience([_colour(texture, level) for level in texture.levels], cell, half, ink, scene)
+    maps = maps or image_maps(texture, patch=patch)
+    half, ink = maps.half, maps.ink
     grid = (half.shape[1], half.shape[2])
     query: Tensor | None = None
     if way == "words":
@@ -106,7 +117,20 @@ def relevance_of(
     elif way == "attention":
         assert attention is not None
         query = attention_query(attention.to(half.device), texture.batch, grid)
-    return balance.weigh(query, standing, half, ink, texture.size, way, scene)
+    return balance.weigh(query, maps.salience, half, ink, texture.size, way, maps.scene)
+
+
+def image_maps(texture: Texture, *, patch: int = 32) -> ImageMaps:
+    """What can be known of an image before there is a question, on the grid of cells for tokens of `patch` pixels."""
+    if texture.levels[0].shape[2:] != texture.size:
+        raise ValueError(f"choose_tokens: texture must start at the image's size {texture.size}, got a coarser base")
+    texture = texture.mipmapped()
+    cell = min(cell_level(texture.size, patch), len(texture.levels) - 1)
+    grey = grey_levels(texture)
+    _, half, ink = information(grey, cell)
+    scene = is_scene(grey[cell])
+    standing = salience([_colour(texture, level) for level in texture.levels], cell, half, ink, scene)
+    return ImageMaps(texture, half, ink, scene, standing)
 
 
 def _words(

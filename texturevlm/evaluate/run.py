@@ -90,7 +90,8 @@ def evaluate(
     results = Results.open(out / "results.jsonl", settings, fresh=fresh)
     wanted = configurations(list(allocators), list(relevances), budgets, controls)
     runner = Runner(
-        choose=choose or _choose_tokens(),
+        choose=choose or _pipeline().choose_tokens,
+        maps_of=None if choose else _pipeline().image_maps,
         allocators=_by_name(allocators),
         relevances=_by_name(relevances),
         others=other_questions(judged),
@@ -116,10 +117,10 @@ def evaluate(
     return Evaluation(judged, results, runner)
 
 
-def _choose_tokens() -> Choose:
-    from texturevlm.pipeline import choose_tokens
+def _pipeline() -> Any:
+    from texturevlm import pipeline
 
-    return choose_tokens
+    return pipeline
 
 
 def _check_metrics(metrics: Sequence[str] | None, samples: Sequence[Sample]) -> list[str]:
@@ -189,7 +190,9 @@ class Runner:
     metrics: tuple[str, ...]
     reader: Reader | None
     device: torch.device
+    maps_of: Callable[..., Any] | None = None  # makes what `choose` takes as maps=, once a page
     warm: set[str] = field(default_factory=set)  # methods whose imports and models are loaded
+    maps: dict[Texture, tuple[Any, float]] = field(default_factory=dict)
 
     def allocation(self, sample: Sample, configuration: Configuration) -> Allocation:
         """The tokens of one sample again, since a run keeps no allocations."""
@@ -259,14 +262,25 @@ class Runner:
             "allocator": self.allocators.get(configuration.allocator, configuration.allocator),
             "relevance": relevance,
         }
-        ms_page = 0.0
+        ms_page = ms_maps = 0.0
+        if self.maps_of is not None and isinstance(relevance, str):
+            options["maps"], ms_maps = self._maps(texture)
         if self.pages.wanted(relevance, question):
             options["page"], ms_page = self.pages.words(image, texture)
         if configuration.method not in self.warm:  # what is loaded once is no page's cost
             self.choose(texture, question, **options)
             self.warm.add(configuration.method)
         allocation, cost = costed(lambda: self.choose(texture, question, **options), self.device)
-        return allocation, cost, ms_page
+        return allocation, cost._replace(ms=cost.ms + ms_maps), ms_page
+
+    def _maps(self, texture: Texture) -> tuple[Any, float]:
+        """The maps of an image and the milliseconds that they took: made once, and counted every time."""
+        if texture not in self.maps:
+            self.maps.clear()  # pages come one after the other
+            assert self.maps_of is not None
+            maps, cost = costed(lambda: self.maps_of(texture, patch=self.patch), self.device)  # type: ignore[misc]
+            self.maps[texture] = maps, cost.ms
+        return self.maps[texture]
 
 
 @dataclass(frozen=True, eq=False)
