@@ -43,13 +43,20 @@ def main() -> None:
         "many pixels away a changed pixel can act; `shrinks` is how a layer is mipmapped; `needs` is the argument of",
         "`texturevlm.channels.build` without which it is zero. Made by `python docs/render_channels.py`.",
         "",
+        "`build(texture, channels)` takes a preset or a list of names: `mvp` is the 13 cheap ones, `fast` all that",
+        "cost little, `all` all forty. All layers of a build start at the same level of the image: at level 0",
+        "unless it has more than 4 million pixels, else at the finest level that has not; `base` says otherwise.",
+        "What they cost is in [results/channels-h200.md](../results/channels-h200.md) and",
+        "[experiments.md](experiments.md), how good they are in [results/channels.md](../results/channels.md). The",
+        "embeddings have no picture: they need a model, and none could be downloaded where these were made.",
+        "",
         "| | channel | what it holds | shrinks | cost | needs | reach |",
         "|---|---|---|---|---|---|---|",
     ]
     folder = DOCS / "channels"
     folder.mkdir(exist_ok=True)
     for name, channel in CHANNELS.items():
-        shown = "no picture: its model cannot be downloaded where this was made"
+        shown = "–"
         if channel.cost != "model":
             texture = paper if name in ON_PAPER else photo
             layer = build(texture, [name], previous=earlier if texture is photo else None, **given).levels[0][0, 0]

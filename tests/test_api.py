@@ -6,10 +6,15 @@ import texturevlm as tv
 
 NAMES = [
     "Allocation",
+    "Balance",
     "Patches",
+    "Relevance",
     "Texture",
+    "attach",
+    "choose_tokens",
     "foveate",
     "generate_mipmaps",
+    "load_vlm",
     "ops",
     "rebuild",
     "resized",
@@ -30,8 +35,12 @@ OPERATIONS = {
 }
 CLASSES = {"DeviceTexture": "levels, *, half, pack, nearest"}
 FUNCTIONS = {
+    "attach": "model, processor, *, budget, allocator, relevance, captured",
+    "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, maps, page, attention, "
+    "encoder, projection, options",
     "foveate": "size, *, fixation, budget, patch, M0, e0, device",
     "generate_mipmaps": "image, *, levels",
+    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, captured",
     "rebuild": "texture, allocation, *, box, grey",
     "resized": "texture, *, budget, patch, box",
     "sample": "texture, allocation, *, backend",

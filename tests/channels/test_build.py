@@ -88,6 +88,17 @@ def test_motion_is_what_changed():
     assert not motion.any()
 
 
+def test_a_frame_before_without_colours_says_nothing_of_motion():
+    texture = picture()
+    assert not build(texture, ["motion"], previous=build(texture, ["red", "blue", "text"])).levels[0].any()
+
+
+def test_what_is_no_number_in_a_map_counts_as_zero():
+    gaze = torch.tensor([[[0.5, float("nan")]]])
+    got = build(picture(8, 8), ["gaze"], gaze=gaze)
+    assert torch.equal(got.levels[0], build(picture(8, 8), ["gaze"], gaze=gaze.nan_to_num(0.0)).levels[0])
+
+
 def test_embeddings_without_a_model_say_what_to_pass():
     with pytest.raises(ValueError, match=r"build: channels asks for embedding_3, which needs encoder=DenseEncoder"):
         build(picture(), ["red", "embedding_3"])
@@ -145,8 +156,21 @@ def test_bad_input_is_named():
         build(texture, "most")
     with pytest.raises(ValueError, match=r"build: channels must be different names .*; got unknown 'edgse'"):
         build(texture, ["red", "edgse"])
-    with pytest.raises(ValueError, match=r"build: channels must be different names"):
-        build(texture, ["red", "red"])
+    with pytest.raises(
+        ValueError, match=r", or a preset \(mvp, fast, all\); got unknown 'fasst' \(did you mean fast\?\)"
+    ):
+        build(texture, ["fasst"])
+    for channels in (["red", "red"], [], None, [3], [["red"]], {"red", "x"}):
+        with pytest.raises(ValueError, match=r"build: channels must be different names"):
+            build(texture, channels)
+    with pytest.raises(TypeError, match=r"build: texture must be a Texture \(Texture.open makes one\), got Tensor"):
+        build(texture.levels[0])
+    with pytest.raises(TypeError, match=r"build: previous must be a Texture from build, got Tensor"):
+        build(texture, previous=texture.levels[0])
+    with pytest.raises(TypeError, match=r"build: gaze must be a tensor \(1, h, w\), got list"):
+        build(texture, ["gaze"], gaze=[[0.0]])
+    with pytest.raises(ValueError, match=r"build: gaze must be \(1, h, w\), got \(1, 0, 4\)"):
+        build(texture, ["gaze"], gaze=torch.rand(1, 0, 4))
     with pytest.raises(ValueError, match=r"build: texture must hold red, green and blue, or grey, got channel_0"):
         build(Texture.open(torch.rand(5, 8, 8)), "mvp")
     with pytest.raises(ValueError, match=r"build: gaze must be \(1, h, w\), got \(2, 4, 4\)"):

@@ -118,6 +118,11 @@ def test_a_constant_image_gives_constant_patches():
     assert worst(patches, torch.full_like(patches, 0.3)) < 1e-14
 
 
+def test_no_footprints_give_no_patches():
+    nowhere = torch.empty(1, 0, 2)
+    assert sample_patches(mipmap(torch.rand(1, 3, 9, 9)), nowhere, nowhere, nowhere, patch=4).shape == (1, 0, 3, 4, 4)
+
+
 @pytest.mark.parametrize("operation", ["lookup", "lookup_grad", "sample_patches"])
 def test_gradients(operation):
     levels = [level.requires_grad_() for level in mipmap(torch.rand(1, 2, 6, 7, dtype=torch.float64))]

@@ -51,8 +51,9 @@ def build(
 
     texture:    red, green and blue, or grey; one image or a batch
     channels:   a preset (mvp, fast, all) or a list of names (`texturevlm.channels.CHANNELS`)
-    previous:   the last frame's texture from `build`: for motion, previous_saliency and previous_attention
-    relevance, fixations, attention, gaze: (B, h, w) maps of any extent, 0 to 1
+    previous:   the last frame's texture from `build`: for motion its red, green and blue, for previous_saliency and
+                previous_attention its saliency and attention; taken as they are: who knows the motion moves them first
+    relevance, fixations, attention, gaze: (B, h, w) maps of any extent, 0 to 1; what is no number counts as 0
     encoder, projection: a DenseEncoder and what `texturevlm fit-pca` saved, for the embedding layers
     segmenter:  a SAM model to make regions with, instead of superpixels
     text:       strokes (no model) or ocr (RapidOCR's detector, extra `ocr`)
@@ -115,6 +116,8 @@ def _choose(image: Tensor, asked: str) -> str:
 
 def _colour(texture: Texture, base: int | None, deepest: int, backend: str) -> list[Tensor]:
     """Red, green and blue from the base level on, down to `deepest` levels above it, float32."""
+    if not isinstance(texture, Texture):
+        raise TypeError(f"build: texture must be a Texture (Texture.open makes one), got {type(texture).__name__}")
     if not set(COLOURS) <= set(texture.names) and texture.names != ("grey",):
         raise ValueError(f"build: texture must hold red, green and blue, or grey, got {', '.join(texture.names)}")
     extents = level_extents(*texture.levels[0].shape[2:])
@@ -137,6 +140,8 @@ def _colour(texture: Texture, base: int | None, deepest: int, backend: str) -> l
 def _checked_previous(previous: Texture | None, image: Tensor) -> Texture | None:
     if previous is None:
         return None
+    if not isinstance(previous, Texture):
+        raise TypeError(f"build: previous must be a Texture from build, got {type(previous).__name__}")
     batch, _, *size = image.shape
     if list(previous.levels[0].shape[2:]) != size:
         raise ValueError(
@@ -193,9 +198,12 @@ class _Source:
         given = self.given[name]
         if given is None:
             return self.nothing
-        if given.dim() != 3 or given.shape[0] != self.batch:
+        if not isinstance(given, Tensor):
+            raise TypeError(f"build: {name} must be a tensor ({self.batch}, h, w), got {type(given).__name__}")
+        if given.dim() != 3 or given.shape[0] != self.batch or given.numel() == 0:
             raise ValueError(f"build: {name} must be ({self.batch}, h, w), got {tuple(given.shape)}")
-        resized = F.interpolate(given.to(self.image)[:, None], (self.height, self.width), mode="bilinear")
+        known = given.to(self.image).nan_to_num(0.0)[:, None]
+        resized = F.interpolate(known, (self.height, self.width), mode="bilinear")
         return resized[:, 0].clamp(0, 1)
 
     def before(self, name: str) -> Tensor:
@@ -210,7 +218,7 @@ class _Source:
         return centre_surround(self.image)
 
     def motion(self) -> Tensor:
-        if self.previous is None:
+        if "motion" in self.unknown:
             return self.nothing
         before = torch.stack([self.before(name) for name in COLOURS], 1)
         return (self.image - before).abs().amax(1).clamp(max=1)
@@ -261,8 +269,9 @@ class _Source:
 @lru_cache(maxsize=64)
 def _unknown(maps: tuple[str, ...], before: tuple[str, ...] | None, no_model: bool) -> frozenset[str]:
     """maps: the layers whose map was not given; before: the names of the last frame's layers, if it was given."""
-    names = {*maps, *(EMBEDDING if no_model else ()), *(("motion",) if before is None else ())}
-    return frozenset(names | {f"previous_{name}" for name in ("saliency", "attention") if name not in (before or ())})
+    needed = {"motion": COLOURS, "previous_saliency": ("saliency",), "previous_attention": ("attention",)}
+    temporal = [name for name, wanted in needed.items() if not set(wanted) <= set(before or ())]
+    return frozenset({*maps, *(EMBEDDING if no_model else ()), *temporal})
 
 
 _LAYERS: dict[str, Callable[[_Source], Tensor]] = {

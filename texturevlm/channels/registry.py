@@ -6,6 +6,7 @@ all of it. The order is fixed, so that a layer's index means the same in every t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from texturevlm.channels.saliency import SALIENCY_REACH
 from texturevlm.channels.structure import EDGES_REACH, HIGH_PASS_REACH, LOW_PASS_REACH
@@ -25,7 +26,7 @@ class Channel:
     reduce: how it shrinks: mean, max, min or nearest
     cost:   free (given, or known from positions alone), fast (small stencils), medium (several passes), model
     needs:  the argument of `build` without which it is zero; "" for nothing
-    reach:  how many pixels away a changed pixel can act; None: everywhere
+    reach:  how many pixels away a changed pixel can act (texels of the level that it is built from); None: everywhere
     range:  its least and greatest value; (0, inf) for names
     """
 
@@ -121,9 +122,17 @@ def resolve(channels: str | Sequence[str]) -> tuple[str, ...]:
             known = ", ".join(PRESETS)
             raise ValueError(f"build: channels must be one of {known}, or a list of names, got {channels!r}")
         return PRESETS[channels]
-    names = tuple(channels)
-    unknown = [name for name in names if name not in CHANNELS]
+    names = tuple(channels) if isinstance(channels, Sequence) else (channels,)
+    unknown = [name for name in names if not isinstance(name, str) or name not in CHANNELS]
     if unknown or not names or len(set(names)) != len(names):
-        complaint = f"unknown {unknown[0]!r}" if unknown else f"{names}"
-        raise ValueError(f"build: channels must be different names of {', '.join(CHANNELS)}; got {complaint}")
+        all_names = [name for name in CHANNELS if name not in EMBEDDING] + [f"{EMBEDDING[0]} … {EMBEDDING[-1]}"]
+        wanted = f"different names of {', '.join(all_names)}, or a preset ({', '.join(PRESETS)})"
+        raise ValueError(f"build: channels must be {wanted}; got {_complaint(names, unknown)}")
     return names
+
+
+def _complaint(names: tuple[str, ...], unknown: Sequence[object]) -> str:
+    if not unknown:
+        return f"{names}"
+    alike = get_close_matches(str(unknown[0]), [*CHANNELS, *PRESETS], 1)
+    return f"unknown {unknown[0]!r}" + (f" (did you mean {alike[0]}?)" if alike else "")

@@ -25,15 +25,17 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "region_statistics": ("cuda", "reference"),
     "boundaries": ("cuda", "reference"),
     "build": ("cuda", "reference"),
+    "select": ("cuda", "reference"),
+    "cell_maps": ("cuda", "reference"),
 }
 MAX_TEXTURE_EXTENT, MAX_LAYERS = 32768, 2048  # of a hardware texture
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels
 # Measured on an H200, float32: `texturevlm bench engine`, results/engine-h200.md.
 MICROSECONDS = {
-    "kernel, a million values": 9.4,
+    "kernel, a million values": 9.3,
     "texture units, a million values": 3.8,
-    "making, filling and dropping a texture": 177.0,
-    "the same, a million texels more": 6.6,
+    "making, filling and dropping a texture": 202.0,
+    "the same, a million texels more": 7.5,
 }
 KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

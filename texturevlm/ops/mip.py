@@ -63,6 +63,8 @@ def mipmap(
 
 def channel_reductions(function: str, reduce: str | Sequence[str], channels: int) -> tuple[str, ...]:
     """One reduction a channel, checked."""
+    if not isinstance(reduce, Sequence):
+        raise TypeError(f"{function}: reduce must be a word, or one word a channel, got {reduce!r}")
     return _channel_reductions(function, reduce if isinstance(reduce, str) else tuple(reduce), channels)
 
 

@@ -97,4 +97,4 @@ def sample_patches_reference(
     points = lattice(centre, ddx, ddy, patch).reshape(batch, -1, 2)
     along, down = (axis.repeat_interleave(patch * patch, 1) for axis in (ddx, ddy))
     texels = lookup_grad_reference(levels, points, along, down, max_anisotropy, nearest)
-    return texels.reshape(batch, count, patch, patch, -1).permute(0, 1, 4, 2, 3).contiguous()
+    return texels.reshape(batch, count, patch, patch, texels.shape[-1]).permute(0, 1, 4, 2, 3).contiguous()
