@@ -22,11 +22,12 @@ LAYERS = [
     {"sheet"},
     {"vlm"},
     {"pipeline"},
+    {"ask"},
     {"video", "train", "evaluate", "corpus"},
     {"bench", "viewer"},
     {"__init__"},
     {"doctor"},
-    {"cli"},
+    {"cli", "commands"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # What the command line and the doctor may reach through the package's own public names.

@@ -1,20 +1,45 @@
-"""Pictures for people: what the model would see, and where its tokens lie."""
+"""Pictures for people: what the model would see, where its tokens lie, and what they were chosen by."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.rebuild import rebuild, resized
+from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
 # From fine (bright) to coarse (dark); told apart by lightness alone, so also by the colour-blind and in print.
 RAMP = ((253, 231, 37), (122, 209, 81), (34, 168, 132), (42, 120, 142), (65, 68, 135), (68, 1, 84))
+# From what does not matter (white) to what does (dark red), for multiplying.
+HEAT = ((255, 255, 255), (254, 217, 118), (253, 141, 60), (227, 26, 28), (128, 0, 38))
+BY = {
+    "words": "the question's words",
+    "embedding": "embeddings",
+    "attention": "the model's attention",
+    "none": "salience alone",
+}
+PALE = 10.0  # times the mean: relevance that nowhere reaches it is not drawn in full colour
+WASH = 70  # of 255: how much a footprint's colour covers of the image
 MARGIN = 16
 PANEL, TALLEST = 620, 1400  # width of one panel, and its height at most
 INK, PAPER, FAINT = (25, 28, 35), (255, 255, 255), (120, 125, 135)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One column: a title, a picture, a caption and a close-up, and the meaning of its colours if they have one."""
+
+    title: str
+    image: Image.Image
+    caption: str
+    close_up: Image.Image
+    key: Image.Image | None = None
 
 
 def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, float] | None = None) -> Image.Image:
@@ -29,13 +54,80 @@ def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, f
     seen = to_pil(rebuild(texture, allocation))
     original = to_pil(texture.levels[0])
     tokens = f"{int(allocation.valid[0].sum())} tokens of {allocation.patch}x{allocation.patch}"
-    close_up = _around(point, original.size)
+    near = _around(point, original.size)
     columns = [
-        (f"whole image resized to {tokens}", baseline, _enlarge(baseline, close_up)),
-        (f"level of detail: {tokens}", seen, _enlarge(seen, close_up)),
-        ("footprints by level", footprints(original, allocation), _enlarge(original, close_up)),
+        Panel(f"whole image resized to {tokens}", baseline, "close-up", _enlarge(baseline, near)),
+        Panel(f"level of detail: {tokens}", seen, "close-up", _enlarge(seen, near)),
+        Panel(
+            "footprints by level",
+            footprints(original, allocation),
+            "close-up of the original",
+            _enlarge(original, near),
+            legend(allocation),
+        ),
     ]
-    return _arrange(columns, legend(allocation))
+    return _arrange(columns)
+
+
+def question_picture(texture: Texture, allocation: Allocation, relevance: Relevance, question: str = "") -> Image.Image:
+    """What the tokens deliver, their footprints, and the relevance that they were chosen by; below, a close-up.
+
+    The close-up lies where most relevance is; beside it the original, and the whole image resized to as many tokens.
+    """
+    seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
+    used = int(allocation.valid[0].sum())
+    baseline = to_pil(resized(texture, budget=used, patch=allocation.patch))
+    near = _around(_weightiest(relevance, _close_up_size(original.size)), original.size)
+    tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"
+    columns = [
+        Panel(f"what the model sees: {tokens}", _framed(seen, near), "close-up", _enlarge(seen, near)),
+        Panel(
+            "footprints by level",
+            footprints(original, allocation),
+            "close-up of the original",
+            _enlarge(original, near),
+            legend(allocation),
+        ),
+        Panel(
+            f"relevance, by {BY[relevance.source]}",
+            heat(original, relevance),
+            "close-up of the whole image resized to as many tokens",
+            _enlarge(baseline, near),
+            _heat_legend(),
+        ),
+    ]
+    return _arrange(columns, question)
+
+
+def heat(image: Image.Image, relevance: Relevance) -> Image.Image:
+    """An image, faded, under its relevance: the deeper the colour, the likelier what matters is there."""
+    mass = relevance.mass[:1, None].detach().float()
+    density = torch.nn.functional.interpolate(mass, (image.height, image.width), mode="bilinear")[0, 0].cpu()
+    # Relevance spans orders of magnitude: the square root lets what is faint be seen at all, and what is nearly even
+    # all over stays pale.
+    strongest = density.max().maximum(PALE * density.mean()).clamp(min=1e-30)
+    strength = (density / strongest).sqrt()[..., None]
+    grey = torch.from_numpy(np.array(image.convert("L"))).float()[..., None] / 255
+    faded = 0.45 + 0.55 * grey
+    scaled = strength * (len(HEAT) - 1)
+    low = scaled.floor().clamp(max=len(HEAT) - 2)
+    stops = torch.tensor(HEAT).float() / 255
+    index = low[..., 0].long()
+    colour = stops[index] + (stops[index + 1] - stops[index]) * (scaled - low)
+    return Image.fromarray((faded * colour * 255).round().byte().numpy())
+
+
+def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Pictures below one another."""
+    if len(pictures) == 1:
+        return pictures[0]
+    size = (max(one.width for one in pictures), sum(one.height for one in pictures))
+    whole = Image.new("RGB", size, PAPER)
+    top = 0
+    for one in pictures:
+        whole.paste(one, (0, top))
+        top += one.height
+    return whole
 
 
 def to_pil(image: Tensor) -> Image.Image:
@@ -46,9 +138,10 @@ def to_pil(image: Tensor) -> Image.Image:
 
 
 def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
-    """An image with the footprints of its tokens drawn over it, coarse ones first, coloured by level."""
+    """An image with the footprints of its tokens laid over it, coarse ones first, coloured by level."""
     picture = Image.blend(image, Image.new("RGB", image.size, PAPER), 0.35)
-    draw = ImageDraw.Draw(picture)
+    over = Image.new("RGBA", image.size)
+    draw = ImageDraw.Draw(over)
     line = max(1, round(max(image.size) / 700))
     low, high = _level_range(allocation)
     half = allocation.patch / 2
@@ -59,23 +152,27 @@ def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
             tuple((centre[slot] + half * (u * ddx[slot] + v * ddy[slot])).tolist())
             for u, v in ((-1, -1), (1, -1), (1, 1), (-1, 1))
         ]
-        draw.line([*corners, corners[0]], fill=ramp_colour((level[slot] - low) / (high - low)), width=line)
+        colour = ramp_colour((level[slot] - low) / (high - low))
+        draw.polygon(corners, fill=(*colour, WASH))
+        draw.line([*corners, corners[0]], fill=(*colour, 255), width=line)
+    picture.paste(over, mask=over)
     return picture
 
 
 def legend(allocation: Allocation) -> Image.Image:
     """The colours of the levels, in words that need no manual."""
-    low, high = _level_range(allocation)
+    first, last = (f"level {level:.1f}: {2**level:.1f} px a sample" for level in _level_range(allocation))
+    return _key(RAMP, first, last if last != first else "")
+
+
+def _key(ramp: Sequence[tuple[int, ...]], first: str, last: str) -> Image.Image:
     picture = Image.new("RGB", (PANEL, 54), PAPER)
     draw = ImageDraw.Draw(picture)
     for x in range(PANEL):
-        draw.line([(x, 0), (x, 16)], fill=ramp_colour(x / (PANEL - 1)))
+        draw.line([(x, 0), (x, 16)], fill=ramp_colour(x / (PANEL - 1), ramp))
     font = ImageFont.load_default(15)
-    for text, x, anchor in (
-        (f"level {low:.1f}: {2**low:.1f} px a sample", 0, "la"),
-        (f"level {high:.1f}: {2**high:.1f} px a sample", PANEL, "ra"),
-    ):
-        draw.text((x, 24), text, fill=FAINT, font=font, anchor=anchor)
+    draw.text((0, 24), first, fill=FAINT, font=font, anchor="la")
+    draw.text((PANEL, 24), last, fill=FAINT, font=font, anchor="ra")
     return picture
 
 
@@ -85,16 +182,46 @@ def _level_range(allocation: Allocation) -> tuple[float, float]:
     return low, max(high, low + 1e-6)
 
 
-def ramp_colour(position: float) -> tuple[int, ...]:
-    """A place on the ramp, 0 to 1."""
-    scaled = min(max(position, 0.0), 1.0) * (len(RAMP) - 1)
-    first = min(int(scaled), len(RAMP) - 2)
-    return tuple(round(a + (b - a) * (scaled - first)) for a, b in zip(RAMP[first], RAMP[first + 1]))
+def ramp_colour(position: float, ramp: Sequence[tuple[int, ...]] = RAMP) -> tuple[int, ...]:
+    """A place on a ramp, 0 to 1."""
+    scaled = min(max(position, 0.0), 1.0) * (len(ramp) - 1)
+    first = min(int(scaled), len(ramp) - 2)
+    return tuple(round(a + (b - a) * (scaled - first)) for a, b in zip(ramp[first], ramp[first + 1]))
+
+
+def _heat_legend() -> Image.Image:
+    return _key(HEAT, "matters least", "matters most")
+
+
+def _weightiest(relevance: Relevance, size: tuple[int, int]) -> tuple[float, float]:
+    """The point (x, y) around which a box (width, height) in pixels holds most relevance."""
+    rows, columns = relevance.grid
+    down, across = relevance.size[0] / rows, relevance.size[1] / columns
+    tall, wide = (2 * int(extent / cell / 2) + 1 for extent, cell in zip(size[::-1], (down, across)))
+    mass = relevance.mass[:1, None].detach().float().cpu()
+    around = torch.nn.functional.avg_pool2d(
+        mass, (tall, wide), stride=1, padding=(tall // 2, wide // 2), divisor_override=1
+    )
+    row, column = divmod(int(around.argmax()), columns)
+    return (column + 0.5) * across, (row + 0.5) * down
+
+
+def _framed(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """With a frame around what the close-up shows."""
+    picture = image.copy()
+    line = max(1, round(max(image.size) / 500))
+    ImageDraw.Draw(picture).rectangle([box[0], box[1], box[2] - 1, box[3] - 1], outline=HEAT[-1], width=line)
+    return picture
+
+
+def _close_up_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Width and height of a close-up: a third of the panel wide and a sixth tall, inside the image."""
+    return min(PANEL // 3, size[0]), min(PANEL // 6, size[1])
 
 
 def _around(point: tuple[float, float], size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """A box about a point, a third of the panel wide and a sixth tall, inside the image."""
-    width, height = min(PANEL // 3, size[0]), min(PANEL // 6, size[1])
+    """The box of a close-up about a point."""
+    width, height = _close_up_size(size)
     left = min(max(round(point[0] - width / 2), 0), size[0] - width)
     top = min(max(round(point[1] - height / 2), 0), size[1] - height)
     return left, top, left + width, top + height
@@ -112,22 +239,36 @@ def _fit(image: Image.Image) -> Image.Image:
     return image.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST)
 
 
-def _arrange(columns: Sequence[tuple[str, Image.Image, Image.Image]], key: Image.Image) -> Image.Image:
+def _arrange(panels: Sequence[Panel], heading: str = "") -> Image.Image:
     title = ImageFont.load_default(20)
     small = ImageFont.load_default(15)
-    scaled = [(name, _fit(image), _fit(close_up)) for name, image, close_up in columns]
-    head, tall, near = 40, scaled[0][1].height, max(close_up.height for _, _, close_up in scaled)
-    size = (MARGIN + len(scaled) * (PANEL + MARGIN), head + tall + 34 + near + 20 + key.height)
+    scaled = [(panel, _fit(panel.image), _fit(panel.close_up)) for panel in panels]
+    top = 44 if heading else 0
+    head, tall, near = top + 40, scaled[0][1].height, max(close_up.height for _, _, close_up in scaled)
+    size = (MARGIN + len(scaled) * (PANEL + MARGIN), head + tall + 34 + near + 20 + 54)
     picture = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(picture)
-    for index, (name, image, close_up) in enumerate(scaled):
+    if heading:
+        font = ImageFont.load_default(26)
+        draw.text((MARGIN, 12), _shortened(heading, font, size[0] - 2 * MARGIN), fill=INK, font=font)
+    for index, (panel, image, close_up) in enumerate(scaled):
         x = MARGIN + index * (PANEL + MARGIN)
-        draw.text((x, 10), name, fill=INK, font=title)
+        draw.text((x, top + 10), panel.title, fill=INK, font=title)
         picture.paste(image, (x, head))
         draw.rectangle([x - 1, head - 1, x + image.width, head + image.height], outline=FAINT)
-        last = index == len(scaled) - 1
-        draw.text((x, head + tall + 10), "close-up" + (" of the original" if last else ""), fill=FAINT, font=small)
+        draw.text((x, head + tall + 10), panel.caption, fill=FAINT, font=small)
         picture.paste(close_up, (x, head + tall + 34))
         draw.rectangle([x - 1, head + tall + 33, x + close_up.width, head + tall + 34 + close_up.height], outline=FAINT)
-    picture.paste(key, (MARGIN + (len(scaled) - 1) * (PANEL + MARGIN), head + tall + 34 + near + 14))
+        if panel.key is not None:
+            picture.paste(panel.key, (x, head + tall + 34 + near + 14))
     return picture
+
+
+def _shortened(text: str, font: Any, width: int) -> str:
+    """One line that fits."""
+    text = " ".join(text.split())
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + " ...") > width:
+        text = text[:-1]
+    return text + " ..."

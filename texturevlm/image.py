@@ -25,7 +25,8 @@ def to_tensor(source: Any) -> Tensor:
             floats become float32, a float tensor is taken as it is and not copied
     """
     if isinstance(source, (str, os.PathLike)):
-        return _from_pil(_opened(Path(source)), str(source))
+        with _opened(Path(source)) as image:
+            return _from_pil(image, str(source))
     if isinstance(source, Image.Image):
         return _from_pil(source, "image")
     if isinstance(source, np.ndarray):

@@ -105,7 +105,8 @@ def sample_foveated(
         return [
             sample_foveated(one, fixation=point, backend=backend, **options) for one, point in zip(texture, fixation)
         ]
-    assert isinstance(texture, Texture)
+    if not isinstance(texture, Texture):
+        raise TypeError(f"sample_foveated: texture must be a Texture or a list of them, got {type(texture).__name__}")
     allocation = foveate(texture.size, fixation=fixation, device=texture.device, **options)
     if allocation.batch == 1:  # the same footprints for every image of a batch
         allocation = allocation.each(lambda column: column.expand(texture.batch, *column.shape[1:]))

@@ -27,7 +27,7 @@ def contact_sheet(texture: Texture, channels: str | Sequence[str] = "fast") -> t
         names = tuple(name for name in names if CHANNELS[name].cost != "model")
     milliseconds: dict[str, float] = {}
     pictures: list[tuple[str, Image.Image]] = []
-    build(texture, ["edges"])  # what is compiled or loaded at first use is not the layer's own time
+    build(texture, list(names))  # what is compiled or loaded at first use is not the layer's own time
     for name in names:
         _wait(texture)
         started = time.perf_counter()

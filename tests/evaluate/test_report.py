@@ -1,6 +1,7 @@
 """Tables, curves, failures, the razor, and the command that writes them."""
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -147,7 +148,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     with (folder / "questions.jsonl").open("a") as file:
         file.write("{broken\n")
     choose = Choose()
-    monkeypatch.setattr("texturevlm.evaluate.run._choose_tokens", lambda: choose)
+    pipeline = SimpleNamespace(choose_tokens=choose, image_maps=lambda texture, patch: None)
+    monkeypatch.setattr("texturevlm.evaluate.run._pipeline", lambda: pipeline)
     monkeypatch.setattr("texturevlm.evaluate.run.open_reader", lambda name: Ink())
     command = ["eval", str(folder), "--allocators", "near,far", "--relevance", "none", "--budgets", "4,16"]
     command += ["--patch", str(PATCH), "--out", str(tmp_path / "out")]

@@ -26,12 +26,23 @@ def test_their_inputs_are_those_of_an_ordinary_prompt(small):
     assert len(bench._ids(small.adapter, 24)) == 24 + bench.WORDS
 
 
+def test_the_page_is_words_on_white_paper():
+    page = bench._page((700, 500))
+    assert page.shape == (1, 3, 700, 500) and float(page.min()) >= 0 and float(page.max()) == 1
+    assert 0.1 < float((page < 0.5).float().mean()) < 0.4
+    assert float(page[:, :, :58].min()) == 1
+
+
 def test_every_part_is_measured(small):
     bench._first_token(small, (128, 96), batch=2)
     bench._stages(small, (128, 96))
     rows = {(row.work, row.by.split(",")[0]) for row in small.report.rows}
     assert ("96×128, batch 2 → first token", "transformers") in rows
     assert ("96×128, batch 2 → first token", "texturevlm") in rows
+    assert ("96×128, batch 1 → first token", "texturevlm") in rows
+    stages = ("texture", "channels", "relevance", "allocation: foveated", "allocation: auto", "sampling", "prefill")
+    for stage in stages:
+        assert any(f"stage {stage}" in work for work, _ in rows), stage
     assert all(row.timing.median > 0 for row in small.report.rows)
     assert any("× faster" in note for note in small.report.notes)
     assert any("graphs are for a GPU" in note for note in small.report.notes)

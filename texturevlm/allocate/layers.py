@@ -21,6 +21,7 @@ from texturevlm.types import Allocation, Texture
 
 BISECTIONS = 10
 SCALES_AN_OCTAVE = 3
+WORTH_IT = 0.05  # of all that matters: for less, no part of an image is left coarse that could be seen finer
 OVERVIEW = 0.1  # of the budget, at most, is what the coarse layer would need for the whole image
 
 
@@ -62,7 +63,8 @@ def layered(cells: Cells, budget: int, patch: int, overview: float) -> list[tupl
     """`layers` for one image."""
     side = finest_side(cells, cells.ink, budget, patch)
     floor = finest_side(cells, cells.ink, max(1, int(budget * overview)), patch)
-    best, most = [Layer(cover(rows_of(cells.ink), cells.span(side), budget), side)], -1.0
+    best = [Layer(cover(rows_of(cells.ink), cells.span(side), budget), side)]
+    most = float((cells.mass * cells.readable(side / patch)).sum()) + WORTH_IT
     while True:
         found, worth = _reach(cells, budget, side, max(floor, side), patch)
         if worth > most:

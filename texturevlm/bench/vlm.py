@@ -22,6 +22,7 @@ from texturevlm.allocate import foveate
 from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.channels import PRESETS, build
+from texturevlm.pipeline import choose_tokens, relevance_of
 from texturevlm.sample import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import adapt
@@ -79,6 +80,7 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
     report.notes += [
         "Wall clock until the first token is read. transformers: from pixel_values on the device, its own forward with",
         "sdpa. texturevlm: from the image on the device, all stages. × is how many times faster than transformers.",
+        "Tokens are chosen by foveation, on the device; by relevance where it says so, on a page of words, by the CPU.",
         f"Prompt: {WORDS} tokens beside the image's. The tower and the prefill are captured per budget, not per size.",
     ]
     return report
@@ -163,10 +165,17 @@ def _stages(bench: _Bench, size: tuple[int, int]) -> None:
     ids = [_ids(bench.adapter, bench.budget)]
     seen = fixed.see(texture, allocation)
     replayed = Seen(seen.place.clone(), seen.used.clone(), tuple(one.clone() for one in seen.embeds), seen.size)
+    page = Texture.open(_page(size).to(bench.device)).mipmapped()
+    side = bench.adapter.side
+    relevance = relevance_of(page, patch=side, way="none")
     stages: dict[str, Callable[[], object]] = {
         "texture: mip levels": lambda: Texture.open(image).mipmapped(),
         "channels: the mvp preset with mips": partial(build, texture, list(PRESETS["mvp"])),
+        "relevance: information and salience": partial(relevance_of, page, patch=side, way="none"),
         "allocation: foveated": partial(_chosen, bench, texture),
+        "allocation: auto, by relevance": partial(
+            choose_tokens, page, budget=bench.budget, patch=side, relevance=relevance
+        ),
         "sampling": partial(sample, texture, allocation),
         "sampling + tower, captured": partial(fixed.see, texture, allocation),
         "prefill, captured": partial(fixed.read, ids, replayed),
@@ -178,6 +187,8 @@ def _stages(bench: _Bench, size: tuple[int, int]) -> None:
     for name, stage in stages.items():
         measured = bench.time(partial(_waited_for, stage, bench.device))
         bench.add(f"{width}×{height}, stage {name}", "texturevlm", measured)
+    whole = partial(_by_relevance, bench, FixedBudget(bench.adapter, bench.budget, masked=True), page.levels[0], ids)
+    bench.add(f"{width}×{height}, batch 1 → first token", "texturevlm, chosen by relevance", bench.time(whole))
     if fixed.tower is not None and fixed.tower.reason is None:
         replay = timing.host(fixed.tower.graph.replay, calls=20)
         bench.add(f"vision tower alone, {bench.budget} tokens", "captured", replay, TOWER_BAR)
@@ -192,6 +203,26 @@ def _stages(bench: _Bench, size: tuple[int, int]) -> None:
 def _our_first_token(bench: _Bench, fixed: FixedBudget, image: Tensor, ids: list[list[int]]) -> list[int]:
     texture = Texture.open(image).mipmapped()
     return fixed.read(ids, fixed.see(texture, _chosen(bench, texture))).logits.argmax(-1).tolist()
+
+
+def _by_relevance(bench: _Bench, fixed: FixedBudget, image: Tensor, ids: list[list[int]]) -> list[int]:
+    """The same, the tokens given to what there is to see."""
+    texture = Texture.open(image).mipmapped()
+    allocation = choose_tokens(texture, budget=bench.budget, patch=bench.adapter.side, relevance="none")
+    return fixed.read(ids, fixed.see(texture, allocation)).logits.argmax(-1).tolist()
+
+
+def _page(size: tuple[int, int]) -> Tensor:
+    """(1, 3, H, W): lines of words on white paper, since there is nothing to choose between on noise."""
+    height, width = size
+    random = torch.Generator().manual_seed(0)
+    strokes = (torch.rand(1, 1, height, width, generator=random) > 0.6).float()
+    line = (torch.arange(height) % 40 < 24).float()[:, None]
+    word = (torch.rand(height // 40 + 1, width // 12 + 1, generator=random) > 0.15).float()
+    word = word.repeat_interleave(40, 0)[:height].repeat_interleave(12, 1)[:, :width]
+    inside = torch.zeros(height, width)
+    inside[height // 12 : -height // 12, width // 12 : -width // 12] = 1
+    return 1 - 0.9 * (strokes * line * word * inside).expand(1, 3, -1, -1)
 
 
 def _chosen(bench: _Bench, texture: Texture) -> Allocation:

@@ -1,0 +1,236 @@
+"""Asking: the same answer however it is fetched, one budget for all, what an image says found out once."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.ask import models
+from tests.ask.models import QUESTION
+from texturevlm import vlm
+from texturevlm.allocate.trade import trade
+from texturevlm.ask import VLM, model, sight
+from texturevlm.ask.scene import joined
+from texturevlm.relevance.reader import Page, Word
+
+SHORT = {"max_new_tokens": 5}
+
+
+@pytest.fixture(params=list(models.FAMILIES), scope="module")
+def adapter(request):
+    return vlm.adapt(*models.built(request.param))
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    return vlm.adapt(*models.built("qwen3_vl"))
+
+
+def test_an_answer_is_what_the_adapter_generates_from_what_was_chosen(adapter):
+    asked = VLM(adapter, budget=14, relevance="none")
+    scene = asked.see(models.noise(150, 210))
+    (chosen,) = scene.choose(QUESTION)
+    ids = adapter.generate(QUESTION, scene.sights[0].texture, chosen.allocation, do_sample=False, **SHORT)
+    assert asked.ask(models.noise(150, 210), QUESTION, **SHORT) == adapter.decode(ids)[0].strip()
+    assert adapter.decode(ids)[0].strip()
+
+
+def test_streamed_pieces_add_up_to_the_answer(adapter):
+    asked = VLM(adapter, budget=10, relevance="none")
+    image = models.noise(100, 130)
+    pieces = list(asked.ask(image, QUESTION, stream=True, **SHORT))
+    assert len(pieces) > 1
+    assert "".join(pieces).strip() == asked.ask(image, QUESTION, **SHORT)
+
+
+def test_a_stream_raises_what_went_wrong_and_ends_when_nobody_reads_on(qwen):
+    import threading
+
+    asked = VLM(qwen, budget=6, relevance="none")
+    with pytest.raises(ValueError, match="wheels"):
+        list(asked.ask(models.noise(64, 64), QUESTION, stream=True, wheels=4))
+    pieces = asked.ask(models.noise(64, 64), QUESTION, stream=True, max_new_tokens=2000)
+    next(pieces)
+    pieces.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "texturevlm-answer"]
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_the_captured_path_answers_the_same(qwen, looks):
+    image = models.noise(260, 200)
+    plain, captured = (VLM(qwen, budget=20, captured=one) for one in (False, True))
+    options = SHORT | {"looks": looks, "relevance": "none" if looks == 1 else "auto"}
+    assert plain.ask(image, QUESTION, **options) == captured.ask(image, QUESTION, **options)
+    assert captured._fixed is not None and plain._fixed is None
+    assert captured.reasons == ["graphs are for a GPU, and this runs on cpu"]
+
+
+def test_what_cannot_be_captured_says_why():
+    asked = VLM(vlm.adapt(*models.built("llava")), budget=9, relevance="none", captured=True)
+    assert asked.ask(models.noise(96, 96), QUESTION, **SHORT)
+    assert asked.reasons == ["only Qwen models are captured, and this is a Llava"]
+
+
+def test_sampling_beams_and_other_options_reach_generate(qwen):
+    asked = VLM(qwen, budget=8, relevance="none")
+    image = models.noise(100, 100)
+    assert asked.ask(image, QUESTION, num_beams=3, **SHORT)
+    torch.manual_seed(0)
+    drawn = {asked.ask(image, QUESTION, do_sample=True, temperature=3.0, **SHORT) for _ in range(4)}
+    assert len(drawn) > 1
+    qwen.model.generation_config.temperature = 0.7  # as checkpoints have it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert asked.ask(image, QUESTION, **SHORT)
+    qwen.model.generation_config.temperature = None
+
+
+def test_images_share_one_budget_and_the_fuller_one_gets_more(adapter):
+    asked = VLM(adapter, budget=40, relevance="none")
+    card, page = torch.full((3, 200, 200), 0.5), models.noise(400, 300)
+    card[:, 90:110, 90:110] = 0.0
+    scene = asked.see([card, page])
+    first, second = (int(one.allocation.valid.sum()) for one in scene.choose(QUESTION))
+    assert first + second <= 40 and second > first > 0
+    assert isinstance(scene.ask(QUESTION, **SHORT), str)
+    assert asked.ask([card, page], QUESTION, **SHORT) == scene.ask(QUESTION, **SHORT)
+
+
+def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, monkeypatch):
+    page = Page((Word("total", (20, 20, 60, 32), 0, 1.0), Word("42", (70, 20, 90, 32), 0, 1.0)), (320, 320))
+    scene = VLM(qwen, budget=60).see([models.noise(320, 320), models.noise(320, 320)])
+    scene.sights[0].page, scene.sights[1].page = Page((), (320, 320)), page
+    weighed = []
+
+    def trading(textures, relevances, *, weights, **options):
+        weighed.append(weights)
+        return trade(textures, relevances, weights=weights, **options)
+
+    monkeypatch.setattr("texturevlm.ask.scene.trade", trading)
+    scene.choose("what is the total ?", relevance="words")
+    scene.choose("what is the total ?", relevance="none")
+    assert weighed[0][0] == sight.LEAST_CHANCE < 0.5 < weighed[0][1]
+    assert weighed[1] == [1.0, 1.0]
+
+
+def test_several_questions_read_an_image_once(qwen, monkeypatch):
+    read, mapped = [], []
+    words = (Word("total", (10, 10, 60, 22), 0, 1.0), Word("42", (70, 10, 90, 22), 0, 1.0))
+    image_maps = sight.image_maps
+
+    def reading(image):
+        read.append(image.shape)
+        return Page(words, (160, 160))
+
+    def mapping(texture, *, patch):
+        mapped.append(patch)
+        return image_maps(texture, patch=patch)
+
+    monkeypatch.setattr(sight, "read_page", reading)
+    monkeypatch.setattr(sight, "image_maps", mapping)
+    scene = VLM(qwen, budget=8).see(models.patterned(160, 160))
+    maps = [scene.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
+    assert [one.source for one in maps] == ["words", "words", "none"]
+    assert len(read) == 1 and mapped == [32]
+    assert float((maps[0].mass - maps[1].mass).abs().max()) > 0
+
+
+def test_the_maps_are_those_of_choose_tokens(qwen):
+    from texturevlm.pipeline import relevance_of
+
+    page = Page((Word("total", (10, 10, 60, 22), 0, 1.0),), (160, 160))
+    attention = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0))
+    scene = VLM(qwen, budget=8).see(models.patterned(160, 160))
+    one = scene.sights[0]
+    one.page = page
+    for way, more in (("none", {}), ("words", {"page": page}), ("attention", {"attention": attention})):
+        wanted = relevance_of(one.texture, QUESTION, way=way, **more)
+        found = one.relevance(QUESTION, way=way, attention=more.get("attention"))
+        assert found.source == wanted.source
+        for name in ("mass", "half", "ink"):
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), (way, name)
+
+
+def test_everything_that_holds_a_picture_can_be_asked_about(qwen, tmp_path):
+    asked = VLM(qwen, budget=6, relevance="none")
+    pixels = (models.noise(64, 96).permute(1, 2, 0).numpy() * 255).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "noise.png")
+    sources = [tmp_path / "noise.png", str(tmp_path / "noise.png"), Image.fromarray(pixels), pixels]
+    assert len({asked.ask(source, QUESTION, **SHORT) for source in sources}) == 1
+    assert asked.ask(pixels[..., 0], QUESTION, **SHORT)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (10, 10), (5, 300), (33, 64)])
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_budget_beyond_the_grid_and_an_image_below_one_token(qwen, size, captured):
+    asked = VLM(qwen, budget=30, relevance="none", captured=captured)
+    (chosen,) = asked.see(models.noise(*size)).choose(QUESTION)
+    assert 0 < int(chosen.allocation.valid.sum()) <= 30
+    assert asked.ask(models.noise(*size), QUESTION, **SHORT)
+    assert asked.ask(models.noise(*size), QUESTION, looks=2, relevance="auto", **SHORT)
+
+
+def test_look_draws_what_is_chosen(qwen):
+    asked = VLM(qwen, budget=9, relevance="none")
+    alone, both = asked.look(models.noise(80, 120), QUESTION), asked.look([models.noise(80, 120)] * 2, QUESTION)
+    assert alone.width == both.width and both.height == 2 * alone.height
+    assert np.asarray(alone).std() > 20
+
+
+def test_a_model_in_bfloat16_and_a_scene_that_follows_it():
+    adapter = vlm.adapt(*models.built("qwen3_vl"))
+    asked = VLM(adapter, budget=9, relevance="none")
+    scene = asked.see(models.noise(80, 120).double())
+    first = scene.ask(QUESTION, **SHORT)
+    adapter.model.to(torch.bfloat16)
+    assert isinstance(scene.ask(QUESTION, **SHORT), str)
+    adapter.model.to(torch.float32)
+    assert isinstance(first, str)
+    one = scene.sights[0]
+    one.on(torch.device("meta"))
+    assert one.texture.device.type == "meta" and "maps" not in one.__dict__
+
+
+def test_joined_keeps_every_used_footprint_first(qwen):
+    scene = VLM(qwen, budget=9, relevance="none").see(models.noise(64, 64))
+    (few,) = scene.choose(QUESTION)
+    both = joined(few.allocation, few.allocation)
+    used = int(few.allocation.valid.sum())
+    assert used == 4 and both.budget == 18
+    assert both.valid[0].tolist() == [True] * 8 + [False] * 10
+    assert torch.equal(both.boxes[0, :4], both.boxes[0, 4:8])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"looks": 3}, "looks must be 1 or 2, got 3"),
+        ({"allocator": "circles"}, "allocator must be one of resize, grid, fit, .*got 'circles'"),
+        ({"relevance": "smell"}, "relevance must be one of auto, words"),
+        ({"relevance": "attention"}, "looks=2"),
+        ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
+        ({"relevance": "embedding"}, "encoder="),
+    ],
+)
+def test_clear_errors(qwen, options, message):
+    with pytest.raises(ValueError, match=message):
+        VLM(qwen, budget=9).ask(models.noise(64, 64), QUESTION, **options)
+
+
+def test_clear_errors_about_images_and_budgets(qwen):
+    asked = VLM(qwen, budget=2, relevance="none")
+    with pytest.raises(ValueError, match="images must be at least one"):
+        asked.ask([], QUESTION)
+    with pytest.raises(ValueError, match="batch of 2"):
+        asked.ask(torch.rand(2, 3, 8, 8), QUESTION)
+    with pytest.raises(ValueError, match="red, green and blue"):
+        asked.ask(torch.rand(5, 8, 8), QUESTION)
+    with pytest.raises(ValueError, match="budget for 3 images must be at least 3, got 2"):
+        asked.ask([models.noise(64, 64)] * 3, QUESTION)
+    with pytest.raises(TypeError, match="question must be text, got list"):
+        asked.ask(models.noise(64, 64), [QUESTION])
+    for budget in (0, "many"):
+        with pytest.raises((ValueError, TypeError), match="budget must be"):
+            model.VLM(qwen, budget=budget)

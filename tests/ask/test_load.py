@@ -1,0 +1,108 @@
+"""Loading: a folder gives a model that answers; what is missing or wrong is named."""
+
+import pytest
+import torch
+
+import texturevlm as tv
+from tests.ask import models
+from tests.ask.models import QUESTION
+
+SHORT = {"max_new_tokens": 4}
+
+
+@pytest.fixture(params=["qwen3_vl", "llava"])
+def folder(request, tmp_path):
+    """A checkpoint as it lies on a disk."""
+    return saved(request.param, tmp_path)
+
+
+def saved(family, path):
+    model, processor = models.built(family)
+    if family.startswith("llava"):
+        processor = models.users_processor(family, processor)
+    model.save_pretrained(path)
+    processor.tokenizer.save_pretrained(path)
+    processor.image_processor.save_pretrained(path)
+    return path
+
+
+def test_a_folder_is_loaded_and_asked(folder):
+    model = tv.load_vlm(folder, budget=9, relevance="none", device="cpu")
+    image = models.noise(96, 96)
+    answer = model.ask(image, QUESTION, **SHORT)
+    family = model.adapter.model.config.model_type
+    original = tv.attach(*models_with_processor(family), budget=9, relevance="none")
+    assert answer and answer == original.ask(image, QUESTION, **SHORT)
+    assert model.look(image, QUESTION).width > 1000
+    assert not any(parameter.requires_grad for parameter in model.adapter.model.parameters())
+
+
+def models_with_processor(family):
+    model, processor = models.built(family)
+    return model, models.users_processor(family, processor)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
+def test_dtype_is_obeyed(tmp_path, dtype):
+    model = tv.load_vlm(saved("qwen3_vl", tmp_path), budget=9, relevance="none", dtype=dtype, device="cpu")
+    assert model.adapter.model.dtype == torch.bfloat16
+    assert model.ask(models.noise(64, 64), QUESTION, **SHORT)
+
+
+@pytest.mark.parametrize("dtype", ["float23", "int8", 3])
+def test_a_wrong_dtype_is_refused(tmp_path, dtype):
+    with pytest.raises(ValueError, match="load_vlm: dtype must be a floating one of torch"):
+        tv.load_vlm(tmp_path, dtype=dtype)
+
+
+def test_a_chat_template_of_old_is_found(tmp_path):
+    """LLaVA-1.5 keeps it in a file of the processor's."""
+    import json
+
+    path = saved("llava", tmp_path)
+    (path / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match=r"must have a chat template \(chat_template.jinja\), got none in"):
+        tv.load_vlm(path, device="cpu")
+    (path / "chat_template.json").write_text(json.dumps({"chat_template": models.BARE}))
+    assert tv.load_vlm(path, budget=9, relevance="none", device="cpu").ask(models.noise(64, 64), QUESTION, **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        (["tokenizer.json", "tokenizer_config.json"], "tokenizer"),
+        (["preprocessor_config.json"], "processor"),
+        (["config.json"], "config.json"),
+        (["model.safetensors"], "model.safetensors"),
+    ],
+)
+def test_a_missing_file_is_named(tmp_path, missing, words):
+    path = saved("qwen3_vl", tmp_path)
+    for name in missing:
+        (path / name).unlink()
+    with pytest.raises(ValueError, match=f"load_vlm: model must be .*{words}") as raised:
+        tv.load_vlm(path, device="cpu")
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_family_lists_the_known_ones(tmp_path):
+    from transformers import BertConfig
+
+    BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="must be one of qwen3_vl, qwen2_5_vl, llava, llava_onevision, got 'bert'"):
+        tv.load_vlm(tmp_path)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(FileNotFoundError, match="load_vlm: no such folder: /nowhere/at/all"):
+        tv.load_vlm("/nowhere/at/all")
+    with pytest.raises(ValueError, match="load_vlm: model must be a hub id or a folder"):
+        tv.load_vlm(None)
+    with pytest.raises(ValueError, match="load_vlm: budget must be at least 1, got 0"):
+        tv.load_vlm("/nowhere/at/all", budget=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="load_vlm: device must be one of this machine's 0 GPUs or cpu, got cuda"):
+        tv.load_vlm(tmp_path, device="cuda")

@@ -1,0 +1,139 @@
+"""allocate, look --query and ask: what a user gets, and one line and status 2 for a mistake."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.ask import models
+from tests.test_cli import assert_one_line, status
+from texturevlm.draw import MARGIN, PANEL
+from texturevlm.types import Allocation
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """An image of 300×200 pixels with something on its left half, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    pixels = np.full((200, 300, 3), 250, dtype=np.uint8)
+    pixels[20:180, 20:120] = np.random.default_rng(0).integers(0, 256, (160, 100, 3))
+    Image.fromarray(pixels).save("page.png")
+    return "page.png"
+
+
+def test_allocate_prints_json_that_reads_back(page, capsys):
+    assert status("allocate", page, "--budget", 12, "--relevance", "none", "--json", "-") == 0
+    said = capsys.readouterr()
+    allocation = Allocation.from_json(said.out)
+    assert allocation.size == (200, 300) and allocation.patch == 32 and allocation.budget == 12
+    assert 0 < int(allocation.valid.sum()) <= 12
+    assert said.err == ""
+    # What there is to see is on the left.
+    assert float(allocation.centre[0, allocation.valid[0], 0].median()) < 150
+
+
+def test_allocate_writes_a_file_and_takes_an_allocator(page, tmp_path, capsys):
+    options = ["--budget", 6, "--patch", 16, "--allocator", "resize", "--relevance", "none"]
+    assert status("allocate", page, *options, "--json", "tokens.json") == 0
+    assert "tokens.json: 6 tokens of 16×16" in capsys.readouterr().out
+    found = json.loads((tmp_path / "tokens.json").read_text())
+    assert len(found["tokens"]) == 6 and found["patch"] == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--allocator", "circles"], ["allocator must be one of", "layers", "auto", "'circles'"]),
+        (["--relevance", "smell"], ["relevance must be one of auto, words", "'smell'"]),
+        (["--relevance", "attention"], ["needs attention="]),
+        (["--budget", "0"], ["budget must be at least 1, got 0"]),
+        (["--json", "nowhere/tokens.json"], ["nowhere/tokens.json"]),
+    ],
+)
+def test_allocate_refuses_bad_options_in_one_line(page, capsys, options, words):
+    given = options if "--relevance" in options else [*options, "--relevance", "none"]
+    assert status("allocate", page, *given) == 2
+    assert_one_line(capsys, words)
+
+
+def test_look_for_a_question_draws_what_is_seen_the_footprints_and_the_relevance(page, tmp_path, capsys):
+    options = ["--query", "what is it?", "--relevance", "none", "--budget", 8, "--out", "seen.png"]
+    assert status("look", page, *options) == 0
+    said = capsys.readouterr().out
+    assert "seen.png: 300×200 seen with 8 tokens of 32×32" in said
+    with Image.open(tmp_path / "seen.png") as picture:
+        pixels = np.asarray(picture.convert("RGB"), dtype=float)
+    head = 44 + 40  # the question, then the panels' titles
+    starts = [MARGIN + index * (PANEL + MARGIN) for index in range(3)]
+    panels = [pixels[head : head + 400, start : start + PANEL] for start in starts]
+    assert all(panel.std() > 10 for panel in panels)
+    assert abs(panels[0] - panels[1]).mean() > 1 and abs(panels[1] - panels[2]).mean() > 1
+    heat = panels[2]
+    redness = heat[..., 0] - heat[..., 2]
+    assert redness[:, : PANEL // 2].mean() > redness[:, PANEL // 2 :].mean() + 10
+    assert pixels[:44].std() > 5  # the question is written above
+
+
+def test_look_with_an_allocator_needs_no_question(page, tmp_path, capsys):
+    assert status("look", page, "--allocator", "fit", "--budget", 8, "--relevance", "none") == 0
+    assert (tmp_path / "look.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--query", "Q", "--fixation", "1,2"], ["--fixation", "--query", "give one"]),
+        (["--query", "Q", "--allocator", "circles"], ["allocator must be one of", "'circles'"]),
+        (["--query", "Q", "--out", "seen.gif"], ["--out must end in .png"]),
+    ],
+)
+def test_look_refuses_bad_options_in_one_line(page, tmp_path, capsys, options, words):
+    assert status("look", page, *options) == 2
+    assert_one_line(capsys, words)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.png"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from tests.ask.test_load import saved
+
+    return saved("qwen3_vl", tmp_path_factory.mktemp("model"))
+
+
+def test_ask_prints_the_answer_and_tells_how_loading_goes(page, tmp_path, folder, capsys):
+    options = ["--budget", 9, "--relevance", "none", "--device", "cpu", "--max-new-tokens", 5]
+    assert status("ask", page, "what is the total ?", "--model", folder, *options, "--out", "saw.png") == 0
+    said = capsys.readouterr()
+    import texturevlm as tv
+
+    model = tv.load_vlm(folder, budget=9, relevance="none", device="cpu")
+    assert said.out.strip() == model.ask(page, "what is the total ?", max_new_tokens=5)
+    assert f"loading {folder} …" in said.err and "saw.png: what it saw" in said.err
+    assert (tmp_path / "saw.png").is_file()
+
+
+def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
+    options = ["--model", folder, "--budget", 12, "--looks", 2, "--device", "cpu", "--max-new-tokens", 3]
+    assert status("ask", page, page, models.QUESTION, *options) == 0
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["page.png", "--model", "x"], ["QUESTION"]),
+        (["page.png", "Q"], ["--model"]),
+        (["page.png", "Q", "--model", "/nowhere/at/all"], ["load_vlm: no such folder: /nowhere/at/all"]),
+        (["gone.png", "Q", "--model", "/nowhere/at/all"], ["no such file: gone.png"]),
+        (["page.png", "Q", "--model", "/nowhere/at/all", "--looks", "3"], ["--looks", "3"]),
+        (["page.png", "Q", "--model", "/nowhere/at/all", "--allocator", "circles"], ["allocator must be one of"]),
+        (["page.png", "Q", "--model", "/nowhere/at/all", "--out", "saw.gif"], ["--out must end in .png"]),
+    ],
+)
+def test_ask_refuses_in_one_line(page, capsys, arguments, words):
+    assert status("ask", *arguments) == 2
+    said = capsys.readouterr()
+    complaint = [line for line in said.err.splitlines() if not line.startswith("loading")]
+    assert said.out == "" and len(complaint) == 1 and complaint[0].startswith("texturevlm ask")
+    assert all(word in complaint[0] for word in words)

@@ -1,0 +1,7 @@
+"""Ask a real model: load or attach one, and it reads a budget of tokens, chosen for the question."""
+
+from texturevlm.ask.attached import attach
+from texturevlm.ask.model import VLM, load_vlm
+from texturevlm.ask.scene import Chosen, Scene
+
+__all__ = ["VLM", "Chosen", "Scene", "attach", "load_vlm"]

@@ -1,0 +1,134 @@
+"""Where a model's own attention goes when it reads a question: the second of two looks is pointed by it.
+
+Fast attention (FlashAttention, SDPA) never holds its weights, so they are computed here for one layer, from that
+layer's own queries and keys and for the question's tokens only. The model stops at that layer: nothing after it is
+needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from texturevlm.ask.inputs import prepared
+from texturevlm.types import Allocation, Texture
+from texturevlm.vlm.loops import rotated, text_rotary
+from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.views import still_views
+
+LONGEST_MAP = 256  # cells along the longer side of what `pointed_at` paints
+
+
+class _Enough(Exception):
+    """Ends the model's forward pass once the layer was reached."""
+
+
+def question_attention(
+    adapter: Any,
+    question: str,
+    textures: Sequence[Texture],
+    allocations: Sequence[Allocation],
+    *,
+    layer: int | None = None,
+) -> list[Tensor]:
+    """How much the question attends to each token of each image, by the mean over its tokens and the layer's heads.
+
+    textures, allocations: one image each
+    layer:                 of the language model; the middle one if not given
+    returns                (K,) an image, in the allocation's slots, zero in unused ones; all together sum to 1
+    """
+    language = adapter.model.model.language_model
+    number = len(language.layers) // 2 if layer is None else layer
+    if not -len(language.layers) <= number < len(language.layers):
+        raise ValueError(f"ask: layer must be below {len(language.layers)}, the layers of this model, got {layer}")
+    inputs = prepared(adapter, question, list(textures), list(allocations))
+    ids = inputs["input_ids"][0]
+    visual = ids == adapter.model.config.image_token_id
+    asking = slice(int(visual.nonzero()[-1]) + 1, len(ids))
+    found: list[Tensor] = []
+
+    def stop_here(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        found.append(_weights(attention, hidden, _rotary(language, hidden, inputs), asking))
+        raise _Enough
+
+    hook = language.layers[number].self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
+    try:
+        with torch.no_grad(), contextlib.suppress(_Enough):
+            adapter.model(**_given(inputs), use_cache=False)
+    finally:
+        hook.remove()
+    return _by_slot(adapter, found[0][visual], textures, allocations)
+
+
+def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -> list[Tensor]:
+    """Maps (1, h, w) of where to look again, one an image; all together sum to 1.
+
+    Where the attention points, if it is decided; where it is undecided, each token counts by its part of the entropy,
+    so that all it wavers between is looked at.
+    """
+    together = torch.cat(list(attention)).double()
+    together = together / together.sum().clamp(min=1e-30)
+    parts = torch.special.entr(together)
+    entropy, even = parts.sum(), math.log(max(2, int((together > 0).sum())))
+    undecided = (entropy / even).clamp(0, 1)
+    worth = (1 - undecided) * together + undecided * parts / entropy.clamp(min=1e-30)
+    split = worth.split([len(one) for one in attention])
+    return [_painted(one, allocation) for one, allocation in zip(split, allocations)]
+
+
+def _given(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A model takes ids or embeddings."""
+    return {name: value for name, value in inputs.items() if name != "input_ids" or "inputs_embeds" not in inputs}
+
+
+def _rotary(language: Any, hidden: Tensor, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    if "position_ids" in inputs:  # Qwen: time, row and column behind the text's own
+        return text_rotary(language, hidden, inputs["position_ids"][1:])
+    return text_rotary(language, hidden, torch.arange(hidden.shape[1], device=hidden.device)[None])
+
+
+def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice) -> Tensor:
+    """(L,): the attention of some tokens to all, by the mean over them and over the heads."""
+    shape = (1, hidden.shape[1], -1, attention.head_dim)
+    query, key = attention.q_proj(hidden).view(shape), attention.k_proj(hidden).view(shape)
+    if hasattr(attention, "q_norm"):
+        query, key = attention.q_norm(query), attention.k_norm(key)
+    query, key = (rotated(one.transpose(1, 2), *rotary)[0].float() for one in (query, key))
+    key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
+    scores = query[:, asking] @ key.mT * attention.scaling
+    later = torch.ones_like(scores[0], dtype=torch.bool).triu(asking.start + 1)
+    return scores.masked_fill(later, -math.inf).softmax(-1).mean((0, 1))
+
+
+def _by_slot(
+    adapter: Any, weights: Tensor, textures: Sequence[Texture], allocations: Sequence[Allocation]
+) -> list[Tensor]:
+    found, taken = [], 0
+    for texture, allocation in zip(textures, allocations):
+        (view,) = still_views("ask", Picture(texture, allocation), adapter.side)
+        own = weights[taken : taken + len(view)]
+        found.append(weights.new_zeros(allocation.budget).index_put((view.slot.to(weights.device),), own))
+        taken += adapter.tokens_for(len(view)) if hasattr(adapter, "tokens_for") else len(view)
+    total = torch.stack([one.sum() for one in found]).sum().clamp(min=1e-30)
+    return [one / total for one in found]
+
+
+def _painted(worth: Tensor, allocation: Allocation) -> Tensor:
+    """Each token's worth spread over its footprint: (1, h, w)."""
+    height, width = allocation.size
+    cell = max(1.0, max(height, width) / LONGEST_MAP)
+    rows, columns = math.ceil(height / cell), math.ceil(width / cell)
+    painted = torch.zeros(rows, columns, dtype=torch.float64)
+    boxes, worth = (allocation.boxes[0].double() / cell).cpu(), worth.cpu()
+    for slot in allocation.valid[0].nonzero()[:, 0].tolist():
+        x0, y0, x1, y1 = boxes[slot].tolist()
+        left, top = min(max(round(x0), 0), columns - 1), min(max(round(y0), 0), rows - 1)
+        part = painted[top : max(round(y1), top + 1), left : max(round(x1), left + 1)]
+        part += worth[slot] / part.numel()
+    return painted.float()[None].to(allocation.centre.device)

@@ -1,0 +1,191 @@
+"""A vision-language model that reads a budget of chosen tokens: load it, ask it, see what it sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, overload
+
+import torch
+from PIL import Image
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.ask.pretrained import load
+from texturevlm.ask.scene import Scene
+from texturevlm.ask.sight import Sight
+from texturevlm.ask.stream import streamed
+from texturevlm.check import check_choice, check_count
+from texturevlm.pipeline import Allocator
+from texturevlm.relevance.query import WAYS
+from texturevlm.types import Allocation, Texture
+from texturevlm.vlm import FixedBudget, adapt
+from texturevlm.vlm.qwen import QwenAdapter
+
+
+class VLM:
+    """A model and its processor at a budget of visual tokens; made by `load_vlm` and `attach`.
+
+    adapter:   of the model
+    budget:    tokens that all images of a question get together
+    allocator, relevance: how they are chosen unless `ask` says otherwise, as in `choose_tokens`
+    captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image); by default on a GPU
+    reasons:   why something that was to be captured is not
+    """
+
+    def __init__(
+        self,
+        adapter: Any,
+        *,
+        budget: int = 273,
+        allocator: str | Allocator = "auto",
+        relevance: str = "auto",
+        captured: bool | None = None,
+    ) -> None:
+        check_options("VLM", budget, allocator, relevance)
+        self.adapter, self.budget = adapter, budget
+        self.allocator, self.relevance, self.captured = allocator, relevance, captured
+        self._fixed: FixedBudget | None = None
+        self._unfixed: str | None = None
+        self._on_detach: list[Callable[[], object]] = [adapter.restore]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return torch.device(self.adapter.model.device)
+
+    @property
+    def reasons(self) -> list[str]:
+        return [*([self._unfixed] if self._unfixed else []), *(self._fixed.reasons if self._fixed else [])]
+
+    def see(self, images: Any) -> Scene:
+        """Images prepared for any number of questions: mip levels, maps and words are made once.
+
+        images: a path, a PIL image, an array (H, W[, C]), a tensor (C, H, W) or a Texture; or a list of those
+        """
+        given = list(images) if isinstance(images, (list, tuple)) else [images]
+        if not given:
+            raise ValueError("see: images must be at least one, got none")
+        return Scene(self, [Sight(one, patch=self.adapter.side, device=self.device) for one in given])
+
+    @overload
+    def ask(self, images: Any, question: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
+    @overload
+    def ask(self, images: Any, question: str, *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
+    @overload
+    def ask(self, images: Any, question: str, *, stream: bool, **options: Any) -> str | Iterator[str]: ...
+
+    def ask(
+        self,
+        images: Any,
+        question: str,
+        *,
+        looks: int = 1,
+        stream: bool = False,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
+        max_new_tokens: int = 256,
+        **options: Any,
+    ) -> str | Iterator[str]:
+        """The model's answer.
+
+        images:    as for `see`; several share the budget
+        looks:     1, or 2: an overview first, then the rest of the budget where the model's attention went
+        stream:    give the answer in pieces, as it is written
+        allocator, relevance: as in `choose_tokens`
+        options:   of the model's `generate`; the likeliest tokens are taken unless they ask for sampling
+        """
+        return self.see(images).ask(
+            question,
+            looks=looks,
+            stream=stream,
+            allocator=allocator,
+            relevance=relevance,
+            max_new_tokens=max_new_tokens,
+            **options,
+        )
+
+    def look(self, images: Any, question: str = "", **options: Any) -> Image.Image:
+        """What the model sees when it is asked, as a picture; options `looks`, `allocator`, `relevance`."""
+        return self.see(images).look(question, **options)
+
+    def answer(
+        self,
+        question: str,
+        textures: Sequence[Texture],
+        allocations: Sequence[Allocation],
+        *,
+        stream: bool = False,
+        **options: Any,
+    ) -> str | Iterator[str]:
+        """The answer to a question about what was chosen; options of `generate`."""
+        if "do_sample" not in options:  # a checkpoint's own temperature would be warned about
+            options |= {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        fixed = self._fixed_budget() if len(textures) == 1 and options.get("num_beams", 1) == 1 else None
+        if fixed is not None and allocations[0].budget == fixed.budget:
+            generate = partial(fixed.generate, question, textures[0], allocations[0], **options)
+        else:
+            generate = partial(self.adapter.generate, question, list(textures), list(allocations), **options)
+        if stream:
+            return streamed(torch.no_grad()(generate), self.adapter.tokenizer)
+        with torch.no_grad():
+            return str(self.adapter.decode(generate())[0]).strip()
+
+    def on_detach(self, undo: Callable[[], object]) -> None:
+        """Something else to put back."""
+        self._on_detach.append(undo)
+
+    def detach(self) -> Any:
+        """The model and the processor as they were; returns the model."""
+        while self._on_detach:
+            self._on_detach.pop()()
+        return self.adapter.model
+
+    def _fixed_budget(self) -> FixedBudget | None:
+        """The captured path, where it is wanted and the model has one."""
+        wanted = self.device.type == "cuda" if self.captured is None else self.captured
+        if not wanted or self._unfixed:
+            return None
+        if not isinstance(self.adapter, QwenAdapter):
+            self._unfixed = f"only Qwen models are captured, and this is a {type(self.adapter).__name__}"
+            return None
+        if self._fixed is None or self._fixed.device != self.device:
+            try:
+                self._fixed = FixedBudget(self.adapter, self.budget, masked=True)
+            except ValueError as error:
+                self._unfixed = str(error)
+                return None
+        return self._fixed
+
+
+def load_vlm(
+    model: str | os.PathLike[str],
+    *,
+    budget: int = 273,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    allocator: str | Allocator = "auto",
+    relevance: str = "auto",
+    captured: bool | None = None,
+) -> VLM:
+    """A vision-language model from a hub id or a folder, ready to be asked.
+
+    budget:    visual tokens that all images of a question get together
+    device:    a GPU if there is one
+    dtype:     the checkpoint's own if not given
+    allocator, relevance: how the tokens are chosen, as in `choose_tokens`
+    captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image), which the first
+               question waits for; by default on a GPU
+    """
+    check_options("load_vlm", budget, allocator, relevance)
+    network, processor = load(model, device=device, dtype=dtype)
+    adapter = adapt(network, processor)
+    return VLM(adapter, budget=budget, allocator=allocator, relevance=relevance, captured=captured)
+
+
+def check_options(function: str, budget: int, allocator: str | Allocator, relevance: str) -> None:
+    """Before a model is loaded or changed for them."""
+    check_count(function, "budget", budget, 1)
+    if isinstance(allocator, str):
+        check_choice(function, "allocator", allocator, ALLOCATORS)
+    check_choice(function, "relevance", relevance, WAYS)

@@ -1,0 +1,70 @@
+"""A vision-language model with its tokenizer and its image processor, from a hub id or a folder.
+
+The parts are loaded one by one: transformers' own processors of Qwen want torchvision for videos, which nobody needs
+for images.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from texturevlm.channels.pretrained import load_pretrained, optional, readable
+
+ARCHITECTURES = {
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "llava": "LlavaForConditionalGeneration",
+    "llava_onevision": "LlavaOnevisionForConditionalGeneration",
+}
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What an adapter needs of a processor."""
+
+    tokenizer: Any
+    image_processor: Any
+
+
+def load(
+    model: str | os.PathLike[str], *, device: torch.device | str | None = None, dtype: torch.dtype | str | None = None
+) -> tuple[Any, Processor]:
+    """The model in evaluation mode, and its processor.
+
+    device: a GPU if there is one and none is named
+    dtype:  of torch, or its name; the checkpoint's own if None
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    wanted = _dtype(dtype)
+    network, images, _ = load_pretrained("load_vlm", model, ARCHITECTURES, device, wanted)
+    return network, Processor(_tokenizer(os.fspath(model), network.config.image_token_id), images)
+
+
+def _tokenizer(name: str, image_token: int) -> Any:
+    """With the chat template, wherever the checkpoint keeps it."""
+    transformers = optional("load_vlm", "transformers")
+    with readable("load_vlm", f"complete with its tokenizer, got {name}"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        if tokenizer.chat_template is None:
+            found, _ = transformers.ProcessorMixin.get_processor_dict(name)
+            tokenizer.chat_template = found.get("chat_template")
+    if len(tokenizer) <= image_token:  # transformers makes an empty one where there is no file
+        raise ValueError(
+            f"load_vlm: model must be complete with its tokenizer (tokenizer.json), which knows the image token "
+            f"{image_token}, got one of {len(tokenizer)} tokens in {name}"
+        )
+    if tokenizer.chat_template is None:
+        raise ValueError(f"load_vlm: model must have a chat template (chat_template.jinja), got none in {name}")
+    return tokenizer
+
+
+def _dtype(dtype: torch.dtype | str | None) -> Any:
+    found = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+    if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ValueError(f"load_vlm: dtype must be a floating one of torch, such as bfloat16, got {dtype!r}")
+    return found

@@ -1,0 +1,169 @@
+"""A scene: one image or several under one budget, seen once, asked as often as one likes.
+
+A second look keeps the overview of the first and spends the rest of the budget where the model's own attention pointed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+from PIL import Image
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.trade import trade
+from texturevlm.ask.attention import pointed_at, question_attention
+from texturevlm.ask.sight import LEAST_CHANCE, Sight
+from texturevlm.check import check_choice, check_count
+from texturevlm.draw import question_picture, stacked
+from texturevlm.pipeline import Allocator, choose_tokens
+from texturevlm.relevance import Relevance
+from texturevlm.types import Allocation
+
+if TYPE_CHECKING:
+    from texturevlm.ask.model import VLM
+
+FIRST_LOOK = 0.25  # of the budget is the overview of two looks
+LEAST_SHARE = 16  # tokens of an image among several, as far as the budget goes
+FINEST = 1.001  # pixels a sample: a look that is nowhere coarser has seen it all
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What was chosen of one image, and the relevance that it was chosen by."""
+
+    allocation: Allocation
+    relevance: Relevance
+
+
+class Scene:
+    """Images prepared for a model; made by `VLM.see`."""
+
+    def __init__(self, model: VLM, sights: Sequence[Sight]) -> None:
+        self.model, self.sights = model, list(sights)
+
+    @overload
+    def ask(self, question: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
+    @overload
+    def ask(self, question: str, *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
+    @overload
+    def ask(self, question: str, *, stream: bool, **options: Any) -> str | Iterator[str]: ...
+
+    def ask(
+        self,
+        question: str,
+        *,
+        looks: int = 1,
+        stream: bool = False,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
+        max_new_tokens: int = 256,
+        **options: Any,
+    ) -> str | Iterator[str]:
+        """The answer; see `VLM.ask`."""
+        chosen = self.choose(question, looks=looks, allocator=allocator, relevance=relevance)
+        textures, allocations = [sight.texture for sight in self.sights], [one.allocation for one in chosen]
+        options = {"max_new_tokens": max_new_tokens, **options}
+        return self.model.answer(question, textures, allocations, stream=stream, **options)
+
+    def look(
+        self,
+        question: str = "",
+        *,
+        looks: int = 1,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
+    ) -> Image.Image:
+        """What the model sees when it is asked, as a picture: what is delivered, the footprints, the relevance."""
+        chosen = self.choose(question, looks=looks, allocator=allocator, relevance=relevance)
+        pictures = [
+            question_picture(sight.texture, one.allocation, one.relevance, question)
+            for sight, one in zip(self.sights, chosen)
+        ]
+        return stacked(pictures)
+
+    def choose(
+        self,
+        question: str = "",
+        *,
+        looks: int = 1,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
+    ) -> list[Chosen]:
+        """Where the tokens go, image by image; arguments as for `VLM.ask`, without asking anything."""
+        if looks not in (1, 2):
+            raise ValueError(f"ask: looks must be 1 or 2, got {looks!r}")
+        if not isinstance(question, str):
+            raise TypeError(f"ask: question must be text, got {type(question).__name__}")
+        allocator = self.model.allocator if allocator is None else allocator
+        if isinstance(allocator, str):
+            check_choice("ask", "allocator", allocator, ALLOCATORS)
+        way = self.model.relevance if relevance is None else relevance
+        check_count("ask", f"budget for {len(self.sights)} images", self.model.budget, len(self.sights))
+        for sight in self.sights:
+            sight.on(self.model.device)
+        if looks == 1:
+            if way == "attention":
+                raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+            maps = [sight.relevance(question, way=way) for sight in self.sights]
+            chances = [sight.chance(question, own) for sight, own in zip(self.sights, maps)]
+            return self._spent(self.model.budget, maps, chances, allocator)
+        check_choice("ask", "relevance with looks=2", way, ("auto", "attention"))
+        return self._second_look(question, allocator)
+
+    def _second_look(self, question: str, allocator: str | Allocator) -> list[Chosen]:
+        model = self.model
+        first = max(len(self.sights), round(model.budget * FIRST_LOOK))
+        maps = [sight.relevance("", way="none") for sight in self.sights]
+        overview = self._spent(first, maps, [1.0] * len(maps), "fit")
+        used = sum(int(one.allocation.valid.sum()) for one in overview)
+        coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in overview)
+        if coarsest <= FINEST or model.budget - used < len(self.sights):
+            return overview
+        allocations = [one.allocation for one in overview]
+        textures = [sight.texture for sight in self.sights]
+        attention = question_attention(model.adapter, question, textures, allocations)
+        pointed = pointed_at(attention, allocations)
+        maps = [sight.relevance(question, way="attention", attention=one) for sight, one in zip(self.sights, pointed)]
+        chances = [max(LEAST_CHANCE, float(one.sum())) for one in pointed]
+        closer = self._spent(model.budget - used, maps, chances, allocator)
+        return [
+            Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(overview, closer)
+        ]
+
+    def _spent(
+        self, budget: int, maps: Sequence[Relevance], chances: Sequence[float], allocator: str | Allocator
+    ) -> list[Chosen]:
+        """A budget spent on all images together, by what its tokens are worth in each.
+
+        chances: that the question is about each
+        """
+        shares, patch = [budget], self.model.adapter.side
+        if len(self.sights) > 1:
+            shares = trade(
+                [sight.texture for sight in self.sights],
+                maps,
+                total=budget,
+                floor=[min(sight.most_tokens, LEAST_SHARE, budget // len(maps)) for sight in self.sights],
+                ceiling=[sight.most_tokens for sight in self.sights],
+                patch=patch,
+                allocator=ALLOCATORS[allocator] if isinstance(allocator, str) else allocator,
+                weights=chances,
+            )
+        return [
+            Chosen(choose_tokens(sight.texture, budget=share, patch=patch, allocator=allocator, relevance=own), own)
+            for sight, share, own in zip(self.sights, shares, maps)
+        ]
+
+
+def joined(one: Allocation, other: Allocation) -> Allocation:
+    """The used footprints of both, in slots for as many as both may use."""
+    used = int(one.valid[0].sum())
+    unused = one.each(itemgetter((slice(None), slice(used, None))))
+    first = one.each(itemgetter((slice(None), slice(0, used))))
+    columns = ("centre", "ddx", "ddy", "score", "valid", "source")
+    parts = {name: [getattr(part, name) for part in (first, other, unused)] for name in columns}
+    return Allocation(**{name: torch.cat(part, 1) for name, part in parts.items()}, size=one.size, patch=one.patch)

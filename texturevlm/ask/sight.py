@@ -1,0 +1,79 @@
+"""One image, prepared once for any number of questions: its mip levels, its maps, its words.
+
+What the image says by itself does not change with the question, so it is found out when it is first needed and kept.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.pipeline import ImageMaps, image_maps, relevance_of
+from texturevlm.relevance import Relevance
+from texturevlm.relevance.query import resolve_way
+from texturevlm.relevance.reader import Page, read_page
+from texturevlm.relevance.words import words_map
+from texturevlm.types import COLOURS, Texture
+
+LEAST_CHANCE = 0.1  # of any image that comes with a question
+
+
+class Sight:
+    """An image as a model with tokens of `patch` × `patch` samples will look at it.
+
+    source: a path, a PIL image, an array, a tensor, or a Texture; one image
+    """
+
+    def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:
+        texture = source.to(device) if isinstance(source, Texture) else Texture.open(source, device=device)
+        if texture.batch != 1:
+            raise ValueError(f"see: each image must be one image, got a batch of {texture.batch}; give a list")
+        if texture.names == ("grey",):
+            texture = Texture(tuple(level.expand(-1, 3, -1, -1) for level in texture.levels), COLOURS)
+        if not set(COLOURS) <= set(texture.names):
+            raise ValueError(f"see: image must be grey or red, green and blue, got {', '.join(texture.names)}")
+        self.texture = texture.to(dtype=torch.float32).mipmapped()
+        self.patch = patch
+
+    @property
+    def most_tokens(self) -> int:
+        """The tokens that show the image at its own resolution; more would show nothing more."""
+        height, width = self.texture.size
+        return -(-height // self.patch) * -(-width // self.patch)
+
+    @cached_property
+    def maps(self) -> ImageMaps:
+        """What it says by itself: information and salience."""
+        return image_maps(self.texture, patch=self.patch)
+
+    @cached_property
+    def page(self) -> Page:
+        """The words on it."""
+        colours = [self.texture.names.index(name) for name in COLOURS]
+        return read_page(self.texture.levels[0][:, colours])
+
+    def relevance(self, question: str, *, way: str = "auto", attention: Tensor | None = None) -> Relevance:
+        """How much each spot matters for a question, without doing anything twice.
+
+        way:       auto, words, attention or none, as in `choose_tokens`
+        attention: (1, h, w), for the way "attention"
+        """
+        way = resolve_way(way, question, attention=attention, encoder=None)
+        page = self.page if way == "words" else None
+        return relevance_of(self.texture, question, way=way, maps=self.maps, page=page, attention=attention)
+
+    def chance(self, question: str, relevance: Relevance) -> float:
+        """The chance (LEAST_CHANCE to 1) that a question to several images is about this one, as far as words tell."""
+        if relevance.source != "words":
+            return 1.0
+        return max(LEAST_CHANCE, float(words_map(self.page, question, relevance.grid).sum()))
+
+    def on(self, device: torch.device) -> None:
+        """Follow a model that was moved."""
+        if self.texture.device == device:
+            return
+        self.texture = self.texture.to(device)
+        self.__dict__.pop("maps", None)  # made again on the other device

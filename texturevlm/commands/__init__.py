@@ -1,0 +1,1 @@
+"""The command line's subcommands, one file each: `add_…` says what it takes, the function below it does the work."""
