@@ -27,6 +27,8 @@ PARAMETERS = {
     "channels.cu": {"channels_near": "Near", "channels_regions": "RegionLayers"},
     "coarse.cu": {"channels_coarse": "Coarse", "channels_text": "TextLayer"},
     "text.cu": {"text_strokes": "Text", "text_letters": "Text", "text_lines": "Text"},
+    "select.cu": {"select_sums": "Select", "select_tokens": "Select", "select_best": "Select"},
+    "information.cu": {"information_losses": "Losses", "information_maps": "Maps"},
 }
 ENTRY = """
 static {struct} {kernel}_parameters;

@@ -148,7 +148,10 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     with (folder / "questions.jsonl").open("a") as file:
         file.write("{broken\n")
     choose = Choose()
-    pipeline = SimpleNamespace(choose_tokens=choose, image_maps=lambda texture, patch: None)
+    pipeline = SimpleNamespace(
+        choose_tokens=lambda *given, maps=None, **options: choose(*given, **options),
+        image_maps=lambda texture, patch: None,
+    )
     monkeypatch.setattr("texturevlm.evaluate.run._pipeline", lambda: pipeline)
     monkeypatch.setattr("texturevlm.evaluate.run.open_reader", lambda name: Ink())
     command = ["eval", str(folder), "--allocators", "near,far", "--relevance", "none", "--budgets", "4,16"]

@@ -1,6 +1,7 @@
 """Budget + relevance → Allocation: which footprints a model gets to see. Every allocator takes the same arguments."""
 
 from texturevlm.allocate.auto import auto
+from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.density import density
 from texturevlm.allocate.foveated import foveate
 from texturevlm.allocate.layers import fit, layers
@@ -12,6 +13,7 @@ ALLOCATORS = {
     "fit": fit,
     "layers": layers,
     "density": density,
+    "cascade": cascade,
     "auto": auto,
 }
 

@@ -69,7 +69,8 @@ def found_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Seq
 
 def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
     """The rival: what share of the question's words stands near each word, fading with distance."""
-    return spread(page, clues(page, question, {})[:, NAMES.index("share_near")], cells)
+    near = clues(page, question, {})[:, NAMES.index("share_near")]
+    return spread(page, near * layout_of(page).areas, cells)  # a cell's value is then how near, whatever the word's size
 
 
 def text_words(page: Page, cells: tuple[int, int]) -> Tensor:

@@ -1,8 +1,8 @@
 """Information: what a coarser look would lose, cell by cell, from the mip levels alone.
 
-A mip texel is the mean of what it stands for, so the variance that is gone at a level is the mean square of level 0 less
-that of the level: no filter, no second image. Where the whole of it is no more than noise, the image is blank. How the
-loss grows from level to level says how fine the content is: small print is gone at level 2, a headline at level 4.
+A mip texel is the mean of what it stands for, so the variance that is gone at a level is the mean square of level 0
+less that of the level: no filter, no second image. Where the whole of it is no more than noise, the image is blank. How
+the loss grows from level to level says how fine the content is: small print is gone at level 2, a headline at level 4.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ WINDOW = 5  # cells: what a cell's losses are averaged with, so that the gap bet
 LOST = 0.6  # of the variance: where that is gone, half of the words are no longer read (measured, docs/experiments.md)
 BLANK = (0.012, 0.03)  # standard deviations: what is blank on the cleanest page and on the noisiest
 NOISE_SHARE, NOISE_TIMES = 0.2, 3.0  # of the cells are blank on nearly any page; so much above them is not
+QUIET_STEPS = 255  # between those two, in which noise is told: a GPU counts the cells of each step and needs no sort
 
 
 def grey_levels(texture: Texture) -> list[Tensor]:
@@ -53,10 +54,10 @@ def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Te
     """How much there is to see, how fine it is, and whether there is anything.
 
     levels, cell: as in `losses`
-    returns bits (B, h, w), the information of a sample above the noise, half (B, h, w) as in Relevance, and ink (B, h, w)
+    returns bits, the information of a sample above the noise, and half and ink as in Relevance, each (B, h, w)
     """
     gone = losses(levels, cell)
-    deviation = gone[:, min(cell, COARSEST)].sqrt()
+    deviation = gone[:, min(max(cell, 1), COARSEST)].sqrt()  # a cell that is one pixel varies with its neighbours
     blank = (_quiet(deviation) * NOISE_TIMES).clamp(*BLANK)[:, None, None]
     ink = highest((deviation > blank).to(gone.dtype)[:, None], 3, 3)[:, 0] > 0
     around = box_mean(gone, WINDOW, WINDOW)
@@ -65,9 +66,12 @@ def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Te
 
 
 def _quiet(deviation: Tensor) -> Tensor:
-    """(B, h, w) → (B,): the deviation of the quietest fifth of the cells."""
+    """(B, h, w) → (B,): the deviation of the quietest fifth of the cells, down to a step between the two of BLANK."""
     cells = deviation.flatten(1)
-    return cells.sort(1).values[:, int(NOISE_SHARE * (cells.shape[1] - 1))]
+    found = cells.kthvalue(1 + int(NOISE_SHARE * (cells.shape[1] - 1)), 1).values
+    low, high = (edge / NOISE_TIMES for edge in BLANK)
+    step = (high - low) / QUIET_STEPS
+    return low + ((found - low) / step).floor().clamp(0, QUIET_STEPS) * step
 
 
 def _half(gone: Tensor) -> Tensor:

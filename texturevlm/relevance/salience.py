@@ -10,13 +10,71 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.saliency import centre_prior, saliency
+from texturevlm.channels.structure import COARSE, COARSER
 from texturevlm.channels.text import text_map
+from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import mipmap
+from texturevlm.relevance.information import NOISE_SHARE, grey_levels, information
+from texturevlm.relevance.scene import PAGE, is_scene
+from texturevlm.types import COLOURS, Texture
 
 STANDING_OUT = 0.15  # of saliency, against 1 of text, on a page
 ANYTHING = 0.02  # that is not blank
 WRITTEN = 0.2  # of text, against 1 of saliency, in a photograph
+MOST_CELL = 5  # the coarsest level of cells that the kernels take
+
+
+def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All that is known of an image before there is a question; on a GPU by a few kernels.
+
+    texture: with all its mip levels, from the image's own size
+    cell:    the level whose texels are the cells
+    returns  salience, half, ink and scene, each (B, h, w) but the last, (B,); see `salience` and Relevance
+    """
+    colour = colour_levels(texture)
+    chosen = backends.choose("cell_maps", colour[0], backend)
+    if chosen == "cuda" and (reason := _no_kernel_because(colour[0], cell)):
+        if backend == "cuda":
+            raise ValueError(f"cell_maps: backend 'cuda' cannot run here: {reason}")
+        chosen = "reference"
+    if chosen == "cuda":
+        return _maps_by_kernels([level.float().contiguous() for level in colour], cell)
+    grey = grey_levels(texture)
+    _, half, ink = information(grey, cell)
+    scene = is_scene(grey[cell])
+    return salience(colour, cell, half, ink, scene), half, ink, scene
+
+
+def _no_kernel_because(image: Tensor, cell: int) -> str | None:
+    if not 1 <= cell <= MOST_CELL:
+        return f"the kernels take cells that are texels of level 1 to {MOST_CELL}, not {cell}"
+    return "the kernels have no gradients" if torch.is_grad_enabled() and image.requires_grad else None
+
+
+def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    from texturevlm.ops.cuda.channels import coarse_layers, text_layer
+    from texturevlm.ops.cuda.information import information_cuda
+
+    finer = levels[1:]
+    last = len(finer) - 1
+    layers = finer[0].new_empty((finer[0].shape[0], 2, *finer[0].shape[2:]))
+    text_layer(layers, finer, 0)
+    coarse_layers(layers, [finer[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)], -1, 1)
+    found = mipmap(layers, levels=cell, backend="cuda")[-1]
+    worth, half, ink, scene = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE)
+    return normalised(worth), half, ink, scene
+
+
+def colour_levels(texture: Texture) -> list[Tensor]:
+    """Red, green and blue of every level, (B, 3, H_l, W_l); without colours, the first channel thrice."""
+    if texture.names[:3] == COLOURS:
+        return [level[:, :3] for level in texture.levels]
+    if set(COLOURS) <= set(texture.names):
+        picked = [texture.names.index(name) for name in COLOURS]
+        return [torch.stack([level[:, index] for index in picked], 1) for level in texture.levels]
+    return [level[:, :1].expand(-1, 3, -1, -1) for level in texture.levels]
 
 
 def salience(levels: Sequence[Tensor], cell: int, half: Tensor, ink: Tensor, scene: Tensor) -> Tensor:

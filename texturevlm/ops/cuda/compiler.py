@@ -28,6 +28,8 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "channels.cu": ("channels_near", "channels_regions"),
     "coarse.cu": ("channels_coarse", "channels_text"),
     "text.cu": ("text_strokes", "text_letters", "text_lines"),
+    "select.cu": ("select_sums", "select_tokens", "select_best"),
+    "information.cu": ("information_losses", "information_maps"),
 }
 
 
@@ -36,7 +38,7 @@ def variants(source: str) -> list[dict[str, int]]:
     scalars = [{"SCALAR": bits} for bits in SCALARS.values()]
     if source == "texture.cu":
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
-    if source in ("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu"):
+    if source in ("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "select.cu", "information.cu"):
         return [{"SCALAR": 32}]
     return scalars
 
