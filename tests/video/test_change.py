@@ -1,0 +1,89 @@
+import pytest
+import torch
+
+from tests.video.moving import noisy, scene, with_box
+from texturevlm.ops.mip import mipmap
+from texturevlm.video.change import COARSE, changes, no_noise
+
+SIZE = (96, 160)
+DEVICE = torch.device("cpu")
+
+
+def follow(frames, size=SIZE, take=True):
+    """Compare frame after frame with what is held, which takes over the changed tiles."""
+    noise, held, found = no_noise(size, 32, DEVICE), None, []
+    for frame in frames:
+        if held is None:
+            held = frame.clone()
+            continue
+        one = changes(frame, mipmap(held), noise, tile=32)
+        noise = one.noise
+        if take:
+            wide = one.mask.repeat_interleave(32, 0)[: size[0]].repeat_interleave(32, 1)[:, : size[1]]
+            held = torch.where(wide, frame, held)
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2, 5])
+def test_sensor_noise_is_no_change(sigma):
+    ground = scene(SIZE) * 0.6 + 0.2
+    found = follow(noisy(ground, sigma, seed) for seed in range(40))
+    assert sum(one.share for one in found) / len(found) < 0.01
+
+
+def test_something_small_is_found_in_its_tile_and_nowhere_else():
+    ground = scene(SIZE)
+    (one,) = follow([ground, with_box(ground, 70, 40, side=6)])
+    assert one.marked[1, 2] and one.marked.sum() == 1
+
+
+def test_it_is_found_above_the_noise_too():
+    ground = scene(SIZE) * 0.6 + 0.2
+    frames = [noisy(ground, 3, seed) for seed in range(20)]
+    frames.append(noisy(with_box(ground, 70, 40, side=10), 3, 99))
+    assert follow(frames)[-1].marked[1, 2]
+
+
+def test_a_slow_fade_is_found_once_it_has_added_up():
+    ground = scene(SIZE) * 0.5 + 0.4
+    found = follow(ground - 0.3 / 255 * index for index in range(80))
+    shares = [one.share for one in found]
+    assert max(shares[:10]) == 0  # three grey steps are none
+    assert sum(shares) >= 1  # but every tile is renewed before the fade is over
+    held_back = follow((ground - 0.3 / 255 * index for index in range(80)), take=False)
+    assert held_back[-1].share == 1
+    first = next(index for index, one in enumerate(held_back) if one.share == 1)
+    assert 0.3 / 255 * first <= COARSE[1] + 0.3 / 255  # the upper bound holds, whatever was learned
+
+
+def test_texture_that_moves_under_equal_means_is_found():
+    stripes = ((torch.arange(SIZE[1]) // 2) % 2).float().expand(1, 3, *SIZE).clone() * 0.2 + 0.4
+    frame = stripes.clone()
+    frame[..., 32:64, 32:64] = stripes[..., 32:64, 34:66]
+    (one,) = follow([stripes, frame])
+    assert one.marked[1, 1] and one.marked.sum() == 1
+
+
+def test_a_cut_is_told_from_movement_and_from_light():
+    ground = scene(SIZE)
+    assert follow([ground, scene(SIZE, seed=7)])[0].cut
+    assert not follow([ground, with_box(ground, 20, 20)])[0].cut
+    assert not follow([ground * 0.5, ground])[0].cut
+    assert not follow([ground, ground.roll(3, -1)])[0].cut
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 200.0])
+def test_values_that_are_none_are_refused(bad):
+    ground = scene(SIZE)
+    frame = ground.clone()
+    frame[..., :40, :40] = bad
+    with pytest.raises(ValueError, match="step: frame must hold finite values from 0 to 1"):
+        follow([ground, frame])
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 500), (33, 65)])
+def test_any_size(size):
+    frame = torch.rand(1, 3, *size)
+    found = follow([frame, 1 - frame, 1 - frame], size)
+    assert found[0].share == 1 and found[1].share == 0

@@ -1,0 +1,126 @@
+"""What the steerable bands of an image ask of a budget: which orientation, which octave, and which shape of sample.
+
+A band holds detail of one octave that changes along one direction. A sample that is sx wide and sy tall loses what
+changes faster than that along either axis, so pillars want samples that are narrow and may be tall, and the horizon
+wants the reverse. Bands are of the engine's steerable pyramid; the octave above the finest band has no orientation and
+is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.channels.structure import box_mean
+from texturevlm.ops.steerable import steerable_pyramid
+from texturevlm.relevance.information import BLANK, LOST, grey_levels
+from texturevlm.relevance.maps import Relevance
+from texturevlm.types import Texture
+
+ORIENTATIONS, OCTAVES = 4, 5
+RATIOS = tuple(2 ** (step / 2) for step in range(-4, 5))  # of a sample's width to its height: 1/4 … 4
+SQUARE = RATIOS.index(1.0)
+WINDOW = 9  # cells: whose energies decide together, since a footprint holds many cells
+STEPS_AN_OCTAVE, COARSEST = 4, 7  # of the scales at which what is lost is worked out
+ROLL_OFF = 4.0  # how steeply a frequency is lost around the one that a sample just resolves
+ANGLES = 64
+BIASES = {"none": 0.0, "reading": 0.35, "standing": -0.35}
+
+
+def bias_of(bias: str | float, relevance: Relevance) -> float:
+    """The tilt that a name stands for: above 0, detail across counts more. `auto` reads where words were matched."""
+    if bias == "auto":
+        return BIASES["reading" if relevance.source == "words" else "none"]
+    if isinstance(bias, str):
+        if bias not in BIASES:
+            raise ValueError(f"frequency: bias must be a number or one of auto, {', '.join(BIASES)}, got {bias!r}")
+        return BIASES[bias]
+    if not -4 <= bias <= 4:
+        raise ValueError(f"frequency: bias must be between -4 and 4, got {bias!r}")
+    return float(bias)
+
+
+def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
+    """The mean square of each band over each cell: (B, O, S, h, w). S is 0 for an image less than 8 pixels across.
+
+    Band k changes along the direction turned k · 180 / O degrees from +x; octave s is centred on a period of 2^(s+2)
+    pixels.
+    """
+    image = grey_levels(texture)[0].float()
+    height, width = image.shape[2:]
+    scales = min(OCTAVES, max(0, min(height, width).bit_length() - 3))
+    pyramid = steerable_pyramid(image, scales=scales, orientations=ORIENTATIONS)
+    found = []
+    for band in pyramid.bands:
+        loss = height * width / (band.shape[3] * band.shape[4])  # what the pyramid does not divide by
+        found.append(functional.adaptive_avg_pool2d((band[:, 0] / loss).square(), grid))
+    return torch.stack(found, 2) if found else image.new_zeros(image.shape[0], ORIENTATIONS, 0, *grid)
+
+
+def band_split(energy: Tensor, relevance: Relevance, *, bias: float = 0.0) -> Tensor:
+    """The share of the budget that each orientation and octave asks for: (B, O, S), summing to 1.
+
+    Each coefficient of a band asks for as many bits as it stands above the noise, where the mass is; an octave has a
+    quarter of the coefficients of the next finer one.
+
+    energy: from `band_energy`
+    bias:   above 0, bands that change across count more (for reading), below 0 those that change down
+    """
+    if not energy.shape[2]:
+        return energy.new_zeros(energy.shape[:3])
+    bits = 0.5 * torch.log2(1 + energy / BLANK[0] ** 2)
+    octave = torch.arange(energy.shape[2], device=energy.device)
+    turn = torch.arange(ORIENTATIONS, device=energy.device) * (math.pi / ORIENTATIONS)
+    wanted = (bits * relevance.mass[:, None, None].to(bits)).sum((3, 4)) * 4.0**-octave
+    wanted = wanted * torch.exp2(2 * bias * torch.cos(2 * turn))[:, None]
+    return wanted / wanted.sum((1, 2), keepdim=True).clamp(min=1e-30)
+
+
+def stretch_gain(energy: Tensor) -> Tensor:
+    """How much larger samples of each shape may be than square ones, at equal area, for the same loss: (B, R, h, w).
+
+    energy: (B, O, S, h, w); R are the RATIOS
+    """
+    batch, _, octaves, rows, columns = energy.shape
+    if not octaves:
+        return energy.new_ones(batch, len(RATIOS), rows, columns)
+    around = box_mean(energy.flatten(1, 2), WINDOW, WINDOW)
+    share = around / around.sum(1, keepdim=True).clamp(min=1e-12)
+    kept = _kept(octaves).to(share)  # (O · S, R, scales)
+    halves = []
+    for ratio in range(len(RATIOS)):
+        lost = 1 - torch.einsum("bkhw,ks->bshw", share, kept[:, ratio])
+        halves.append(_crossing(lost))
+    half = torch.stack(halves, 1)
+    return half / half[:, SQUARE : SQUARE + 1]
+
+
+def _crossing(lost: Tensor) -> Tensor:
+    """(B, scales, h, w), rising → (B, h, w): the scale at which LOST of the variance is gone."""
+    below = (lost < LOST).sum(1, keepdim=True).clamp(1, lost.shape[1] - 1)
+    before, after = lost.gather(1, below - 1), lost.gather(1, below)
+    step = below - 1 + ((LOST - before) / (after - before).clamp(min=1e-6)).clamp(0, 1)
+    return torch.exp2(step[:, 0] / STEPS_AN_OCTAVE)
+
+
+@lru_cache(maxsize=8)
+def _kept(octaves: int) -> Tensor:
+    """(O · S, R, scales): the share of a band's energy that samples of a ratio and scale keep.
+
+    A band is no line of one direction: its energy is spread as cos^(2 O - 2) about it.
+    """
+    angle = torch.arange(ANGLES, dtype=torch.float64) * (math.pi / ANGLES)
+    turn = torch.arange(ORIENTATIONS, dtype=torch.float64)[:, None] * (math.pi / ORIENTATIONS)
+    spread = torch.cos(angle - turn) ** (2 * ORIENTATIONS - 2)
+    spread = spread / spread.sum(1, keepdim=True)
+    scale = torch.exp2(torch.arange(COARSEST * STEPS_AN_OCTAVE + 1, dtype=torch.float64) / STEPS_AN_OCTAVE)
+    ratio = torch.tensor(RATIOS, dtype=torch.float64)[:, None]
+    radius = torch.exp2(-1.0 - torch.arange(octaves, dtype=torch.float64))  # of Nyquist
+    fx, fy = (radius[:, None, None, None] * way.abs() for way in (torch.cos(angle), torch.sin(angle)))
+    across, down = (scale * ratio.sqrt())[None, ..., None], (scale / ratio.sqrt())[None, ..., None]
+    passed = 1 / ((1 + (fx * across) ** ROLL_OFF) * (1 + (fy * down) ** ROLL_OFF))  # (S, R, scales, angles)
+    return torch.einsum("ka,srca->ksrc", spread, passed).flatten(0, 1)

@@ -1,0 +1,259 @@
+"""`texturevlm bench allocate`: from an image to its patches, beside the same cascade by others' means, in one run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.allocate.cascade import cascade, plans_for
+from texturevlm.bench import timing
+from texturevlm.bench.baselines import grid_sampled
+from texturevlm.bench.report import Report, Row, begin
+from texturevlm.bench.timing import Timing
+from texturevlm.capture import Look, compile
+from texturevlm.channels.structure import luma
+from texturevlm.ops import backend as backends
+from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
+from texturevlm.ops.select import numbers_of, packed, search_reference
+from texturevlm.pipeline import choose_tokens, image_maps, relevance_of
+from texturevlm.relevance.information import information
+from texturevlm.relevance.maps import cell_level, readable
+from texturevlm.relevance.salience import cell_maps, salience
+from texturevlm.relevance.scene import is_scene
+from texturevlm.sample import sample
+from texturevlm.types import Texture
+
+SIDE, BUDGET, PATCH, BATCH = 1024, 273, 32, 32
+PAGE = (2200, 1700)
+BARS = {"captured": 250.0, "uncaptured": 1500.0, "an image of a batch": 60.0, "page": 1.5e6}  # microseconds
+TIMES = {"PyTorch compiled": 5.0, "PyTorch, a patch at a time": 90.0}  # how many times slower they are to be
+WORK = f"image → patches, {SIDE}², {BUDGET} tokens"
+
+
+def run(device: str | None = None, *, quick: bool = False) -> Report:
+    """Measure everything; `quick` leaves out torch.compile and most repetitions."""
+    report = begin("Allocation", device)
+    if report.device == "cuda":
+        _on_gpu(report, quick)
+    else:
+        _on_cpu(report, quick)
+    return report
+
+
+def picture(batch: int, height: int, width: int) -> Tensor:
+    """Smooth blobs, and lines of strokes on a light ground in the upper half: (B, 3, H, W)."""
+    image = functional.interpolate(torch.rand(batch, 3, 24, 24), (height, width), mode="bilinear")
+    image[..., : height // 2, :] = 0.95
+    letters = (torch.rand(batch, 1, height // 2, width // 4) > 0.5).float().repeat_interleave(4, -1)
+    lines = (torch.arange(height // 2) % 20 < 12).float()[:, None]
+    marked = (letters * lines * (torch.arange(letters.shape[-1]) % 400 < 330)) > 0
+    image[..., : height // 2, : letters.shape[-1]] *= 1 - 0.9 * marked
+    return image
+
+
+def _on_gpu(report: Report, quick: bool) -> None:
+    def add(work: str, by: str, how: str, measured: Timing, bar: float | None = None) -> float:
+        report.rows.append(Row(work, by, how, measured, bar=bar))
+        return measured.median
+
+    repeats = 5 if quick else 15
+    image = picture(1, SIDE, SIDE).cuda()
+    captured, plain = compile((SIDE, SIDE), BUDGET), Look(BUDGET, "cascade", patch=PATCH, relevance="none", graphs=0)
+    call, uncaptured = partial(captured, image), partial(plain, image)
+    ours = add(WORK, "captured", "host", timing.host(call, repeats=repeats), BARS["captured"])
+    if captured.reason is not None:
+        report.notes.append(f"NOT captured: {captured.reason}")
+    add(WORK, "captured", "one call", _one_call(call), BARS["captured"])
+    add(WORK, "uncaptured", "host", timing.host(uncaptured, repeats=repeats), BARS["uncaptured"])
+    add(WORK, "uncaptured", "one call", _one_call(uncaptured), BARS["uncaptured"])
+    add(WORK, "uncaptured", "warm", timing.device_warm(uncaptured))
+    many = picture(BATCH, SIDE, SIDE).cuda()
+    measured = _scaled(timing.host(partial(plain, many), calls=20, repeats=repeats), BATCH)
+    add(f"{WORK}, an image of {BATCH}", "uncaptured", "host", measured, BARS["an image of a batch"])
+    del many
+    _stages(add, image)
+    add("capturing another size", "compile", "one call", _recaptures(2 if quick else 5))
+    slower = {"PyTorch": _eager(add, image)}
+    if not quick:
+        slower |= _compiled(report, add, image)
+    slower["PyTorch, a patch at a time"] = _looped(add, image)
+    for by, median in slower.items():
+        bar = f" (bar: {TIMES[by]:g})" if by in TIMES else ""
+        report.notes.append(f"captured is {median / ours:.1f} × as fast as {by}{bar}.  ")
+    report.notes += [
+        "host: wall clock a call from Python in steady state, the larger of host and device time. one call: wall clock",
+        "until the GPU is done. warm: device time from a captured graph of many. PyTorch: the same maps, plans and",
+        "selection by the references, samples by grid_sample. A patch at a time: the same maps by PyTorch, one plan of",
+        "the nine, a tile's gain summed and a patch resized by a call each.",
+    ]
+
+
+Add = Callable[..., float]
+
+
+def _stages(add: Add, image: Tensor) -> None:
+    """What each stage takes by itself."""
+    texture = Texture((image,)).mipmapped()
+    cell = cell_level(texture.size, PATCH)
+    relevance = relevance_of(texture, way="none", patch=PATCH)
+    maps = image_maps(texture, patch=PATCH)
+    allocation = cascade(texture, relevance, budget=BUDGET, patch=PATCH)
+    stages: dict[str, Callable[[], object]] = {
+        "mips": partial(mipmap, image),
+        "maps of information and salience": partial(cell_maps, texture, cell),
+        "balance": partial(relevance_of, texture, way="none", patch=PATCH, maps=maps),
+        "cascade": partial(cascade, texture, relevance, budget=BUDGET, patch=PATCH),
+        "samples": partial(sample, texture, allocation, backend="cuda"),
+    }
+    for name, call in stages.items():
+        add(f"stage: {name}", "cuda", "warm", timing.device_warm(call))
+
+
+def _eager(add: Add, image: Tensor) -> float:
+    with _without_kernels():
+        function = _vectorised(image)
+        median = add(WORK, "PyTorch", "host", timing.host(partial(function, image), calls=5, repeats=3))
+        add(WORK, "PyTorch", "warm", timing.device_warm(partial(function, image), repeats=5))
+    return median
+
+
+def _compiled(report: Report, add: Add, image: Tensor) -> dict[str, float]:
+    """Under torch.compile, or why not."""
+    by = "PyTorch compiled"
+    try:
+        with _without_kernels():
+            call = partial(torch.compile(_vectorised(image)), image)
+            call()
+            median = add(WORK, by, "host", timing.host(call, calls=20, repeats=5))
+            add(WORK, by, "warm", timing.device_warm(call, repeats=5))
+    except Exception as error:  # a missing compiler shows as many kinds of error; the table says which
+        report.rows.append(Row(WORK, by, f"failed: {str(error).splitlines()[0][:80]}", None))
+        return {}
+    return {by: median}
+
+
+def _looped(add: Add, image: Tensor) -> float:
+    with _without_kernels():
+        call = partial(_patch_at_a_time, image)
+        return add(WORK, "PyTorch, a patch at a time", "host", timing.host(call, calls=1, repeats=3))
+
+
+def _on_cpu(report: Report, quick: bool) -> None:
+    texture = Texture.open(picture(1, *PAGE))
+    for allocator in ("auto", "cascade"):
+        work = f"page of {PAGE[1]}×{PAGE[0]} in memory → {BUDGET} patches, no OCR"
+        measured = timing.cpu(partial(_page, texture, allocator), repeats=3 if quick else 7)
+        report.rows.append(Row(work, allocator, "cpu", measured, bar=BARS["page"]))
+    report.notes.append("cpu: wall clock of one call: mips, maps of information and salience, allocation, samples.")
+
+
+def _page(texture: Texture, allocator: str) -> Tensor:
+    texture = texture.mipmapped()
+    allocation = choose_tokens(texture, budget=BUDGET, patch=PATCH, allocator=allocator, relevance="none")
+    return sample(texture, allocation).pixels
+
+
+@contextmanager
+def _without_kernels() -> Iterator[None]:
+    """Every operation by its reference."""
+    usual = backends.no_kernel_because
+    backends.no_kernel_because = lambda tensor: "the benchmark asks for plain PyTorch"
+    try:
+        yield
+    finally:
+        backends.no_kernel_because = usual
+
+
+def _vectorised(image: Tensor) -> Callable[[Tensor], Tensor]:
+    """The same cascade for one image, as a function of tensors without a loop over patches, and nothing that waits."""
+    size = (image.shape[2], image.shape[3])
+    cell, extents = cell_level(size, PATCH), level_extents(*size)
+    plans = plans_for(size, budget=BUDGET, patch=PATCH)
+    numbers = numbers_of(packed(plans, 1, size, PATCH), image.device)
+    steps = max(len(plan.stages) for plan in plans)
+
+    def patches(image: Tensor) -> Tensor:
+        levels = mipmap_reference(image, extents, ("mean",) * image.shape[1])
+        mass, half, ink = _maps(levels, cell)
+        tokens = search_reference(mass[:, None], half, ink, numbers, steps, size, BUDGET, PATCH)
+        return grid_sampled(levels, tokens.centre, (tokens.ddx[..., 0] * tokens.ddy[..., 1]).sqrt(), PATCH)
+
+    return patches
+
+
+def _maps(levels: list[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
+    grey = [luma(level) for level in levels]
+    _, half, ink = information(grey, cell)
+    return salience(levels, cell, half, ink, is_scene(grey[cell])), half, ink
+
+
+def _patch_at_a_time(image: Tensor) -> Tensor:
+    """One plan, tile by tile: what a first version looks like."""
+    size = (image.shape[2], image.shape[3])
+    mass, half, ink = (part[0] for part in _maps(mipmap(image), cell_level(size, PATCH)))
+    plan = plans_for(size, budget=BUDGET, patch=PATCH)[0]
+    side = SIDE / plan.columns
+    tiles = [(column * side, row * side, side) for row in range(plan.rows) for column in range(plan.columns)]
+    finest = side / PATCH
+    for stage in plan.stages:
+        finest /= stage.across
+    done: list[tuple[float, float, float]] = []
+    for stage in plan.stages:
+        gain = mass * ink * (readable(half, finest) - readable(half, tiles[0][2] / PATCH))
+        ranked = sorted(tiles, key=lambda tile: -_gain(gain, tile))
+        count = min(stage.survivors, (BUDGET - len(done) - len(tiles)) // (stage.across * stage.down - 1))
+        done += ranked[count:]
+        tiles = [
+            (x + across * part, y + down * part, part)
+            for x, y, side in ranked[:count]
+            for part in [side / stage.across]
+            for down in range(stage.down)
+            for across in range(stage.across)
+        ]
+    patches = []
+    for x, y, side in [*done, *tiles]:
+        crop = image[..., int(y) : int(y + side), int(x) : int(x + side)]
+        patches.append(functional.interpolate(crop, (PATCH, PATCH), mode="bilinear", antialias=True))
+    return torch.cat(patches)
+
+
+def _gain(gain: Tensor, tile: tuple[float, float, float]) -> float:
+    x, y, side = (edge * gain.shape[0] / SIDE for edge in tile)
+    return float(gain[round(y) : round(y + side), round(x) : round(x + side)].sum())
+
+
+def _one_call(work: Callable[[], object], repeats: int = 50) -> Timing:
+    """Wall clock from the call until the GPU is done."""
+    samples = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        samples.append((time.perf_counter() - started) * 1e6)
+    return Timing.of(samples)
+
+
+def _recaptures(count: int) -> Timing:
+    """Wall clock of a call with a size that was not seen before."""
+    samples = []
+    for index in range(count):
+        image = picture(1, SIDE - 8 * (index + 1), SIDE).cuda()
+        look = Look(BUDGET, "cascade", patch=PATCH, relevance="none")
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        look(image)
+        torch.cuda.synchronize()
+        samples.append((time.perf_counter() - started) * 1e6)
+    return Timing.of(samples)
+
+
+def _scaled(measured: Timing, images: int) -> Timing:
+    return replace(measured, **{name: getattr(measured, name) / images for name in ("median", "low", "high")})

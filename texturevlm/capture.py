@@ -1,0 +1,140 @@
+"""`compile`: the whole way from an image to its patches, captured in a CUDA graph for each size that comes.
+
+A graph replays the same kernels on the same memory, so a size must have been seen once; real images vary in size, so
+graphs are made when needed, a few are kept, and the oldest gives way. Where nothing can be captured (on a CPU, where a
+page is read, where an allocator searches in Python) the same call runs as it is, and `reason` says why.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.check import check_choice, check_count, check_size
+from texturevlm.ops import backend as backends
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance.query import WAYS
+from texturevlm.sample import sample
+from texturevlm.types import Allocation, Patches, Texture
+from texturevlm.vlm.replay import Replay
+
+CAPTURABLE = ("cascade",)  # allocators that are tensor operations of static shapes, and nothing else
+GRAPHS = 8
+
+
+def compile(
+    size: tuple[int, int],
+    budget: int = 273,
+    allocator: str = "cascade",
+    *,
+    patch: int = 32,
+    relevance: str = "none",
+    batch: int = 1,
+    device: torch.device | str | None = None,
+    graphs: int = GRAPHS,
+    **options: Any,
+) -> Look:
+    """Image → patches in one call; on a GPU by replaying a CUDA graph.
+
+    size:      (height, width), captured at once; others when they first come
+    allocator: a name of `texturevlm.allocate.ALLOCATORS`; cascade can be captured
+    relevance: as in `choose_tokens`; none can be captured
+    batch:     how many images of `size` come at once
+    device:    where they will be (default: a GPU if there is one)
+    graphs:    how many sizes are kept captured
+    options:   the allocator's own
+    returns    a function of an image tensor ([B,] C, H, W), and a question if `relevance` uses one, that gives Patches
+    """
+    height, width = check_size("compile", size)
+    check_count("compile", "batch", batch, 1)
+    look = Look(budget, allocator, patch=patch, relevance=relevance, graphs=graphs, **options)
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda":
+        look(torch.zeros(batch, 3, height, width, device=device))
+    return look
+
+
+class Look:
+    """Image → patches, see `compile`.
+
+    reason: why the last call was not a replay; None if it was
+    """
+
+    def __init__(
+        self, budget: int, allocator: str, *, patch: int, relevance: str, graphs: int = GRAPHS, **options: Any
+    ) -> None:
+        check_count("compile", "budget", budget, 1)
+        check_count("compile", "patch", patch, 1)
+        check_count("compile", "graphs", graphs, 0)
+        check_choice("compile", "allocator", allocator, tuple(ALLOCATORS))
+        check_choice("compile", "relevance", relevance, WAYS)
+        self.budget, self.patch, self.allocator, self.relevance = budget, patch, allocator, relevance
+        self.graphs, self.options = graphs, options
+        self.reason: str | None = None
+        self._kept: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
+
+    def __call__(self, image: Tensor, question: str = "") -> Patches:
+        """image: ([B,] C, H, W), values 0 to 1; a floating-point one on a GPU is not checked for NaN, nothing waits."""
+        if not isinstance(image, Tensor):
+            raise TypeError(f"compile: image must be a tensor ([B,] C, H, W), got {type(image).__name__}")
+        if not (image.is_cuda and image.is_floating_point() and image.dim() in (3, 4)):
+            image = Texture.open(image).levels[0]
+        elif image.dim() == 3:
+            image = image[None]
+        self.reason = self._no_graph_because(image)
+        if self.reason is not None:
+            with torch.no_grad():
+                return self._patches(image, question)
+        replay = self._replay(image)
+        self.reason = replay.reason
+        made = replay(image)
+        return _patches_of([part.clone() for part in made], (image.shape[2], image.shape[3]), self.patch)
+
+    @property
+    def captured(self) -> list[tuple[int, ...]]:
+        """The shapes that graphs are kept for, the oldest first."""
+        return [tuple(key[0]) for key in self._kept]
+
+    def _no_graph_because(self, image: Tensor) -> str | None:
+        if not image.is_cuda:
+            return f"graphs are for a GPU, and the image is on {image.device.type}"
+        if self.relevance != "none":
+            return f"relevance {self.relevance!r} is not made of kernels alone; 'none' is"
+        if self.allocator not in CAPTURABLE:
+            return f"allocator {self.allocator!r} searches on the CPU; {', '.join(CAPTURABLE)} does not"
+        if self.options.get("scan") is not None:
+            return "the option scan belongs to one image"
+        return "graphs=0 was asked for" if self.graphs == 0 else None
+
+    def _replay(self, image: Tensor) -> Replay:
+        key = (image.shape, image.dtype, image.device)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        while len(self._kept) >= self.graphs:
+            self._kept.popitem(last=False)
+        self._kept[key] = Replay(self._parts, [image])
+        return self._kept[key]
+
+    def _parts(self, image: Tensor) -> tuple[Tensor, ...]:
+        patches = self._patches(image, "")
+        where = patches.allocation
+        return patches.pixels, where.centre, where.ddx, where.ddy, where.score, where.valid, where.source
+
+    def _patches(self, image: Tensor, question: str) -> Patches:
+        texture = Texture((image,)).mipmapped()
+        options: Any = {"allocator": self.allocator, "relevance": self.relevance, **self.options}
+        allocation = choose_tokens(texture, question, budget=self.budget, patch=self.patch, **options)
+        # The texture units, which sometimes pay, filter with 8 bits and cannot be set up inside a graph.
+        kernels = backends.no_kernel_because(image) is None
+        return sample(texture, allocation, backend="cuda" if kernels else "auto")
+
+
+def _patches_of(parts: Sequence[Tensor], size: tuple[int, int], patch: int) -> Patches:
+    pixels, centre, ddx, ddy, score, valid, source = parts
+    return Patches(pixels, Allocation(centre, ddx, ddy, score, valid, source, size, patch))

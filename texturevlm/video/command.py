@@ -1,0 +1,133 @@
+"""texturevlm video: run a stream over a file or a folder of images, and draw what it saw and what it cost."""
+
+import argparse
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from texturevlm.video.reuse import Reuse
+    from texturevlm.video.sources import Source
+
+
+def add_video(commands: "argparse._SubParsersAction[Any]") -> None:
+    parser = commands.add_parser("video", help="draw what a model would see of a video, and what each frame costs")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a video, or a folder of images")
+    parser.add_argument("--query", default="", metavar="Q", help="a question, asked at every keyframe")
+    parser.add_argument("--budget", type=int, default=273, metavar="N", help="tokens a frame (default: 273)")
+    parser.add_argument("--out", type=Path, required=True, metavar="OUT.mp4")
+    parser.add_argument("--patch", type=int, default=32, metavar="P", help="side of a token in pixels (default: 32)")
+    parser.add_argument("--allocator", default="auto", metavar="NAME", help="(default: auto)")
+    parser.add_argument("--relevance", default="auto", metavar="NAME", help="auto, words or none (default: auto)")
+    parser.add_argument("--rate", type=float, metavar="R", help="tokens a second at most (default: the budget a frame)")
+    parser.add_argument(
+        "--keyframe", type=int, default=120, metavar="N", help="frames between keyframes (default: 120)"
+    )
+    parser.add_argument("--flow", default="lucas_kanade", metavar="NAME", help="lucas_kanade, dis or none")
+    parser.add_argument("--fps", type=float, default=25.0, help="of a folder of images (default: 25)")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N frames (default: all)")
+    parser.add_argument("--device", default="cpu", help="(default: cpu)")
+    parser.set_defaults(run=_video)
+
+
+def _video(options: argparse.Namespace) -> int:
+    from texturevlm.video.sources import open_video
+
+    if options.out.suffix.lower() != ".mp4":
+        raise ValueError(f"--out must end in .mp4, got {options.out}")
+    if options.limit is not None and options.limit < 1:
+        raise ValueError(f"--limit must be at least 1, got {options.limit}")
+    if not 0 < options.fps < math.inf:
+        raise ValueError(f"--fps must be above 0, got {options.fps}")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    source = open_video(options.file, fps=options.fps)
+    print(_summary(options, source, *_drawn(source, options)))
+    return 0
+
+
+def _drawn(source: "Source", options: argparse.Namespace) -> "tuple[list[Reuse], tuple[float, float], list[str]]":
+    """Every frame through the stream and onto the picture; a frame that fails is named and left out.
+
+    returns what each frame cost, the seconds that the frames last and those that they took, and the failures
+    """
+    from texturevlm.evaluate.progress import Progress
+    from texturevlm.video.picture import StreamPicture
+    from texturevlm.video.write import Writer
+
+    total = min(count for count in (source.count, options.limit, 10**9) if count)
+    progress = Progress(total, "frames") if total < 10**9 else None
+    costs: list[Reuse] = []
+    failed: list[str] = []
+    spent = lasted = 0.0
+    stream = picture = writer = None
+    try:
+        for index, frame in enumerate(source):
+            if options.limit is not None and index >= options.limit:
+                break
+            if stream is None or picture is None or writer is None:
+                size = (frame.image.shape[1], frame.image.shape[2])
+                stream, picture = _stream(size, source, options), StreamPicture(size)
+                writer = Writer(options.out, picture.size, source.fps)
+            started = time.perf_counter()
+            try:
+                step = stream.step(frame.image, time=frame.time)
+            except (ValueError, RuntimeError) as error:
+                failed.append(f"frame {index}: {error}")
+                continue
+            spent += time.perf_counter() - started
+            writer.add(picture.draw(step, frame.image))
+            costs.append(step.reuse)
+            lasted = step.time
+            if progress is not None and progress.done < progress.total:
+                progress.step()
+    finally:
+        if writer is not None:
+            writer.__exit__(None, None, None)
+    if not costs:
+        raise ValueError(f"no frame of {options.file} could be used" + (f": {failed[0]}" if failed else ""))
+    return costs, (lasted + 1 / source.fps, spent), failed
+
+
+def _stream(size: tuple[int, int], source: "Source", options: argparse.Namespace) -> Any:
+    from texturevlm.video.stream import Stream
+
+    return Stream(
+        size,
+        options.budget,
+        options.allocator,
+        query=options.query,
+        relevance=options.relevance,
+        patch=options.patch,
+        keyframe=options.keyframe,
+        flow=options.flow,
+        rate=options.rate,
+        fps=source.fps,
+        device=options.device,
+    )
+
+
+def _summary(
+    options: argparse.Namespace,
+    source: "Source",
+    costs: "list[Reuse]",
+    seconds: tuple[float, float],
+    failed: list[str],
+) -> str:
+    tokens, fresh = sum(one.tokens for one in costs), sum(one.fresh for one in costs)
+    reasons = sorted({one.keyframe for one in costs if one.keyframe})
+    keyframes = {why: sum(one.keyframe == why for one in costs) for why in reasons}
+    lasted, spent = seconds
+    share = 100 * fresh / max(1, tokens)
+    rows = {
+        "frames": f"{len(costs)}, {sum(one.changed == 0 for one in costs)} of them without any change",
+        "tiles that changed": f"{100 * sum(one.share for one in costs) / len(costs):.1f}% a frame",
+        "tokens": f"{tokens} shown, {fresh} sampled ({share:.1f}%), {fresh / lasted:.0f} a second",
+        "keyframes": ", ".join(f"{count} {why}" for why, count in keyframes.items()),
+        "tokens given out anew": f"{sum(one.chosen for one in costs)} times",
+        "time": f"{1000 * spent / len(costs):.0f} ms a frame on {options.device}, drawing not counted",
+    }
+    lines = [f"{options.out}: {options.file}, {options.budget} tokens a frame"]
+    lines += [f"  {name:<22} {value}" for name, value in rows.items()]
+    lines += [f"  note: {note}" for note in (*source.notes, *failed[:5])]
+    return "\n".join(lines)

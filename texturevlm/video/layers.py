@@ -1,0 +1,211 @@
+"""The channels of a stream: each refreshed as far around the changed tiles as a changed pixel acts in it.
+
+Small reach: `build` is asked for the tiles, grown by the channel's reach, on a cut-out of the mip levels with another
+reach around it; what it gives there is what it would give for the whole frame. Where the frame's sides are not a
+multiple of the coarsest texel that a channel reads, mip texels of a cut-out would not be those of the frame, and that
+channel is built in whole. Text is the dearest and reads three levels, so each level keeps its own map of strokes.
+
+Global reach (clusters, boundaries, embeddings): made at a keyframe, and again once the tiles that changed since then
+are a quarter of all; in between clusters are left as they are, and embeddings are carried by the flow. Positions are
+written once. Maps that are carried from frame to frame (channels 15 to 17) are given to `give`, and are rewritten in
+whole, since they fade everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.channels import CHANNELS, DenseEncoder, Projection, build
+from texturevlm.channels.build import DEEPEST, MOST_TEXELS
+from texturevlm.channels.registry import EMBEDDING
+from texturevlm.ops.mip import level_extents, mipmap, update_region
+from texturevlm.types import COLOURS, Texture
+from texturevlm.video.canvas import MOST, Canvas
+from texturevlm.video.change import Changes
+from texturevlm.video.strokes import Strokes
+from texturevlm.video.tiles import Rectangle, area, enlarged, grown, rectangles
+
+FIXED = ("x", "y", "eccentricity", "attention", "gaze", "previous_attention")  # of positions, or of nothing here
+CARRIED = ("previous_relevance", "previous_saliency", "fixation_history")
+AGAIN = 0.25  # of the tiles changed since channels of global reach were made: they are made again
+
+
+class Layers:
+    """Channels of the frame that a canvas holds, with mips, at fixed addresses.
+
+    texture: the same object for the life of the stream
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        canvas: Canvas,
+        *,
+        encoder: DenseEncoder | None = None,
+        projection: Projection | None = None,
+    ) -> None:
+        self.names, self.canvas = tuple(names), canvas
+        self.models: dict[str, Any] = {"encoder": encoder, "projection": projection}
+        extents = level_extents(*canvas.size)
+        self.base = next(i for i, (height, width) in enumerate(extents) if height * width <= MOST_TEXELS)
+        shape = (1, len(self.names))
+        device = canvas.levels[0].device
+        self.levels = tuple(torch.zeros(*shape, *extent, device=device) for extent in extents[self.base :])
+        self.reduce = tuple(CHANNELS[name].reduce for name in self.names)
+        self.texture = Texture(self.levels, self.names, canvas.size, self.reduce)
+        self.changed = np.zeros(0, dtype=bool)  # since the channels of global reach were made
+        self.moved: list[Rectangle] = []  # where the motion channel is not zero
+        self._strokes = Strokes(canvas.levels) if self._in_parts and "text" in self.names else None
+        self._before = canvas.levels[0].clone() if "motion" in self.names and not self._in_parts else None
+
+    @property
+    def _in_parts(self) -> bool:
+        """On a GPU our kernels make all layers of the whole frame faster than many small parts are launched."""
+        return not self.canvas.levels[0].is_cuda and self.base == 0
+
+    def remake(self) -> None:
+        """Everything, from the frame that is held; nothing moved."""
+        self._whole([name for name in self.names if name not in CARRIED])
+        if self._strokes is not None:
+            self._strokes.remake(self.canvas.levels)
+        if self._before is not None:
+            self._before.copy_(self.canvas.levels[0])
+        self.moved, self.changed = [], np.zeros(0, dtype=bool)
+
+    def refresh(self, changes: Changes, before: Mapping[Rectangle, Tensor]) -> bool:
+        """What the tiles that changed act on.
+
+        before: what the canvas held in the rectangles of changed tiles until now (only a CPU's stream needs it)
+        returns whether channels of global reach were made again
+        """
+        small = [name for name in self.names if name not in (*FIXED, *CARRIED) and CHANNELS[name].reach is not None]
+        self.changed = changes.marked | self.changed if self.changed.size else changes.marked.copy()
+        everywhere = [name for name in self.names if CHANNELS[name].reach is None]
+        again = bool(everywhere) and self.changed.mean() > AGAIN
+        if again:
+            self._whole(everywhere)
+            self.changed = np.zeros_like(changes.marked)
+        if not self._in_parts:
+            self._whole(small)
+            if self._before is not None:
+                self._before.copy_(self.canvas.levels[0])
+            return again
+        if "motion" in small:
+            small.remove("motion")
+            self._motion(before)
+        for group in _groups(small):
+            self._part(group, changes.marked)
+        return again
+
+    def cells(self, names: Sequence[str], grid: tuple[int, int]) -> Tensor:
+        """(1, C, h, w): layers on a grid of cells, a mip level of the frame."""
+        slots = [self.names.index(name) for name in names]
+        level = next((one for one in self.levels if one.shape[2:] == grid), self.levels[0])
+        return functional.interpolate(level[:, slots], grid, mode="area")
+
+    def give(self, maps: Mapping[str, Tensor]) -> None:
+        """Rewrite carried channels from maps (1, h, w) of any extent."""
+        wanted = [name for name in maps if name in self.names]
+        for name in wanted:
+            size = self.levels[0].shape[2:]
+            wide = functional.interpolate(maps[name][:, None], size, mode="bilinear")
+            self.levels[0][:, self.names.index(name)] = wide[:, 0].clamp(*CHANNELS[name].range)
+        if wanted:
+            self._mips(wanted, None)
+
+    def restore(self, finest: Tensor, changed: np.ndarray, moved: list[Rectangle]) -> None:
+        """Level 0, and what else a refresh depends on; the canvas holds its frame already."""
+        self.levels[0].copy_(finest)
+        self._mips(self.names, None)
+        self.changed, self.moved = changed, moved
+        if self._strokes is not None:
+            self._strokes.remake(self.canvas.levels)
+        if self._before is not None:
+            self._before.copy_(self.canvas.levels[0])
+
+    def _whole(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        previous = None if self._before is None else Texture((self._before,))
+        embedded = any(name in EMBEDDING for name in names)
+        built = build(self.canvas.texture, names, previous=previous, **(self.models if embedded else {}))
+        for slot, name in enumerate(names):
+            for level, made in zip(self.levels, built.levels):
+                level[:, self.names.index(name)] = made[:, slot]
+
+    def _motion(self, before: Mapping[Rectangle, Tensor]) -> None:
+        layer = self.levels[0][:, self.names.index("motion")]
+        for left, top, right, bottom in self.moved:
+            layer[:, top:bottom, left:right] = 0
+        for (left, top, right, bottom), held in before.items():
+            now = self.canvas.levels[0][..., top:bottom, left:right]
+            layer[:, top:bottom, left:right] = (now - held).abs().amax(1).clamp(max=1)
+        self._mips(["motion"], [*self.moved, *before])
+        self.moved = list(before)
+
+    def _part(self, names: Sequence[str], marked: np.ndarray) -> None:
+        """Channels of one reach and one depth."""
+        size, tile = self.canvas.size, self.canvas.tile
+        reach = max(CHANNELS[name].reach or 0 for name in names)
+        boxes = rectangles(grown(marked, reach, tile), tile, size)
+        texel = 1 << max(DEEPEST.get(name, 0) for name in names)
+        if names == ["text"]:
+            assert self._strokes is not None
+            self._strokes.refresh(self.canvas.levels, rectangles(marked, tile, size))
+            whole = area(boxes) > MOST * size[0] * size[1] or not _divides(texel, size, tile)
+            boxes = [(0, 0, size[1], size[0])] if whole else boxes
+            for box in boxes:
+                left, top, right, bottom = box
+                layer = self.levels[0][:, self.names.index("text")]
+                layer[:, top:bottom, left:right] = self._strokes.text(box)
+            return self._mips(names, boxes)
+        border = -(-reach // tile) * tile
+        if not _divides(texel, size, tile) or area([enlarged(box, border, size) for box in boxes]) > (
+            MOST * size[0] * size[1]
+        ):
+            return self._whole(names)
+        for left, top, right, bottom in boxes:
+            x0, y0, x1, y1 = enlarged((left, top, right, bottom), border, size)
+            steps = range(texel.bit_length())
+            cut = [self.canvas.levels[i][..., y0 >> i : y1 >> i, x0 >> i : x1 >> i] for i in steps]
+            built = build(Texture(tuple(cut)), names).levels[0]
+            inside = built[..., top - y0 : bottom - y0, left - x0 : right - x0]
+            for slot, name in enumerate(names):
+                self.levels[0][:, self.names.index(name), top:bottom, left:right] = inside[:, slot]
+        self._mips(names, boxes)
+
+    def _mips(self, names: Sequence[str], boxes: Sequence[Rectangle] | None) -> None:
+        """Refresh the mip levels of some channels, in some rectangles or everywhere."""
+        if boxes is not None and not len(boxes):
+            return
+        for name in names:
+            one = slice(self.names.index(name), self.names.index(name) + 1)
+            levels = [level[:, one] for level in self.levels]
+            if boxes is None:
+                for level, made in zip(levels, mipmap(levels[0].contiguous(), reduce=CHANNELS[name].reduce)):
+                    level.copy_(made)
+            else:
+                update_region(levels, torch.tensor([list(boxes)]), reduce=CHANNELS[name].reduce)
+
+
+def _divides(texel: int, size: tuple[int, int], tile: int) -> bool:
+    """Whether mip texels of a cut-out along tiles are those of the frame."""
+    return texel == 1 or all(extent % texel == 0 and extent >= texel for extent in (*size, tile))
+
+
+def _groups(names: Sequence[str]) -> list[list[str]]:
+    """Names whose reach and depth are alike are built together; text by itself."""
+    found: dict[tuple[int, int, bool], list[str]] = {}
+    for name in names:
+        if name not in COLOURS:
+            # tiles are coarser than the difference between a reach of 2 and of 8
+            key = (-(-(CHANNELS[name].reach or 0) // 32), DEEPEST.get(name, 0), name == "text")
+            found.setdefault(key, []).append(name)
+    colours = [name for name in names if name in COLOURS]
+    return [*found.values(), *([colours] if colours else [])]

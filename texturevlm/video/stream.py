@@ -1,0 +1,331 @@
+"""A stream: frame in, tokens out, and only what changed is paid for.
+
+Each frame is compared, tile by tile, with the one that the texture holds. What changed is rewritten in place; channels
+are refreshed as far as they reach; relevance is carried along the flow; the tokens stay where they are as long as they
+are worth nearly as much as when they were chosen; and only patches that read a changed tile are sampled again. A
+keyframe does everything anew: the first frame, a cut, every so many frames, and after a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.channels import DenseEncoder, Projection, resolve
+from texturevlm.channels.registry import EMBEDDING
+from texturevlm.channels.structure import luma
+from texturevlm.check import check_choice, check_count, check_size
+from texturevlm.pipeline import Allocator, relevance_of
+from texturevlm.relevance import Balance, Relevance
+from texturevlm.sample import sample
+from texturevlm.types import Patches, Texture
+from texturevlm.video import state as states
+from texturevlm.video.budget import Rate
+from texturevlm.video.canvas import Canvas
+from texturevlm.video.carry import Carry
+from texturevlm.video.change import Changes, Noise, changes, no_noise
+from texturevlm.video.choose import Choice
+from texturevlm.video.encode import Encode, Encoded
+from texturevlm.video.flow import METHODS
+from texturevlm.video.frames import taken
+from texturevlm.video.layers import Layers
+from texturevlm.video.result import Step
+from texturevlm.video.reuse import Reuse
+from texturevlm.video.tiles import rectangles, tile_grid, touched
+
+EVERYTHING = 0.5  # of the tiles changed and nothing asked: looking anew is as cheap as finding the flow
+LEAST_LOOK = 8  # a cut is shown once an eighth of the budget can be paid for
+
+
+class Stream:
+    """One video, frame by frame.
+
+    size:      (height, width) of every frame
+    budget:    tokens a frame
+    allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
+    query:     a question; it is asked at every keyframe, and its answer carried in between
+    relevance: auto, words, embedding or none, as for `choose_tokens`; or a function of a Texture that gives a Relevance
+    channels:  a preset or names of layers to keep beside the colours; none by default
+    keyframe:  everything is done anew every so many frames
+    hold:      tokens stay while they are worth at least 1 − hold of what they were worth when they were chosen
+    flow:      lucas_kanade, dis (OpenCV) or none
+    rate:      tokens a second that are sampled anew; by default every frame may spend its budget
+    encode:    a model: `adapt(model).encode`; keep and context as for `texturevlm.video.encode.Encoded`
+    fps:       frames a second, where the source does not tell times
+    options:   the allocator's own
+    """
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        budget: int = 273,
+        allocator: str | Allocator = "auto",
+        *,
+        query: str = "",
+        relevance: str | Callable[[Texture], Relevance] = "auto",
+        balance: Balance | None = None,
+        patch: int = 32,
+        channels: str | Sequence[str] = (),
+        tile: int = 32,
+        keyframe: int = 120,
+        hold: float = 0.05,
+        flow: str = "lucas_kanade",
+        rate: float | None = None,
+        encode: Encode | None = None,
+        keep: str = "exact",
+        context: float = 1.0,
+        fps: float = 25.0,
+        device: torch.device | str = "cpu",
+        encoder: DenseEncoder | None = None,
+        projection: Projection | None = None,
+        **options: Any,
+    ) -> None:
+        self.settings = {name: value for name, value in locals().items() if name not in ("self", "options")} | options
+        self.size, self.budget = check_size("Stream", size), check_count("Stream", "budget", budget, 1)
+        self.patch, self.tile = check_count("Stream", "patch", patch, 1), check_count("Stream", "tile", tile, 4)
+        self.keyframe = check_count("Stream", "keyframe", keyframe, 1)
+        if isinstance(allocator, str):
+            check_choice("Stream", "allocator", allocator, tuple(ALLOCATORS))
+            allocator = ALLOCATORS[allocator]
+        if not 0 <= hold < 1:
+            raise ValueError(f"Stream: hold must be at least 0 and below 1, got {hold!r}")
+        if not fps > 0:
+            raise ValueError(f"Stream: fps must be above 0, got {fps!r}")
+        if rate is not None and encode is not None and keep == "exact":
+            raise ValueError(
+                "Stream: rate with a model needs keep='approximate', since 'exact' encodes every token again"
+            )
+        check_choice("Stream", "flow", flow, METHODS)
+        self.query, self.way, self.balance, self.fps = query, relevance, balance or Balance(), fps
+        self.models: dict[str, Any] = {"encoder": encoder, "projection": projection}
+        self.device = torch.device(device)
+        self.canvas = Canvas(self.size, self.device, tile)
+        names = resolve(channels) if len(channels) else ()
+        self.layers = Layers(names, self.canvas, encoder=encoder, projection=projection) if names else None
+        self.carry = Carry(self.size, tile, flow)
+        self.choice = Choice(
+            lambda texture, known, tokens: allocator(texture, known, budget=tokens, patch=patch, **options),
+            budget,
+            hold,
+        )
+        self.encoded = None if encode is None else Encoded(encode, keep=keep, context=context)
+        self.rate = None if rate is None else Rate(rate, budget)
+        self.noise = no_noise(self.size, tile, self.device)
+        self.pixels = torch.zeros(1, budget, 3, patch, patch, device=self.device)
+        self.stale = torch.zeros(budget, dtype=torch.bool, device=self.device)
+        self.frames, self.since, self.seconds = 0, 0, 0.0  # since: the last keyframe
+        self.short = False  # whether the last cut got less than a full look
+        self.waiting = "first"  # why the next frame must be a keyframe; "" if it need not
+
+    def step(self, frame: Any, *, time: float | None = None) -> Step:
+        """Take the next frame.
+
+        frame:  (3, H, W), (1, 3, H, W) or grey (H, W), bytes or floats from 0 to 1; an array (H, W, 3); a PIL image
+        time:   in seconds; by default that of the last frame and 1 / fps
+        raises  ValueError for a frame of another size or with NaN; the stream then is as it was before. Whatever else
+                fails on the way makes the next frame a keyframe
+        """
+        image = taken(frame, self.size, self.device)
+        now = self.seconds + (1 / self.fps if self.frames else 0.0) if time is None else float(time)
+        found = changes(image, self.canvas.levels, self.noise, tile=self.tile)
+        if self.rate is not None:
+            self.rate.wait(now - self.seconds)
+        why = self._keyframe(found)
+        self.waiting, origin = why or "failure", None
+        with torch.no_grad():
+            if why not in ("", "interval") and self._affordable(why) < max(1, self.budget // LEAST_LOOK):
+                self.stale = torch.ones_like(self.stale)  # another scene, and nothing left to pay for a look at it
+                sampled = torch.zeros_like(self.stale)
+            else:
+                if why:
+                    origin = self._anew(image, found, why)
+                elif found.marked.any():
+                    origin = self._follow(image, found)
+                sampled = self._sample(found.mask, origin, why)
+                self.noise = self._learned(found.noise, why)
+                self.waiting = ""
+        self.frames, self.seconds, self.since = self.frames + 1, now, 0 if why else self.since + 1
+        return self._result(found, why, origin is not None, sampled)
+
+    def point(self, box: tuple[float, float, float, float]) -> None:
+        """Say where to look, xyxy in pixels of the frame that is held; it is carried along from here on."""
+        self.carry.point(box)
+        self._ask()
+        self.waiting = self.waiting or "pointed"
+
+    def state(self) -> states.State:
+        """All that is needed to go on from here: tensors of its own, and numbers."""
+        return states.of(self)
+
+    def restore(self, state: states.State) -> None:
+        """Go on from a state of a stream with the same settings. Buffers stay where they are."""
+        states.restore(self, state)
+
+    def fork(self) -> Stream:
+        """Another stream that begins where this one is."""
+        other = Stream(**self.settings)
+        other.restore(self.state())
+        return other
+
+    def _ask(self) -> None:
+        """Relevance from the frame that is held, with the question, or with where someone pointed."""
+        texture = self.canvas.texture
+        pointed = self.carry.maps.get("pointed")
+        if callable(self.way):
+            known = self.way(texture)
+        elif pointed is not None:
+            known = relevance_of(
+                texture, self.query, patch=self.patch, way="attention", balance=self.balance, attention=pointed[:, 0]
+            )
+        else:
+            known = relevance_of(
+                texture, self.query, patch=self.patch, way=self.way, balance=self.balance, **self.models
+            )
+        level = next((one for one in self.canvas.levels if one.shape[2:] == known.grid), None)
+        if level is None:
+            raise ValueError(f"Stream: relevance must be on the grid of a mip level of {self.size}, got {known.grid}")
+        self.carry.start(known, luma(level))
+
+    def _keyframe(self, found: Changes) -> str:
+        """Why this frame must be one; "" if it need not."""
+        if self.waiting or found.cut:
+            return self.waiting or "cut"
+        if self.short and self._affordable("cut") >= self.budget:
+            return "refill"
+        return "interval" if self.since + 1 >= self.keyframe else ""
+
+    def _learned(self, noise: Noise, why: str) -> Noise:
+        """What a frame says about the noise; nothing, where it has little to do with the one before."""
+        if not why:
+            return noise
+        known = noise if why in ("interval", "refill") else self.noise
+        tiles = torch.zeros_like(known.tiles) if why == "cut" else known.tiles
+        return Noise(known.sensor, tiles, torch.zeros_like(noise.last), known.frames)
+
+    def _affordable(self, why: str) -> int:
+        """Tokens that may be paid for now."""
+        return self.budget if self.rate is None else self.rate.affordable(cut=why not in ("", "interval"))
+
+    def _anew(self, image: Tensor, found: Changes, why: str) -> Tensor | None:
+        """A keyframe: everything from this frame."""
+        tokens = self.budget if why == "interval" else min(self.budget, self._affordable(why))
+        self.canvas.replace(image)
+        if why in ("cut", "failure"):
+            self.carry.forget()
+        elif self.carry.relevance is not None:
+            self._move(found)
+        carried = self._carried()
+        self._ask()
+        if self.layers is not None:
+            self.layers.remake()
+            self._give({name: one for name, one in carried.items() if name not in EMBEDDING})
+        most = self._affordable(why) if why == "interval" and self.rate is not None else None
+        self.short = tokens < self.budget
+        origin = self.choice.choose(
+            self.canvas.texture, self.carry, tokens=tokens, force=True, free=why in ("first", "cut"), most=most
+        )
+        self._looked()
+        return origin
+
+    def _follow(self, image: Tensor, found: Changes) -> Tensor | None:
+        """The usual frame: some of it changed."""
+        boxes = rectangles(found.marked, self.tile, self.size) if self.layers is not None else []
+        before = {box: self.canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
+        self.canvas.refresh(image, found)
+        assert self.carry.relevance is not None and self.choice.allocation is not None
+        asked = self.carry.relevance.source != "none" or self.layers is not None or "pointed" in self.carry.maps
+        if asked or found.share <= EVERYTHING:
+            self._move(found)
+            if self.carry.overdue():
+                self.carry.look_again(relevance_of(self.canvas.texture, patch=self.patch, way="none"))
+        else:
+            self._ask()
+        if self.layers is not None:
+            carried = self._carried()
+            if self.layers.refresh(found, before):
+                carried = {name: one for name, one in carried.items() if name not in EMBEDDING}
+            self._give(carried)
+        most = None if self.rate is None else self._affordable("")
+        tokens = int(self.choice.allocation.valid.sum()) if self.short else self.budget
+        origin = self.choice.choose(self.canvas.texture, self.carry, tokens=tokens, most=most)
+        self._looked()
+        return origin
+
+    def _move(self, found: Changes) -> None:
+        """Carry what is known to the frame that is held now."""
+        assert self.carry.relevance is not None
+        level = next(one for one in self.canvas.levels if one.shape[2:] == self.carry.relevance.grid)
+        self.carry.fade()
+        self.carry.move(luma(level), found.mask)
+
+    def _looked(self) -> None:
+        assert self.choice.scale is not None
+        self.carry.looked(self.choice.scale)
+
+    def _sample(self, mask: Tensor, origin: Tensor | None, why: str) -> Tensor:
+        """Patches and tokens of what changed; which those were, (K,)."""
+        allocation, texture = self.choice.allocation, self.canvas.texture
+        assert allocation is not None
+        if origin is None:
+            origin = torch.arange(self.budget, device=self.device)
+        else:
+            self.pixels.copy_(self.pixels[:, origin.clamp(min=0)])
+            self.stale = self.stale[origin.clamp(min=0)]
+        if why and self.rate is None:
+            need = torch.ones_like(self.stale)
+        else:
+            need = (origin < 0) | self.stale | touched(allocation, mask, self.tile)
+        paid = need = need & allocation.valid[0]
+        if self.rate is not None:
+            paid = self.rate.pay(need, origin < 0, allocation.score[0], cut=why not in ("", "interval"))
+        self.stale = need & ~paid
+        if self.pixels.is_cuda:  # all of them: nothing is counted, nothing waits
+            self.pixels.copy_(torch.where(paid[:, None, None, None], sample(texture, allocation).pixels, self.pixels))
+        elif len(some := paid.nonzero()[:, 0]):
+            self.pixels[:, some] = sample(texture, allocation.each(lambda column: column[:, some])).pixels
+        if self.encoded is not None:
+            self.encoded.update(texture, allocation, paid, origin)
+        return paid
+
+    def _carried(self) -> dict[str, Tensor]:
+        """Channels 15 to 17, and embeddings, as they were carried to this frame: (1, h, w) each."""
+        if self.layers is None or self.carry.relevance is None:
+            return {}
+        mass = self.carry.relevance.mass
+        found = {"previous_relevance": mass / mass.amax().clamp(min=1e-30)}
+        if "history" in self.carry.maps:
+            found["fixation_history"] = self.carry.maps["history"][:, 0]
+        if "saliency" in self.carry.maps:
+            found["previous_saliency"] = self.carry.maps["saliency"][:, 0]
+        if "embedding" in self.carry.maps:
+            found |= {name: self.carry.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING)}
+        return found
+
+    def _give(self, carried: dict[str, Tensor]) -> None:
+        """Write the carried channels, and take what the next frame will carry."""
+        assert self.layers is not None and self.carry.relevance is not None
+        self.layers.give(carried)
+        for name, of in (("saliency", ("saliency",)), ("embedding", EMBEDDING)):
+            if set(of) <= set(self.layers.names):
+                self.carry.maps[name] = self.layers.cells(of, self.carry.relevance.grid)
+
+    def _result(self, found: Changes, why: str, chosen: bool, sampled: Tensor) -> Step:
+        allocation, known = self.choice.allocation, self.carry.relevance
+        assert allocation is not None and known is not None
+        rows, columns = tile_grid(self.size, self.tile)
+        changed = int(found.marked.sum())
+        reuse = Reuse(rows * columns, changed, why, chosen, sampled, self.stale, allocation.valid[0])
+        return Step(
+            self.frames - 1,
+            self.seconds,
+            self.canvas.texture,
+            None if self.layers is None else self.layers.texture,
+            known,
+            Patches(self.pixels, allocation),
+            None if self.encoded is None else self.encoded.tokens,
+            reuse,
+        )
