@@ -40,7 +40,15 @@ def test_every_part_is_measured(small):
     assert ("96×128, batch 2 → first token", "transformers") in rows
     assert ("96×128, batch 2 → first token", "texturevlm") in rows
     assert ("96×128, batch 1 → first token", "texturevlm") in rows
-    stages = ("texture", "channels", "relevance", "allocation: foveated", "allocation: auto", "sampling", "prefill")
+    stages = (
+        "texture",
+        "channels",
+        "relevance",
+        "relevance + allocation: cascade",
+        "allocation: auto",
+        "sampling",
+        "prefill",
+    )
     for stage in stages:
         assert any(f"stage {stage}" in work for work, _ in rows), stage
     assert all(row.timing.median > 0 for row in small.report.rows)

@@ -18,7 +18,6 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.allocate import foveate
 from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.channels import PRESETS, build
@@ -80,7 +79,7 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
     report.notes += [
         "Wall clock until the first token is read. transformers: from pixel_values on the device, its own forward with",
         "sdpa. texturevlm: from the image on the device, all stages. × is how many times faster than transformers.",
-        "Tokens are chosen by foveation, on the device; by relevance where it says so, on a page of words, by the CPU.",
+        "Tokens are chosen by the salience cascade, on the device; by `auto` where it says so, on a page of words.",
         f"Prompt: {WORDS} tokens beside the image's. The tower and the prefill are captured per budget, not per size.",
     ]
     return report
@@ -172,7 +171,7 @@ def _stages(bench: _Bench, size: tuple[int, int]) -> None:
         "texture: mip levels": lambda: Texture.open(image).mipmapped(),
         "channels: the mvp preset with mips": partial(build, texture, list(PRESETS["mvp"])),
         "relevance: information and salience": partial(relevance_of, page, patch=side, way="none"),
-        "allocation: foveated": partial(_chosen, bench, texture),
+        "relevance + allocation: cascade": partial(_chosen, bench, texture),
         "allocation: auto, by relevance": partial(
             choose_tokens, page, budget=bench.budget, patch=side, relevance=relevance
         ),
@@ -226,11 +225,8 @@ def _page(size: tuple[int, int]) -> Tensor:
 
 
 def _chosen(bench: _Bench, texture: Texture) -> Allocation:
-    """Where to look: towards the centre."""
-    height, width = texture.size
-    options: Any = {"budget": bench.budget, "patch": bench.adapter.side, "device": texture.device}
-    found = foveate(texture.size, fixation=(width / 2, height / 2), **options)
-    return found.each(lambda column: column.expand(texture.batch, *column.shape[1:]))
+    """Where to look: salience cascade, on the device."""
+    return choose_tokens(texture, budget=bench.budget, patch=bench.adapter.side, allocator="cascade", relevance="none")
 
 
 def _ids(adapter: QwenAdapter, tokens: int) -> list[int]:

@@ -70,7 +70,7 @@ def found_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Seq
 def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
     """The rival: what share of the question's words stands near each word, fading with distance."""
     near = clues(page, question, {})[:, NAMES.index("share_near")]
-    return spread(page, near * layout_of(page).areas, cells)  # a cell's value is then how near, whatever the word's size
+    return spread(page, near * layout_of(page).areas, cells)  # so that a word's size does not count
 
 
 def text_words(page: Page, cells: tuple[int, int]) -> Tensor:

@@ -16,8 +16,10 @@ from torch import Tensor
 from texturevlm.relevance import Relevance
 from texturevlm.relevance.maps import readable
 from texturevlm.video.flow import Flow, find_flow
+from texturevlm.video.follow import box_map, followed
 from texturevlm.video.tiles import tile_grid
 
+POINTED = 0.9  # of the relevance is where someone pointed
 FADE = 0.9  # of the fixation history is left after a frame
 MANY, LONG = 0.02, 8  # cells are looked at again when so large a share waits, or one has waited so many frames
 
@@ -26,7 +28,8 @@ class Carry:
     """The maps of one stream, all on the grid of the relevance.
 
     relevance: of the frame that is held
-    maps:      others that move along, each (1, C, h, w): history; pointed, saliency and embedding where there are any
+    maps:      others that move along, each (1, C, h, w): history; saliency and embedding where there are any
+    pointed:   (4,), a box that someone pointed at, xyxy in cells
     waits:     (1, h, w), for how many frames a cell has not been trusted; 0: it is
     """
 
@@ -35,6 +38,7 @@ class Carry:
         self.relevance: Relevance | None = None
         self.grey: Tensor | None = None
         self.maps: dict[str, Tensor] = {}
+        self.pointed: Tensor | None = None
         self.waits: Tensor | None = None
 
     def start(self, relevance: Relevance, grey: Tensor) -> None:
@@ -49,20 +53,24 @@ class Carry:
 
     def forget(self) -> None:
         """Another scene: what was carried belongs to the last one."""
-        self.maps = {}
+        self.maps, self.pointed = {}, None
 
     def point(self, box: tuple[float, float, float, float]) -> None:
         """Remember where someone pointed, xyxy in pixels."""
         if self.relevance is None:
             raise ValueError("point: the stream must hold a frame, got none yet")
         rows, columns = self.relevance.grid
-        down, across = rows / self.size[0], columns / self.size[1]
-        x0, y0, x1, y1 = (edge * scale for edge, scale in zip(box, (across, down) * 2))
-        pointed = torch.zeros_like(self.relevance.mass)[:, None]
-        pointed[..., max(0, int(y0)) : max(int(y0) + 1, round(y1)), max(0, int(x0)) : max(int(x0) + 1, round(x1))] = 1
-        if not pointed.any():
+        scale = (columns / self.size[1], rows / self.size[0]) * 2
+        cells = torch.tensor([edge * by for edge, by in zip(box, scale)], device=self.relevance.mass.device)
+        if not box_map(cells, self.relevance.grid).any():
             raise ValueError(f"point: box must be xyxy and overlap the frame of {self.size}, got {box}")
-        self.maps["pointed"] = pointed
+        self.pointed = cells
+
+    def pointed_map(self) -> Tensor | None:
+        """(1, h, w): where someone pointed, as far as it could be followed; None if no one did."""
+        if self.pointed is None or self.relevance is None:
+            return None
+        return box_map(self.pointed, self.relevance.grid)
 
     def move(self, grey: Tensor, mask: Tensor) -> Flow:
         """Carry everything along to the next frame.
@@ -76,12 +84,13 @@ class Carry:
         flow = Flow(found.vector.where(changed, 0.0), found.trusted | ~changed)
         old = self.relevance
         smooth = flow.carry(torch.stack([old.mass, old.half], 1))
-        mass = smooth[:, 0] / smooth[:, 0].sum((1, 2), keepdim=True).clamp(min=1e-30)
+        mass = _normalised(smooth[:, 0])
+        if self.pointed is not None:
+            self.pointed = followed(self.pointed, flow)
+            mass = _normalised(POINTED * _normalised(box_map(self.pointed, old.grid)) + (1 - POINTED) * mass)
         ink = flow.carry(old.ink[:, None].to(old.mass), mode="nearest")[:, 0] > 0.5
         self.relevance = replace(old, mass=mass, half=smooth[:, 1], ink=ink)
         self.maps = {name: flow.carry(one) for name, one in self.maps.items()}
-        if "pointed" in self.maps:  # what appears is not what was pointed at
-            self.maps["pointed"] = self.maps["pointed"] * flow.trusted[:, None]
         waits = flow.carry(self.waits[:, None], mode="nearest")[:, 0]
         self.waits = torch.where((waits > 0) | ~flow.trusted, waits + 1, 0.0)
         self.grey = grey.clone()
@@ -112,7 +121,7 @@ class Carry:
             mass = torch.where(waiting, fresh.mass, old.mass)
             self.relevance = replace(
                 old,
-                mass=mass / mass.sum((1, 2), keepdim=True).clamp(min=1e-30),
+                mass=_normalised(mass),
                 half=torch.where(waiting, fresh.half, old.half),
                 ink=torch.where(waiting, fresh.ink, old.ink),
             )
@@ -130,3 +139,8 @@ class Carry:
             centre = (torch.arange(cells, device=mask.device) + 0.5) * (extent / cells)
             at.append((centre / self.tile).long().clamp(max=most - 1))
         return mask[at[0][:, None], at[1]][None]
+
+
+def _normalised(mass: Tensor) -> Tensor:
+    """Summing to 1; nothing where there is nothing."""
+    return mass / mass.sum((1, 2), keepdim=True).clamp(min=1e-30)

@@ -71,6 +71,7 @@ def of(stream: Stream) -> State:
         "stale": stream.stale,
         "grey": carry.grey,
         "waits": carry.waits,
+        "pointed": carry.pointed,
         "scale": choice.scale,
     }
     tensors |= {f"map.{name}": one for name, one in carry.maps.items()}
@@ -123,7 +124,9 @@ def restore(stream: Stream, state: State) -> None:
 
 def _restore_choice(stream: Stream, numbers: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     carry, choice = stream.carry, stream.choice
-    carry.grey, carry.waits = (tensors[name].clone() if name in tensors else None for name in ("grey", "waits"))
+    carry.grey, carry.waits, carry.pointed = (
+        tensors[name].clone() if name in tensors else None for name in ("grey", "waits", "pointed")
+    )
     carry.maps = {name[4:]: one.clone() for name, one in tensors.items() if name.startswith("map.")}
     carry.relevance = choice.allocation = choice.scale = None
     choice.worth = numbers["worth"]

@@ -21,6 +21,7 @@ from texturevlm.channels.structure import luma
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.pipeline import Allocator, relevance_of
 from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance.maps import cell_level
 from texturevlm.sample import sample
 from texturevlm.types import Patches, Texture
 from texturevlm.video import state as states
@@ -49,6 +50,7 @@ class Stream:
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
     query:     a question; it is asked at every keyframe, and its answer carried in between
     relevance: auto, words, embedding or none, as for `choose_tokens`; or a function of a Texture that gives a Relevance
+               on the same grid as `relevance_of` does
     channels:  a preset or names of layers to keep beside the colours; none by default
     keyframe:  everything is done anew every so many frames
     hold:      tokens stay while they are worth at least 1 − hold of what they were worth when they were chosen
@@ -104,6 +106,7 @@ class Stream:
         self.models: dict[str, Any] = {"encoder": encoder, "projection": projection}
         self.device = torch.device(device)
         self.canvas = Canvas(self.size, self.device, tile)
+        self.cells = self.canvas.levels[min(cell_level(self.size, patch), len(self.canvas.levels) - 1)]
         names = resolve(channels) if len(channels) else ()
         self.layers = Layers(names, self.canvas, encoder=encoder, projection=projection) if names else None
         self.carry = Carry(self.size, tile, flow)
@@ -174,21 +177,20 @@ class Stream:
     def _ask(self) -> None:
         """Relevance from the frame that is held, with the question, or with where someone pointed."""
         texture = self.canvas.texture
-        pointed = self.carry.maps.get("pointed")
+        pointed = self.carry.pointed_map()
         if callable(self.way):
             known = self.way(texture)
         elif pointed is not None:
             known = relevance_of(
-                texture, self.query, patch=self.patch, way="attention", balance=self.balance, attention=pointed[:, 0]
+                texture, self.query, patch=self.patch, way="attention", balance=self.balance, attention=pointed
             )
         else:
             known = relevance_of(
                 texture, self.query, patch=self.patch, way=self.way, balance=self.balance, **self.models
             )
-        level = next((one for one in self.canvas.levels if one.shape[2:] == known.grid), None)
-        if level is None:
-            raise ValueError(f"Stream: relevance must be on the grid of a mip level of {self.size}, got {known.grid}")
-        self.carry.start(known, luma(level))
+        if known.grid != self.cells.shape[2:]:
+            raise ValueError(f"Stream: relevance must be on a grid of {tuple(self.cells.shape[2:])}, got {known.grid}")
+        self.carry.start(known, luma(self.cells))
 
     def _keyframe(self, found: Changes) -> str:
         """Why this frame must be one; "" if it need not."""
@@ -237,7 +239,7 @@ class Stream:
         before = {box: self.canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
         self.canvas.refresh(image, found)
         assert self.carry.relevance is not None and self.choice.allocation is not None
-        asked = self.carry.relevance.source != "none" or self.layers is not None or "pointed" in self.carry.maps
+        asked = self.carry.relevance.source != "none" or self.layers is not None or self.carry.pointed is not None
         if asked or found.share <= EVERYTHING:
             self._move(found)
             if self.carry.overdue():
@@ -257,10 +259,8 @@ class Stream:
 
     def _move(self, found: Changes) -> None:
         """Carry what is known to the frame that is held now."""
-        assert self.carry.relevance is not None
-        level = next(one for one in self.canvas.levels if one.shape[2:] == self.carry.relevance.grid)
         self.carry.fade()
-        self.carry.move(luma(level), found.mask)
+        self.carry.move(luma(self.cells), found.mask)
 
     def _looked(self) -> None:
         assert self.choice.scale is not None
