@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean
 from texturevlm.ops.steerable import steerable_pyramid
 from texturevlm.relevance.information import BLANK, LOST, grey_levels
@@ -28,20 +29,32 @@ WINDOW = 9  # cells: whose energies decide together, since a footprint holds man
 STEPS_AN_OCTAVE, COARSEST = 4, 7  # of the scales at which what is lost is worked out
 ROLL_OFF = 4.0  # how steeply a frequency is lost around the one that a sample just resolves
 ANGLES = 64
-BIASES = {"none": 0.0, "reading": 0.35, "standing": -0.35}
+BIASES = {"none": 0.0, "reading": 1.0, "standing": -1.0}
 
 
-def bias_of(bias: str | float, relevance: Relevance) -> float:
-    """The tilt that a name stands for: above 0, detail across counts more. `auto` reads where words were matched."""
+def bias_of(bias: str | float, relevance: Relevance) -> Tensor:
+    """(B,): the bias that a name stands for. `auto` is reading, but for photographs of which nothing was asked."""
+    batch, device = relevance.mass.shape[0], relevance.mass.device
     if bias == "auto":
-        return BIASES["reading" if relevance.source == "words" else "none"]
-    if isinstance(bias, str):
-        if bias not in BIASES:
-            raise ValueError(f"frequency: bias must be a number or one of auto, {', '.join(BIASES)}, got {bias!r}")
-        return BIASES[bias]
-    if not -4 <= bias <= 4:
-        raise ValueError(f"frequency: bias must be between -4 and 4, got {bias!r}")
-    return float(bias)
+        if relevance.source == "words" or relevance.scene is None:
+            return torch.full((batch,), BIASES["reading"], device=device)
+        return torch.where(relevance.scene, BIASES["none"], BIASES["reading"]).to(device)
+    if isinstance(bias, str) and bias not in BIASES:
+        raise ValueError(f"frequency: bias must be a number or one of auto, {', '.join(BIASES)}, got {bias!r}")
+    value = BIASES[bias] if isinstance(bias, str) else float(bias)
+    if not -1 <= value <= 1:
+        raise ValueError(f"frequency: bias must be between -1 and 1, got {bias!r}")
+    return torch.full((batch,), value, device=device)
+
+
+def tilt(bias: Tensor) -> Tensor:
+    """(B, R): what a bias makes of each shape's worth; 1 where it is all the same.
+
+    For reading, what stretched text was measured to cost; for what stands upright, the same with the axes exchanged.
+    """
+    ratio = torch.tensor(RATIOS, device=bias.device)
+    reading, standing = bias.clamp(min=0)[:, None], (-bias).clamp(min=0)[:, None]
+    return stretch_cost(ratio) ** -reading * stretch_cost(1 / ratio) ** -standing
 
 
 def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
@@ -61,14 +74,14 @@ def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
     return torch.stack(found, 2) if found else image.new_zeros(image.shape[0], ORIENTATIONS, 0, *grid)
 
 
-def band_split(energy: Tensor, relevance: Relevance, *, bias: float = 0.0) -> Tensor:
+def band_split(energy: Tensor, relevance: Relevance, *, bias: str | float = "none") -> Tensor:
     """The share of the budget that each orientation and octave asks for: (B, O, S), summing to 1.
 
     Each coefficient of a band asks for as many bits as it stands above the noise, where the mass is; an octave has a
     quarter of the coefficients of the next finer one.
 
     energy: from `band_energy`
-    bias:   above 0, bands that change across count more (for reading), below 0 those that change down
+    bias:   as in `frequency`: for reading, bands that change across count up to twice as much, others as much less
     """
     if not energy.shape[2]:
         return energy.new_zeros(energy.shape[:3])
@@ -76,7 +89,7 @@ def band_split(energy: Tensor, relevance: Relevance, *, bias: float = 0.0) -> Te
     octave = torch.arange(energy.shape[2], device=energy.device)
     turn = torch.arange(ORIENTATIONS, device=energy.device) * (math.pi / ORIENTATIONS)
     wanted = (bits * relevance.mass[:, None, None].to(bits)).sum((3, 4)) * 4.0**-octave
-    wanted = wanted * torch.exp2(2 * bias * torch.cos(2 * turn))[:, None]
+    wanted = wanted * torch.exp2(bias_of(bias, relevance)[:, None] * torch.cos(2 * turn))[..., None]
     return wanted / wanted.sum((1, 2), keepdim=True).clamp(min=1e-30)
 
 

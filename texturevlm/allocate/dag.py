@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 import numpy as np
@@ -29,12 +29,12 @@ from texturevlm.ops.cover import cover, rows_of
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
-PF = (1.0,)
 OVERVIEW = 0.1
 STEPS = 2.0  # scales an octave
-LEAST = 0.05
 GAP = 0.5  # of a token's side: a gap as wide separates two clusters
-REACH = 3  # tokens: a cluster that is wider or taller is cut
+REACH = 1  # tokens: a cluster that is wider or taller is cut
+LEAST = 0.005  # of what a token is worth on average: a cluster that loses less is not looked into
+THRIFT = (0.7, 2.0)  # what a token must gain to be laid, in units of the best gain that was not bought: both are tried
 
 CellBox = tuple[int, int, int, int]  # top, left, bottom, right, in cells
 
@@ -76,20 +76,19 @@ def clustered(
     floor = finest_span(cells, cells.ink, max(1, int(budget * overview)), patch)
     clusters = hierarchy(cells, detail, ladder(cells, floor, patch, steps), patch, gap, reach, LEAST / budget)
 
-    def attempt(nominal: int, share: float) -> list[Layer] | None:
+    def attempt(nominal: int, thrift: float) -> list[Layer] | None:
         wanted = np.zeros(cells.ink.shape, dtype=np.int64)
         cut = clusters.forest.cut(nominal)
         for node in cut.tolist():
             top, left, bottom, right = clusters.boxes[node]
             wanted[top:bottom, left:right] = clusters.spans[node]
-        price = share * float(clusters.forest.slope[cut].max())
+        price = thrift * float(clusters.forest.slope[cut].max())
         return lay(cells, detail, np.where(cells.ink, wanted, 0), patch, budget, price)
 
-    found = [
-        most_that_fits(lambda nominal: attempt(nominal, share), budget, lambda f: value_of(cells, detail, f, patch))
-        for share in PF
-    ]
-    best = max(found, key=lambda layers: value_of(cells, detail, layers, patch))
+    def worth(found: list[Layer]) -> float:
+        return value_of(cells, detail, found, patch)
+
+    best = max((most_that_fits(partial(attempt, thrift=thrift), worth, budget) for thrift in THRIFT), key=worth)
     return with_scores(cells, best, budget, patch)
 
 
@@ -102,11 +101,14 @@ class Clusters:
     spans: list[int]
 
 
-def hierarchy(cells: Cells, detail: Detail, spans: Sequence[int], patch: int, gap: float, reach: int, least: float) -> Clusters:
+def hierarchy(
+    cells: Cells, detail: Detail, spans: Sequence[int], patch: int, gap: float, reach: int, least: float = 0.0
+) -> Clusters:
     """All clusters, parents before their children, from the whole content at the first span down to the last.
 
     What is to be seen at one span is cut by the next, so that each part can be split, or left as it is, on its own; the
-    parts share the tokens that cover them together, by their ink.
+    parts share the tokens that cover them together, by their ink. No split gains more than its parent's error, so a
+    cluster with less than `least` of it needs no children.
     """
     ink = Ink(cells.ink)
     boxes: list[CellBox] = []

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from texturevlm.allocate.bands import RATIOS, SQUARE, band_energy, bias_of, stretch_gain
+from texturevlm.allocate.bands import RATIOS, SQUARE, band_energy, bias_of, stretch_gain, tilt
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.footprints import Box, allocation_of, use_all
 from texturevlm.allocate.layers import BISECTIONS, OVERVIEW, SCALES_AN_OCTAVE, finest_side
+from texturevlm.allocate.plain import resize
 from texturevlm.allocate.spans import NATIVE, blank_parts
 from texturevlm.check import check_count
 from texturevlm.ops.cover import rows_of
@@ -27,8 +28,6 @@ from texturevlm.types import Allocation, Texture
 WORTH_STRETCHING = 1.1  # times as large a sample: less does not pay for footprints that fit together less well
 MOST_OCTAVES = 2  # by which a cell may be sampled coarser than the finest text
 FINE = 0.3  # of the mass is as fine as what sets the finest scale, or finer
-
-Rectangle = tuple[int, int, int, int]  # first row, first column, rows, columns
 
 
 def frequency(
@@ -43,8 +42,9 @@ def frequency(
 ) -> Allocation:
     """Footprints stretched as the steerable bands ask, between 4 times as tall as wide and the reverse.
 
-    bias:     what the question says of orientation: "reading" keeps detail across, "standing" detail down, "none";
-              "auto" is reading where the question's words were matched; or a number, above 0 for across
+    bias:     what the question says of orientation: "reading" keeps detail across, "standing" detail down, "none" goes
+              by the bands alone; or a number between, 1 for reading, -1 for standing; "auto" is reading, but for
+              photographs of which nothing was asked
     local:    each cell by its own bands; otherwise one shape for the whole image, by its mean band
     overview: as in `layers`
     """
@@ -52,6 +52,8 @@ def frequency(
     check_count("frequency", "patch", patch, 1)
     if not 0 < overview <= 1:
         raise ValueError(f"frequency: overview must be above 0 and at most 1, got {overview!r}")
+    if budget * patch * patch >= texture.size[0] * texture.size[1]:  # all of it at its own resolution
+        return resize(texture, relevance, budget=budget, patch=patch)
     shape, gain = shapes(texture, relevance, bias=bias, local=local)
     images = []
     for image in range(texture.batch):
@@ -70,8 +72,7 @@ def shapes(
         mean = (energy * relevance.mass[:, None, None].to(energy)).sum((3, 4), keepdim=True)
         energy = mean.expand_as(energy)
     gain = stretch_gain(energy)
-    ratio = torch.tensor(RATIOS, dtype=gain.dtype, device=gain.device)[:, None, None]
-    tilted = gain * ratio ** -bias_of(bias, relevance)
+    tilted = gain * tilt(bias_of(bias, relevance))[..., None, None].to(gain)
     best = tilted.argmax(1)
     top = tilted.gather(1, best[:, None])[:, 0]
     best = torch.where(top >= WORTH_STRETCHING, best, SQUARE)
@@ -79,7 +80,7 @@ def shapes(
 
 
 def cover_rectangles(rows: list[int], tall: int, wide: int, most: int) -> list[tuple[int, int]]:
-    """`texturevlm.ops.cover` for rectangles of tall × wide cells: the first cell of each, more than `most` if too few."""
+    """`texturevlm.ops.cover` for rectangles of tall × wide cells: the first cell of each; stops above `most`."""
     rows = list(rows)
     found: list[tuple[int, int]] = []
     full = (1 << wide) - 1
@@ -129,6 +130,33 @@ class Shape:
         return low[1], low[0], low[1] + self.wide, low[0] + self.tall
 
 
+@dataclass(frozen=True)
+class Laid:
+    """Shapes with the first cells of their rectangles, finest first; what those leave, and how fine cells are seen.
+
+    rest: (h, w), not blank and in no rectangle; seen: (h, w), how much can be made out, 0 in the rest
+    """
+
+    shapes: list[tuple[Shape, list[tuple[int, int]]]]
+    rest: np.ndarray
+    seen: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return sum(len(corners) for _, corners in self.shapes)
+
+    def add(self, cells: Cells, shape: Shape, mask: np.ndarray, readable: np.ndarray, most: int) -> bool:
+        """Cover a mask too; whether all of it together is at most so many."""
+        tall, wide = shape.span(cells)
+        corners = cover_rectangles(rows_of(mask), tall, wide, most - self.count)
+        self.shapes.append((shape, corners))
+        for row, column in corners:
+            part = np.s_[row : row + tall, column : column + wide]
+            self.rest[part] = False
+            np.maximum(self.seen[part], readable[part], out=self.seen[part])
+        return self.count <= most
+
+
 class Stretched:
     """The search for one image: how fine the fine layer is, how far it reaches, and whether octaves pay."""
 
@@ -145,90 +173,73 @@ class Stretched:
 
     def boxes(self) -> list[tuple[Box, float]]:
         """The footprints that are expected to show most, with their mass, best first."""
-        side = max(finest_side(self.cells, self.cells.ink, self.budget, self.patch), float(self.patch))
-        square, flat = np.full_like(self.shape, SQUARE), np.zeros_like(self.octave)
-        best, most = self._attempt(np.argsort(-self._gain(side, flat), axis=None), 0, self.floor, square, flat), -1.0
-        assert best is not None  # the coarse layer alone fits
-        while True:
-            for octave in (flat, self.octave) if self.octave.any() else (flat,):
-                found, worth = self._reach(side, octave)
-                if found is not None and worth > most:
-                    best, most = found, worth
-            if side <= self.patch:
-                break
-            side = max(float(self.patch), side / 2 ** (1 / SCALES_AN_OCTAVE))
-        return self._scored(best)
+        coarsest = finest_side(self.cells, self.cells.ink, self.budget, self.patch)
+        steps = math.ceil(SCALES_AN_OCTAVE * math.log2(coarsest / self.patch))
+        sides = [max(float(self.patch), coarsest * 2 ** (-step / SCALES_AN_OCTAVE)) for step in range(steps + 1)]
+        flat = np.zeros_like(self.octave)
+        tried = [self._reach(side, flat) for side in sides]
+        best = max(range(len(sides)), key=lambda step: tried[step][1])
+        if self.octave.any():  # near the best scale, is it worth sparing tokens on what is coarse?
+            tried += [self._reach(side, self.octave) for side in sides[max(0, best - 1) : best + 3]]
+        laid = max(tried, key=lambda pair: pair[1])[0]
+        return self._scored(self._with_floor(laid))
 
-    def _gain(self, side: float, octave: np.ndarray) -> np.ndarray:
-        """(h, w): what a cell adds when it is in the fine layer and not in the coarse one."""
-        fine = 1 / (1 + (side * 2.0**octave / self.patch / self.half) ** STEEPNESS)
-        coarse = self.cells.readable(max(self.floor, side) / self.patch)
-        return np.where(self.cells.ink, self.cells.mass * (fine - coarse), 0.0)
-
-    def _reach(self, side: float, octave: np.ndarray) -> tuple[list[tuple[Shape, list[tuple[int, int]]]] | None, float]:
-        """As many of the best cells as the budget covers at `side`, and what that is worth."""
-        gain = self._gain(side, octave)
+    def _reach(self, side: float, octave: np.ndarray) -> tuple[Laid, float]:
+        """As many of the best cells as the budget covers at `side`, so that the rest can be seen coarsely; its worth."""
+        floor = max(self.floor, side)
+        scale = side * 2.0**octave / self.patch
+        fine = 1 / (1 + (scale / self.half) ** STEEPNESS)
+        coarse = self.cells.readable(floor / self.patch)
+        gain = np.where(self.cells.ink, self.cells.mass * (fine - coarse), 0.0)
         a_token = gain * 4.0**octave  # a coarser cell costs less
         order = np.argsort(-a_token, axis=None, kind="stable")[: np.count_nonzero(gain > 0)]
-        low, high = 0, len(order)
-        reached, best = len(order), self._attempt(order, len(order), side, self.shape, octave)
+        best, low, high = self._attempt(order, side, floor, octave), 0, len(order)
         if best is None:
+            best = self._attempt(order[:0], side, floor, octave)
             for _ in range(BISECTIONS):
                 middle = (low + high) // 2
-                tried = self._attempt(order, middle, side, self.shape, octave)
-                if tried is None:
-                    high = middle
-                else:
-                    low, reached, best = middle, middle, tried
-        coarse = self.cells.readable(max(self.floor, side) / self.patch)
-        return best, float((self.cells.mass * coarse)[self.cells.ink].sum() + gain.flat[order[:reached]].sum())
+                tried = self._attempt(order[:middle], side, floor, octave)
+                low, high, best = (low, middle, best) if tried is None else (middle, high, tried)
+        assert best is not None  # the coarse layer alone fits
+        return best, float((self.cells.mass * np.where(best.rest, coarse, best.seen)).sum())
 
-    def _attempt(
-        self, order: np.ndarray, count: int, side: float, shape: np.ndarray, octave: np.ndarray
-    ) -> list[tuple[Shape, list[tuple[int, int]]]] | None:
-        """Rectangles over the first cells of an order, each class of shape and octave its own, and squares over the
-        rest; None if they are more than the budget. Small ones first: what they cover needs no larger one.
+    def _attempt(self, chosen: np.ndarray, side: float, floor: float, octave: np.ndarray) -> Laid | None:
+        """Rectangles over chosen cells, each class of shape and octave its own; None if the rest could not be covered.
+
+        Small ones first: what they cover needs no larger one.
         """
-        chosen = np.zeros(self.cells.ink.shape, dtype=bool)
-        chosen.flat[order[:count]] = True
-        rest, left = self.cells.ink.copy(), self.budget
-        found = []
-        classes = sorted({*zip(octave[chosen].tolist(), shape[chosen].tolist())})
-        for step, kind in classes:
-            stretch = math.sqrt(RATIOS[kind])
-            one = self._shape(side * 2.0**step, stretch)
-            left = self._lay(one, chosen & rest & (octave == step) & (shape == kind), rest, left, found)
-            if left < 0:
+        mask = np.zeros(self.cells.ink.shape, dtype=bool)
+        mask.flat[chosen] = True
+        laid = Laid([], self.cells.ink.copy(), np.zeros(mask.shape))
+        for step, kind in sorted({*zip(octave[mask].tolist(), self.shape[mask].tolist())}):
+            scale = side * 2.0**step / self.patch
+            readable = np.where(self.shape == kind, self.half, self.cells.half)
+            readable = 1 / (1 + (scale / readable) ** STEEPNESS)
+            own = mask & laid.rest & (octave == step) & (self.shape == kind)
+            if not laid.add(self.cells, self._shape(side * 2.0**step, RATIOS[kind]), own, readable, self.budget):
                 return None
-        left = self._lay(self._shape(max(self.floor, side), 1.0), rest, rest, left, found)
-        return None if left < 0 else found
+        left = self.budget - laid.count
+        tall, wide = self._shape(floor, 1.0).span(self.cells)
+        return laid if len(cover_rectangles(rows_of(laid.rest), tall, wide, left)) <= left else None
 
-    def _shape(self, side: float, stretch: float) -> Shape:
-        return Shape(max(float(self.patch), side / stretch), max(float(self.patch), side * stretch))
+    def _shape(self, side: float, ratio: float) -> Shape:
+        return Shape(max(float(self.patch), side / ratio**0.5), max(float(self.patch), side * ratio**0.5))
 
-    def _lay(
-        self,
-        shape: Shape,
-        mask: np.ndarray,
-        rest: np.ndarray,
-        left: int,
-        found: list[tuple[Shape, list[tuple[int, int]]]],
-    ) -> int:
-        """Cover a mask, and strike what is covered off the rest; the tokens that are left, below 0 if too few."""
-        tall, wide = shape.span(self.cells)
-        corners = cover_rectangles(rows_of(mask), tall, wide, left)
-        for row, column in corners:
-            rest[row : row + tall, column : column + wide] = False
-        found.append((shape, corners))
-        return left - len(corners)
+    def _with_floor(self, laid: Laid) -> Laid:
+        """The rest in squares, as fine as the tokens that are left allow."""
+        if laid.rest.any():
+            left = max(1, self.budget - laid.count)
+            side = min(finest_side(self.cells, laid.rest, left, self.patch), self.cells.coarsest)
+            laid.add(self.cells, self._shape(side, 1.0), laid.rest.copy(), laid.seen, self.budget)
+        return laid
 
-    def _scored(self, found: list[tuple[Shape, list[tuple[int, int]]]]) -> list[tuple[Box, float]]:
+    def _scored(self, laid: Laid) -> list[tuple[Box, float]]:
         rows = []
-        for shape, corners in found:
+        for shape, corners in laid.shapes:
             tall, wide = shape.span(self.cells)
             for row, column in corners:
                 mass = self.cells.mass[row : row + tall, column : column + wide].sum()
                 rows.append((shape.box(self.cells, row, column), float(mass)))
-        if all(max(shape.tall, shape.wide) <= NATIVE * self.patch for shape, corners in found if corners):
+        if all(max(shape.tall, shape.wide) <= NATIVE * self.patch for shape, corners in laid.shapes if corners):
             rows += blank_parts(self.cells, [box for box, _ in rows], self.budget - len(rows), self.patch)
         return sorted(rows, key=lambda pair: -pair[1])

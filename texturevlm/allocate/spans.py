@@ -92,32 +92,28 @@ def value_of(cells: Cells, detail: Detail, found: Sequence[Layer], patch: int) -
     return total
 
 
-def most_that_fits(attempt: Callable[[int], list[Layer] | None], budget: int, worth) -> list[Layer]:
-    """What the greatest nominal budget gives that still fits.
+def most_that_fits(
+    attempt: Callable[[int], list[Layer] | None], worth: Callable[[list[Layer]], float], budget: int
+) -> list[Layer]:
+    """The best of what nominal budgets give that still fits.
 
     attempt: of a nominal budget, which counts each piece alone; None where that is too much. Pieces that are laid
-             together need fewer tokens than each alone, so the nominal budget may be above the true one. Nothing at all
-             must fit
+             together need fewer tokens than each alone, so the nominal budget may be above the true one. A nominal
+             budget of 0 must fit
+    worth:   of what an attempt gave; a little more nominal budget may be worth a little less
     """
-    best, low, high = attempt(0), 0, budget
-    assert best is not None
-    most = worth(best)
-
-    def better(found):
-        nonlocal best, most
-        if (v := worth(found)) > most:
-            best, most = found, v
-
+    first = attempt(0)
+    assert first is not None
+    fitting, low, high = [first], 0, budget
     while high < MOST_SHARED * budget and (found := attempt(high)) is not None:
-        better(found)
+        fitting.append(found)
         low, high = high, math.ceil(high * GROWTH)
     for _ in range(BISECTIONS):
         middle = (low + high) // 2
         found = attempt(middle)
         low, high = (low, middle) if found is None else (middle, high)
-        if found is not None:
-            better(found)
-    return best
+        fitting += [] if found is None else [found]
+    return max(fitting, key=worth)
 
 
 def with_scores(cells: Cells, found: Sequence[Layer], budget: int, patch: int) -> list[tuple[Box, float]]:

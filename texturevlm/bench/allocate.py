@@ -80,9 +80,9 @@ def _on_gpu(report: Report, quick: bool) -> None:
     del many
     _stages(add, image)
     add("capturing another size", "compile", "one call", _recaptures(2 if quick else 5))
-    slower = {"PyTorch": _eager(add, image)}
+    slower = _vectorised_rows(report, add, image, compiled=False)
     if not quick:
-        slower |= _compiled(report, add, image)
+        slower |= _vectorised_rows(report, add, image, compiled=True)
     slower["PyTorch, a patch at a time"] = _looped(add, image)
     for by, median in slower.items():
         bar = f" (bar: {TIMES[by]:g})" if by in TIMES else ""
@@ -116,27 +116,20 @@ def _stages(add: Add, image: Tensor) -> None:
         add(f"stage: {name}", "cuda", "warm", timing.device_warm(call))
 
 
-def _eager(add: Add, image: Tensor) -> float:
-    with _without_kernels():
-        function = _vectorised(image)
-        median = add(WORK, "PyTorch", "host", timing.host(partial(function, image), calls=5, repeats=3))
-        add(WORK, "PyTorch", "warm", timing.device_warm(partial(function, image), repeats=5))
-    return median
-
-
-def _compiled(report: Report, add: Add, image: Tensor) -> dict[str, float]:
-    """Under torch.compile, or why not."""
-    by = "PyTorch compiled"
+def _vectorised_rows(report: Report, add: Add, image: Tensor, *, compiled: bool) -> dict[str, float]:
+    """Plain PyTorch, eager or under torch.compile, or why not."""
+    by = "PyTorch compiled" if compiled else "PyTorch"
+    found: dict[str, float] = {}
     try:
         with _without_kernels():
-            call = partial(torch.compile(_vectorised(image)), image)
+            function = _vectorised(image)
+            call = partial(torch.compile(function) if compiled else function, image)
             call()
-            median = add(WORK, by, "host", timing.host(call, calls=20, repeats=5))
+            found[by] = add(WORK, by, "host", timing.host(call, calls=5, repeats=3))
             add(WORK, by, "warm", timing.device_warm(call, repeats=5))
-    except Exception as error:  # a missing compiler shows as many kinds of error; the table says which
+    except Exception as error:  # a missing compiler, a failed capture: the table says which
         report.rows.append(Row(WORK, by, f"failed: {str(error).splitlines()[0][:80]}", None))
-        return {}
-    return {by: median}
+    return found
 
 
 def _looped(add: Add, image: Tensor) -> float:

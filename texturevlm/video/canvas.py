@@ -12,9 +12,7 @@ from torch import Tensor
 from texturevlm.ops.mip import level_extents, update_region
 from texturevlm.types import Texture
 from texturevlm.video.change import Changes
-from texturevlm.video.tiles import area, pixel_mask, rectangles, tile_boxes
-
-MOST = 0.6  # of the image: where more of it changed, one pass over everything is cheaper than many over parts
+from texturevlm.video.tiles import pixel_mask, rather_whole, rectangles, tile_boxes
 
 
 class Canvas:
@@ -46,7 +44,7 @@ class Canvas:
         for left, top, right, bottom in boxes:
             here = (..., slice(top, bottom), slice(left, right))
             self.levels[0][here] = frame[here]
-        if area(boxes) > MOST * self.size[0] * self.size[1]:
+        if rather_whole(boxes, self.size):
             update_region(self.levels, self.everything)
         elif boxes:
             update_region(self.levels, torch.tensor([boxes]))

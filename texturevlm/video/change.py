@@ -95,7 +95,7 @@ def changes(frame: Tensor, held: Sequence[Tensor], noise: Noise, *, tile: int = 
         raise ValueError(f"changes: tile must be a multiple of {BLOCK}, got {tile}")
     difference = frame - held[0]
     block = _pooled(difference, BLOCK)
-    square = _pooled(difference.square(), tile).mean(1)
+    square = _pooled(_pooled(difference.square(), BLOCK), tile // BLOCK).mean(1)
     coarse = _greatest(block, tile)
     fine = (square - _pooled(block.square(), tile // BLOCK).mean(1)).clamp(min=0).sqrt()
     learned = _learned(noise, torch.cat([_greatest(block - noise.last, tile), fine]))

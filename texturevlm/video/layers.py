@@ -26,10 +26,10 @@ from texturevlm.channels.build import DEEPEST, MOST_TEXELS
 from texturevlm.channels.registry import EMBEDDING
 from texturevlm.ops.mip import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Texture
-from texturevlm.video.canvas import MOST, Canvas
+from texturevlm.video.canvas import Canvas
 from texturevlm.video.change import Changes
 from texturevlm.video.strokes import Strokes
-from texturevlm.video.tiles import Rectangle, area, enlarged, grown, rectangles
+from texturevlm.video.tiles import Rectangle, enlarged, grown, rather_whole, rectangles
 
 FIXED = ("x", "y", "eccentricity", "attention", "gaze", "previous_attention")  # of positions, or of nothing here
 CARRIED = ("previous_relevance", "previous_saliency", "fixation_history")
@@ -158,7 +158,7 @@ class Layers:
         if names == ["text"]:
             assert self._strokes is not None
             self._strokes.refresh(self.canvas.levels, rectangles(marked, tile, size))
-            whole = area(boxes) > MOST * size[0] * size[1] or not _divides(texel, size, tile)
+            whole = rather_whole(boxes, size) or not _divides(texel, size, tile)
             boxes = [(0, 0, size[1], size[0])] if whole else boxes
             for box in boxes:
                 left, top, right, bottom = box
@@ -166,12 +166,10 @@ class Layers:
                 layer[:, top:bottom, left:right] = self._strokes.text(box)
             return self._mips(names, boxes)
         border = -(-reach // tile) * tile
-        if not _divides(texel, size, tile) or area([enlarged(box, border, size) for box in boxes]) > (
-            MOST * size[0] * size[1]
-        ):
+        outer = [enlarged(box, border, size) for box in boxes]
+        if not _divides(texel, size, tile) or rather_whole(outer, size):
             return self._whole(names)
-        for left, top, right, bottom in boxes:
-            x0, y0, x1, y1 = enlarged((left, top, right, bottom), border, size)
+        for (left, top, right, bottom), (x0, y0, x1, y1) in zip(boxes, outer):
             steps = range(texel.bit_length())
             cut = [self.canvas.levels[i][..., y0 >> i : y1 >> i, x0 >> i : x1 >> i] for i in steps]
             built = build(Texture(tuple(cut)), names).levels[0]
@@ -187,7 +185,7 @@ class Layers:
         for name in names:
             one = slice(self.names.index(name), self.names.index(name) + 1)
             levels = [level[:, one] for level in self.levels]
-            if boxes is None:
+            if boxes is None or rather_whole(boxes, self.canvas.size):
                 for level, made in zip(levels, mipmap(levels[0].contiguous(), reduce=CHANNELS[name].reduce)):
                     level.copy_(made)
             else:

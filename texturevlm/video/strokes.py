@@ -15,7 +15,7 @@ from torch import Tensor
 
 from texturevlm.channels.structure import enlarge, luma
 from texturevlm.channels.text import HALF, SCALES, TEXELS, text_lines
-from texturevlm.video.tiles import Rectangle, area, enlarged
+from texturevlm.video.tiles import Rectangle, enlarged, rather_whole
 
 BORDER = 2  # texels that an enlarged map is read beyond a rectangle
 
@@ -36,7 +36,7 @@ class Strokes:
             size = (level.shape[2], level.shape[3])
             ratio = (levels[0].shape[2] / size[0], levels[0].shape[3] / size[1])
             outer = [enlarged(_scaled(box, ratio, index > 0), TEXELS, size) for box in boxes]
-            if area([enlarged(box, TEXELS, size) for box in outer]) > size[0] * size[1]:
+            if rather_whole([enlarged(box, TEXELS, size) for box in outer], size):
                 found.copy_(text_lines(luma(level)))
                 continue
             for left, top, right, bottom in outer:

@@ -8,6 +8,7 @@ that nothing waits for a count).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from texturevlm.ops.lookup import MAX_ANISOTROPY
 from texturevlm.types import Allocation
 
 Rectangle = tuple[int, int, int, int]  # xyxy in pixels, right and bottom exclusive
+MOST = 0.7  # of the image: where parts come to more than this, the whole is done
+OVERHEAD = 30_000  # pixels that could be worked on in the time that beginning with another part takes
 READ_BEYOND = (
     2  # texels of the coarser of the two levels that a sample reads: how far outside its footprint that may be
 )
@@ -67,8 +70,13 @@ def enlarged(box: Rectangle, by: int, size: tuple[int, int]) -> Rectangle:
     return max(0, left - by), max(0, top - by), min(size[1], right + by), min(size[0], bottom + by)
 
 
-def area(boxes: list[Rectangle]) -> int:
+def area(boxes: Sequence[Rectangle]) -> int:
     return sum((right - left) * (bottom - top) for left, top, right, bottom in boxes)
+
+
+def rather_whole(boxes: Sequence[Rectangle], size: tuple[int, int]) -> bool:
+    """Whether one pass over the whole image is cheaper for a CPU than one over each rectangle."""
+    return area(boxes) + OVERHEAD * len(boxes) > MOST * size[0] * size[1]
 
 
 def tile_boxes(size: tuple[int, int], tile: int, device: torch.device) -> Tensor:

@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.video.moving import crossing
+from texturevlm.video.sources import open_video
+from texturevlm.video.write import Writer
+
+SIZE = (64, 96)
+
+
+def pictures(count, size=SIZE):
+    return [(frame[0] * 255).byte() for frame in crossing(size, count, side=16)]
+
+
+def folder_of(path, images):
+    path.mkdir()
+    for index, image in enumerate(images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path / f"frame{index}.png")
+    return path
+
+
+def test_a_folder_is_read_in_the_order_of_its_numbers(tmp_path):
+    images = pictures(12)
+    source = open_video(folder_of(tmp_path / "clip", images), fps=10)
+    frames = list(source)
+    assert source.count == len(frames) == 12 and frames[3].time == pytest.approx(0.3)
+    assert all(torch.equal(frame.image, image) for frame, image in zip(frames, images))
+    assert len(list(source)) == 12 and not source.notes  # it can be read again
+
+
+def test_a_broken_image_is_left_out_and_named(tmp_path):
+    folder = folder_of(tmp_path / "clip", pictures(4))
+    (folder / "frame2.png").write_bytes(b"\x89PNG broken")
+    source = open_video(folder)
+    assert len(list(source)) == 3 and "frame 2 left out" in source.notes[0]
+
+
+def test_another_size_half_way_is_resized_and_told(tmp_path):
+    source = open_video([*pictures(2), *pictures(2, (128, 192))])
+    frames = list(source)
+    assert {tuple(frame.image.shape) for frame in frames} == {(3, *SIZE)}
+    assert len(source.notes) == 2 and "128 × 192 was resized to 64 × 96" in source.notes[0]
+
+
+def test_forms_may_change_half_way():
+    grey = np.full(SIZE, 0.5, dtype=np.float32)
+    frames = list(open_video([pictures(1)[0], grey, Image.new("RGBA", SIZE[::-1], (255, 0, 0, 255))]))
+    assert [frame.image.shape[0] for frame in frames] == [3, 3, 3] and frames[1].image.unique().tolist() == [128]
+
+
+def test_nothing_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="must hold images"):
+        open_video(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        open_video(tmp_path / "missing.mp4")
+    with pytest.raises(ValueError, match="must hold at least one frame, got none"):
+        list(open_video([]))
+    nan = torch.full((3, 8, 8), float("nan"))
+    with pytest.raises(ValueError, match="at least one frame, got none .*finite"):
+        list(open_video([nan]))
+
+
+def written(path, count=20):
+    with Writer(path, SIZE, 25.0) as writer:
+        for image in pictures(count):
+            writer.add(image.permute(1, 2, 0).numpy())
+    return path
+
+
+@pytest.fixture(params=["av", "cv2"])
+def decoder(request, monkeypatch):
+    """Each of the two, by itself."""
+    pytest.importorskip(request.param)
+    if request.param == "cv2":
+        monkeypatch.setitem(__import__("sys").modules, "av", None)
+    return request.param
+
+
+def test_a_file_comes_back(tmp_path, decoder):
+    source = open_video(written(tmp_path / "clip.mp4"))
+    frames = list(source)
+    assert len(frames) == 20 and source.fps == pytest.approx(25, abs=0.1)
+    assert frames[10].time == pytest.approx(0.4, abs=0.02)
+    difference = (frames[5].image.float() - pictures(6)[5].float()).abs().mean()
+    assert difference < 12
+
+
+def test_odd_sizes_are_made_even(tmp_path, decoder):
+    with Writer(tmp_path / "odd.mp4", (65, 97), 25.0) as writer:
+        writer.add(np.full((65, 97, 3), 200, dtype=np.uint8))
+    (frame,) = open_video(tmp_path / "odd.mp4")
+    assert frame.image.shape == (3, 66, 98)
+
+
+def test_a_truncated_file_gives_what_it_has_or_says_why(tmp_path, decoder):
+    whole = written(tmp_path / "clip.mp4", 40).read_bytes()
+    (tmp_path / "half.mp4").write_bytes(whole[: len(whole) // 2])
+    try:
+        frames = list(open_video(tmp_path / "half.mp4"))
+    except ValueError as error:
+        assert "half.mp4" in str(error)
+    else:
+        assert 0 < len(frames) < 40
+
+
+def test_damage_in_the_middle_does_not_end_it(tmp_path, decoder):
+    whole = bytearray(written(tmp_path / "clip.mp4", 40).read_bytes())
+    middle = len(whole) // 3
+    whole[middle : middle + 200] = bytes(200)
+    (tmp_path / "damaged.mp4").write_bytes(bytes(whole))
+    assert len(list(open_video(tmp_path / "damaged.mp4"))) >= 20
+
+
+def test_what_is_no_video_is_refused(tmp_path, decoder):
+    (tmp_path / "text.mp4").write_bytes(b"no video at all" * 50)
+    with pytest.raises(ValueError, match=r"text\.mp4 cannot be read as a video"):
+        open_video(tmp_path / "text.mp4")
+
+
+def sound(path):
+    """A file with nothing but sound."""
+    import wave
+
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(16000))
+    return path
+
+
+def test_sound_alone_is_refused(tmp_path, decoder):
+    with pytest.raises(
+        ValueError, match=r"sound\.wav (must hold a video|cannot be read as a video|must hold at least)"
+    ):
+        list(open_video(sound(tmp_path / "sound.wav")))
+
+
+def test_without_a_decoder_the_extra_is_named(tmp_path, monkeypatch):
+    for name in ("av", "cv2"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    (tmp_path / "clip.mp4").write_bytes(b"")
+    with pytest.raises(ImportError, match=r"texturevlm\[video\]"):
+        open_video(tmp_path / "clip.mp4")
+    with pytest.raises(ImportError, match=r"texturevlm\[video\]"):
+        Writer(tmp_path / "out.mp4", SIZE, 25.0)

@@ -1,0 +1,224 @@
+"""Questions 26 to 28, on real clips: what is still in them, how carried relevance drifts, what reusing tokens costs.
+
+    python -m texturevlm.video.measure DATA --out DIR [--limit N]
+
+DATA holds big_buck_bunny.mp4, Megamind.avi, david.webm and david_gt.txt (a face's x, y, width, height, one line a frame,
+for the last frames of the clip). Writes video.md and video.json.
+"""
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.video import study
+from texturevlm.video.sources import open_video
+
+CLIPS = ("big_buck_bunny.mp4", "Megamind.avi", "david.webm")
+METHODS = ("lucas_kanade", "dis", "none")
+INTERVALS = (15, 30, 60, 120)
+DRIFT_FRAMES, REUSE_FRAMES, CLUSTER_FRAMES = 300, 30, 60
+STILL_BUDGET, REUSE_BUDGET = 128, 64
+FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
+CONTEXTS = (0.0, 1.0, 3.0)
+VISION = {
+    "depth": 8,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_heads": 4,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [3],
+    "patch_size": 16,
+}
+TEXT = {
+    "vocab_size": 152000,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+}
+
+
+def measure(data: Path, limit: int | None) -> dict[str, Any]:
+    """Everything; `limit` frames of each clip at most."""
+    record: dict[str, Any] = {"still": {}, "drift": {}, "reuse": {}, "clusters": {}}
+    tower = study.random_tower(_model)
+    for name in CLIPS:
+        path = data / name
+        _tell(f"{name}: what is still")
+        record["still"][name] = study.still(path, limit, STILL_BUDGET)
+        _tell(f"{name}: drift")
+        record["drift"][name] = _drift(path, min(limit or DRIFT_FRAMES, DRIFT_FRAMES))
+        _tell(f"{name}: reuse")
+        frames = min(limit or REUSE_FRAMES, REUSE_FRAMES)
+        record["reuse"][name] = study.reused(path, frames, tower, REUSE_BUDGET, CONTEXTS)
+        record["clusters"][name] = study.clusters(path, min(limit or CLUSTER_FRAMES, CLUSTER_FRAMES))
+    _tell("david.webm: the face")
+    record["face"] = _face(data, limit)
+    return record
+
+
+def _drift(path: Path, frames: int) -> dict[str, Any]:
+    clip = study.Followed(path, frames)
+    found: dict[str, Any] = {}
+    for method in METHODS:
+        for interval in (None, *INTERVALS):
+            for again in (False, True):
+                values = study.drift(clip, method, interval=interval, again=again)
+                key = f"{method}, {interval or 'no'} keyframes, {'looking again' if again else 'carried only'}"
+                found[key] = {"mean": float(np.mean(values)), "least": float(np.min(values))}
+                if interval is None:
+                    found[key]["ages"] = study.at_ages(values)
+    return found
+
+
+def _face(data: Path, limit: int | None) -> dict[str, Any]:
+    boxes: list[study.Box] = []
+    for line in (data / "david_gt.txt").read_text().split():
+        x, y, width, height = (float(number) for number in line.split(","))
+        boxes.append((x, y, x + width, y + height))
+    first = sum(1 for _ in open_video(data / "david.webm")) - len(boxes)
+    boxes = boxes[:limit]
+    scores = study.face(data / "david.webm", boxes, first, FACE_BUDGET, FACE_PATCH, FACE_EVERY)
+    ours = scores["incremental: carried from the first box"]
+    return {
+        name: {
+            "covered": float(np.mean(values)),
+            "half": float(np.mean(np.array(values) >= 0.5)),
+            "difference": list(paired_difference(ours, values)),
+        }
+        for name, values in scores.items()
+    }
+
+
+def _model() -> Any:
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    from texturevlm.vlm import adapt
+
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4], "mrope_interleaved": True}
+    config = Qwen3VLConfig(text_config=TEXT | {"rope_parameters": rope}, vision_config=VISION, tie_word_embeddings=True)
+    model = Qwen3VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    return adapt(model.eval().requires_grad_(False))
+
+
+def report(record: dict[str, Any]) -> str:
+    lines = [
+        "# Video: what is still, how relevance drifts, what reuse costs",
+        "",
+        f"`{record['command']}`, torch {record['torch']}, CPU. Clips at their own size, tiles of {study.TILE} pixels.",
+        "",
+        "## 26. What share of frames and tiles is static?",
+        "",
+        f"{STILL_BUDGET} tokens of {study.PATCH}, chosen by salience. Sampled: the share of tokens that had to be.",
+        "",
+        "| clip | frames | tiles changed a frame | median | frames without change | tokens sampled | chosen anew | cuts |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in record["still"].items():
+        lines.append(
+            f"| {name} | {row['frames']} | {row['changed']:.1%} | {row['median']:.1%} | {row['still_frames']:.1%} | "
+            f"{row['sampled']:.1%} | {row['chosen']:.1%} of frames | {row['cuts']} |"
+        )
+    lines += _drift_table(record["drift"])
+    lines += [
+        "",
+        "## 28. What does reusing encoded tokens cost?",
+        "",
+        f"A Qwen3-VL tower of {VISION['depth']} layers with random weights ({REUSE_BUDGET} tokens): it shows how strongly "
+        "attention couples tokens, not what a trained model's answers lose. Error: the length of the difference from "
+        "encoding the whole frame, by the length of that. Context: unchanged tokens encoded along, for each changed one.",
+        "",
+        "| clip | context | encoded | error | worst frame | cosine |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rows in record["reuse"].items():
+        for context, row in rows.items():
+            lines.append(
+                f"| {name} | {context} | {row['encoded']:.1%} | {row['error']:.3f} | {row['worst']:.3f} | "
+                f"{row['cosine']:.4f} |"
+            )
+    lines += [
+        "",
+        "## The face of david.webm",
+        "",
+        f"{FACE_BUDGET} tokens of {FACE_PATCH}, every {FACE_EVERY}th frame: the share of the face that tokens of at most "
+        f"{study.FINE} pixels a sample cover, how often that is half of it or more, and the stream's lead (paired, 95%; "
+        "frames of one clip are not independent, so the interval is too narrow).",
+        "",
+        "| how tokens were chosen | covered | at least half | the stream's lead |",
+        "|---|---|---|---|",
+    ]
+    for name, row in record["face"].items():
+        mean, low, high = row["difference"]
+        lines.append(f"| {name} | {row['covered']:.3f} | {row['half']:.1%} | {mean:+.3f} ({low:+.3f} to {high:+.3f}) |")
+    lines += ["", "## Channels of global reach", ""]
+    lines += ["Borders between regions: the share of those made anew that have one within two pixels.", ""]
+    lines += ["| clip | kept by the stream's rule | those of the frame before, made anew |", "|---|---|---|"]
+    for name, row in record["clusters"].items():
+        lines.append(f"| {name} | {row.get('kept', 0):.3f} | {row.get('consecutive', 0):.3f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _drift_table(drift: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "## 27. Frame differences or optical flow? How fast does carried relevance drift?",
+        "",
+        "Correlation of carried with fresh relevance, cell by cell, mean over the frames (least). `none`: differences only,",
+        "nothing moves. A cut is a keyframe always.",
+        "",
+        "| flow and keyframes | " + " | ".join(drift) + " |",
+        "|---|" + "---|" * len(drift),
+    ]
+    for key in next(iter(drift.values())):
+        cells = [f"{rows[key]['mean']:.3f} ({rows[key]['least']:.2f})" for rows in drift.values()]
+        lines.append(f"| {key} | " + " | ".join(cells) + " |")
+    lines += ["", "After so many frames, carried only, without keyframes:", ""]
+    lines += ["| clip | flow | " + " | ".join(map(str, study.AGES)) + " |", "|---|---|" + "---|" * len(study.AGES)]
+    for name, rows in drift.items():
+        for method in METHODS:
+            ages = rows[f"{method}, no keyframes, carried only"]["ages"]
+            cells = [f"{ages[str(age)]:.3f}" if str(age) in ages else "–" for age in study.AGES]
+            lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _tell(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m texturevlm.video.measure", description=__doc__.split("\n")[0])
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder with the clips")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for video.md and video.json")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most N frames of each clip: to try it out")
+    options = parser.parse_args(arguments)
+    command = "python -m texturevlm.video.measure DATA --out DIR" + (
+        f" --limit {options.limit}" if options.limit else ""
+    )
+    record: dict[str, Any] = {"command": command, "torch": torch.__version__, "python": platform.python_version()}
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        record |= measure(options.data, options.limit)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"texturevlm.video.measure: {error}", file=sys.stderr)
+        return 2
+    (options.out / "video.md").write_text(report(record))
+    (options.out / "video.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    _tell(f"{options.out / 'video.md'} and video.json written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""What can be measured of streams on real clips: what is still, how carried relevance drifts, what reuse costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.allocate.value import delivered_scale
+from texturevlm.channels import build
+from texturevlm.channels.structure import luma
+from texturevlm.pipeline import choose_tokens, relevance_of
+from texturevlm.relevance import Relevance
+from texturevlm.relevance.maps import cell_level
+from texturevlm.types import Allocation, Texture
+from texturevlm.video.canvas import Canvas
+from texturevlm.video.carry import Carry
+from texturevlm.video.change import Changes, changes, no_noise
+from texturevlm.video.sources import open_video
+from texturevlm.video.stream import Stream
+
+PATCH, TILE = 32, 32
+FINE = 1.25  # pixels a sample: finer counts as fine
+AGES = (1, 10, 30, 60, 120, 300)
+Box = tuple[float, float, float, float]
+
+
+def frames_of(path: Path, limit: int | None, first: int = 0) -> Iterator[Tensor]:
+    """(1, 3, H, W), 0 to 1, from the first frame on."""
+    for index, frame in enumerate(open_video(path)):
+        if limit is not None and index >= first + limit:
+            return
+        if index >= first:
+            yield frame.image[None].float() / 255
+
+
+def still(path: Path, limit: int | None, budget: int) -> dict[str, float]:
+    """Question 26: the share of tiles and frames that stand still, and what that leaves to sample."""
+    stream: Stream | None = None
+    shares, fresh, tokens, cuts, chosen = [], 0, 0, 0, 0
+    for frame in frames_of(path, limit):
+        stream = stream or Stream((frame.shape[2], frame.shape[3]), budget, relevance="none", patch=PATCH, tile=TILE)
+        reuse = stream.step(frame).reuse
+        if reuse.keyframe == "first":
+            continue
+        shares.append(reuse.share)
+        fresh, tokens = fresh + reuse.fresh, tokens + reuse.tokens
+        cuts, chosen = cuts + (reuse.keyframe == "cut"), chosen + reuse.chosen
+    return {
+        "frames": len(shares) + 1,
+        "changed": float(np.mean(shares)),
+        "median": float(np.median(shares)),
+        "still_frames": float(np.mean(np.array(shares) == 0)),
+        "sampled": fresh / max(1, tokens),
+        "cuts": cuts,
+        "chosen": chosen / len(shares),
+    }
+
+
+class Followed:
+    """A clip as a stream holds it: brightness and fresh relevance of each frame's cells, and its changed tiles."""
+
+    def __init__(self, path: Path, limit: int | None) -> None:
+        self.grey: list[Tensor] = []
+        self.fresh: list[Relevance] = []
+        self.found: list[Changes | None] = []
+        canvas, noise = None, None
+        for frame in frames_of(path, limit):
+            size = (frame.shape[2], frame.shape[3])
+            found = None
+            if canvas is None or noise is None:
+                canvas, noise = Canvas(size, frame.device, TILE), no_noise(size, TILE, frame.device)
+                canvas.replace(frame)
+            else:
+                found = changes(frame, canvas.levels, noise, tile=TILE)
+                noise = found.noise
+                canvas.refresh(frame, found)
+            self.size = size
+            self.grey.append(luma(canvas.levels[cell_level(size, PATCH)]))
+            self.fresh.append(relevance_of(canvas.texture, patch=PATCH, way="none"))
+            self.found.append(found)
+
+
+def drift(clip: Followed, method: str, *, interval: int | None, again: bool) -> list[float]:
+    """Question 27: the correlation of carried relevance with fresh relevance, frame by frame.
+
+    What stands for the answer to a question here is what the image itself says, since that can be had for every frame.
+    interval: frames between keyframes; None: only the first
+    again:    whether cells that are not trusted are looked at again, as a stream does
+    """
+    carry = Carry(clip.size, TILE, method)
+    found: list[float] = []
+    for index, (grey, fresh, seen) in enumerate(zip(clip.grey, clip.fresh, clip.found)):
+        if seen is None or seen.cut or (interval and index % interval == 0):
+            carry.start(replace(fresh, source="words"), grey)
+            continue
+        carry.move(grey, seen.mask)
+        if again and carry.overdue():
+            carry.look_again(fresh)
+        assert carry.relevance is not None
+        pair = torch.stack([carry.relevance.mass.flatten(), fresh.mass.flatten()])
+        found.append(float(torch.corrcoef(pair)[0, 1]))
+    return found
+
+
+def face(path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, every: int) -> dict[str, list[float]]:
+    """How much of a tracked face the fine tokens cover, given only its first box, every so many frames.
+
+    boxes: xyxy, one a frame from frame `first` on
+    """
+    stream: Stream | None = None
+    found: dict[str, list[float]] = {}
+    for index, frame in enumerate(frames_of(path, len(boxes), first)):
+        size = (frame.shape[2], frame.shape[3])
+        if stream is None:
+            stream = Stream(size, budget, relevance="none", patch=patch, tile=TILE)
+            stream.step(frame)
+            stream.point(boxes[0])
+        step = stream.step(frame)
+        if index % every:
+            continue
+        texture = Texture((frame,)).mipmapped()
+        options: Any = {"budget": budget, "patch": patch}
+        ways = {
+            "incremental: carried from the first box": step.allocation,
+            "full, by salience": choose_tokens(texture, relevance="none", **options),
+            "full, the first box left where it was": choose_tokens(
+                texture, attention=_box_map(boxes[0], size), **options
+            ),
+            "full, told the true box (ceiling)": choose_tokens(
+                texture, attention=_box_map(boxes[index], size), **options
+            ),
+        }
+        for name, allocation in ways.items():
+            found.setdefault(name, []).append(_finely(allocation, boxes[index]))
+    return found
+
+
+def _box_map(box: Box, size: tuple[int, int]) -> Tensor:
+    mask = torch.zeros(1, *size)
+    x0, y0, x1, y1 = (round(edge) for edge in box)
+    mask[:, max(0, y0) : y1, max(0, x0) : x1] = 1
+    return mask
+
+
+def _finely(allocation: Allocation, box: Box) -> float:
+    """The share of a box that tokens show at FINE or finer."""
+    x0, y0, x1, y1 = (max(0, round(edge)) for edge in box)
+    scale = delivered_scale(allocation, allocation.size)[0, y0:y1, x0:x1]
+    return float((scale <= FINE).float().mean())
+
+
+def reused(
+    path: Path, limit: int | None, adapter: Any, budget: int, contexts: Sequence[float]
+) -> dict[str, dict[str, float]]:
+    """Question 28: how far kept tokens are from those of encoding every frame in full."""
+    found: dict[str, dict[str, float]] = {}
+    for context in contexts:
+        stream: Stream | None = None
+        errors, cosines, encoded, used = [], [], 0, 0
+        for frame in frames_of(path, limit):
+            stream = stream or Stream(
+                (frame.shape[2], frame.shape[3]),
+                budget,
+                relevance="none",
+                patch=adapter.side,
+                encode=adapter.encode,
+                keep="approximate",
+                context=context,
+            )
+            step = stream.step(frame)
+            assert step.tokens is not None and stream.encoded is not None
+            valid = step.reuse.used
+            with torch.no_grad():
+                wanted = adapter.encode(step.texture, step.allocation).embeds[0, valid]
+            got = step.tokens.embeds[0, valid]
+            if step.reuse.keyframe:
+                continue
+            errors.append(float((got - wanted).norm() / wanted.norm()))
+            cosines.append(float(functional.cosine_similarity(got, wanted).mean()))
+            encoded, used = encoded + stream.encoded.encoded, used + step.reuse.tokens
+        found[f"{context:g}"] = {
+            "error": float(np.mean(errors)),
+            "worst": float(np.max(errors)),
+            "cosine": float(np.mean(cosines)),
+            "encoded": encoded / max(1, used),
+        }
+    return found
+
+
+def clusters(path: Path, limit: int | None) -> dict[str, float]:
+    """The rule for channels of global reach: how well borders that are kept agree with borders made anew."""
+    stream: Stream | None = None
+    near: dict[str, list[float]] = {"kept": [], "consecutive": []}
+    last: Tensor | None = None
+    for frame in frames_of(path, limit):
+        stream = stream or Stream((frame.shape[2], frame.shape[3]), 32, relevance="none", channels=["boundaries"])
+        step = stream.step(frame)
+        assert step.channels is not None
+        fresh = build(step.texture, ["boundaries"]).levels[0]
+        if not step.reuse.keyframe:
+            near["kept"].append(_recall(fresh, step.channels.levels[0]))
+            if last is not None:
+                near["consecutive"].append(_recall(fresh, last))
+        last = fresh.clone()
+    return {name: float(np.mean(values)) for name, values in near.items() if values}
+
+
+def _recall(wanted: Tensor, got: Tensor) -> float:
+    """The share of border pixels that have one of the others within two pixels."""
+    around = functional.max_pool2d(got, 5, 1, 2)
+    return float((around[wanted > 0.5] > 0.5).float().mean())
+
+
+def at_ages(correlations: Sequence[float]) -> dict[str, float]:
+    """The correlation after so many frames."""
+    return {str(age): correlations[age - 1] for age in AGES if age <= len(correlations)}
+
+
+def random_tower(build_model: Callable[[], Any]) -> Any:
+    """A tower whose random weights are large enough that tokens do attend to one another."""
+    adapter = build_model()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in adapter.tower.parameters():
+            if parameter.dim() > 1:
+                fan_in = parameter[0].numel()
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * fan_in**-0.5)
+    return adapter
