@@ -22,6 +22,7 @@ LAYERS = [
     {"sheet"},
     {"vlm"},
     {"pipeline"},
+    {"capture"},
     {"ask"},
     {"video", "train", "evaluate", "corpus"},
     {"bench", "viewer"},

@@ -3,6 +3,7 @@
 from texturevlm import ops
 from texturevlm.allocate import foveate
 from texturevlm.ask import attach, load_vlm
+from texturevlm.capture import compile
 from texturevlm.pipeline import choose_tokens
 from texturevlm.rebuild import rebuild, resized
 from texturevlm.relevance import Balance, Relevance
@@ -19,6 +20,7 @@ __all__ = [
     "Texture",
     "attach",
     "choose_tokens",
+    "compile",
     "foveate",
     "generate_mipmaps",
     "load_vlm",

@@ -13,13 +13,11 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.channels.embedding import DenseEncoder, Projection
 from texturevlm.check import check_choice, check_count
 from texturevlm.relevance import Balance, Relevance
-from texturevlm.relevance.information import grey_levels, information
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.query import attention_query, embedding_query, resolve_way, words_query
 from texturevlm.relevance.reader import Page, read_page
-from texturevlm.relevance.salience import salience
-from texturevlm.relevance.scene import is_scene
-from texturevlm.types import COLOURS, Allocation, Texture
+from texturevlm.relevance.salience import cell_maps, colour_levels
+from texturevlm.types import Allocation, Texture
 
 Allocator = Callable[..., Allocation]
 BALANCE = Balance()
@@ -126,10 +124,7 @@ def image_maps(texture: Texture, *, patch: int = 32) -> ImageMaps:
         raise ValueError(f"choose_tokens: texture must start at the image's size {texture.size}, got a coarser base")
     texture = texture.mipmapped()
     cell = min(cell_level(texture.size, patch), len(texture.levels) - 1)
-    grey = grey_levels(texture)
-    _, half, ink = information(grey, cell)
-    scene = is_scene(grey[cell])
-    standing = salience([_colour(texture, level) for level in texture.levels], cell, half, ink, scene)
+    standing, half, ink, scene = cell_maps(texture, cell)
     return ImageMaps(texture, half, ink, scene, standing)
 
 
@@ -144,13 +139,7 @@ def _words(
     found = []
     for index in range(texture.batch):
         one = slice(index, index + 1)
-        read = page if page is not None else read_page(_colour(texture, texture.levels[0])[one])
+        read = page if page is not None else read_page(colour_levels(texture)[0][one])
         found.append(words_query(read, question, half[one], ink[one]))
     query, finer, marked = (torch.cat(parts) for parts in zip(*found))
     return query, finer, marked
-
-
-def _colour(texture: Texture, level: Tensor) -> Tensor:
-    if set(COLOURS) <= set(texture.names):
-        return level[:, [texture.names.index(name) for name in COLOURS]]
-    return level[:, :1].expand(-1, 3, -1, -1)
