@@ -37,7 +37,7 @@ OPERATIONS = {
 CLASSES = {"DeviceTexture": "levels, *, half, pack, nearest"}
 FUNCTIONS = {
     "attach": "model, processor, *, budget, allocator, relevance, captured",
-    "compile": "size, budget, allocator, *, patch, relevance, batch, device, graphs, **options",
+    "compile": "size, budget, allocator, *, patch, relevance, batch, device, graphs, options",
     "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, maps, page, attention, "
     "encoder, projection, options",
     "foveate": "size, *, fixation, budget, patch, M0, e0, device",

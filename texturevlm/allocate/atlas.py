@@ -1,4 +1,4 @@
-"""Atlas: regions of one colour each, kept whole, in place of cells: a region is delivered at one scale or left to the rest.
+"""Atlas: regions of one colour each, kept whole: a region is delivered at one scale of its own, or left to the rest.
 
 The regions are superpixels of a coarse mip level. One that is worth it is covered by footprints of its own scale, which
 follow its shape; all others share one coarse scale, the rest. Which regions come forward, and how fine, is the same
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -69,7 +68,11 @@ def colour_regions(texture: Texture, relevance: Relevance, *, count: int = REGIO
     """Superpixels of the image at the size of the relevance's grid: (B, h, w)."""
     rows, columns = relevance.grid
     level = next(
-        (level for level in reversed(texture.mipmapped().levels) if level.shape[2] >= rows and level.shape[3] >= columns),
+        (
+            level
+            for level in reversed(texture.mipmapped().levels)
+            if level.shape[2] >= rows and level.shape[3] >= columns
+        ),
         texture.levels[0],
     )
     if set(COLOURS) <= set(texture.names):
@@ -113,7 +116,7 @@ def _regions_by_scale(
 
 
 class Fragmentation(NamedTuple):
-    """footprints: how many a region has on average; regions: how many a footprint has; main: its main region's share."""
+    """Means: how many footprints a region has, how many regions a footprint has, its main region's share of it."""
 
     footprints: float
     regions: float

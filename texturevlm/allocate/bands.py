@@ -18,7 +18,7 @@ from torch.nn import functional
 from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean
 from texturevlm.ops.steerable import steerable_pyramid
-from texturevlm.relevance.information import BLANK, LOST, grey_levels
+from texturevlm.relevance.information import LOST, grey_levels
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Texture
 
@@ -77,18 +77,16 @@ def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
 def band_split(energy: Tensor, relevance: Relevance, *, bias: str | float = "none") -> Tensor:
     """The share of the budget that each orientation and octave asks for: (B, O, S), summing to 1.
 
-    Each coefficient of a band asks for as many bits as it stands above the noise, where the mass is; an octave has a
-    quarter of the coefficients of the next finer one.
+    Each cell asks with its mass, for its bands by the energy that they hold.
 
     energy: from `band_energy`
     bias:   as in `frequency`: for reading, bands that change across count up to twice as much, others as much less
     """
     if not energy.shape[2]:
         return energy.new_zeros(energy.shape[:3])
-    bits = 0.5 * torch.log2(1 + energy / BLANK[0] ** 2)
-    octave = torch.arange(energy.shape[2], device=energy.device)
+    share = energy / energy.sum((1, 2), keepdim=True).clamp(min=1e-12)
     turn = torch.arange(ORIENTATIONS, device=energy.device) * (math.pi / ORIENTATIONS)
-    wanted = (bits * relevance.mass[:, None, None].to(bits)).sum((3, 4)) * 4.0**-octave
+    wanted = (share * relevance.mass[:, None, None].to(share)).sum((3, 4))
     wanted = wanted * torch.exp2(bias_of(bias, relevance)[:, None] * torch.cos(2 * turn))[..., None]
     return wanted / wanted.sum((1, 2), keepdim=True).clamp(min=1e-30)
 

@@ -1,9 +1,9 @@
 """Crops: an overview of the whole image and a few rectangles in more detail, each an ordinary grid of tokens.
 
-Nothing here mixes scales inside a picture: every part is what a model gets when it is handed a resized image or a cut-out
-of one, so it is the safest choice for a model that was never trained on anything else. How much of the budget the
-overview takes, how many rectangles there are, and the place, shape and scale of each is what is expected to let most be
-made out; rows times columns of all the grids add up to the budget.
+Nothing here mixes scales inside a picture: every part is what a model gets when it is handed a resized image or a
+cut-out of one, so it is the safest choice for a model that was never trained on anything else. How much of the budget
+the overview takes, how many rectangles there are, and the place, shape and scale of each is what is expected to let
+most be made out; rows times columns of all the grids add up to the budget.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARES = (0.1, 0.2, 0.35, 0.6, 1.0)  # of the budget for the overview: each is t
 SCALES_AN_OCTAVE = 2
 LONGEST = 8.0  # times as wide as tall, or as tall as wide
 SLACK = 0.85  # of its tokens must a crop use, so that shapes can be chosen; the last one uses them all
-PLACES = 96  # along the longer side, where a crop may begin
+PLACES = 64  # along the longer side, where a crop may begin
 
 
 def crops(

@@ -1,9 +1,9 @@
 """Dag: clusters that follow content, each at a scale of its own, split where relevance times detail lost is greatest.
 
 As in Nanite, a coarse cluster is replaced by finer ones where its error matters. The root is all that is not blank, at
-the floor of scale. A cluster's children are seen a step finer, and are cut apart at the gaps that a token of their scale
-would waste itself on: blocks, then lines, then words, wherever they stand; a cluster that is many tokens wide is cut
-where the least ink is. A cluster is delivered by squares that cover its ink tightly, so blank space costs nothing.
+the floor of scale. A cluster's children are seen a step finer, and are cut apart at the gaps that a token of their
+scale would waste itself on: blocks, then lines, then words, wherever they stand; a cluster that is wider than tokens
+reach is cut where the least ink is. Squares cover its ink tightly, so blank space costs nothing.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Ink:
 
     def tight(self, box: CellBox) -> CellBox:
         """The least box that holds the ink of a box, which has some."""
-        top, left, bottom, right = box
+        top, left, bottom, _ = box
         rows = self.rows(box)
         together = reduce(or_, rows)
         first = next(index for index, row in enumerate(rows) if row)
@@ -168,7 +168,7 @@ class Ink:
         return top + first, left + start, bottom - last, left + together.bit_length()
 
     def cut(self, box: CellBox, gap: int, reach: int) -> list[CellBox]:
-        """Tight boxes that hold all ink of a tight box, none with a gap across it or longer than `reach`, if possible."""
+        """Tight boxes that hold all ink of a tight box, none with a gap across it or longer than `reach`."""
         done, waiting = [], [box]
         while waiting:
             box = waiting.pop()

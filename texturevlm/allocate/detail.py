@@ -1,4 +1,4 @@
-"""How much of what matters can be made out at a scale, summed over boxes of cells: the common currency of allocators."""
+"""How much of what matters can be made out at a scale, cell by cell and over boxes: the currency of allocators."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Stretched:
         return self._scored(self._with_floor(laid))
 
     def _reach(self, side: float, octave: np.ndarray) -> tuple[Laid, float]:
-        """As many of the best cells as the budget covers at `side`, so that the rest can be seen coarsely; its worth."""
+        """As many of the best cells as the budget covers at `side`, the rest coarsely; and what it is worth."""
         floor = max(self.floor, side)
         scale = side * 2.0**octave / self.patch
         fine = 1 / (1 + (scale / self.half) ** STEEPNESS)

@@ -1,9 +1,9 @@
 """Pyramid: the budget split over the levels of the image by how hard its parts are to make out.
 
-Each cell needs some level: the coarsest at which it can be made out. What the cells that need a level would gain by it,
-all together, is the level's share of the budget; with its share a level covers its best cells, and hands on what is left.
-What no level reached is shown at the coarsest, the overview. Levels are an octave apart; they are whole (1, 2, 4, … pixels
-a sample), or begin at the fraction of an octave that is expected to let most be made out.
+Each cell needs some level: the coarsest at which it can be made out. What the cells that need a level would gain by
+it, all together, is the level's share of the budget; with its share a level covers its best cells, and hands on what is
+left. What no level reached is shown at the coarsest, the overview. Levels are an octave apart; they are whole (1, 2, 4,
+… pixels a sample), or begin at the fraction of an octave that is expected to let most be made out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from texturevlm.types import Allocation, Texture
 
 OVERVIEW = 0.1
 FRACTIONS = (0.0, 1 / 3, 2 / 3)  # of an octave
-EASE = (1.4, 1.0, 0.7, 0.5)  # a cell needs samples this many times as wide as what half of it is made out with; each is tried
+EASE = (
+    1.4,
+    1.0,
+    0.7,
+    0.5,
+)  # a cell needs samples this many times as wide as what half of it is made out with; each is tried
 BISECTIONS = 8
 
 

@@ -59,7 +59,7 @@ def halved(cells: Cells, budget: int, patch: int, overview: float, roots: int) -
 
 @dataclass(frozen=True)
 class Tiles:
-    """Nested square tiles that are not blank, as columns (N,): their left upper corners and sides in pixels, and mass."""
+    """Nested square tiles that are not blank, as columns (N,): left upper corners and sides in pixels, and mass."""
 
     forest: Forest
     x: np.ndarray
@@ -77,7 +77,7 @@ class Tiles:
 
 
 def tiles(cells: Cells, detail: Detail, finest: float, budget: int, patch: int, overview: float) -> Tiles:
-    """All tiles of sides finest · 2^k, from roots of which a share of the budget suffices down to the image's pixels."""
+    """All tiles of sides finest · 2^k, from roots of which a share of the budget suffices down to the pixels."""
     origin, extent = _content(cells)
     side = finest * 2 ** max(0, math.ceil(math.log2(max(extent) / finest)))
     fewest = max(1, int(budget * overview))

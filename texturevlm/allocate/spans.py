@@ -1,7 +1,7 @@
 """From how wide a token each cell should lie in, counted in cells, to squares that cover them: finest first.
 
-What a finer square covers by the way needs no coarser one, so the squares of many small pieces come out fewer than those
-of each piece alone.
+What a finer square covers by the way needs no coarser one, so the squares of many small pieces come out fewer than
+those of each piece alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A budgeted traversal: start with the roots of a hierarchy, and let children replace their parent where that pays most.
+"""A budgeted traversal: start with the roots of a hierarchy, let children replace their parent where that pays most.
 
 What a node loses is its error; a split gains the parent's error less its children's, and costs their tokens less the
 parent's. A split may gain nothing by itself and much together with those below it (small print is as unreadable at half

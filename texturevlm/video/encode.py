@@ -22,7 +22,7 @@ from texturevlm.vlm import Tokens
 
 Encode = Callable[[Texture, Allocation], Tokens]
 KEEP = ("exact", "approximate")
-WHOLE = 0.5  # of the tokens changed: then encoding all of them costs little more
+WHOLE = 0.5  # of the tokens changed: encoding all of them costs little more than these and their context
 
 
 class Encoded:
@@ -31,6 +31,7 @@ class Encoded:
     encode:  a texture and an allocation to Tokens, in the allocation's slots: `adapt(model).encode`
     keep:    exact: all are encoded again when any changed; approximate: those that changed
     context: how many unchanged tokens are encoded along with those that changed, as a multiple of them
+    whole:   the share of changed tokens from which all are encoded
     encoded: how many tokens went through the tower for the last frame
     """
 
@@ -39,7 +40,7 @@ class Encoded:
         self.keep = check_choice("Stream", "keep", keep, KEEP)
         if not context >= 0:
             raise ValueError(f"Stream: context must be at least 0, got {context!r}")
-        self.context, self.encoded = context, 0
+        self.context, self.whole, self.encoded = context, WHOLE, 0
         self.tokens: Tokens | None = None
 
     @torch.no_grad()
@@ -53,7 +54,7 @@ class Encoded:
         used = int(allocation.valid.sum())
         if self.tokens is not None and len(wanted) == 0:
             self.encoded, self.tokens = 0, _reordered(self.tokens, allocation, origin)
-        elif self.tokens is None or self.keep == "exact" or len(wanted) > WHOLE * used:
+        elif self.tokens is None or self.keep == "exact" or len(wanted) > self.whole * used:
             self.encoded, self.tokens = used, self.encode(texture, allocation)
         else:
             some = torch.cat([wanted, self._beside(allocation, wanted)])

@@ -2,8 +2,9 @@
 
     python -m texturevlm.video.measure DATA --out DIR [--limit N]
 
-DATA holds big_buck_bunny.mp4, Megamind.avi, david.webm and david_gt.txt (a face's x, y, width, height, one line a frame,
-for the last frames of the clip). Writes video.md and video.json.
+DATA holds big_buck_bunny.mp4, Megamind.avi, david.webm and david_gt.txt (a face's x, y, width, height, one line a
+frame, for the last frames of the clip). A clip of a still camera is made of one frame of each. Writes video.md and
+video.json.
 """
 
 import argparse
@@ -24,7 +25,10 @@ from texturevlm.video.sources import open_video
 CLIPS = ("big_buck_bunny.mp4", "Megamind.avi", "david.webm")
 METHODS = ("lucas_kanade", "dis", "none")
 INTERVALS = (15, 30, 60, 120)
-DRIFT_FRAMES, REUSE_FRAMES, CLUSTER_FRAMES = 300, 30, 60
+DRIFT_FRAMES, MADE_FRAMES, REUSE_FRAMES, CLUSTER_FRAMES = 300, 80, 12, 40
+SHARES = (0.01, 0.05, 0.2)  # of the image that wanders before a still camera
+CARRIED = "incremental: carried from the first box"
+NO_KEYFRAMES = "no keyframe but the first"
 STILL_BUDGET, REUSE_BUDGET = 128, 64
 FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
 CONTEXTS = (0.0, 1.0, 3.0)
@@ -55,17 +59,26 @@ def measure(data: Path, limit: int | None) -> dict[str, Any]:
     tower = study.random_tower(_model)
     for name in CLIPS:
         path = data / name
+        made = f"still camera, from {name}"
         _tell(f"{name}: what is still")
-        record["still"][name] = study.still(path, limit, STILL_BUDGET)
+        record["still"][name] = study.still(study.frames_of(path, limit), STILL_BUDGET)
+        record["still"][made] = study.still(study.still_camera(path, 0.05, _most(limit, MADE_FRAMES)), STILL_BUDGET)
+        record["clusters"][name] = study.clusters(study.frames_of(path, _most(limit, CLUSTER_FRAMES)))
+        record["clusters"][made] = study.clusters(study.still_camera(path, 0.05, _most(limit, CLUSTER_FRAMES)))
         _tell(f"{name}: drift")
-        record["drift"][name] = _drift(path, min(limit or DRIFT_FRAMES, DRIFT_FRAMES))
+        record["drift"][name] = _drift(path, _most(limit, DRIFT_FRAMES))
         _tell(f"{name}: reuse")
-        frames = min(limit or REUSE_FRAMES, REUSE_FRAMES)
-        record["reuse"][name] = study.reused(path, frames, tower, REUSE_BUDGET, CONTEXTS)
-        record["clusters"][name] = study.clusters(path, min(limit or CLUSTER_FRAMES, CLUSTER_FRAMES))
+        for share in SHARES:
+            frames = list(study.still_camera(path, share, _most(limit, REUSE_FRAMES)))
+            found = {f"{context:g}": study.reused(frames, tower, REUSE_BUDGET, context) for context in CONTEXTS}
+            record["reuse"][f"{made}, {share:.0%} wanders"] = found
     _tell("david.webm: the face")
     record["face"] = _face(data, limit)
     return record
+
+
+def _most(limit: int | None, frames: int) -> int:
+    return frames if limit is None else min(limit, frames)
 
 
 def _drift(path: Path, frames: int) -> dict[str, Any]:
@@ -73,11 +86,12 @@ def _drift(path: Path, frames: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for method in METHODS:
         for interval in (None, *INTERVALS):
-            for again in (False, True):
+            every = f"a keyframe every {interval}" if interval else NO_KEYFRAMES
+            for again in (False, True) if interval is None else (False,):
                 values = study.drift(clip, method, interval=interval, again=again)
-                key = f"{method}, {interval or 'no'} keyframes, {'looking again' if again else 'carried only'}"
+                key = f"{method}, {every}" + (", looking again" if again else "")
                 found[key] = {"mean": float(np.mean(values)), "least": float(np.min(values))}
-                if interval is None:
+                if interval is None and not again:
                     found[key]["ages"] = study.at_ages(values)
     return found
 
@@ -90,7 +104,7 @@ def _face(data: Path, limit: int | None) -> dict[str, Any]:
     first = sum(1 for _ in open_video(data / "david.webm")) - len(boxes)
     boxes = boxes[:limit]
     scores = study.face(data / "david.webm", boxes, first, FACE_BUDGET, FACE_PATCH, FACE_EVERY)
-    ours = scores["incremental: carried from the first box"]
+    ours = scores[CARRIED]
     return {
         name: {
             "covered": float(np.mean(values)),
@@ -122,7 +136,7 @@ def report(record: dict[str, Any]) -> str:
         "",
         f"{STILL_BUDGET} tokens of {study.PATCH}, chosen by salience. Sampled: the share of tokens that had to be.",
         "",
-        "| clip | frames | tiles changed a frame | median | frames without change | tokens sampled | chosen anew | cuts |",
+        "| clip | frames | tiles changed a frame | median | frames without change | sampled | chosen anew | cuts |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, row in record["still"].items():
@@ -130,53 +144,20 @@ def report(record: dict[str, Any]) -> str:
             f"| {name} | {row['frames']} | {row['changed']:.1%} | {row['median']:.1%} | {row['still_frames']:.1%} | "
             f"{row['sampled']:.1%} | {row['chosen']:.1%} of frames | {row['cuts']} |"
         )
-    lines += _drift_table(record["drift"])
-    lines += [
-        "",
-        "## 28. What does reusing encoded tokens cost?",
-        "",
-        f"A Qwen3-VL tower of {VISION['depth']} layers with random weights ({REUSE_BUDGET} tokens): it shows how strongly "
-        "attention couples tokens, not what a trained model's answers lose. Error: the length of the difference from "
-        "encoding the whole frame, by the length of that. Context: unchanged tokens encoded along, for each changed one.",
-        "",
-        "| clip | context | encoded | error | worst frame | cosine |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, rows in record["reuse"].items():
-        for context, row in rows.items():
-            lines.append(
-                f"| {name} | {context} | {row['encoded']:.1%} | {row['error']:.3f} | {row['worst']:.3f} | "
-                f"{row['cosine']:.4f} |"
-            )
-    lines += [
-        "",
-        "## The face of david.webm",
-        "",
-        f"{FACE_BUDGET} tokens of {FACE_PATCH}, every {FACE_EVERY}th frame: the share of the face that tokens of at most "
-        f"{study.FINE} pixels a sample cover, how often that is half of it or more, and the stream's lead (paired, 95%; "
-        "frames of one clip are not independent, so the interval is too narrow).",
-        "",
-        "| how tokens were chosen | covered | at least half | the stream's lead |",
-        "|---|---|---|---|",
-    ]
-    for name, row in record["face"].items():
-        mean, low, high = row["difference"]
-        lines.append(f"| {name} | {row['covered']:.3f} | {row['half']:.1%} | {mean:+.3f} ({low:+.3f} to {high:+.3f}) |")
-    lines += ["", "## Channels of global reach", ""]
-    lines += ["Borders between regions: the share of those made anew that have one within two pixels.", ""]
-    lines += ["| clip | kept by the stream's rule | those of the frame before, made anew |", "|---|---|---|"]
-    for name, row in record["clusters"].items():
-        lines.append(f"| {name} | {row.get('kept', 0):.3f} | {row.get('consecutive', 0):.3f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        [*lines, *_drift_table(record), *_reuse_table(record), *_face_table(record), *_cluster_table(record)]
+    )
 
 
-def _drift_table(drift: dict[str, Any]) -> list[str]:
+def _drift_table(record: dict[str, Any]) -> list[str]:
+    drift = record["drift"]
     lines = [
         "",
         "## 27. Frame differences or optical flow? How fast does carried relevance drift?",
         "",
-        "Correlation of carried with fresh relevance, cell by cell, mean over the frames (least). `none`: differences only,",
-        "nothing moves. A cut is a keyframe always.",
+        "Correlation of carried with fresh relevance, cell by cell, mean over the frames (least). `none`: differences",
+        "only, nothing moves. Looking again: cells that are not trusted take the fresh value, as in a stream, which",
+        "here is what they are compared with. A cut is a keyframe always.",
         "",
         "| flow and keyframes | " + " | ".join(drift) + " |",
         "|---|" + "---|" * len(drift),
@@ -184,14 +165,72 @@ def _drift_table(drift: dict[str, Any]) -> list[str]:
     for key in next(iter(drift.values())):
         cells = [f"{rows[key]['mean']:.3f} ({rows[key]['least']:.2f})" for rows in drift.values()]
         lines.append(f"| {key} | " + " | ".join(cells) + " |")
-    lines += ["", "After so many frames, carried only, without keyframes:", ""]
+    lines += ["", "After so many frames without a keyframe:", ""]
     lines += ["| clip | flow | " + " | ".join(map(str, study.AGES)) + " |", "|---|---|" + "---|" * len(study.AGES)]
     for name, rows in drift.items():
         for method in METHODS:
-            ages = rows[f"{method}, no keyframes, carried only"]["ages"]
+            ages = rows[f"{method}, {NO_KEYFRAMES}"]["ages"]
             cells = [f"{ages[str(age)]:.3f}" if str(age) in ages else "–" for age in study.AGES]
             lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _reuse_table(record: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "## 28. What does reusing encoded tokens cost?",
+        "",
+        f"A Qwen3-VL tower of {VISION['depth']} layers with random weights, {REUSE_BUDGET} tokens: it shows how",
+        "strongly attention couples tokens, not what a trained model's answers lose. Error: the length of the",
+        "difference from encoding the whole frame, by the length of that; of all tokens, and of the kept ones alone.",
+        "Context: unchanged tokens encoded along, for each changed one.",
+        "",
+        "| clip | context | encoded | error | worst frame | of kept tokens | cosine |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in record["reuse"].items():
+        for context, row in rows.items():
+            lines.append(
+                f"| {name} | {context} | {row['encoded']:.1%} | {row['error']:.3f} | {row['worst']:.3f} | "
+                f"{row['kept']:.3f} | {row['cosine']:.4f} |"
+            )
+    return lines
+
+
+def _face_table(record: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "## The face of david.webm",
+        "",
+        f"{FACE_BUDGET} tokens of {FACE_PATCH} by `density`, every {FACE_EVERY}th frame: the share of the face that",
+        f"tokens of at most {study.FINE} pixels a sample cover (one scale for all would be 2.74), how often that is half",
+        "of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so it is too narrow).",
+        "",
+        "| how tokens were chosen | covered | at least half | the stream's lead |",
+        "|---|---|---|---|",
+    ]
+    for name, row in record["face"].items():
+        mean, low, high = row["difference"]
+        lead = "–" if name == CARRIED else f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+        lines.append(f"| {name} | {row['covered']:.3f} | {row['half']:.1%} | {lead} |")
+    return lines
+
+
+def _cluster_table(record: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "## Channels of global reach",
+        "",
+        "Borders between regions: the share of those made anew that have one within two pixels. Made again: the share",
+        "of frames in which a quarter of the tiles had changed since.",
+        "",
+        "| clip | kept by the stream's rule | made again | those of the frame before, made anew |",
+        "|---|---|---|---|",
+    ]
+    for name, row in record["clusters"].items():
+        cells = [f"{row[key]:.3f}" if key in row else "–" for key in ("kept", "made again", "consecutive")]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
 
 
 def _tell(what: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from texturevlm.video.sources import open_video
 from texturevlm.video.stream import Stream
 
 PATCH, TILE = 32, 32
-FINE = 1.25  # pixels a sample: finer counts as fine
+FINE = 1.75  # pixels a sample: what counts as fine
 AGES = (1, 10, 30, 60, 120, 300)
 Box = tuple[float, float, float, float]
 
@@ -40,11 +41,29 @@ def frames_of(path: Path, limit: int | None, first: int = 0) -> Iterator[Tensor]
             yield frame.image[None].float() / 255
 
 
-def still(path: Path, limit: int | None, budget: int) -> dict[str, float]:
+def still_camera(path: Path, share: float, count: int) -> Iterator[Tensor]:
+    """A made-up clip: one frame of a real one stands still, with noise of a grey step, and a part of it wanders about.
+
+    share: of the image that wanders
+    """
+    ground = next(frames_of(path, 1, first=60))
+    height, width = (round(extent * share**0.5) for extent in ground.shape[2:])
+    piece = ground[..., -height:, -width:].flip(3)
+    random = torch.Generator().manual_seed(0)
+    for index in range(count):
+        frame = ground + torch.randn(ground.shape, generator=random) / 255
+        turn = 2 * math.pi * index / 40
+        top = round((ground.shape[2] - height) / 2 * (1 + math.sin(turn)))
+        left = round((ground.shape[3] - width) / 2 * (1 + math.cos(turn)))
+        frame[..., top : top + height, left : left + width] = piece
+        yield frame.clamp(0, 1)
+
+
+def still(frames: Iterable[Tensor], budget: int) -> dict[str, float]:
     """Question 26: the share of tiles and frames that stand still, and what that leaves to sample."""
     stream: Stream | None = None
     shares, fresh, tokens, cuts, chosen = [], 0, 0, 0, 0
-    for frame in frames_of(path, limit):
+    for frame in frames:
         stream = stream or Stream((frame.shape[2], frame.shape[3]), budget, relevance="none", patch=PATCH, tile=TILE)
         reuse = stream.step(frame).reuse
         if reuse.keyframe == "first":
@@ -119,14 +138,14 @@ def face(path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, 
     for index, frame in enumerate(frames_of(path, len(boxes), first)):
         size = (frame.shape[2], frame.shape[3])
         if stream is None:
-            stream = Stream(size, budget, relevance="none", patch=patch, tile=TILE)
+            stream = Stream(size, budget, "density", relevance="none", patch=patch, tile=TILE)
             stream.step(frame)
             stream.point(boxes[0])
         step = stream.step(frame)
         if index % every:
             continue
         texture = Texture((frame,)).mipmapped()
-        options: Any = {"budget": budget, "patch": patch}
+        options: Any = {"budget": budget, "patch": patch, "allocator": "density"}
         ways = {
             "incremental: carried from the first box": step.allocation,
             "full, by salience": choose_tokens(texture, relevance="none", **options),
@@ -156,59 +175,54 @@ def _finely(allocation: Allocation, box: Box) -> float:
     return float((scale <= FINE).float().mean())
 
 
-def reused(
-    path: Path, limit: int | None, adapter: Any, budget: int, contexts: Sequence[float]
-) -> dict[str, dict[str, float]]:
+def reused(frames: Sequence[Tensor], adapter: Any, budget: int, context: float) -> dict[str, float]:
     """Question 28: how far kept tokens are from those of encoding every frame in full."""
-    found: dict[str, dict[str, float]] = {}
-    for context in contexts:
-        stream: Stream | None = None
-        errors, cosines, encoded, used = [], [], 0, 0
-        for frame in frames_of(path, limit):
-            stream = stream or Stream(
-                (frame.shape[2], frame.shape[3]),
-                budget,
-                relevance="none",
-                patch=adapter.side,
-                encode=adapter.encode,
-                keep="approximate",
-                context=context,
-            )
-            step = stream.step(frame)
-            assert step.tokens is not None and stream.encoded is not None
-            valid = step.reuse.used
-            with torch.no_grad():
-                wanted = adapter.encode(step.texture, step.allocation).embeds[0, valid]
-            got = step.tokens.embeds[0, valid]
-            if step.reuse.keyframe:
-                continue
-            errors.append(float((got - wanted).norm() / wanted.norm()))
-            cosines.append(float(functional.cosine_similarity(got, wanted).mean()))
-            encoded, used = encoded + stream.encoded.encoded, used + step.reuse.tokens
-        found[f"{context:g}"] = {
-            "error": float(np.mean(errors)),
-            "worst": float(np.max(errors)),
-            "cosine": float(np.mean(cosines)),
-            "encoded": encoded / max(1, used),
-        }
-    return found
+    size = (frames[0].shape[2], frames[0].shape[3])
+    options: Any = {"relevance": "none", "patch": adapter.side, "encode": adapter.encode, "keep": "approximate"}
+    stream = Stream(size, budget, context=context, keyframe=10**6, **options)
+    assert stream.encoded is not None
+    stream.encoded.whole = 1.0
+    errors, cosines, kept, encoded, used = [], [], [], 0, 0
+    for frame in frames:
+        step = stream.step(frame)
+        assert step.tokens is not None
+        valid, fresh = step.reuse.used, step.reuse.sampled
+        wanted = adapter.encode(step.texture, step.allocation).embeds[0]
+        got = step.tokens.embeds[0]
+        if step.reuse.keyframe:
+            continue
+        errors.append(float((got - wanted)[valid].norm() / wanted[valid].norm()))
+        cosines.append(float(functional.cosine_similarity(got[valid], wanted[valid]).mean()))
+        if (valid & ~fresh).any():
+            old = valid & ~fresh
+            kept.append(float((got - wanted)[old].norm() / wanted[old].norm()))
+        encoded, used = encoded + stream.encoded.encoded, used + step.reuse.tokens
+    return {
+        "error": float(np.mean(errors)),
+        "worst": float(np.max(errors)),
+        "kept": float(np.mean(kept)) if kept else 0.0,
+        "cosine": float(np.mean(cosines)),
+        "encoded": encoded / max(1, used),
+    }
 
 
-def clusters(path: Path, limit: int | None) -> dict[str, float]:
+def clusters(frames: Iterable[Tensor]) -> dict[str, float]:
     """The rule for channels of global reach: how well borders that are kept agree with borders made anew."""
     stream: Stream | None = None
-    near: dict[str, list[float]] = {"kept": [], "consecutive": []}
+    near: dict[str, list[float]] = {"kept": [], "consecutive": [], "made again": []}
     last: Tensor | None = None
-    for frame in frames_of(path, limit):
+    before: Tensor | None = None
+    for frame in frames:
         stream = stream or Stream((frame.shape[2], frame.shape[3]), 32, relevance="none", channels=["boundaries"])
         step = stream.step(frame)
         assert step.channels is not None
         fresh = build(step.texture, ["boundaries"]).levels[0]
         if not step.reuse.keyframe:
             near["kept"].append(_recall(fresh, step.channels.levels[0]))
+            near["made again"].append(float(before is None or not torch.equal(before, step.channels.levels[0])))
             if last is not None:
                 near["consecutive"].append(_recall(fresh, last))
-        last = fresh.clone()
+        last, before = fresh.clone(), step.channels.levels[0].clone()
     return {name: float(np.mean(values)) for name, values in near.items() if values}
 
 
