@@ -32,8 +32,10 @@ def run(frames, size, names):
         yield canvas, layers, before, found, again, frame
 
 
-@pytest.mark.parametrize("size", [(256, 320), (150, 221)])
-def test_layers_equal_rebuilt_ones(size):
+@pytest.mark.parametrize(("size", "parts"), [((256, 320), True), ((150, 221), True), ((90, 120), False)])
+def test_layers_equal_rebuilt_ones(size, parts, monkeypatch):
+    """In parts, as on a CPU, and in whole, as on a GPU."""
+    monkeypatch.setattr(Layers, "_in_parts", parts)
     worst = dict.fromkeys(SMALL, 0.0)
     for canvas, layers, before, _, _, _ in run(crossing(size, 8), size, SMALL):
         wanted = build(Texture((canvas.levels[0].clone(),)).mipmapped(), SMALL, previous=before)

@@ -6,8 +6,11 @@ from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.crops import crops
 from texturevlm.allocate.dag import dag
 from texturevlm.allocate.density import density
+from texturevlm.allocate.fixations import fixations
 from texturevlm.allocate.foveated import foveate
+from texturevlm.allocate.frequency import frequency
 from texturevlm.allocate.layers import fit, layers
+from texturevlm.allocate.logpolar import logpolar
 from texturevlm.allocate.plain import grid, resize
 from texturevlm.allocate.pyramid import pyramid
 from texturevlm.allocate.quadtree import quadtree
@@ -24,6 +27,9 @@ ALLOCATORS = {
     "dag": dag,
     "pyramid": pyramid,
     "quadtree": quadtree,
+    "frequency": frequency,
+    "logpolar": logpolar,
+    "fixations": fixations,
     "auto": auto,
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from texturevlm.capture import Look, compile
 from texturevlm.channels.structure import luma
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
-from texturevlm.ops.select import numbers_of, packed, search_reference
+from texturevlm.ops.select import Tokens, numbers_of, packed, search_reference
 from texturevlm.pipeline import choose_tokens, image_maps, relevance_of
 from texturevlm.relevance.information import information
 from texturevlm.relevance.maps import cell_level, readable
@@ -122,9 +123,11 @@ def _vectorised_rows(report: Report, add: Add, image: Tensor, *, compiled: bool)
     found: dict[str, float] = {}
     try:
         with _without_kernels():
-            function = _vectorised(image)
-            call = partial(torch.compile(function) if compiled else function, image)
-            call()
+            function, eager = _vectorised(image, compiled=compiled)
+            report.notes += [
+                f"torch.compile cannot take {part}, which stays eager: {why}" for part, why in eager.items()
+            ]
+            call = partial(function, image)
             found[by] = add(WORK, by, "host", timing.host(call, calls=5, repeats=3))
             add(WORK, by, "warm", timing.device_warm(call, repeats=5))
     except Exception as error:  # a missing compiler, a failed capture: the table says which
@@ -164,21 +167,60 @@ def _without_kernels() -> Iterator[None]:
         backends.no_kernel_because = usual
 
 
-def _vectorised(image: Tensor) -> Callable[[Tensor], Tensor]:
-    """The same cascade for one image, as a function of tensors without a loop over patches, and nothing that waits."""
+def _vectorised(image: Tensor, *, compiled: bool) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
+    """The same cascade for one image, as functions of tensors without a loop over patches, and nothing that waits.
+
+    returns it, and which of its parts could not be compiled, and why
+    """
     size = (image.shape[2], image.shape[3])
     cell, extents = cell_level(size, PATCH), level_extents(*size)
     plans = plans_for(size, budget=BUDGET, patch=PATCH)
     numbers = numbers_of(packed(plans, 1, size, PATCH), image.device)
     steps = max(len(plan.stages) for plan in plans)
+    eager: dict[str, str] = {}
 
-    def patches(image: Tensor) -> Tensor:
-        levels = mipmap_reference(image, extents, ("mean",) * image.shape[1])
-        mass, half, ink = _maps(levels, cell)
-        tokens = search_reference(mass[:, None], half, ink, numbers, steps, size, BUDGET, PATCH)
+    def part(name: str, function: Callable[..., Any], *given: Any) -> Callable[..., Any]:
+        if not compiled:
+            return function
+        faster = torch.compile(function)
+        try:
+            faster(*given)
+        except Exception as error:  # whatever the compiler raises: the report says what
+            eager[name] = str(error).splitlines()[0][:80]
+            return function
+        return faster
+
+    def shrunk(image: Tensor) -> list[Tensor]:
+        return mipmap_reference(image, extents, ("mean",) * image.shape[1])
+
+    def informed(levels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        grey = [luma(level) for level in levels]
+        _, half, ink = information(grey, cell)
+        return half, ink, is_scene(grey[cell])
+
+    def searched(mass: Tensor, half: Tensor, ink: Tensor) -> Tokens:
+        return search_reference(mass[:, None], half, ink, numbers, steps, size, BUDGET, PATCH)
+
+    def sampled(levels: list[Tensor], tokens: Tokens) -> Tensor:
         return grid_sampled(levels, tokens.centre, (tokens.ddx[..., 0] * tokens.ddy[..., 1]).sqrt(), PATCH)
 
-    return patches
+    levels = shrunk(image)
+    half, ink, scene = informed(levels)
+    mass = salience(levels, cell, half, ink, scene)
+    tokens = searched(mass, half, ink)
+    mips = part("the mips", shrunk, image)
+    maps = part("the maps of information", informed, levels)
+    stand = part("salience", salience, levels, cell, half, ink, scene)
+    search = part("the search", searched, mass, half, ink)
+    samples = part("the samples", sampled, levels, tokens)
+
+    def patches(image: Tensor) -> Tensor:
+        levels = mips(image)
+        half, ink, scene = maps(levels)
+        return samples(levels, search(stand(levels, cell, half, ink, scene), half, ink))
+
+    patches(image)
+    return patches, eager
 
 
 def _maps(levels: list[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -40,8 +40,13 @@ class Balance:
         half, ink, size, source, scene: as in Relevance
         """
         if query is None:
-            mass = normalised(salience**self.focus)
+            plain = isinstance(self.focus, float) and self.focus == 1
+            mass = salience if plain else normalised(salience**self.focus)
         else:
             sure = query.sum((1, 2), keepdim=True).clamp(max=1) * (1 - self.explore)
             mass = normalised(query**self.focus) * sure + salience * (1 - sure)
-        return Relevance(mass, half / self.particularise, ink, size, source, scene)
+        return Relevance(mass, self._finer(half), ink, size, source, scene)
+
+    def _finer(self, half: Tensor) -> Tensor:
+        unchanged = isinstance(self.particularise, float) and self.particularise == 1
+        return half if unchanged else half / self.particularise

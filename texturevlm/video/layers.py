@@ -59,6 +59,7 @@ class Layers:
         self.levels = tuple(torch.zeros(*shape, *extent, device=device) for extent in extents[self.base :])
         self.reduce = tuple(CHANNELS[name].reduce for name in self.names)
         self.texture = Texture(self.levels, self.names, canvas.size, self.reduce)
+        self._places: dict[tuple[str, ...], Tensor] = {}
         self.changed = np.zeros(0, dtype=bool)  # since the channels of global reach were made
         self.moved: list[Rectangle] = []  # where the motion channel is not zero
         self._strokes = Strokes(canvas.levels) if self._in_parts and "text" in self.names else None
@@ -71,11 +72,11 @@ class Layers:
 
     def remake(self) -> None:
         """Everything, from the frame that is held; nothing moved."""
+        if self._before is not None:
+            self._before.copy_(self.canvas.levels[0])
         self._whole([name for name in self.names if name not in CARRIED])
         if self._strokes is not None:
             self._strokes.remake(self.canvas.levels)
-        if self._before is not None:
-            self._before.copy_(self.canvas.levels[0])
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
 
     def refresh(self, changes: Changes, before: Mapping[Rectangle, Tensor]) -> bool:
@@ -135,9 +136,16 @@ class Layers:
         previous = None if self._before is None else Texture((self._before,))
         embedded = any(name in EMBEDDING for name in names)
         built = build(self.canvas.texture, names, previous=previous, **(self.models if embedded else {}))
-        for slot, name in enumerate(names):
-            for level, made in zip(self.levels, built.levels):
-                level[:, self.names.index(name)] = made[:, slot]
+        for level, made in zip(self.levels, built.levels):
+            level.index_copy_(1, self._slots(names), made)
+
+    def _slots(self, names: Sequence[str]) -> Tensor:
+        """The places of some channels; kept, so that nothing is copied to a GPU in every frame."""
+        key = tuple(names)
+        if key not in self._places:
+            found = [self.names.index(name) for name in key]
+            self._places[key] = torch.tensor(found, device=self.levels[0].device)
+        return self._places[key]
 
     def _motion(self, before: Mapping[Rectangle, Tensor]) -> None:
         layer = self.levels[0][:, self.names.index("motion")]
