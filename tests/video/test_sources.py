@@ -59,7 +59,7 @@ def test_nothing_is_refused(tmp_path):
     with pytest.raises(ValueError, match="must hold at least one frame, got none"):
         list(open_video([]))
     nan = torch.full((3, 8, 8), float("nan"))
-    with pytest.raises(ValueError, match="at least one frame, got none .*finite"):
+    with pytest.raises(ValueError, match=r"at least one frame, got none .*finite"):
         list(open_video([nan]))
 
 

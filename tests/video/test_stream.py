@@ -73,6 +73,22 @@ def test_keyframes_come_at_their_interval_and_hold_the_frame_exactly():
     assert reasons == ["first", *[""] * 4, "interval", *[""] * 4, "interval", ""]
 
 
+def test_a_question_is_not_asked_again_of_a_still_scene():
+    asked = []
+
+    def known(texture):
+        asked.append(1)
+        return pointed_at(32, 42)(texture)
+
+    one = stream(relevance=known, keyframe=3)
+    ground = scene(SIZE)
+    reasons = [one.step(ground).reuse.keyframe for _ in range(7)]
+    assert reasons.count("interval") == 2 and len(asked) == 1
+    for frame in crossing(SIZE, 3):
+        one.step(frame)
+    assert len(asked) == 2
+
+
 def test_every_frame_a_keyframe_is_the_ordinary_pipeline():
     from texturevlm.pipeline import choose_tokens
 
@@ -230,7 +246,7 @@ def test_a_failure_half_way_makes_the_next_frame_a_keyframe():
     one = stream()
     one.step(frames[0])
     allocate, one.choice.allocate = one.choice.allocate, None
-    one.choice.worth = 100.0
+    one.choice.worth = (100.0, 0.0)
     with pytest.raises(TypeError):
         one.step(frames[1])
     one.choice.allocate = allocate

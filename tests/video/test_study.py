@@ -1,7 +1,5 @@
 """The measurements themselves, on made-up clips where the answer is known."""
 
-import torch
-
 from tests.video.moving import scene, with_box
 from tests.video.test_sources import folder_of
 from texturevlm.video import study
@@ -13,16 +11,19 @@ def clip(tmp_path, frames):
     return folder_of(tmp_path / "clip", [(frame[0] * 255).byte() for frame in frames])
 
 
-def test_flow_carries_what_differences_lose(tmp_path):
+def test_drift_is_nothing_where_nothing_moves_and_keyframes_bound_it(tmp_path):
     ground = scene((96, 260), stripes=False)
-    path = clip(tmp_path, [ground[..., 4 * index : 4 * index + 160] for index in range(16)])
+    path = clip(tmp_path, [ground[..., 4 * index : 4 * index + 160] for index in range(16)] + [ground[..., 60:220]] * 4)
     followed = study.Followed(path, None)
-    by_flow, by_difference = (
-        study.drift(followed, way, interval=None, again=False) for way in ("lucas_kanade", "none")
+    for method in ("lucas_kanade", "none"):
+        freely = study.drift(followed, method, interval=None, again=False)
+        bounded = study.drift(followed, method, interval=4, again=False)
+        assert len(freely) == 19 and min(bounded) > min(freely)
+        assert study.at_ages(freely) == {"1": freely[0], "10": freely[9]}
+        assert freely[-1] > freely[-2] - 1e-3  # it stands still by then
+    assert min(study.drift(followed, "lucas_kanade", interval=None, again=True)) >= min(
+        study.drift(followed, "lucas_kanade", interval=None, again=False)
     )
-    assert len(by_flow) == 15 and by_flow[-1] > by_difference[-1] + 0.1
-    again = study.drift(followed, "lucas_kanade", interval=5, again=False)
-    assert min(again) >= min(by_flow) and study.at_ages(by_flow)["10"] == by_flow[9]
 
 
 def test_a_still_clip_is_still():
@@ -44,5 +45,5 @@ def test_a_face_is_followed(tmp_path):
     boxes = [(10.0 + 3 * index, 30.0, 42.0 + 3 * index, 62.0) for index in range(26)]
     scores = study.face(clip(tmp_path, frames), boxes, 0, 12, 16, 5)
     ours, left = scores["incremental: carried from the first box"], scores["full, the first box left where it was"]
-    assert ours[-1] > 0.5 > left[-1]
-    assert torch.tensor(scores["full, told the true box (ceiling)"]).mean() > 0.5
+    assert sum(ours[3:]) > sum(left[3:]) + 0.3
+    assert sum(scores["full, told the true box (ceiling)"]) > sum(left)

@@ -18,6 +18,7 @@ from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.detail import Detail, summed
 from texturevlm.allocate.footprints import Box, allocation_of
 from texturevlm.allocate.plain import tiling
+from texturevlm.allocate.spans import NATIVE
 from texturevlm.check import check_count
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
@@ -69,6 +70,10 @@ class Crop:
     token: tuple[float, float]
 
     @property
+    def tokens(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
     def boxes(self) -> list[Box]:
         (y, x), (rows, columns), (tall, wide) = self.corner, self.shape, self.token
         return [
@@ -83,42 +88,60 @@ def overview_and_crops(
 ) -> list[tuple[Box, float]]:
     """`crops` for one image: the tokens of the overview first, then those of each crop, row by row."""
     detail = Detail(cells)
-    shapes = [tiling(cells.size, max(1, round(budget * share)), patch) for share in SHARES if share >= overview]
-    shapes += [tiling(cells.size, max(1, round(budget * overview)), patch)]
-    best: list[Crop] = []
-    greatest = -1.0
-    for shape in dict.fromkeys(shapes):
-        whole = Crop((0.0, 0.0), shape, (cells.size[0] / shape[0], cells.size[1] / shape[1]))
-        left = budget - shape[0] * shape[1]
-        complete = left == 0 or max(whole.token) <= patch
-        for count in [0] if complete else range(1, min(most, left) + 1):
-            seen = detail.seen(max(whole.token) / patch)
-            found = [whole]
-            for number in range(count):
-                used = sum(crop.shape[0] * crop.shape[1] for crop in found)
-                share = (budget - used) // (count - number)
-                crop, seen = _best_crop(cells, detail, seen, share, number == count - 1, max(whole.token), patch, scale)
-                found.append(crop)
-            if seen.sum() > greatest:
-                best, greatest = found, float(seen.sum())
+    best, greatest = [_whole(cells, budget, patch)], -1.0
+    if max(best[0].token) <= NATIVE * patch:
+        return _scored(cells, best)
+    shares = [overview, *(share for share in SHARES if share > overview)]
+    for whole in dict.fromkeys(_whole(cells, max(1, round(budget * share)), patch) for share in shares):
+        left = budget - whole.tokens
+        for count in range(1, min(most, left) + 1) if left else [0]:
+            found, worth = _with_crops(cells, detail, whole, count, left, patch, scale)
+            if worth > greatest:
+                best, greatest = found, worth
     return _scored(cells, best)
 
 
+def _whole(cells: Cells, tokens: int, patch: int) -> Crop:
+    """The whole image in at most that many tokens."""
+    rows, columns = tiling(cells.size, tokens, patch)
+    return Crop((0.0, 0.0), (rows, columns), (cells.size[0] / rows, cells.size[1] / columns))
+
+
+def _with_crops(
+    cells: Cells, detail: Detail, whole: Crop, count: int, tokens: int, patch: int, scale: float | None
+) -> tuple[list[Crop], float]:
+    """An overview and that many crops, one after the other where it adds most; and what they let be made out.
+
+    tokens: of all crops together; what they are worth is -1 where no crops that fit in the image use as many
+    """
+    found, seen = [whole], detail.seen(max(whole.token) / patch)
+    sides = _sides(max(whole.token), patch, scale)
+    for number in range(count):
+        best = _best_crop(cells, detail, seen, sides, tokens // (count - number), number == count - 1, patch)
+        if best is None:
+            return found, -1.0
+        crop, window = best
+        found.append(crop)
+        tokens -= crop.tokens
+        seen = seen.copy()
+        seen[window] = np.maximum(seen[window], detail.seen(crop.token[0] / patch)[window])
+    return found, float(seen.sum())
+
+
 def _best_crop(
-    cells: Cells,
-    detail: Detail,
-    seen: np.ndarray,
-    tokens: int,
-    exactly: bool,
-    coarsest: float,
-    patch: int,
-    scale: float | None,
-) -> tuple[Crop, np.ndarray]:
-    """The crop of that many tokens, or a few less, that adds most to what is seen already; and what is seen then."""
-    best, window, greatest = None, (slice(0), slice(0)), -1.0
-    for side in _sides(coarsest, patch, scale):
+    cells: Cells, detail: Detail, seen: np.ndarray, sides: Sequence[float], tokens: int, exactly: bool, patch: int
+) -> tuple[Crop, tuple[slice, slice]] | None:
+    """The crop of that many tokens, or a few less, that adds most to what is seen already, and the cells that it shows.
+
+    None if no grid of them fits in the image.
+    """
+    best, greatest = None, -1.0
+    for side in sides:
         table = summed(np.maximum(detail.seen(side / patch) - seen, 0.0))
+        most = [math.ceil(extent / side) for extent in cells.size]
         for shape in _shapes(tokens, exactly):
+            if shape[0] > most[0] or shape[1] > most[1]:
+                continue
             reach = [max(1, min(round(n * side / cell), size)) for n, cell, size in zip(shape, cells.side, seen.shape)]
             steps = [np.unique(np.linspace(0, n - r, PLACES).round().astype(int)) for n, r in zip(seen.shape, reach)]
             (top, left), (bottom, right) = steps, (step + r for step, r in zip(steps, reach))
@@ -126,12 +149,9 @@ def _best_crop(
             row, column = np.unravel_index(inside.argmax(), inside.shape)
             if inside[row, column] > greatest:
                 greatest = float(inside[row, column])
-                window = slice(top[row], bottom[row]), slice(left[column], right[column])
-                best = _placed(cells, (int(top[row]), int(left[column])), shape, side)
-    assert best is not None
-    after = seen.copy()
-    after[window] = np.maximum(seen[window], detail.seen(best.token[0] / patch)[window])
-    return best, after
+                crop = _placed(cells, (int(top[row]), int(left[column])), shape, side)
+                best = crop, (slice(top[row], bottom[row]), slice(left[column], right[column]))
+    return best
 
 
 def _placed(cells: Cells, cell: tuple[int, int], shape: tuple[int, int], side: float) -> Crop:

@@ -203,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress.step()
     record = {
         "command": "python -m texturevlm.evaluate.trading DATA --out DIR"
-        + (f" --limit {options.limit}" if options.limit else ""),
+        + (f" --limit {options.limit}" if options.limit else "")
+        + (" --words DIR" if options.words else ""),
         "data": options.data.name,
         "reader": reader.name if reader is not None else None,
         "torch": torch.__version__,

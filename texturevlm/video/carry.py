@@ -127,10 +127,17 @@ class Carry:
             )
         self.waits = torch.zeros_like(self.waits)
 
-    def worth(self, scale: Tensor) -> Tensor:
-        """(): what an allocation that delivers `scale` (1, h, w) is worth on the relevance as it is now, 0 to 1."""
+    def worth(self, scale: Tensor) -> tuple[float, float]:
+        """What an allocation that delivers `scale` (1, h, w) is worth on the relevance of now (reads two numbers).
+
+        returns its expected value, 0 to 1, and the level, log2 of pixels a sample, at which what matters is seen on
+                average: where everything is coarse enough to be made out anyway, only the latter tells
+        """
         assert self.relevance is not None
-        return (self.relevance.mass * readable(self.relevance.half, scale)).sum()
+        mass = self.relevance.mass
+        level = scale.clamp(max=float(max(self.size))).log2()
+        value, mean = torch.stack([(mass * readable(self.relevance.half, scale)).sum(), (mass * level).sum()]).tolist()
+        return value, mean
 
     def cells_of(self, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         """(rows, columns) of tiles → (1, h, w): whether a cell's centre lies in a marked tile."""

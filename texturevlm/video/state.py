@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
 TOKENS = ("embeds", "position", "size", "weight")
-NUMBERS = ("frames", "since", "seconds", "waiting", "short")
+NUMBERS = ("frames", "since", "seconds", "waiting", "short", "moved")
 FORMAT = 1
 
 
@@ -58,10 +58,8 @@ class State:
 def of(stream: Stream) -> State:
     """A copy of everything that a stream's next frame depends on."""
     carry, choice = stream.carry, stream.choice
-    numbers = {name: getattr(stream, name) for name in NUMBERS} | {
-        "worth": choice.worth,
-        "learned": stream.noise.frames,
-    }
+    numbers: dict[str, Any] = {name: getattr(stream, name) for name in NUMBERS}
+    numbers |= {"worth": choice.worth, "refused": choice.refused, "learned": stream.noise.frames}
     tensors: dict[str, Tensor | None] = {
         "colour": stream.canvas.levels[0],
         "sensor": stream.noise.sensor,
@@ -129,7 +127,7 @@ def _restore_choice(stream: Stream, numbers: dict[str, Any], tensors: dict[str, 
     )
     carry.maps = {name[4:]: one.clone() for name, one in tensors.items() if name.startswith("map.")}
     carry.relevance = choice.allocation = choice.scale = None
-    choice.worth = numbers["worth"]
+    choice.worth, choice.refused = numbers["worth"], numbers["refused"]
     if "mass" in tensors:
         mass, half, ink = (tensors[name].clone() for name in ("mass", "half", "ink"))
         scene = tensors["scene"].clone() if "scene" in tensors else None

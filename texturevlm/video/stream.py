@@ -53,7 +53,7 @@ class Stream:
                on the same grid as `relevance_of` does
     channels:  a preset or names of layers to keep beside the colours; none by default
     keyframe:  everything is done anew every so many frames
-    hold:      tokens stay while they are worth at least 1 − hold of what they were worth when they were chosen
+    hold:      how much less tokens may be worth than when they were chosen before they are given out anew
     flow:      lucas_kanade, dis (OpenCV) or none
     rate:      tokens a second that are sampled anew; by default every frame may spend its budget
     encode:    a model: `adapt(model).encode`; keep and context as for `texturevlm.video.encode.Encoded`
@@ -121,6 +121,7 @@ class Stream:
         self.pixels = torch.zeros(1, budget, 3, patch, patch, device=self.device)
         self.stale = torch.zeros(budget, dtype=torch.bool, device=self.device)
         self.frames, self.since, self.seconds = 0, 0, 0.0  # since: the last keyframe
+        self.moved = False  # whether anything changed since the last keyframe
         self.short = False  # whether the last cut got less than a full look
         self.waiting = "first"  # why the next frame must be a keyframe; "" if it need not
 
@@ -216,12 +217,14 @@ class Stream:
         """A keyframe: everything from this frame."""
         tokens = self.budget if why == "interval" else min(self.budget, self._affordable(why))
         self.canvas.replace(image)
-        if why in ("cut", "failure"):
+        if why == "cut":
             self.carry.forget()
-        elif self.carry.relevance is not None:
+        elif why != "failure" and self.carry.relevance is not None:
             self._move(found)
         carried = self._carried()
-        self._ask()
+        if why != "interval" or self.moved or found.marked.any():  # a question need not be asked again of a still scene
+            self._ask()
+        self.moved = False
         if self.layers is not None:
             self.layers.remake()
             self._give({name: one for name, one in carried.items() if name not in EMBEDDING})
@@ -238,6 +241,7 @@ class Stream:
         boxes = rectangles(found.marked, self.tile, self.size) if self.layers is not None else []
         before = {box: self.canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
         self.canvas.refresh(image, found)
+        self.moved = True
         assert self.carry.relevance is not None and self.choice.allocation is not None
         asked = self.carry.relevance.source != "none" or self.layers is not None or self.carry.pointed is not None
         if asked or found.share <= EVERYTHING:

@@ -1,0 +1,121 @@
+"""Dag and quadtree: what their hierarchies are made of."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from tests.allocate.test_hierarchies import SIZE, photo, relevance_at
+from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.dag import Ink, dag, hierarchy
+from texturevlm.allocate.detail import Detail
+from texturevlm.allocate.quadtree import quadtree, tiles
+from texturevlm.allocate.spans import finest_span, ladder, lay, value_of
+from texturevlm.allocate.value import expected_value
+
+CELLS = Cells.of(relevance_at((20, 30)), 0)
+
+
+def clusters(cells=CELLS, patch=16, reach=1):
+    return hierarchy(cells, Detail(cells), ladder(cells, 20, patch, 2.0), patch, 0.5, reach)
+
+
+def test_clusters_nest_tightly_and_lose_no_ink():
+    found = clusters()
+    children = {}
+    for node, parent in enumerate(found.forest.parent.tolist()):
+        children.setdefault(parent, []).append(node)
+    for parent, nodes in children.items():
+        outer = found.boxes[parent] if parent >= 0 else (0, 0, *CELLS.ink.shape)
+        covered = np.zeros(CELLS.ink.shape, dtype=int)
+        for node in nodes:
+            top, left, bottom, right = found.boxes[node]
+            covered[top:bottom, left:right] += 1
+            part = CELLS.ink[top:bottom, left:right]
+            assert part[0].any() and part[-1].any() and part[:, 0].any() and part[:, -1].any()
+            assert parent < 0 or found.spans[node] < found.spans[parent]
+        top, left, bottom, right = outer
+        assert (covered[top:bottom, left:right] <= 1).all() and covered.sum() == covered[top:bottom, left:right].sum()
+        inside = np.zeros_like(CELLS.ink)
+        inside[top:bottom, left:right] = CELLS.ink[top:bottom, left:right]
+        assert (covered[inside] == 1).all()
+
+
+def test_clusters_follow_content_across_the_borders_of_cells():
+    """Lines of ink that stand anywhere: each is a cluster, as a whole, though no grid has its borders there."""
+    ink = np.zeros((80, 60), dtype=bool)
+    tops = [3, 10, 19, 26, 37, 50, 55, 62]
+    for top in tops:
+        ink[top : top + 3, 7:50] = True
+    found = clusters(dataclasses.replace(CELLS, ink=ink), reach=20)
+    assert {(top, 7, top + 3, 50) for top in tops} <= set(found.boxes)
+
+
+def test_a_box_is_cut_at_its_gaps_or_where_the_least_ink_is():
+    mask = np.zeros((12, 30), dtype=bool)
+    mask[1:3, 2:9] = mask[1:3, 14:20] = mask[8:11, 2:28] = True
+    mask[8:10, 14] = False
+    ink = Ink(mask)
+    assert ink.tight((0, 0, 12, 30)) == (1, 2, 11, 28)
+    assert ink.cut((1, 2, 11, 28), 4, 100) == [(1, 2, 3, 9), (1, 14, 3, 20), (8, 2, 11, 28)]
+    assert ink.cut((8, 2, 11, 28), 4, 20) == [(8, 2, 11, 14), (8, 14, 11, 28)]
+    assert ink.count((0, 0, 12, 30)) == mask.sum()
+
+
+def test_pieces_laid_together_take_fewer_squares_and_the_price_of_a_token_is_kept():
+    detail = Detail(CELLS)
+    rough = np.where(CELLS.ink, 8, 0)
+    rough[:40][CELLS.ink[:40]] = 2
+    everything = lay(CELLS, detail, rough, 16, 10_000)
+    thrifty = lay(CELLS, detail, rough, 16, 10_000, price=0.01)
+    assert [layer.side for layer in everything] == [16, 64]
+    assert 0 < len(thrifty[0].squares) < len(everything[0].squares)
+    for found in (everything, thrifty):
+        covered = np.logical_or.reduce([CELLS.covered(layer.squares, CELLS.span(layer.side)) for layer in found])
+        assert covered[CELLS.ink].all()
+    lost = value_of(CELLS, detail, everything, 16) - value_of(CELLS, detail, thrifty, 16)
+    assert 0 <= lost <= 0.01 * (len(everything[0].squares) - len(thrifty[0].squares))
+    assert lay(CELLS, detail, rough, 16, 10) is None
+
+
+def test_the_finest_span_that_a_budget_covers():
+    for budget in (1, 5, 50):
+        span = finest_span(CELLS, CELLS.ink, budget, 16)
+        assert lay(CELLS, Detail(CELLS), np.where(CELLS.ink, span, 0), 16, budget) is not None
+        assert span == 2 or lay(CELLS, Detail(CELLS), np.where(CELLS.ink, span - 1, 0), 16, budget) is None
+
+
+def test_tiles_are_halved_both_ways_and_hold_all_mass():
+    tree = tiles(CELLS, Detail(CELLS), 20.0, 60, 16, 0.1)
+    parent = tree.forest.parent
+    inner = parent >= 0
+    assert 1 <= (~inner).sum() <= 6
+    assert np.allclose(np.bincount(parent[inner], tree.mass[inner], len(parent))[np.unique(parent[inner])],
+                       tree.mass[np.unique(parent[inner])])  # fmt: skip
+    assert tree.mass[~inner].sum() == pytest.approx(Detail(CELLS).mass.sum())
+    ratio = tree.side[parent[inner]] / tree.side[inner]
+    assert set(np.round(ratio, 6)) <= {2.0, round(20 / 16, 6)}  # no finer than the pixels
+
+
+def test_whole_roots_give_powers_of_two_and_fractional_ones_more_value():
+    relevance = relevance_at((20, 30), half=1.7)
+    whole = quadtree(photo(), relevance, budget=40, patch=16, roots=1)
+    fractional = quadtree(photo(), relevance, budget=40, patch=16)
+    down = whole.ddy[0, :, 1].log2()
+    assert torch.allclose(down, down.round(), atol=1e-4)
+    assert expected_value(relevance, fractional) >= expected_value(relevance, whole) - 1e-3
+
+
+def test_dag_is_worth_more_than_its_baseline_where_content_does_not_follow_cells():
+    relevance = relevance_at((37, 22), half=1.6)
+    values = [expected_value(relevance, name(photo(), relevance, budget=24, patch=16)) for name in (dag, quadtree)]
+    assert values[0] > values[1]
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"gap": -1.0}, {"reach": 0}])
+def test_bad_options(options):
+    with pytest.raises(ValueError, match="dag: "):
+        dag(photo(), relevance_at(), **options)
+    with pytest.raises(ValueError, match="quadtree: roots must be at least 1, got 0"):
+        quadtree(photo(SIZE), relevance_at(), roots=0)

@@ -1,0 +1,54 @@
+"""Pyramid: shares of levels, whole and fractional."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.allocate.test_hierarchies import photo, relevance_at
+from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.detail import Detail
+from texturevlm.allocate.pyramid import needs, pyramid, share_out, shares
+from texturevlm.allocate.value import expected_value
+from texturevlm.relevance.maps import Relevance
+
+SIDES = [16.0, 32.0, 64.0, 128.0]
+
+
+def two_kinds(fine: float, coarse: float) -> Relevance:
+    """Content that needs fine samples on the left and coarse ones on the right, as likely asked for."""
+    relevance = relevance_at()
+    half = torch.full_like(relevance.half, coarse)
+    half[:, :, :30] = fine
+    return Relevance(relevance.mass, half, relevance.ink, relevance.size)
+
+
+def test_each_cell_needs_the_coarsest_level_at_which_it_is_made_out():
+    cells = Cells.of(two_kinds(1.2, 4.5), 0)
+    needed = needs(cells, SIDES, 1.0, 16)
+    assert (needed[:, :30] == 0).all() and (needed[:, 30:] == 2).all()
+    assert (needs(cells, SIDES, 0.5, 16)[:, 30:] == 1).all()
+    assert (needs(cells, SIDES, 0.1, 16) == 0).all()
+
+
+def test_shares_follow_difficulty_and_each_is_spent_on_its_own_cells():
+    cells = Cells.of(two_kinds(1.2, 4.5), 0)
+    detail, needed = Detail(cells), needs(cells, SIDES, 1.0, 16)
+    split = shares(detail, needed, SIDES, 16)
+    assert split.sum() == pytest.approx(1) and split[1] == 0 and split[0] > split[2] > 0
+    found = share_out(cells, detail, needed, SIDES, 80, 16)
+    used = [len(layer.squares) for layer in found]
+    assert sum(used) <= 80 and used[1] == 0 and used[0] <= split[0] * 80
+    assert all(column < 30 for _, column in found[0].squares)
+    covered = np.logical_or.reduce([cells.covered(layer.squares, cells.span(layer.side)) for layer in found])
+    assert covered[cells.ink].all()
+
+
+def test_whole_levels_are_powers_of_two_and_fractional_ones_are_worth_more():
+    relevance = two_kinds(1.5, 3.1)
+    values = {}
+    for fractional in (False, True):
+        found = pyramid(photo(), relevance, budget=120, patch=16, fractional=fractional)
+        values[fractional] = expected_value(relevance, found).item()
+        down = found.ddy[0, :, 1].log2()
+        assert torch.allclose(down, down.round(), atol=1e-4) != fractional
+    assert values[True] > values[False]
