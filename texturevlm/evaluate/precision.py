@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = [
         "# Half or float textures",
         "",
-        f"Command: `python -m texturevlm.evaluate.precision DATA --out DIR --limit {options.limit}`, 273 tokens of 32×32 "
-        f"by `auto`, {len(rows)} pages.",
+        f"Command: `python -m texturevlm.evaluate.precision DATA --out DIR --limit {options.limit}`. 273 tokens "
+        f"of 32×32 by `auto`, {len(rows)} pages.",
         "",
         "| | |",
         "|---|---|",

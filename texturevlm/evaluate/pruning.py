@@ -4,8 +4,8 @@
 
 DATA is a folder with questions.jsonl (shared/data/docvqa). For each image the map of what may be asked (`none`), and
 for each question the map of `words`; thresholds are such that the share given is above. A number is the values read by
-the descent, over the number of cells, which is what testing every cell reads. Building the pyramid reads every cell
-once: it pays where a map is tested more than once, or comes with its levels.
+the descent, over the number of cells, which is what testing every cell reads. Building the pyramid reads every
+level once: it pays where a map is tested more than once, or comes with its levels.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, An
     """name of the map → share above → values read over cells, one a map; and whether the answers were all the same."""
     samples = load(folder, split=None, limit=limit).samples
     read: dict[str, dict[str, list[float]]] = {}
-    same, cells = True, []
+    same, cells, built = True, [], []
     progress = Progress(len(samples), "questions")
     seen: set[Path] = set()
     for sample in samples:
@@ -44,6 +44,7 @@ def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, An
         for name, values in _maps(texture, sample.question, sample.image, cache, sample.image not in seen):
             pyramid = relevance_pyramid(values)
             cells.append(values.numel())
+            built.append(sum(level.numel() for level in pyramid[:-1]) / values.numel())
             for share in SHARES:
                 threshold = float(values.flatten().sort(descending=True).values[int(share * (values.numel() - 1))])
                 found = above(pyramid, threshold)
@@ -51,7 +52,14 @@ def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, An
                 read.setdefault(name, {}).setdefault(str(share), []).append(found.tested / values.numel())
         seen.add(sample.image)
         progress.step()
-    return {"questions": len(samples), "images": len(seen), "cells": float(np.mean(cells)), "same": same, "read": read}
+    return {
+        "questions": len(samples),
+        "images": len(seen),
+        "cells": float(np.mean(cells)),
+        "built": float(np.mean(built)),
+        "same": same,
+        "read": read,
+    }
 
 
 def _maps(texture: Texture, question: str, path: Path, cache: Path | None, first: bool) -> Iterator[tuple[str, Tensor]]:
@@ -70,7 +78,7 @@ def report(record: dict[str, Any]) -> str:
         "",
         f"{record['questions']} questions on {record['images']} images of {record['cells']:.0f} cells on average. The "
         f"answer was {'always' if record['same'] else '**not** always'} that of testing every cell. In brackets: the "
-        "largest share of any map. Testing every cell is 1.000; building the pyramid, once a map, is 1.33.",
+        f"largest share of any map. Testing every cell is 1; building the pyramid, once a map, {record['built']:.2f}.",
         "",
         "| cells above the threshold | "
         + " | ".join(f"{name} ({_count(record, name)})" for name in record["read"])

@@ -21,9 +21,7 @@ def add_video(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--allocator", default="auto", metavar="NAME", help="(default: auto)")
     parser.add_argument("--relevance", default="auto", metavar="NAME", help="auto, words or none (default: auto)")
     parser.add_argument("--rate", type=float, metavar="R", help="tokens a second at most (default: the budget a frame)")
-    parser.add_argument(
-        "--keyframe", type=int, default=120, metavar="N", help="frames between keyframes (default: 120)"
-    )
+    parser.add_argument("--keyframe", type=int, default=30, metavar="N", help="frames between keyframes (default: 30)")
     parser.add_argument("--flow", default="lucas_kanade", metavar="NAME", help="lucas_kanade, dis or none")
     parser.add_argument("--fps", type=float, default=25.0, help="of a folder of images (default: 25)")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N frames (default: all)")

@@ -52,7 +52,7 @@ class Stream:
     relevance: auto, words, embedding or none, as for `choose_tokens`; or a function of a Texture that gives a Relevance
                on the same grid as `relevance_of` does
     channels:  a preset or names of layers to keep beside the colours; none by default
-    keyframe:  everything is done anew every so many frames
+    keyframe:  everything is done anew every so many frames; carried relevance drifts within a second where much moves
     hold:      how much less tokens may be worth than when they were chosen before they are given out anew
     flow:      lucas_kanade, dis (OpenCV) or none
     rate:      tokens a second that are sampled anew; by default every frame may spend its budget
@@ -73,7 +73,7 @@ class Stream:
         patch: int = 32,
         channels: str | Sequence[str] = (),
         tile: int = 32,
-        keyframe: int = 120,
+        keyframe: int = 30,
         hold: float = 0.05,
         flow: str = "lucas_kanade",
         rate: float | None = None,
