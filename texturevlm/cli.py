@@ -13,6 +13,7 @@ from texturevlm.commands.channels import add_channels
 from texturevlm.commands.doctor import add_doctor
 from texturevlm.commands.look import add_look
 from texturevlm.evaluate.command import add_eval
+from texturevlm.video.command import add_video
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add_channels,
         add_fit_pca,
         add_eval,
+        add_video,
         add_bench,
     ):
         add(commands)
