@@ -28,6 +28,6 @@ def _channels(options: argparse.Namespace) -> int:
     sheet, milliseconds = contact_sheet(tv.Texture.open(options.image, device=device), wanted)
     sheet.save(options.out)
     print(f"{options.out}: {len(milliseconds)} layers, {sum(milliseconds.values()):.0f} ms one by one")
-    if preset and (left := len(PRESETS[wanted]) - len(milliseconds)):
+    if preset and (left := len(PRESETS[options.channels]) - len(milliseconds)):
         print(f"{left} layers that need a model are left out")
     return 0
