@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from texturevlm.allocate.bands import RATIOS, SQUARE, band_energy, band_split, bias_of, stretch_gain
-from texturevlm.allocate.frequency import cover_rectangles, frequency, shapes
+from texturevlm.allocate.frequency import frequency, shapes
 from texturevlm.allocate.value import delivered_scale, stretch_cost
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.relevance import Relevance
@@ -179,12 +179,12 @@ def test_a_blank_image_is_covered():
 
 def test_rectangles_cover_as_squares_do():
     mask = torch.rand(40, 60, generator=torch.Generator().manual_seed(0)) > 0.8
-    assert cover_rectangles(rows_of(mask), 3, 3, 10_000) == cover(rows_of(mask), 3, 10_000)
+    assert cover(rows_of(mask), (3, 3), 10_000) == cover(rows_of(mask), 3, 10_000)
     covered = torch.zeros_like(mask)
-    for row, column in cover_rectangles(rows_of(mask), 2, 7, 10_000):
+    for row, column in cover(rows_of(mask), (2, 7), 10_000):
         covered[row : row + 2, column : column + 7] = True
     assert bool(covered[mask].all())
-    assert len(cover_rectangles(rows_of(mask), 2, 7, 5)) == 6
+    assert len(cover(rows_of(mask), (2, 7), 5)) == 6
 
 
 def test_bad_options_are_named():

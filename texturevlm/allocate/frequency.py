@@ -21,7 +21,7 @@ from texturevlm.allocate.layers import BISECTIONS, OVERVIEW, SCALES_AN_OCTAVE, f
 from texturevlm.allocate.plain import resize
 from texturevlm.allocate.spans import NATIVE, blank_parts
 from texturevlm.check import check_count
-from texturevlm.ops.cover import rows_of
+from texturevlm.ops.cover import cover, rows_of
 from texturevlm.relevance.maps import STEEPNESS, Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -79,32 +79,6 @@ def shapes(
     return best.cpu().numpy(), gain.gather(1, best[:, None])[:, 0].cpu().numpy()
 
 
-def cover_rectangles(rows: list[int], tall: int, wide: int, most: int) -> list[tuple[int, int]]:
-    """`texturevlm.ops.cover` for rectangles of tall × wide cells: the first cell of each; stops above `most`."""
-    rows = list(rows)
-    found: list[tuple[int, int]] = []
-    full = (1 << wide) - 1
-    for top in range(len(rows)):
-        if not rows[top]:
-            continue
-        shelf = 0
-        for row in rows[top : top + tall]:
-            shelf |= row
-        while shelf:
-            column = (shelf & -shelf).bit_length() - 1
-            window = full << column
-            first = top
-            while not rows[first] & window:
-                first += 1
-            found.append((first, column))
-            if len(found) > most:
-                return found
-            for row in range(first, min(first + tall, len(rows))):
-                rows[row] &= ~window
-            shelf &= ~window
-    return found
-
-
 @dataclass(frozen=True)
 class Shape:
     """The height and width of footprints in pixels."""
@@ -148,7 +122,7 @@ class Laid:
     def add(self, cells: Cells, shape: Shape, mask: np.ndarray, readable: np.ndarray, most: int) -> bool:
         """Cover a mask too; whether all of it together is at most so many."""
         tall, wide = shape.span(cells)
-        corners = cover_rectangles(rows_of(mask), tall, wide, most - self.count)
+        corners = cover(rows_of(mask), (tall, wide), most - self.count)
         self.shapes.append((shape, corners))
         for row, column in corners:
             part = np.s_[row : row + tall, column : column + wide]
@@ -220,7 +194,7 @@ class Stretched:
                 return None
         left = self.budget - laid.count
         tall, wide = self._shape(floor, 1.0).span(self.cells)
-        return laid if len(cover_rectangles(rows_of(laid.rest), tall, wide, left)) <= left else None
+        return laid if len(cover(rows_of(laid.rest), (tall, wide), left)) <= left else None
 
     def _shape(self, side: float, ratio: float) -> Shape:
         return Shape(max(float(self.patch), side / ratio**0.5), max(float(self.patch), side * ratio**0.5))

@@ -21,22 +21,23 @@ def rows_of(mask: Tensor | np.ndarray) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
 
-def cover(rows: list[int], side: int, most: int) -> list[tuple[int, int]]:
-    """Squares of `side` cells that hold every marked cell.
+def cover(rows: list[int], side: int | tuple[int, int], most: int) -> list[tuple[int, int]]:
+    """Squares of `side` cells, or rectangles of (tall, wide) cells, that hold every marked cell.
 
     rows:   from `rows_of`; not changed
     most:   stop as soon as there are more squares than this
     returns (row, column) of each square's first cell; more than `most` of them means that they do not suffice
     """
-    check_count("cover", "side", side, 1)
+    tall, wide = side if isinstance(side, tuple) else (side, side)
+    check_count("cover", "side", min(tall, wide), 1)
     rows = list(rows)
     squares: list[tuple[int, int]] = []
-    full = (1 << side) - 1
+    full = (1 << wide) - 1
     for top in range(len(rows)):
         if not rows[top]:
             continue
         shelf = 0
-        for row in rows[top : top + side]:
+        for row in rows[top : top + tall]:
             shelf |= row
         while shelf:
             column = (shelf & -shelf).bit_length() - 1
@@ -47,7 +48,7 @@ def cover(rows: list[int], side: int, most: int) -> list[tuple[int, int]]:
             squares.append((first, column))
             if len(squares) > most:
                 return squares
-            for row in range(first, min(first + side, len(rows))):
+            for row in range(first, min(first + tall, len(rows))):
                 rows[row] &= ~window
             shelf &= ~window
     return squares
