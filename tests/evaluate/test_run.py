@@ -230,8 +230,9 @@ def test_what_cannot_be_run(tmp_path, options, complaint):
 
 def test_cost_counts_time_and_memory():
     kept = []
-    _, cost = costed(lambda: kept.append(torch.ones(32 << 20, dtype=torch.uint8).clone()), torch.device("cpu"))
-    assert cost.ms > 0 and (cost.mb is None or 30 < cost.mb < 120)
+    # More than malloc ever serves from memory that the process freed and kept, which does not count.
+    _, cost = costed(lambda: kept.append(torch.ones(96 << 20, dtype=torch.uint8)), torch.device("cpu"))
+    assert cost.ms > 0 and (cost.mb is None or 90 < cost.mb < 200)
     _, small = costed(lambda: None, torch.device("cpu"))
     assert small.mb is None or small.mb < 5
 
