@@ -27,7 +27,6 @@ BALANCE = Balance()
 class ImageMaps:
     """What an image says by itself, made once for any number of questions (see `relevance.Relevance` for the maps)."""
 
-    texture: Texture
     half: Tensor
     ink: Tensor
     scene: Tensor
@@ -125,7 +124,7 @@ def image_maps(texture: Texture, *, patch: int = 32) -> ImageMaps:
     texture = texture.mipmapped()
     cell = min(cell_level(texture.size, patch), len(texture.levels) - 1)
     standing, half, ink, scene = cell_maps(texture, cell)
-    return ImageMaps(texture, half, ink, scene, standing)
+    return ImageMaps(half, ink, scene, standing)
 
 
 def _words(
@@ -137,9 +136,10 @@ def _words(
             f"{texture.batch} images"
         )
     found = []
+    colour = colour_levels(texture)[0]
     for index in range(texture.batch):
         one = slice(index, index + 1)
-        read = page if page is not None else read_page(colour_levels(texture)[0][one])
+        read = page if page is not None else read_page(colour[one])
         found.append(words_query(read, question, half[one], ink[one]))
     query, finer, marked = (torch.cat(parts) for parts in zip(*found))
     return query, finer, marked

@@ -7,7 +7,8 @@ from texturevlm import Texture
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.cascade import FAMILIES, _in_best_clusters, _near_relevant, cascade, plans_for
 from texturevlm.allocate.plain import resize
-from texturevlm.relevance.maps import Relevance, readable
+from texturevlm.ops.readable import readable
+from texturevlm.relevance.maps import Relevance
 
 
 def page(height=600, width=480, *, batch=1) -> Texture:

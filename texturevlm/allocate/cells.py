@@ -10,7 +10,8 @@ import numpy as np
 
 from texturevlm.allocate.footprints import Box, allocation_of, use_all
 from texturevlm.check import check_count
-from texturevlm.relevance.maps import STEEPNESS, Relevance
+from texturevlm.ops.readable import readable
+from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
 Square = tuple[int, int]  # row and column of a square's first cell
@@ -45,7 +46,7 @@ class Cells:
 
     def readable(self, scale: float) -> np.ndarray:
         """(h, w): how much of each cell can be made out when a sample is `scale` pixels wide."""
-        return 1 / (1 + (scale / self.half) ** STEEPNESS)
+        return readable(self.half, scale)
 
     def span(self, side: float) -> int:
         """How many whole cells a footprint `side` pixels wide covers, wherever it starts on a cell's edge."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from texturevlm.allocate.cells import Cells
-from texturevlm.relevance.maps import STEEPNESS
+from texturevlm.ops.readable import STEEPNESS
 
 
 class Detail:

@@ -21,7 +21,8 @@ from texturevlm.allocate.layers import BISECTIONS, SCALES_AN_OCTAVE, Layer, fitt
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.relevance.maps import STEEPNESS, Relevance
+from texturevlm.ops.readable import readable
+from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
 MOST_LOOKS = 4
@@ -110,7 +111,7 @@ def _closer(cells: Cells, seen: np.ndarray, budget: int, patch: int) -> Boxes:
 
     seen: (h, w), pixels a sample so far
     """
-    known = 1 / (1 + (seen / cells.half) ** STEEPNESS)
+    known = readable(cells.half, seen)
     wanted = np.where(cells.ink, cells.mass, 0.0)
     if not (wanted * (seen > NATIVE)).any():  # all that matters is seen as it is: the rest, and what is blank
         wanted = np.ones_like(wanted)

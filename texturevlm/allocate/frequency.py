@@ -22,7 +22,8 @@ from texturevlm.allocate.plain import resize
 from texturevlm.allocate.spans import NATIVE, blank_parts
 from texturevlm.check import check_count
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.relevance.maps import STEEPNESS, Relevance
+from texturevlm.ops.readable import readable
+from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
 WORTH_STRETCHING = 1.1  # times as large a sample: less does not pay for footprints that fit together less well
@@ -162,7 +163,7 @@ class Stretched:
         """As many of the best cells as the budget covers at `side`, the rest coarsely; and what it is worth."""
         floor = max(self.floor, side)
         scale = side * 2.0**octave / self.patch
-        fine = 1 / (1 + (scale / self.half) ** STEEPNESS)
+        fine = readable(self.half, scale)
         coarse = self.cells.readable(floor / self.patch)
         gain = np.where(self.cells.ink, self.cells.mass * (fine - coarse), 0.0)
         a_token = gain * 4.0**octave  # a coarser cell costs less
@@ -187,10 +188,9 @@ class Stretched:
         laid = Laid([], self.cells.ink.copy(), np.zeros(mask.shape))
         for step, kind in sorted({*zip(octave[mask].tolist(), self.shape[mask].tolist())}):
             scale = side * 2.0**step / self.patch
-            readable = np.where(self.shape == kind, self.half, self.cells.half)
-            readable = 1 / (1 + (scale / readable) ** STEEPNESS)
+            made_out = readable(np.where(self.shape == kind, self.half, self.cells.half), scale)
             own = mask & laid.rest & (octave == step) & (self.shape == kind)
-            if not laid.add(self.cells, self._shape(side * 2.0**step, RATIOS[kind]), own, readable, self.budget):
+            if not laid.add(self.cells, self._shape(side * 2.0**step, RATIOS[kind]), own, made_out, self.budget):
                 return None
         left = self.budget - laid.count
         tall, wide = self._shape(floor, 1.0).span(self.cells)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from texturevlm.relevance.maps import Relevance, readable
+from texturevlm.ops.readable import readable
+from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation
 
 # Measured on shrunken text at equal area (results/readable-height.md): r times coarser across than down reads like

@@ -22,10 +22,11 @@ from texturevlm.capture import Look, compile
 from texturevlm.channels.structure import luma
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
+from texturevlm.ops.readable import readable
 from texturevlm.ops.select import Tokens, numbers_of, packed, search_reference
 from texturevlm.pipeline import choose_tokens, image_maps, relevance_of
 from texturevlm.relevance.information import information
-from texturevlm.relevance.maps import cell_level, readable
+from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps, salience
 from texturevlm.relevance.scene import is_scene
 from texturevlm.sample import sample
@@ -193,11 +194,6 @@ def _vectorised(image: Tensor, *, compiled: bool) -> tuple[Callable[[Tensor], Te
     def shrunk(image: Tensor) -> list[Tensor]:
         return mipmap_reference(image, extents, ("mean",) * image.shape[1])
 
-    def informed(levels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        grey = [luma(level) for level in levels]
-        _, half, ink = information(grey, cell)
-        return half, ink, is_scene(grey[cell])
-
     def searched(mass: Tensor, half: Tensor, ink: Tensor) -> Tokens:
         return search_reference(mass[:, None], half, ink, numbers, steps, size, BUDGET, PATCH)
 
@@ -205,28 +201,33 @@ def _vectorised(image: Tensor, *, compiled: bool) -> tuple[Callable[[Tensor], Te
         return grid_sampled(levels, tokens.centre, (tokens.ddx[..., 0] * tokens.ddy[..., 1]).sqrt(), PATCH)
 
     levels = shrunk(image)
-    half, ink, scene = informed(levels)
+    half, ink, scene = _informed(levels, cell)
     mass = salience(levels, cell, half, ink, scene)
     tokens = searched(mass, half, ink)
     mips = part("the mips", shrunk, image)
-    maps = part("the maps of information", informed, levels)
+    maps = part("the maps of information", _informed, levels, cell)
     stand = part("salience", salience, levels, cell, half, ink, scene)
     search = part("the search", searched, mass, half, ink)
     samples = part("the samples", sampled, levels, tokens)
 
     def patches(image: Tensor) -> Tensor:
         levels = mips(image)
-        half, ink, scene = maps(levels)
+        half, ink, scene = maps(levels, cell)
         return samples(levels, search(stand(levels, cell, half, ink, scene), half, ink))
 
     patches(image)
     return patches, eager
 
 
-def _maps(levels: list[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
+def _informed(levels: list[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
     grey = [luma(level) for level in levels]
     _, half, ink = information(grey, cell)
-    return salience(levels, cell, half, ink, is_scene(grey[cell])), half, ink
+    return half, ink, is_scene(grey[cell])
+
+
+def _maps(levels: list[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
+    half, ink, scene = _informed(levels, cell)
+    return salience(levels, cell, half, ink, scene), half, ink
 
 
 def _patch_at_a_time(image: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
 from texturevlm.ops import backend as backends
+from texturevlm.ops.readable import readable
 
 UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
-STEEPNESS = 5.5  # of how detail is lost with scale, as in texturevlm.relevance.maps
 CUTS = 8  # rounds in which tokens that are left over cut others in two
 MOST = {"tokens": 1024, "plans": 32, "levels": 160, "scales": 64, "tables": 255}  # for the kernel
 
@@ -203,7 +203,7 @@ def search_reference(
 def tables(maps: Tensor, half: Tensor, ink: Tensor, scales: Tensor) -> Tensor:
     """(B, M · S + 1, h + 1, w + 1) int32: sums over the cells above and left of each corner, see Packed."""
     batch, _, rows, columns = maps.shape
-    seen = 1 / (1 + (scales[:, None, None] / half.float()[:, None]) ** STEEPNESS)
+    seen = readable(half.float()[:, None], scales[:, None, None])
     inked = maps.float() * ink[:, None]
     values = (inked[:, :, None] * seen[:, None] * UNIT).round().to(torch.int32).view(batch, -1, rows, columns)
     values = torch.cat([values, ink[:, None].to(torch.int32)], 1)

@@ -11,7 +11,6 @@ from texturevlm.check import check_floating, check_shapes, check_size
 from texturevlm.ops.mip import level_extents
 
 MOST_CELLS = 288  # along the longer side
-STEEPNESS = 5.5  # of `readable`: measured on words that shrink (results/readable-height.md)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +43,6 @@ class Relevance:
     def grid(self) -> tuple[int, int]:
         """Rows and columns of cells."""
         return self.mass.shape[1], self.mass.shape[2]
-
-
-def readable(half: Tensor, scale: Tensor | float) -> Tensor:
-    """How much can be made out of what is half lost at `half` when a sample is `scale` pixels wide: 1 to 0."""
-    return 1 / (1 + (scale / half) ** STEEPNESS)
 
 
 def cell_level(size: tuple[int, int], patch: int) -> int:

@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from texturevlm.ops.readable import readable
 from texturevlm.relevance import Relevance
-from texturevlm.relevance.maps import readable
 from texturevlm.video.flow import Flow, find_flow
 from texturevlm.video.follow import box_map, followed
 from texturevlm.video.tiles import tile_grid

@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(256) select_sums(const __grid_const
         int value = 0;
         if (x < columns && __ldg(ink + x)) {
             const float ratio = scale / __ldg(half + x), square = ratio * ratio;
-            const float lost = square * square * ratio * sqrtf(ratio);  // to the power of 5.5
+            const float lost = square * square * ratio * sqrtf(ratio);  // to the power of STEEPNESS (ops/readable.py)
             value = table == count - 1 ? 1 : __float2int_rn(__ldg(mass + x) * (1.f / (1.f + lost)) * UNIT);
         }
 #pragma unroll
