@@ -14,7 +14,7 @@ LAYERS = [
     {"image"},
     {"types"},
     {"channels"},
-    {"relevance"},
+    {"relevance", "scout"},
     {"allocate"},
     {"sample"},
     {"rebuild"},

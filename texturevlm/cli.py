@@ -12,6 +12,7 @@ from texturevlm.commands.bench import add_bench
 from texturevlm.commands.channels import add_channels
 from texturevlm.commands.doctor import add_doctor
 from texturevlm.commands.look import add_look
+from texturevlm.commands.train import add_train
 from texturevlm.evaluate.command import add_eval
 from texturevlm.video.command import add_video
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add_channels,
         add_fit_pca,
         add_eval,
+        add_train,
         add_video,
         add_bench,
     ):

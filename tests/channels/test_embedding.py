@@ -155,7 +155,9 @@ def test_a_batch_is_its_images_and_grey_is_three_equal_colours(encoder):
 def test_pixels_are_those_of_the_models_own_processor(encoder, folders, size):
     picture = np.random.default_rng(0).integers(0, 256, (size[0] // 5, size[1] // 5, 3), dtype=np.uint8)
     picture = Image.fromarray(picture).resize(size[::-1], Image.Resampling.BICUBIC)
-    processor = transformers.AutoImageProcessor.from_pretrained(encoder.model, backend="pil")
+    from transformers.models.auto import image_processing_auto  # the name in `transformers` itself wants torchvision
+
+    processor = image_processing_auto.AutoImageProcessor.from_pretrained(encoder.model, backend="pil")
     wanted = processor(picture, size={"height": 64, "width": 64}, do_center_crop=False, return_tensors="pt")
     # Pillow rounds to whole numbers between its two passes and after them.
     assert worst(encoder._pixels(to_tensor(picture), 8, 8), wanted["pixel_values"]) < 2.1 / 255 / encoder.std.min()

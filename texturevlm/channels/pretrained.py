@@ -43,7 +43,9 @@ def load_pretrained(
         kind = transformers.AutoConfig.from_pretrained(name).model_type
     check_choice(function, f"model_type of {name}", kind, architectures)
     with readable(function, f"complete and undamaged, got {name}"):
-        processor = transformers.AutoImageProcessor.from_pretrained(name, backend="pil")
+        # by its module: in 5.10 the name in `transformers` itself wants torchvision
+        auto = optional(function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
+        processor = auto.from_pretrained(name, backend="pil")
         architecture = getattr(transformers, architectures[kind])
         network, report = architecture.from_pretrained(name, dtype="auto", output_loading_info=True)
     if missing := sorted(report["missing_keys"]):

@@ -1,0 +1,31 @@
+"""texturevlm train: a run from its config."""
+
+import argparse
+from pathlib import Path
+
+from texturevlm.commands.options import Commands
+
+
+def add_train(commands: Commands) -> None:
+    parser = commands.add_parser("train", help="train what a config describes")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file (examples/train)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="for checkpoints and logs (default: runs/CONFIG's name)"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR, exactly")
+    parser.set_defaults(run=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from texturevlm.train.config import read_config, to_json
+    from texturevlm.train.fit import fit
+    from texturevlm.train.tasks import task_of
+
+    config = read_config(options.config)
+    out = options.out or Path("runs") / options.config.stem
+    task, settings = task_of(config)
+    found = fit(task, config.fit, out, resume=options.resume, settings=to_json(settings))
+    for name, value in found.items():
+        print(f"{name}: {value:.4f}")
+    print(f"{out}: {config.fit.steps} steps of {config.task}")
+    return 0

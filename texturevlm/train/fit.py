@@ -1,0 +1,173 @@
+"""The loop that trains anything: a task says what, `fit` does the steps, the checkpoints, the logs and the resuming.
+
+Exact resume rests on three things: batches and schedules depend on the step number alone, the optimiser's moments and
+torch's random numbers are in the checkpoint, and evaluation draws from random numbers of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from texturevlm.channels.pretrained import torch_device
+from texturevlm.train.checkpoint import checkpoints, load_checkpoint, remove_partial, save_checkpoint
+from texturevlm.train.config import MAY_CHANGE, FitConfig, to_json
+from texturevlm.train.log import Log
+from texturevlm.train.schedule import rate_at
+
+
+class Task(Protocol):
+    """What `fit` trains."""
+
+    @property
+    def module(self) -> nn.Module:
+        """Its parameters are trained, its state is what a checkpoint keeps."""
+
+    def batch(self, step: int) -> Any:
+        """What step number `step` (from 0) learns from: the same whenever it is asked, in whatever thread."""
+
+    def losses(self, batch: Any, step: int) -> Mapping[str, Tensor]:
+        """Numbers to make small, by name; the config says how much each counts. Same names at every step."""
+
+    def evaluate(self) -> Mapping[str, float]:
+        """How good the module is now; without gradients."""
+
+
+def fit(
+    task: Task,
+    config: FitConfig,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Train a task's module in place.
+
+    out:      a folder for checkpoints, log.csv (the loss curve), evaluations.jsonl and TensorBoard's event file
+    resume:   go on from the last checkpoint there, exactly; from the start if there is none
+    settings: the task's own, kept in checkpoints; a resumed run must have the same
+    returns   the last evaluation
+    """
+    out, device = Path(out), torch_device("fit", config.device)
+    task.module.to(device)
+    torch.manual_seed(config.seed)
+    optimiser = torch.optim.AdamW(_groups(task.module, config.decay), lr=config.rate)
+    kept = {"fit": to_json(config), "task": dict(settings or {})}
+    first = _begin(out, task.module, optimiser, kept, resume)
+    log = Log(out, step=first, steps=config.steps)
+    found: dict[str, float] = {}
+    for step, batch in _batches(task, range(first, config.steps), config.ahead):
+        numbers = _step(task, config, optimiser, device, step, batch)
+        done, last = step + 1, step + 1 == config.steps
+        log.step()
+        saves, evaluates, logs = (
+            last or bool(every and done % every == 0)
+            for every in (config.save_every, config.evaluate_every, config.log_every)
+        )
+        if logs or saves:  # only then is the GPU waited for
+            read = _read(numbers, step)
+            log.loss(read["loss"])
+            if logs:
+                log.losses(done, read)
+        if evaluates:
+            found = evaluated(task)
+            log.evaluation(done, found)
+        if saves:
+            save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep)
+    log.close()
+    return found or evaluated(task)
+
+
+def evaluated(task: Task) -> dict[str, float]:
+    """The task's evaluation, which changes neither the module's mode nor the random numbers of training."""
+    training = task.module.training
+    task.module.eval()
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            return {name: float(value) for name, value in task.evaluate().items()}
+    finally:
+        task.module.train(training)
+
+
+def _batches(task: Task, steps: range, ahead: int) -> Iterator[tuple[int, Any]]:
+    """Each step with its batch; `ahead` of them are made while others are learned from."""
+    if not ahead:
+        yield from ((step, task.batch(step)) for step in steps)
+        return
+    with ThreadPoolExecutor(ahead) as makers:
+        waiting = deque((step, makers.submit(task.batch, step)) for step in steps[:ahead])
+        try:
+            for following in range(steps.start + ahead, steps.stop + ahead):
+                if not waiting:
+                    return
+                step, made = waiting.popleft()
+                if following < steps.stop:
+                    waiting.append((following, makers.submit(task.batch, following)))
+                yield step, made.result()
+        finally:
+            for _, made in waiting:
+                made.cancel()
+
+
+def _step(
+    task: Task, config: FitConfig, optimiser: torch.optim.Optimizer, device: torch.device, step: int, batch: Any
+) -> dict[str, Tensor]:
+    """One step; the loss, its parts, the rate and the length of the gradient."""
+    rate = rate_at(step, steps=config.steps, rate=config.rate, warmup=config.warmup, schedule=config.schedule)
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+    task.module.train()
+    with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        parts = task.losses(batch, step)
+    if unknown := [name for name in config.losses if name not in parts]:
+        raise ValueError(f"fit: losses may have {', '.join(parts)}, got {unknown[0]!r}")
+    loss = torch.stack([part.float() * config.losses.get(name, 1.0) for name, part in parts.items()]).sum()
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    length = nn.utils.clip_grad_norm_(task.module.parameters(), config.clip or math.inf)
+    optimiser.step()
+    return {"loss": loss, **parts, "rate": torch.tensor(rate, dtype=torch.float64), "gradient": length}
+
+
+def _read(numbers: Mapping[str, Tensor], step: int) -> dict[str, float]:
+    """The numbers of a step, brought from the device together."""
+    place = numbers["loss"].device
+    together = torch.stack([one.detach().to(place, torch.float64) for one in numbers.values()])
+    found = dict(zip(numbers, together.tolist()))
+    if not math.isfinite(found["loss"]):
+        raise ValueError(f"fit: the loss of step {step} must be finite, got {found}")
+    return found
+
+
+def _groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay, vectors and numbers (biases, scales) do not."""
+    parameters = [one for one in module.parameters() if one.requires_grad]
+    if not parameters:
+        raise ValueError(f"fit: module must have parameters that learn, got none in {type(module).__name__}")
+    wide = {"params": [one for one in parameters if one.dim() > 1], "weight_decay": decay}
+    narrow = {"params": [one for one in parameters if one.dim() <= 1], "weight_decay": 0.0}
+    return [group for group in (wide, narrow) if group["params"]]
+
+
+def _begin(out: Path, module: nn.Module, optimiser: torch.optim.Optimizer, kept: dict[str, Any], resume: bool) -> int:
+    """The step to go on from, everything brought to it."""
+    remove_partial(out)
+    before = checkpoints(out)
+    if not before:
+        return 0
+    if not resume:
+        raise ValueError(f"fit: out must have no checkpoints, or resume must be asked for, got {before[-1]}")
+    config = load_checkpoint(before[-1], module, optimiser)
+    for part in ("fit", "task"):
+        for name in sorted(set(kept[part]) | set(config[part])):
+            old, new = config[part].get(name), kept[part].get(name)
+            if old != new and not (part == "fit" and name in MAY_CHANGE):
+                raise ValueError(f"fit: {part}.{name} must be {old!r} as in {before[-1]} to go on from it, got {new!r}")
+    return int(config["step"])

@@ -1,0 +1,141 @@
+"""Real pages to learn from, packed: each as the spotter sees it, with its words, its questions and their boxes.
+
+    python -m texturevlm.train.pages DATA --words CACHE --out FOLDER [--limit N]
+
+DATA holds docvqa_half, funsd and sroie; of each the `train` pages are taken and no others. Their words are kept in
+CACHE (one folder a set), as `relevance.fit_words` does; a page that is not there is read by RapidOCR, which takes
+seconds. FOLDER gets images as WebP and pages.json, small enough to be carried to a machine with a GPU.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from texturevlm.check import check_count
+from texturevlm.evaluate.progress import Progress
+from texturevlm.relevance.fit_words import train_rows
+from texturevlm.relevance.reader import load_page
+from texturevlm.scout.spotter import seen_size
+
+SETS = ("docvqa_half", "funsd", "sroie")
+LISTING = "pages.json"
+QUALITY = 50  # of WebP
+CONFIDENT = 0.6  # an OCR word that is less sure teaches no reading
+HELD_OUT = 12  # one document in so many is not learned from
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPage:
+    """One page at the size at which the spotter sees it; all boxes are in its pixels.
+
+    image:     (H, W) uint8
+    words:     (text, box), of those that were read well enough
+    questions: (question, boxes of the answer)
+    source:    which set
+    document:  pages of one document are never split
+    """
+
+    image: np.ndarray
+    words: tuple[tuple[str, Box], ...]
+    questions: tuple[tuple[str, tuple[Box, ...]], ...]
+    source: str
+    document: str
+
+
+def load_pages(folder: Path) -> list[TrainingPage]:
+    """What `pack` wrote."""
+    listing = folder / LISTING
+    if not listing.is_file():
+        raise FileNotFoundError(
+            f"load_pages: {listing} must be there; make it with python -m texturevlm.train.pages DATA"
+        )
+    rows = json.loads(listing.read_text(encoding="utf-8"))
+    with ThreadPoolExecutor() as readers:
+        return list(readers.map(lambda row: _page(folder, row), rows))
+
+
+def _page(folder: Path, row: dict[str, Any]) -> TrainingPage:
+    with Image.open(folder / "pages" / row["file"]) as file:
+        image = np.array(file.convert("L"))
+    words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= CONFIDENT)
+    questions = tuple((question, tuple(map(tuple, boxes))) for question, boxes in row["questions"])
+    return TrainingPage(image, words, questions, row["set"], row["document"])
+
+
+def held_out(pages: Sequence[TrainingPage], seed: int = 7) -> list[bool]:
+    """Which pages are of the documents that nothing is learned from."""
+    documents = sorted({page.document for page in pages})
+    order = np.random.default_rng(seed).permutation(len(documents))
+    kept = {documents[index] for index in order[: -(-len(documents) // HELD_OUT)]}
+    return [page.document in kept for page in pages]
+
+
+def pack(data: Path, cache: Path, out: Path, limit: int | None = None) -> int:
+    """Write the folder; returns the number of pages."""
+    (out / "pages").mkdir(parents=True, exist_ok=True)
+    by_image: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for name in SETS:
+        for row in train_rows(data, name, limit):
+            by_image.setdefault((name, row["image"]), []).append(row)
+    listed = []
+    progress = Progress(len(by_image), "pages")
+    for (name, image), rows in by_image.items():
+        listed.append(_packed(data, cache, out, name, image, rows))
+        progress.step()
+    (out / LISTING).write_text(json.dumps(listed), encoding="utf-8")
+    return len(listed)
+
+
+def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    path = data / name / image
+    with Image.open(path) as file:
+        grey = file.convert("L")
+    height, width = seen_size((grey.height, grey.width))
+    method = Image.Resampling.BOX if grey.height > 1.5 * height else Image.Resampling.BICUBIC
+    file_name = f"{name}-{path.stem}.webp"
+    grey.resize((width, height), method).save(out / "pages" / file_name, quality=QUALITY, method=4)
+    read = load_page(path, cache / name)
+
+    def scaled(box: Sequence[float], size: Sequence[int]) -> list[float]:
+        across, down = width / size[1], height / size[0]
+        return [round(value * ratio, 1) for value, ratio in zip(box, (across, down, across, down))]
+
+    return {
+        "file": file_name,
+        "set": name,
+        "document": f"{name}/{rows[0].get('document', image)}",
+        "words": [[word.text, scaled(word.box, read.size), word.line, word.confidence] for word in read.words],
+        "questions": [[row["question"], [scaled(box, row["size"]) for box in row["boxes"]]] for row in rows],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m texturevlm.train.pages", description=__doc__.split("\n")[0])
+    parser.add_argument("data", type=Path, metavar="DATA", help=f"folder with {', '.join(SETS)}")
+    parser.add_argument("--words", type=Path, required=True, metavar="CACHE", help="where the words of pages are kept")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most N pages of each set: to try it out")
+    options = parser.parse_args(arguments)
+    try:
+        if options.limit is not None:
+            check_count("--limit", "N", options.limit, 1)
+        count = pack(options.data, options.words, options.out, options.limit)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"texturevlm.train.pages: {error}", file=sys.stderr)
+        return 2
+    print(f"{options.out}: {count} pages", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""Rendered pages: documents without end, with every word's text and box, to teach a small network to read."""
+
+from texturevlm.train.render.fonts import find_fonts
+from texturevlm.train.render.page import RenderedPage, render_page
+from texturevlm.train.render.vocabulary import Vocabulary
+
+__all__ = ["RenderedPage", "Vocabulary", "find_fonts", "render_page"]
