@@ -22,17 +22,27 @@ def built(family):
 
 def users_processor(family, processor):
     """transformers' own."""
-    import transformers
+    return PROCESSORS[family](processor)
 
-    if family.startswith("qwen"):
-        kind = {"qwen3_vl": transformers.Qwen3VLProcessor, "qwen2_5_vl": transformers.Qwen2_5_VLProcessor}[family]
-        made = kind.__new__(kind)  # its __init__ wants torchvision, for videos
-        made.image_token, made.video_token = small.WORDS[small.IMAGE], small.WORDS[small.VIDEO]
-        made.image_token_id, made.video_token_id = small.IMAGE, small.VIDEO
-        made.vision_start_token_id, made.vision_end_token_id = small.VISION_START, small.VISION_END
-        made.tokenizer, made.image_processor = processor.tokenizer, processor.image_processor
-        made.video_processor, made.chat_template = None, processor.tokenizer.chat_template
-        return made
+
+def _qwen_processor(name):
+    def made(processor):
+        import transformers
+
+        kind = getattr(transformers, name)
+        found = kind.__new__(kind)  # its __init__ wants torchvision, for videos
+        found.image_token, found.video_token = small.WORDS[small.IMAGE], small.WORDS[small.VIDEO]
+        found.image_token_id, found.video_token_id = small.IMAGE, small.VIDEO
+        found.vision_start_token_id, found.vision_end_token_id = small.VISION_START, small.VISION_END
+        found.tokenizer, found.image_processor = processor.tokenizer, processor.image_processor
+        found.video_processor, found.chat_template = None, processor.tokenizer.chat_template
+        return found
+
+    return made
+
+
+def _llava_processor(processor):
+    import transformers
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     return transformers.LlavaProcessor(
@@ -44,6 +54,30 @@ def users_processor(family, processor):
         image_token=small.WORDS[small.IMAGE],
         chat_template=processor.tokenizer.chat_template,
     )
+
+
+def _onevision_processor(processor):
+    import transformers
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+
+    found = transformers.LlavaOnevisionProcessor.__new__(transformers.LlavaOnevisionProcessor)  # torchvision, too
+    found.image_processor = LlavaOnevisionImageProcessorPil(
+        size={"height": 96, "width": 96}, image_grid_pinpoints=[[96, 96], [96, 192], [192, 96]]
+    )
+    found.tokenizer, found.video_processor = processor.tokenizer, None
+    found.num_image_tokens, found.vision_feature_select_strategy = 36, "full"
+    found.image_token, found.video_token = small.WORDS[small.IMAGE], small.WORDS[small.VIDEO]
+    found.image_token_id, found.video_token_id = small.IMAGE, small.VIDEO
+    found.vision_aspect_ratio, found.chat_template = "anyres_max_9", processor.tokenizer.chat_template
+    return found
+
+
+PROCESSORS = {
+    "qwen3_vl": _qwen_processor("Qwen3VLProcessor"),
+    "qwen2_5_vl": _qwen_processor("Qwen2_5_VLProcessor"),
+    "llava": _llava_processor,
+    "llava_onevision": _onevision_processor,
+}
 
 
 def noise(height, width, *, seed=0):

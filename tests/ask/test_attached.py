@@ -11,10 +11,9 @@ from tests.vlm import small
 from texturevlm.ask.attached import question_in
 
 OPTIONS = {"max_new_tokens": 4, "do_sample": False}
-FAMILIES = ["qwen3_vl", "qwen2_5_vl", "llava"]
 
 
-@pytest.fixture(params=FAMILIES, scope="module")
+@pytest.fixture(params=list(models.FAMILIES), scope="module")
 def built(request):
     model, processor = models.built(request.param)
     return model, models.users_processor(request.param, processor)
@@ -47,15 +46,18 @@ def users_code(model, processor, *images):
     return inputs, processor.tokenizer.batch_decode(trimmed, skip_special_tokens=True)[0].strip()
 
 
-def visual_tokens(inputs):
-    return (inputs["input_ids"] == small.IMAGE).sum(1).tolist()
+def visual_tokens(model, inputs, images=(1,)):
+    """Of each prompt, which has so many images; LLaVA-OneVision puts a new line behind each."""
+    lines = images if model.config.model_type == "llava_onevision" else [0] * len(images)
+    placeholders = (inputs["input_ids"] == small.IMAGE).sum(1).tolist()
+    return [count - line for count, line in zip(placeholders, lines, strict=True)]
 
 
 def test_the_users_own_code_reads_chosen_tokens(built, attached):
     model, processor = built
     image = picture(288, 288)
     inputs, answer = users_code(model, processor, image)
-    assert visual_tokens(inputs) == [9]
+    assert visual_tokens(model, inputs) == [9]
     assert answer == attached.ask(image, QUESTION, max_new_tokens=4)
     with torch.no_grad():
         assert model(**inputs).logits.shape[:2] == inputs["input_ids"].shape
@@ -69,7 +71,7 @@ def test_detached_everything_is_as_it_was(built):
     vlm = tv.attach(model, processor, budget=4, relevance="none")
     assert isinstance(processor, kind) and type(processor).__name__ == kind.__name__
     during, _ = users_code(model, processor, image)
-    assert visual_tokens(during) == [4] != visual_tokens(before)
+    assert visual_tokens(model, during) == [4] != visual_tokens(model, before)
     assert vlm.detach() is model
     after, again = users_code(model, processor, image)
     assert type(processor) is kind and answer == again
@@ -78,16 +80,42 @@ def test_detached_everything_is_as_it_was(built):
     vlm.detach()  # once more changes nothing
 
 
+def test_the_users_code_runs_as_often_as_it_likes(built):
+    """Twice the same, on another image something else, and the stock path once more after each detaching."""
+    model, processor = built
+    one, other = picture(224, 224), picture(320, 180, seed=7)
+    stock = users_code(model, processor, one)[1]
+    for budget in (6, 9):
+        vlm = tv.attach(model, processor, budget=budget, relevance="none")
+        (inputs, first), (same, second) = users_code(model, processor, one), users_code(model, processor, one)
+        assert first == second and all(torch.equal(inputs[name], same[name]) for name in inputs)
+        third, _ = users_code(model, processor, other)
+        assert visual_tokens(model, third) <= [budget]
+        vlm.detach()
+        assert users_code(model, processor, one)[1] == stock
+
+
+def test_a_detached_model_says_so(built):
+    vlm = tv.attach(*built, budget=4, relevance="none")
+    scene = vlm.see(picture(64, 64))
+    vlm.detach()
+    with pytest.raises(ValueError, match="ask: model was detached"):
+        scene.ask(QUESTION)
+    with pytest.raises(ValueError, match="ask: model was detached"):
+        scene.look(QUESTION, looks=2, relevance="auto")
+    assert scene.look(QUESTION).width > 0
+
+
 def test_attaching_twice_is_attaching_once_with_the_last_options(built):
     model, processor = built
     kind, image = type(processor), picture(288, 288)
     first = tv.attach(model, processor, budget=4, relevance="none")
     second = tv.attach(model, processor, budget=7, relevance="none")
     inputs, _ = users_code(model, processor, image)
-    assert visual_tokens(inputs) == [7]
+    assert visual_tokens(model, inputs) == [7]
     assert type(processor).__mro__[1] is kind and len(model._forward_pre_hooks) == 1
     first.detach()  # was replaced, so it has nothing to put back
-    assert visual_tokens(users_code(model, processor, image)[0]) == [7]
+    assert visual_tokens(model, users_code(model, processor, image)[0]) == [7]
     second.detach()
     assert type(processor) is kind and not model._forward_pre_hooks
 
@@ -101,7 +129,7 @@ def test_batches_and_several_images(built, attached):
     ]
     nested = processor(text=texts, images=[images[:1], images[1:]], padding=True, return_tensors="pt")
     flat = processor(images, texts, return_tensors="pt")
-    first, second = visual_tokens(nested)
+    first, second = visual_tokens(model, nested, (1, 2))
     assert first == 9 and 2 <= second <= 9
     assert set(nested) == set(flat) and all(torch.equal(nested[name], flat[name]) for name in nested)
     answers = model.generate(**nested, **OPTIONS)[:, nested["input_ids"].shape[1] :]

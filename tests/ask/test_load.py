@@ -6,11 +6,12 @@ import torch
 import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION
+from texturevlm.cli import main
 
 SHORT = {"max_new_tokens": 4}
 
 
-@pytest.fixture(params=["qwen3_vl", "llava"])
+@pytest.fixture(params=list(models.FAMILIES))
 def folder(request, tmp_path):
     """A checkpoint as it lies on a disk."""
     return saved(request.param, tmp_path)
@@ -106,3 +107,27 @@ def test_what_is_no_model_is_refused():
 def test_a_device_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ValueError, match="load_vlm: device must be one of this machine's 0 GPUs or cpu, got cuda"):
         tv.load_vlm(tmp_path, device="cuda")
+
+
+def test_a_device_that_holds_no_numbers_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="load_vlm: device must be one that works here, got meta"):
+        tv.load_vlm(tmp_path, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--budget", "0"), "budget must be at least 1, got 0"),
+        (("--budget", "1"), "budget for 2 images must be at least 2, got 1"),
+        (("--max-new-tokens", "0"), "--max-new-tokens must be at least 1, got 0"),
+        (("--relevance", "embedding"), "relevance must be one of auto, words, attention, none, got 'embedding'"),
+        (("--relevance", "attention"), "which takes looks=2"),
+        (("--relevance", "words", "--looks", "2"), "relevance with looks=2 must be one of auto, attention"),
+        (("--allocator", "circles"), "allocator must be one of"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named_before_a_model_is_loaded(capsys, option, words):
+    image = "examples/invoice.png"
+    assert main(["ask", image, image, "What?", "--model", "/nowhere/at/all", *option]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and said[0].startswith("texturevlm ask: ") and words in said[0]

@@ -88,9 +88,9 @@ def qwen3_vl():
     }
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
     config = Qwen3VLConfig(
-        text_config=text(head_dim=8, rope_parameters=rope), vision_config=vision, tie_word_embeddings=True, **SPECIAL
+        text_config=text(head_dim=8, rope_parameters=rope), vision_config=vision, tie_word_embeddings=False, **SPECIAL
     )
-    return grown(Qwen3VLForConditionalGeneration, config), Processor(16, [0.5] * 3, [0.5] * 3)
+    return grown(Qwen3VLForConditionalGeneration, config, head=0.6), Processor(16, [0.5] * 3, [0.5] * 3)
 
 
 def qwen2_5_vl():
@@ -109,10 +109,10 @@ def qwen2_5_vl():
     }
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
     config = Qwen2_5_VLConfig(
-        text_config=text(rope_parameters=rope), vision_config=vision, tie_word_embeddings=True, **SPECIAL
+        text_config=text(rope_parameters=rope), vision_config=vision, tie_word_embeddings=False, **SPECIAL
     )
     mean, std = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
-    return grown(Qwen2_5_VLForConditionalGeneration, config), Processor(14, mean, std)
+    return grown(Qwen2_5_VLForConditionalGeneration, config, head=0.6), Processor(14, mean, std)
 
 
 VIT = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": 16}
@@ -175,7 +175,7 @@ def llava_onevision():
         video_token_id=VIDEO,
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
-        image_grid_pinpoints=[[96, 96]],
+        image_grid_pinpoints=[[96, 96], [96, 192], [192, 96]],
     )
     return grown(LlavaOnevisionForConditionalGeneration, config), LlavaProcessor()
 
@@ -184,14 +184,14 @@ LLAVAS = {"llava": llava, "llava_onevision": llava_onevision}
 BUILDERS = {"qwen3_vl": qwen3_vl, "qwen2_5_vl": qwen2_5_vl}
 
 
-def grown(kind, config):
-    """Weights large enough that every position matters to the logits."""
+def grown(kind, config, *, head=0.15):
+    """Weights large enough that every position matters to the logits; those of the last layer as large as `head`."""
     torch.manual_seed(1)
     model = kind._from_config(config, attn_implementation="sdpa").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                parameter.normal_(0, 0.15 if "embed" not in name else 0.6)
+                parameter.normal_(0, head if "lm_head" in name else 0.6 if "embed" in name else 0.15)
     if hasattr(model, "generation_config"):
         model.generation_config.eos_token_id = None
         model.generation_config.pad_token_id = 0

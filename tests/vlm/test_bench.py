@@ -1,5 +1,7 @@
 """`bench vlm` runs, on a small copy of the model, and compares like with like."""
 
+import re
+
 import pytest
 import torch
 
@@ -54,4 +56,18 @@ def test_every_part_is_measured(small):
     assert all(row.timing.median > 0 for row in small.report.rows)
     assert any("× faster" in note for note in small.report.notes)
     assert any("graphs are for a GPU" in note for note in small.report.notes)
+    shares = next(note for note in small.report.notes if "shares of the way" in note)
+    assert sum(map(int, re.findall(r"(\d+) %", shares))) == pytest.approx(100, abs=2)
     assert "stage prefill" in small.report.table()
+
+
+def test_memory_is_told_with_and_without_the_weights():
+    """A third of transformers' peak is out of reach when the weights alone are more."""
+    note = bench.memory_note(10.59, 8.73, 8.27, True)
+    assert note == (
+        "peak memory 10.59 GiB against 8.73, 1.2 × less (bar 3 ×: cannot be met, the weights alone are more than "
+        "3.53 GiB). Weights: 8.27 of both. All else: 2.32 against 0.46, 5.0 × less."
+    )
+    assert "(bar 3 ×: met)" in bench.memory_note(9.0, 2.5, 1.0, True)
+    assert "(bar 3 ×: MISSED)" in bench.memory_note(9.0, 3.5, 1.0, True)
+    assert "bar" not in bench.memory_note(9.0, 3.5, 1.0, False)

@@ -1,5 +1,7 @@
 """The loops with static shapes give what transformers' own forward gives, and read nothing back."""
 
+import math
+import threading
 from dataclasses import replace
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.types import Texture
+from texturevlm.vlm import captured
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm.vlm.replay import Replay
 
@@ -130,6 +133,59 @@ def test_complaints(adapter):
         fixed.see(Texture.open(torch.rand(1, 1, *texture.size)), allocation)
 
 
+def test_rotated_footprints_are_refused(adapter):
+    texture = small.picture(2 * adapter.side, 2 * adapter.side)
+    allocation = small.full_grid(texture, adapter.side)
+    turned = replace(allocation, ddy=allocation.ddy + torch.tensor([0.1, 0]))
+    for run in (FixedBudget(adapter, 4).generate, FixedBudget(adapter, 4).first):
+        with pytest.raises(ValueError, match="must have upright footprints"):
+            run(QUESTION, texture, turned)
+
+
+def test_what_lies_on_another_device_is_refused(adapter):
+    texture = small.picture(2 * adapter.side, 2 * adapter.side)
+    allocation = small.full_grid(texture, adapter.side)
+    with pytest.raises(ValueError, match="see: texture must be on cpu like the model, got meta"):
+        FixedBudget(adapter, 4).see(texture.to("meta"), allocation)
+    with pytest.raises(ValueError, match="see: allocation must be on cpu like the model, got meta"):
+        FixedBudget(adapter, 4).see(texture, allocation.to("meta"))
+    head = adapter.model.lm_head
+    adapter.model.lm_head = torch.nn.Linear(32, 64, device="meta")  # as a model that is spread over several
+    try:
+        with pytest.raises(ValueError, match="model must be on one device, got parts on cpu and meta"):
+            FixedBudget(adapter, 4)
+    finally:
+        adapter.model.lm_head = head
+
+
+def test_a_moved_model_makes_a_capture_stale(adapter):
+    fixed = FixedBudget(adapter, 4)
+    assert not fixed.stale
+    with torch.no_grad():
+        adapter.model.lm_head.weight.add_(0.0)  # a training step stays where it is, and a graph sees it
+    assert not fixed.stale
+    adapter.model.double()
+    try:
+        assert fixed.stale
+    finally:
+        adapter.model.float()
+
+
+def test_the_longest_unused_length_of_prompt_gives_way(adapter, monkeypatch):
+    monkeypatch.setattr(captured, "GRAPHS", 2)
+    texture = small.picture(2 * adapter.side, 2 * adapter.side)
+    allocation = small.full_grid(texture, adapter.side)
+    fixed = FixedBudget(adapter, 4, bucket=8)
+    seen = fixed.see(texture, allocation)
+    first = fixed._spelled(QUESTION, texture, allocation)[0]
+    for more in (0, 8, 0, 16):
+        ids = [[*first, *[small.IDS["total"]] * more]]
+        read = fixed.read(ids, seen)
+        fresh = FixedBudget(adapter, 4, bucket=8).read(ids, seen)
+        assert torch.equal(read.logits, fresh.logits)
+    assert list(fixed.prefills) == [16, 32]
+
+
 def test_layers_that_cannot_be_compiled_run_as_they_are(adapter, monkeypatch):
     def broken(function, **options):
         def raises(*inputs):
@@ -170,6 +226,57 @@ def test_captured_answers_are_those_of_transformers(family):
 
 
 @pytest.mark.gpu
-def test_a_capture_that_fails_says_why():
+def test_a_capture_that_fails_says_why_and_leaves_the_stream():
+    before = torch.cuda.current_stream()
     replay = Replay(lambda one: (one * float(one.sum()),), [torch.ones(3, device="cuda")])
     assert "the capture failed" in replay.reason
+    assert torch.cuda.current_stream() == before
+    assert replay(torch.ones(3, device="cuda"))[0].tolist() == [3.0] * 3
+    assert Replay(lambda one: (one + 1,), [torch.ones(3, device="cuda")]).reason is None
+
+
+@pytest.mark.gpu
+def test_a_capture_made_in_inference_mode_serves_outside_of_it():
+    with torch.inference_mode():
+        replay = Replay(lambda one: (2 * one,), [torch.ones(3, device="cuda")])
+        assert replay(torch.full((3,), 2.0, device="cuda"))[0].tolist() == [4.0] * 3
+    given = torch.full((3,), 3.0, device="cuda", requires_grad=True)
+    assert replay(given)[0].tolist() == [6.0] * 3
+    assert not replay.inputs[0].requires_grad
+
+
+@pytest.mark.gpu
+def test_captures_in_threads_while_others_use_the_gpu():
+    """Two at once, and a third thread that allocates and waits all the while."""
+    over, found = threading.Event(), {}
+
+    def busy():
+        kept = []
+        while not over.is_set() and len(kept) < 2000:
+            kept.append(torch.ones(1 << 18, device="cuda"))  # new memory every time
+            found["busy"] = float(kept[-1].sum())
+
+    def capture(number):
+        replay = Replay(lambda one: ((one * number).sin().cumsum(0),), [torch.ones(1 << 16, device="cuda")])
+        found[number] = replay.reason, float(replay(torch.full((1 << 16,), 0.5, device="cuda"))[0][0])
+
+    threads = [threading.Thread(target=busy), *(threading.Thread(target=capture, args=(one,)) for one in (1, 2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads[1:]:
+        thread.join()
+    over.set()
+    threads[0].join()
+    assert found["busy"] == 1 << 18
+    for number in (1, 2):
+        reason, first = found[number]
+        assert reason is None and first == pytest.approx(math.sin(0.5 * number), abs=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_capture_on_a_device_that_is_not_the_current_one():
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        replay = Replay(lambda one: (one + 1,), [torch.zeros(3, device=device)])
+        assert replay.reason is None and torch.cuda.current_device() == 0
+        assert replay(torch.full((3,), 4.0, device=device))[0].tolist() == [5.0] * 3

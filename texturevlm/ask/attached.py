@@ -89,6 +89,8 @@ def question_in(text: str, special: Sequence[str]) -> str:
 def _chosen_inputs(vlm: VLM, text: Any, images: Any) -> dict[str, Tensor]:
     """The prompts as the adapter prepares them, with tokens chosen for the question of each."""
     texts = [text] if isinstance(text, str) else list(text)
+    if wrong := [one for one in texts if not isinstance(one, str)]:
+        raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
     adapter = vlm.adapter
     tokenizer, config = adapter.tokenizer, adapter.model.config
     (mark,) = tokenizer.convert_ids_to_tokens([config.image_token_id])

@@ -11,15 +11,16 @@ import torch
 from PIL import Image
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.pretrained import load
-from texturevlm.ask.scene import Scene
+from texturevlm.ask.scene import RELEVANCES, Scene, in_slots
 from texturevlm.ask.sight import Sight
 from texturevlm.ask.stream import streamed
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
-from texturevlm.relevance.query import WAYS
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import FixedBudget, adapt
+from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.qwen import QwenAdapter
 
 
@@ -30,7 +31,7 @@ class VLM:
     budget:    tokens that all images of a question get together
     allocator, relevance: how they are chosen unless `ask` says otherwise, as in `choose_tokens`
     captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image); by default on a GPU
-    reasons:   why something that was to be captured is not
+    reasons:   why the last answer, or a part of it, was not captured though it was to be
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class VLM:
         self.adapter, self.budget = adapter, budget
         self.allocator, self.relevance, self.captured = allocator, relevance, captured
         self._fixed: FixedBudget | None = None
-        self._unfixed: str | None = None
+        self._unfixed: str | None = None  # why the last answer was not captured
         self._on_detach: list[Callable[[], object]] = [adapter.restore]
 
     @property
@@ -56,7 +57,9 @@ class VLM:
 
     @property
     def reasons(self) -> list[str]:
-        return [*([self._unfixed] if self._unfixed else []), *(self._fixed.reasons if self._fixed else [])]
+        if self._unfixed:
+            return [self._unfixed]
+        return [] if self._fixed is None else self._fixed.reasons
 
     def see(self, images: Any) -> Scene:
         """Images prepared for any number of questions: mip levels, maps and words are made once.
@@ -92,7 +95,7 @@ class VLM:
         images:    as for `see`; several share the budget
         looks:     1, or 2: an overview first, then the rest of the budget where the model's attention went
         stream:    give the answer in pieces, as it is written
-        allocator, relevance: as in `choose_tokens`
+        allocator, relevance: as in `choose_tokens`, less `embedding`
         options:   of the model's `generate`; the likeliest tokens are taken unless they ask for sampling
         """
         return self.see(images).ask(
@@ -119,17 +122,30 @@ class VLM:
         **options: Any,
     ) -> str | Iterator[str]:
         """The answer to a question about what was chosen; options of `generate`."""
+        self.check_attached()
         if "do_sample" not in options:  # a checkpoint's own temperature would be warned about
             options |= {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        fixed = self._fixed_budget() if len(textures) == 1 and options.get("num_beams", 1) == 1 else None
-        if fixed is not None and allocations[0].budget == fixed.budget:
-            generate = partial(fixed.generate, question, textures[0], allocations[0], **options)
+        fixed = self._fixed_budget(len(textures), options)
+        if fixed is not None:
+            chosen = in_slots(allocations[0], fixed.budget)
+            generate = partial(fixed.generate, question, textures[0], chosen, **options)
         else:
             generate = partial(self.adapter.generate, question, list(textures), list(allocations), **options)
+        here = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+
+        def work(**streaming: Any) -> Any:
+            # Threads have a gradient mode, a device and a stream of their own.
+            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here):
+                return generate(**streaming)
+
         if stream:
-            return streamed(torch.no_grad()(generate), self.adapter.tokenizer)
-        with torch.no_grad():
-            return str(self.adapter.decode(generate())[0]).strip()
+            return streamed(work, self.adapter.tokenizer)
+        return str(self.adapter.decode(work())[0]).strip()
+
+    def check_attached(self) -> None:
+        """Before the model is run on chosen tokens."""
+        if not hasattr(self.adapter.model, ATTRIBUTE):
+            raise ValueError("ask: model was detached, so that it reads whole images again; attach it once more")
 
     def on_detach(self, undo: Callable[[], object]) -> None:
         """Something else to put back."""
@@ -141,21 +157,24 @@ class VLM:
             self._on_detach.pop()()
         return self.adapter.model
 
-    def _fixed_budget(self) -> FixedBudget | None:
-        """The captured path, where it is wanted and the model has one."""
-        wanted = self.device.type == "cuda" if self.captured is None else self.captured
-        if not wanted or self._unfixed:
+    def _fixed_budget(self, images: int, options: dict[str, Any]) -> FixedBudget | None:
+        """The captured path, where it is wanted and can be had for an answer about so many images."""
+        self._unfixed = None
+        if not (self.device.type == "cuda" if self.captured is None else self.captured):
             return None
         if not isinstance(self.adapter, QwenAdapter):
             self._unfixed = f"only Qwen models are captured, and this is a {type(self.adapter).__name__}"
-            return None
-        if self._fixed is None or self._fixed.device != self.device:
+        elif images > 1:
+            self._unfixed = f"one image is captured, and these were {images}"
+        elif reason := not_captured_because(options, getattr(self.adapter.model, "generation_config", None)):
+            self._unfixed = reason
+        elif self._fixed is None or self._fixed.stale:
+            self._fixed = None  # its memory is needed
             try:
                 self._fixed = FixedBudget(self.adapter, self.budget, masked=True)
             except ValueError as error:
                 self._unfixed = str(error)
-                return None
-        return self._fixed
+        return None if self._unfixed else self._fixed
 
 
 def load_vlm(
@@ -188,4 +207,4 @@ def check_options(function: str, budget: int, allocator: str | Allocator, releva
     check_count(function, "budget", budget, 1)
     if isinstance(allocator, str):
         check_choice(function, "allocator", allocator, ALLOCATORS)
-    check_choice(function, "relevance", relevance, WAYS)
+    check_choice(function, "relevance", relevance, RELEVANCES)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from texturevlm.channels.pretrained import load_pretrained, optional, readable
+from texturevlm.channels.pretrained import load_pretrained, optional, readable, torch_device
 
 ARCHITECTURES = {
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
@@ -40,8 +40,8 @@ def load(
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    wanted = _dtype(dtype)
-    network, images, _ = load_pretrained("load_vlm", model, ARCHITECTURES, device, wanted)
+    place, wanted = _usable(device), _dtype(dtype)
+    network, images, _ = load_pretrained("load_vlm", model, ARCHITECTURES, place, wanted)
     return network, Processor(_tokenizer(os.fspath(model), network.config.image_token_id), images)
 
 
@@ -61,6 +61,17 @@ def _tokenizer(name: str, image_token: int) -> Any:
     if tokenizer.chat_template is None:
         raise ValueError(f"load_vlm: model must have a chat template (chat_template.jinja), got none in {name}")
     return tokenizer
+
+
+def _usable(device: torch.device | str) -> torch.device:
+    """A device that numbers can be put on and read from, before a model is loaded for it."""
+    place = torch_device("load_vlm", device)
+    try:
+        torch.zeros(1, device=place).item()
+    except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+        raise ValueError(f"load_vlm: device must be one that works here, got {device}: {line}") from None
+    return place
 
 
 def _dtype(dtype: torch.dtype | str | None) -> Any:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FIRST_LOOK = 0.25  # of the budget is the overview of two looks
 LEAST_SHARE = 16  # tokens of an image among several, as far as the budget goes
+RELEVANCES = ("auto", "words", "attention", "none")  # `choose_tokens` has more, which take more arguments
 FINEST = 1.001  # pixels a sample: a look that is nowhere coarser has seen it all
 
 
@@ -64,6 +65,8 @@ class Scene:
         **options: Any,
     ) -> str | Iterator[str]:
         """The answer; see `VLM.ask`."""
+        self.model.check_attached()
+        check_count("ask", "max_new_tokens", max_new_tokens, 1)
         chosen = self.choose(question, looks=looks, allocator=allocator, relevance=relevance)
         textures, allocations = [sight.texture for sight in self.sights], [one.allocation for one in chosen]
         options = {"max_new_tokens": max_new_tokens, **options}
@@ -94,28 +97,25 @@ class Scene:
         relevance: str | None = None,
     ) -> list[Chosen]:
         """Where the tokens go, image by image; arguments as for `VLM.ask`, without asking anything."""
-        if looks not in (1, 2):
-            raise ValueError(f"ask: looks must be 1 or 2, got {looks!r}")
         if not isinstance(question, str):
             raise TypeError(f"ask: question must be text, got {type(question).__name__}")
         allocator = self.model.allocator if allocator is None else allocator
         if isinstance(allocator, str):
             check_choice("ask", "allocator", allocator, ALLOCATORS)
         way = self.model.relevance if relevance is None else relevance
-        check_count("ask", f"budget for {len(self.sights)} images", self.model.budget, len(self.sights))
+        check_looks(looks, way)
+        check_budget(self.model.budget, len(self.sights))
         for sight in self.sights:
             sight.on(self.model.device)
         if looks == 1:
-            if way == "attention":
-                raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
             maps = [sight.relevance(question, way=way) for sight in self.sights]
             chances = [sight.chance(question, own) for sight, own in zip(self.sights, maps)]
             return self._spent(self.model.budget, maps, chances, allocator)
-        check_choice("ask", "relevance with looks=2", way, ("auto", "attention"))
         return self._second_look(question, allocator)
 
     def _second_look(self, question: str, allocator: str | Allocator) -> list[Chosen]:
         model = self.model
+        model.check_attached()
         first = max(len(self.sights), round(model.budget * FIRST_LOOK))
         maps = [sight.relevance("", way="none") for sight in self.sights]
         overview = self._spent(first, maps, [1.0] * len(maps), "fit")
@@ -125,7 +125,8 @@ class Scene:
             return overview
         allocations = [one.allocation for one in overview]
         textures = [sight.texture for sight in self.sights]
-        attention = question_attention(model.adapter, question, textures, allocations)
+        with model.adapter.lock:
+            attention = question_attention(model.adapter, question, textures, allocations)
         pointed = pointed_at(attention, allocations)
         maps = [sight.relevance(question, way="attention", attention=one) for sight, one in zip(self.sights, pointed)]
         chances = [max(LEAST_CHANCE, float(one.sum())) for one in pointed]
@@ -159,11 +160,45 @@ class Scene:
         ]
 
 
+def check_budget(budget: int, images: int) -> None:
+    """Every image gets a token."""
+    check_count("ask", f"budget for {images} images" if images > 1 else "budget", budget, images)
+
+
+def check_looks(looks: int, relevance: str) -> None:
+    """Whether so many looks can go by this relevance."""
+    if looks not in (1, 2):
+        raise ValueError(f"ask: looks must be 1 or 2, got {looks!r}")
+    check_choice("ask", "relevance", relevance, RELEVANCES)
+    if looks == 2:
+        check_choice("ask", "relevance with looks=2", relevance, ("auto", "attention"))
+    elif relevance == "attention":
+        raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+
+
 def joined(one: Allocation, other: Allocation) -> Allocation:
     """The used footprints of both, in slots for as many as both may use."""
     used = int(one.valid[0].sum())
     unused = one.each(itemgetter((slice(None), slice(used, None))))
     first = one.each(itemgetter((slice(None), slice(0, used))))
+    return _side_by_side(first, other, unused)
+
+
+def in_slots(allocation: Allocation, slots: int) -> Allocation:
+    """One image's allocation in so many slots: what captures were made for. Unused ones come and go, used ones stay."""
+    missing = slots - allocation.budget
+    if missing < 0:
+        used = int(allocation.valid[0].sum())
+        if used > slots:
+            raise ValueError(f"ask: allocation must use at most {slots} tokens, got {used}")
+        return allocation.each(itemgetter((slice(None), slice(0, slots))))
+    if missing == 0:
+        return allocation
+    empty = allocation.each(lambda column: torch.zeros_like(column[:, :1]).expand(-1, missing, *column.shape[2:]))
+    return _side_by_side(allocation, empty)
+
+
+def _side_by_side(*parts: Allocation) -> Allocation:
     columns = ("centre", "ddx", "ddy", "score", "valid", "source")
-    parts = {name: [getattr(part, name) for part in (first, other, unused)] for name in columns}
-    return Allocation(**{name: torch.cat(part, 1) for name, part in parts.items()}, size=one.size, patch=one.patch)
+    table = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in columns}
+    return Allocation(**table, size=parts[0].size, patch=parts[0].patch)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from texturevlm.check import check_count
 from texturevlm.commands.options import Commands, add_choice_of_tokens, check_png
 
 
@@ -33,10 +34,16 @@ def add_ask(commands: Commands) -> None:
 
 def _ask(options: argparse.Namespace) -> int:
     import texturevlm as tv
+    from texturevlm.ask.model import check_options
+    from texturevlm.ask.scene import check_budget, check_looks
 
     if options.out is not None:
         check_png(options.out)
-    textures = [tv.Texture.open(path) for path in options.images]  # before a model is loaded for them
+    check_options("ask", options.budget, options.allocator, options.relevance)
+    check_looks(options.looks, options.relevance)
+    check_budget(options.budget, len(options.images))
+    check_count("ask", "--max-new-tokens", options.max_new_tokens, 1)
+    textures = [tv.Texture.open(path) for path in options.images]  # all of it before a model is loaded
     with _told(f"loading {options.model}"):
         model = tv.load_vlm(
             options.model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import RLock
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ class Adapter:
     """One model with its processor, until `restore`.
 
     side: of a token, in samples: the `patch` of the allocations that this model takes
+    lock: to be held by whoever runs the model in a thread of its own: hooks and graphs serve one run at a time
     """
 
     side: int
@@ -25,6 +27,7 @@ class Adapter:
 
     def __init__(self, model: Any, processor: Any = None) -> None:
         self.model = model
+        self.lock = RLock()
         self._hooks: list[RemovableHandle] = []
         self.use(processor)
         setattr(model, ATTRIBUTE, self)

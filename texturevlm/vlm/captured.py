@@ -7,6 +7,7 @@ prefill one for each length of prompt, rounded up. Nothing is read back from the
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,9 @@ from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
 from texturevlm.vlm.replay import Compiled, Replay
+from texturevlm.vlm.views import check_readable
+
+GRAPHS = 16  # lengths of prompt that are kept captured: each holds its own memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +62,14 @@ class Read:
 class FixedBudget:
     """A Qwen model at a fixed number of tokens an image, one image a prompt.
 
-    adapter:     of the model
+    adapter:     of the model, which stays on its device and in its precision: `stale` says if it did not
     budget:      tokens an image, the K of every allocation
     batch:       images (and prompts) at once
     masked:      whether allocations may have unused slots. If not, none may, and attention runs without a mask
     compiled:    whether the layers go through torch.compile; by default on a GPU
     coordinates: fine or native, as for `prepare`
     bucket:      prompts are padded to a multiple of it
-    `tower` and `prefills` (by length) are what was captured, once it was needed.
+    `tower` and `prefills` (by length, the oldest gives way) are what was captured, once it was needed.
     """
 
     def __init__(
@@ -85,6 +89,9 @@ class FixedBudget:
         self.bucket = check_count("FixedBudget", "bucket", bucket, 1)
         self.coordinates = check_choice("FixedBudget", "coordinates", coordinates, COORDINATES)
         self.device = adapter.model.device
+        spread = sorted({str(one.device) for one in adapter.model.parameters()})
+        if len(spread) > 1:
+            raise ValueError(f"FixedBudget: model must be on one device, got parts on {' and '.join(spread)}")
         if "sliding_attention" in getattr(adapter.model.config.get_text_config(), "layer_types", ()):
             raise ValueError("FixedBudget: model must attend to its whole prompt, got one with sliding windows")
         self._statistics = adapter.statistics(self.device)
@@ -93,8 +100,9 @@ class FixedBudget:
         self._vision_step = Compiled(vision_step) if compiled else vision_step
         self._text_step = Compiled(text_step, dynamic=None) if compiled else text_step
         self.tower: Replay | None = None
-        self.prefills: dict[int, Replay] = {}
+        self.prefills: OrderedDict[int, Replay] = OrderedDict()
         self._frames: dict[tuple[int, int], Tensor] = {}
+        self._weights = _addresses(adapter.model)
 
     @property
     def reasons(self) -> list[str]:
@@ -102,10 +110,18 @@ class FixedBudget:
         parts = [self.tower, *self.prefills.values(), self._vision_step, self._text_step]
         return sorted({one.reason for one in parts if isinstance(one, (Replay, Compiled)) and one.reason})
 
+    @property
+    def stale(self) -> bool:
+        """Whether the model was moved, cast or given other weights since, which a graph does not notice."""
+        return self._weights != _addresses(self.adapter.model)
+
     def see(self, texture: Texture, allocation: Allocation) -> Seen:
-        """Sample the footprints and run the vision tower on them."""
+        """Sample the footprints and run the vision tower on them.
+
+        allocation: upright footprints; only `first` and `generate` check that, since here nothing waits for the device
+        """
         self._check("see", texture, allocation)
-        pixels = sample(texture, allocation).pixels
+        pixels = sample(texture, allocation).pixels.float()
         if texture.names != COLOURS:
             pixels = pixels[:, :, [texture.names.index(name) for name in COLOURS]]
         step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
@@ -121,7 +137,10 @@ class FixedBudget:
         length = inputs[0].shape[1]
         given = [*inputs, seen.place, seen.used, *seen.embeds]
         if length not in self.prefills:
+            while len(self.prefills) >= GRAPHS:
+                self.prefills.popitem(last=False)
             self.prefills[length] = Replay(self._run_prefill, given)
+        self.prefills.move_to_end(length)
         logits, position, live, *caches = self.prefills[length](*given)
         longest = max(len(one) for one in ids)
         prompt = {"input_ids": inputs[0], "attention_mask": live, "position_ids": position}
@@ -250,6 +269,7 @@ class FixedBudget:
         return self._frames[size]
 
     def _spelled(self, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
+        check_readable("generate", texture, allocation, self.adapter.side)
         filling = self.adapter.image_filling(self.budget)
         pairs = pair("generate", prompts, texture, allocation)
         return [self.adapter.spell(prompt, pictures, [filling]) for prompt, pictures in pairs]
@@ -266,3 +286,11 @@ class FixedBudget:
             )
         if not set(COLOURS) <= set(texture.names):
             raise ValueError(f"{function}: texture must have {', '.join(COLOURS)}, got {', '.join(texture.names)}")
+        for name, device in (("texture", texture.device), ("allocation", allocation.centre.device)):
+            if device != self.device:
+                raise ValueError(f"{function}: {name} must be on {self.device} like the model, got {device}")
+
+
+def _addresses(model: Any) -> list[tuple[int, torch.dtype]]:
+    """Where every weight lies, and in which precision."""
+    return [(one.data_ptr(), one.dtype) for one in (*model.parameters(), *model.buffers())]

@@ -1,17 +1,24 @@
 """Functions of static shapes, compiled where that works, captured once in a CUDA graph and replayed after that.
 
-What cannot be compiled or captured runs as it is, and says why in its `reason`.
+What cannot be compiled or captured runs as it is, and says why in its `reason`. Everything happens on the device of the
+tensors, which need not be the current one, and in whatever thread: a thread that streams an answer starts on device 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
 WARM_UP = 3  # calls before a capture: libraries choose their kernels, torch.compile does its work
+
+_capturing = Lock()  # a process may capture one graph at a time
+# To warm up and to capture on, of each device: torch's own is of the first device that was captured on. Kept, since
+# libraries hold some memory for every stream that they ran on.
+_streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
 
 
 class Compiled:
@@ -30,7 +37,7 @@ class Compiled:
             try:
                 return self._compiled(*inputs)
             except Exception as error:  # a missing compiler shows as many kinds of error
-                self.reason = f"torch.compile failed: {str(error).strip().splitlines()[0][:120]}"
+                self.reason = f"torch.compile failed: {_first_line(error)}"
         return self.function(*inputs)
 
 
@@ -46,29 +53,45 @@ class Replay:
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> None:
         self.function = function
         self.reason: str | None = None
-        if not example[0].is_cuda:
-            self.reason = f"graphs are for a GPU, and this runs on {example[0].device.type}"
+        self.device = example[0].device
+        if self.device.type != "cuda":
+            self.reason = f"graphs are for a GPU, and this runs on {self.device.type}"
             return
-        self.inputs = [one.clone() for one in example]
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside), torch.no_grad():
+        # Not in inference mode, or the buffers could not be written to outside of it.
+        with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad(), _capturing:
+            self.inputs = [one.clone() for one in example]
+            self._capture()
+
+    def _capture(self) -> None:
+        if self.device not in _streams:
+            _streams[self.device] = torch.cuda.Stream(), torch.cuda.Stream()
+        warming, capturing = _streams[self.device]
+        here = torch.cuda.current_stream()
+        warming.wait_stream(here)
+        with torch.cuda.stream(warming):
             for _ in range(WARM_UP):
-                function(*self.inputs)
-        torch.cuda.current_stream().wait_stream(beside)
+                self.function(*self.inputs)
+        here.wait_stream(warming)
         self.graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.no_grad(), torch.cuda.graph(self.graph):
-                self.outputs = function(*self.inputs)
-        except RuntimeError as error:
-            self.reason = f"the capture failed: {str(error).splitlines()[0]}"
+        with torch.cuda.stream(capturing):  # around it, since torch does not leave the stream of a capture that failed
+            try:
+                # Other threads may use the GPU meanwhile.
+                with torch.cuda.graph(self.graph, stream=capturing, capture_error_mode="thread_local"):
+                    self.outputs = self.function(*self.inputs)
+            except RuntimeError as error:
+                self.reason = f"the capture failed: {_first_line(error)}"
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         if self.reason is not None:
             with torch.no_grad():
                 return self.function(*inputs)
-        for buffer, given in zip(self.inputs, inputs, strict=True):
-            if buffer.data_ptr() != given.data_ptr():
-                buffer.copy_(given, non_blocking=True)
-        self.graph.replay()
+        with torch.cuda.device(self.device), torch.no_grad():
+            for buffer, given in zip(self.inputs, inputs, strict=True):
+                if buffer.data_ptr() != given.data_ptr():
+                    buffer.copy_(given, non_blocking=True)
+            self.graph.replay()
         return self.outputs
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

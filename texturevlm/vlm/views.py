@@ -62,7 +62,7 @@ class View:
 def still_views(function: str, picture: Picture, side: int, *, levels: str = "joint") -> list[View]:
     """One view an image of the batch."""
     texture, allocation = picture.texture, picture.allocation
-    _check(function, texture, allocation, side)
+    check_readable(function, texture, allocation, side)
     if texture.batch != allocation.batch:
         raise ValueError(
             f"{function}: allocation must be for {texture.batch} images like the texture, got {allocation.batch}"
@@ -84,7 +84,7 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     picture: a texture with an image a frame, and an allocation for one sample, whose `source` says which frame
     """
     texture, allocation = picture.texture, picture.allocation
-    _check(function, texture, allocation, side)
+    check_readable(function, texture, allocation, side)
     if allocation.batch != 1:
         raise ValueError(f"{function}: allocation of a video must be for one sample, got {allocation.batch}")
     order, begins = _reading_order(allocation, 0, levels)
@@ -117,7 +117,8 @@ def _view(picture: Picture, image: int, order: Tensor, begins: Tensor, pixels: T
     )
 
 
-def _check(function: str, texture: Texture, allocation: Allocation, side: int) -> None:
+def check_readable(function: str, texture: Texture, allocation: Allocation, side: int) -> None:
+    """What a pretrained model can read: tokens of its own side, upright, of this image."""
     if texture.size != allocation.size:
         raise ValueError(
             f"{function}: allocation must be for an image of {texture.size} like the texture, got {allocation.size}"

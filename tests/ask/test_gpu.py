@@ -1,0 +1,208 @@
+"""On a GPU, in bfloat16: what is captured answers as transformers' own path does, in one piece or in several.
+
+Answers are compared by the scores behind every token, up to the first one where rounding may tip the balance.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+
+import texturevlm as tv
+from tests.ask import models
+from tests.ask.models import QUESTION
+from tests.ask.test_attached import conversation, picture
+from tests.vlm import small
+from texturevlm import vlm
+from texturevlm.ask import VLM
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
+BUDGET = 20
+ROUNDING = 0.02  # of the scores' range; on a CPU bfloat16 moves them by up to 0.008, another image by 0.06 and more
+
+
+@pytest.fixture(params=["qwen3_vl", "qwen2_5_vl"], scope="module")
+def adapter(request):
+    return on_gpu(request.param)
+
+
+def on_gpu(family):
+    model, processor = models.built(family)
+    return vlm.adapt(model.to(DEVICE, torch.bfloat16), processor)
+
+
+@pytest.fixture(autouse=True)
+def without_compiler(request, monkeypatch):
+    """Graphs alone, since torch.compile takes longer than all the rest; one test has both."""
+    if "compiled" not in request.node.name:
+        monkeypatch.setattr("texturevlm.ask.model.FixedBudget", partial(vlm.FixedBudget, compiled=False))
+
+
+def both(adapter, **options):
+    """The model by transformers' own path, and captured."""
+    return [VLM(adapter, budget=BUDGET, captured=one, **options) for one in (False, True)]
+
+
+class Scores:
+    """Keeps what every token of an answer was chosen by."""
+
+    def __init__(self):
+        from transformers import LogitsProcessorList
+
+        self.steps = []
+        self.options = {"max_new_tokens": 6, "logits_processor": LogitsProcessorList([self])}
+
+    def __call__(self, input_ids, scores):
+        self.steps.append(scores[0].float().cpu())
+        return scores
+
+
+def told(ask, *inputs, **options):
+    """An answer, as text and as scores."""
+    scores = Scores()
+    found = ask(*inputs, **scores.options, **options)
+    return found if isinstance(found, str) else "".join(found).strip(), scores.steps
+
+
+def distance(one, other):
+    """Between the scores of two tokens, as a part of their range."""
+    return float((one - other).abs().max() / (other.max() - other.min()))
+
+
+def check_same(one, other):
+    """The same answer: the same scores, and as long as they choose the same tokens, the same text."""
+    (text, steps), (wanted, theirs) = one, other
+    assert len(steps) == len(theirs) == 6
+    for ours, step in zip(steps, theirs):
+        assert distance(ours, step) < ROUNDING
+        if int(ours.argmax()) != int(step.argmax()):
+            return
+    assert text == wanted
+
+
+def test_one_question(adapter):
+    """Sizes of every kind, one capture; the scores of another image are far off."""
+    plain, replayed = both(adapter, relevance="none")
+    seen = []
+    for size in ((150, 260), (300, 64), (10, 10)):
+        image = models.noise(*size)
+        seen.append(told(plain.ask, image, QUESTION))
+        check_same(told(replayed.ask, image, QUESTION), seen[-1])
+    assert replayed.reasons == [] and plain._fixed is None
+    assert replayed._fixed.tower.reason is None and len(replayed._fixed.prefills) == 1
+    assert distance(seen[0][1][0], seen[1][1][0]) > 2 * ROUNDING
+
+
+def test_several_questions_on_one_image(adapter):
+    image = models.noise(200, 300)
+    scenes = [one.see(image) for one in both(adapter)]
+    for question in (QUESTION, "and there ?", "what is the total and what is there ? " * 4):
+        plain, replayed = (told(scene.ask, question, relevance="none") for scene in scenes)
+        check_same(replayed, plain)
+    assert scenes[1].model.reasons == [] and len(scenes[1].model._fixed.prefills) == 2
+
+
+@pytest.mark.parametrize("size", [(260, 200), (700, 300)])
+def test_two_looks(adapter, size):
+    image = models.noise(*size)
+    plain, replayed = both(adapter)
+    check_same(told(replayed.ask, image, QUESTION, looks=2), told(plain.ask, image, QUESTION, looks=2))
+    assert replayed.reasons == [] and replayed._fixed.tower is not None
+
+
+def test_a_stream_captures_in_its_thread_and_on_the_stream_of_its_caller(adapter):
+    image = models.noise(150, 260)
+    plain, replayed = both(adapter, relevance="none")
+    wanted = told(plain.ask, image, QUESTION)
+    side, streams = torch.cuda.Stream(), []
+    hook = adapter.model.register_forward_pre_hook(lambda *_: streams.append(torch.cuda.current_stream()))
+    try:
+        with torch.cuda.stream(side):
+            check_same(told(replayed.ask, image, QUESTION, stream=True), wanted)
+            assert torch.cuda.current_stream() == side
+    finally:
+        hook.remove()
+    assert replayed.reasons == [] and replayed._fixed.tower is not None
+    assert streams and set(streams) == {side}
+    check_same(told(replayed.ask, image, QUESTION, stream=True), wanted)
+    check_same(told(replayed.ask, image, QUESTION), wanted)
+
+
+def test_streams_in_turns_do_not_mix(adapter):
+    """The second one captures while the first is still being written."""
+    plain, replayed = both(adapter, relevance="none")
+    questions = [QUESTION, "what is the total and what is there ? " * 5]
+    image = models.noise(150, 260)
+    scores = [Scores() for _ in questions]
+    streams = [replayed.ask(image, question, stream=True, **one.options) for question, one in zip(questions, scores)]
+    begun = [next(stream) for stream in streams]
+    texts = [(first + "".join(rest)).strip() for first, rest in zip(begun, streams)]
+    for question, text, one in zip(questions, texts, scores):
+        check_same((text, one.steps), told(plain.ask, image, question))
+    assert replayed.reasons == [] and len(replayed._fixed.prefills) == 2
+
+
+def test_a_model_that_went_away_and_came_back(adapter):
+    """Its weights lie elsewhere then, which the old graphs would not notice."""
+    _, replayed = both(adapter, relevance="none")
+    scene = replayed.see(models.noise(150, 260))
+    wanted = told(scene.ask, QUESTION)
+    adapter.model.to("cpu")
+    try:
+        check_same(told(scene.ask, QUESTION), wanted)
+        assert scene.sights[0].texture.device.type == "cpu"
+        where_they_lay = [torch.full_like(one, torch.nan, device=DEVICE) for one in adapter.model.parameters()]
+    finally:
+        adapter.model.to(DEVICE)
+    check_same(told(scene.ask, QUESTION), wanted)
+    assert replayed.reasons == [] and all(one.isnan().all() for one in where_they_lay)
+
+
+@pytest.mark.parametrize("family", list(models.FAMILIES))
+def test_attached_the_users_own_code_goes_on_working(family):
+    model, processor = models.built(family)
+    processor = models.users_processor(family, processor)
+    model.to(DEVICE, torch.bfloat16)
+    attached = tv.attach(model, processor, budget=BUDGET, relevance="none", captured=False)
+    image = picture(224, 224)
+
+    def users_code(**options):
+        """As it stands in every model card."""
+        inputs = processor.apply_chat_template(
+            conversation(image), add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        ).to(model.device, torch.bfloat16)
+        generated = model.generate(**inputs, do_sample=False, **options)
+        return processor.tokenizer.decode(
+            generated[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+        ).strip()
+
+    wanted = told(attached.ask, image, QUESTION)
+    for _ in range(2):
+        check_same(told(users_code), wanted)
+    attached.detach()
+    assert distance(told(users_code)[1][0], wanted[1][0]) > ROUNDING
+
+
+@pytest.mark.parametrize("family", list(models.FAMILIES))
+def test_what_lies_on_the_cpu_is_brought_to_the_model(family):
+    adapter = on_gpu(family)
+    texture = small.picture(150, 260)
+    allocation = small.chosen(texture, adapter.side, BUDGET)
+    there = texture.to(DEVICE), allocation.to(DEVICE)
+    found = []
+    for own in ((texture, allocation), there):
+        scores = Scores()
+        adapter.generate(QUESTION, *own, do_sample=False, **scores.options)
+        found.append(("", scores.steps))
+    check_same(*found)
+
+
+def test_compiled_in_the_thread_of_a_stream():
+    """As it is by default: torch.compile, then graphs. Takes longer than all the others together."""
+    adapter = on_gpu("qwen3_vl")
+    plain, _ = both(adapter, relevance="none")
+    replayed = VLM(adapter, budget=BUDGET, relevance="none")
+    image = models.noise(150, 260)
+    check_same(told(replayed.ask, image, QUESTION, stream=True), told(plain.ask, image, QUESTION))
+    assert replayed.reasons == [] and replayed._fixed.tower.reason is None

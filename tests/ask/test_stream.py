@@ -1,0 +1,95 @@
+"""An answer in pieces: the same as in one, in a thread that leaves others alone."""
+
+import threading
+from itertools import zip_longest
+
+import pytest
+import torch
+
+from tests.ask import models
+from tests.ask.models import QUESTION
+from texturevlm import vlm
+from texturevlm.ask import VLM
+
+SHORT = {"max_new_tokens": 5}
+
+
+@pytest.fixture(params=list(models.FAMILIES), scope="module")
+def adapter(request):
+    return vlm.adapt(*models.built(request.param))
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    return vlm.adapt(*models.built("qwen3_vl"))
+
+
+def test_streamed_pieces_add_up_to_the_answer(adapter):
+    asked = VLM(adapter, budget=10, relevance="none")
+    image = models.noise(100, 130)
+    pieces = list(asked.ask(image, QUESTION, stream=True, **SHORT))
+    assert len(pieces) > 1
+    assert "".join(pieces).strip() == asked.ask(image, QUESTION, **SHORT)
+
+
+def test_a_stream_raises_what_went_wrong_and_ends_when_nobody_reads_on(qwen):
+    asked = VLM(qwen, budget=6, relevance="none")
+    with pytest.raises(ValueError, match="wheels"):
+        list(asked.ask(models.noise(64, 64), QUESTION, stream=True, wheels=4))
+    pieces = asked.ask(models.noise(64, 64), QUESTION, stream=True, max_new_tokens=2000)
+    next(pieces)
+    pieces.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "texturevlm-answer"]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_streams_that_are_read_in_turns_do_not_mix(adapter, captured):
+    """The second begins while the first is still being written."""
+    asked = VLM(adapter, budget=8, relevance="none", captured=captured)
+    images = [models.noise(100, 130, seed=seed) for seed in (1, 2)]
+    wanted = [asked.ask(image, QUESTION, max_new_tokens=20) for image in images]
+    streams = [asked.ask(image, QUESTION, stream=True, max_new_tokens=20) for image in images]
+    in_turns = zip_longest(*streams, fillvalue="")
+    read = ["".join(pieces) for pieces in zip(*in_turns)]
+    assert [one.strip() for one in read] == wanted and wanted[0] != wanted[1]
+
+
+def test_a_second_look_waits_for_the_stream_before_it(adapter):
+    """It stops the model half-way, which an answer that is being written must not notice."""
+    asked = VLM(adapter, budget=16)
+    image = models.noise(300, 200)
+    wanted = asked.ask(image, QUESTION, looks=2, **SHORT)
+    pieces = asked.ask(image, QUESTION, looks=2, stream=True, max_new_tokens=60)
+    begun = next(pieces)
+    assert asked.ask(image, QUESTION, looks=2, **SHORT) == wanted
+    assert (begun + "".join(pieces)).strip().startswith(wanted)
+
+
+def test_asking_from_many_threads(qwen):
+    asked = VLM(qwen, budget=8, relevance="none", captured=True)
+    images = [models.noise(100, 130, seed=seed) for seed in range(4)]
+    wanted = [asked.ask(image, QUESTION, **SHORT) for image in images]
+    found = {}
+
+    def ask(index):
+        found[index] = asked.ask(images[index], QUESTION, **SHORT)
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[index] for index in range(4)] == wanted
+    assert len(set(wanted)) > 1
+
+
+def test_no_gradients_are_kept_in_the_thread(qwen):
+    asked = VLM(qwen, budget=6, relevance="none")
+    modes = []
+    hook = qwen.model.register_forward_pre_hook(lambda *_: modes.append(torch.is_grad_enabled()))
+    try:
+        with torch.enable_grad():
+            list(asked.ask(models.noise(64, 64), QUESTION, stream=True, **SHORT))
+    finally:
+        hook.remove()
+    assert modes and not any(modes)
