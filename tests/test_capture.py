@@ -8,18 +8,30 @@ import torch
 from tests.channels.test_fused import picture
 from tests.conftest import worst
 from texturevlm import Texture, choose_tokens, sample
-from texturevlm.capture import Look, compile
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.capture import CAPTURABLE, Look, compile
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda import channels, information, mip, probe
+from texturevlm.ops.cuda import channels, cover, density, information, mip, probe
 from texturevlm.ops.cuda import select as selection
+from texturevlm.pipeline import relevance_of
 
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
 
 
-def by_stages(image: torch.Tensor, budget: int, **options):
+def by_stages(image: torch.Tensor, budget: int, allocator: str = "cascade", **options):
     texture = Texture((image,)).mipmapped()
-    allocation = choose_tokens(texture, budget=budget, allocator="cascade", relevance="none", **options)
+    allocation = choose_tokens(texture, budget=budget, allocator=allocator, relevance="none", **options)
     return sample(texture, allocation)
+
+
+def paper(batch: int, height: int, width: int) -> torch.Tensor:
+    """White pages with lines of strokes on some of them: `auto` takes them for pages, and `picture` for photographs."""
+    image = torch.ones(batch, 3, height, width)
+    strokes = (torch.rand(batch, 1, height, -(-width // 3)) > 0.4).float().repeat_interleave(3, -1)[..., :width]
+    lines = (torch.arange(height) % 24 < 10) & (torch.rand(batch, 1, -(-height // 24)).gt(0.5)).repeat_interleave(
+        24, -1
+    )[..., :height]
+    return image * (1 - 0.9 * strokes * lines[..., None] * (torch.arange(width) < width * 0.8))
 
 
 def same(got, wanted) -> bool:
@@ -58,20 +70,57 @@ def test_bad_input_is_named():
         Look(4, "cascade", patch=8, relevance="none")("page.png")
 
 
-def test_a_look_takes_few_launches(monkeypatch):
+@pytest.fixture
+def made(monkeypatch) -> Counter[str]:
+    """What is launched, by name; nothing is."""
     made: Counter[str] = Counter()
 
     def launch(source, name, device, blocks, parameters, *, early=False, **define):
         made[name] += 1
 
-    for module in (mip, channels, information, selection, probe):
+    for module in (mip, channels, information, selection, probe, cover, density):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
-    compile((1024, 1024), 273, device="cpu")(torch.zeros(2, 3, 1024, 1024))
-    maps = ["text_strokes", "text_letters", "text_lines", "channels_text", "channels_coarse"]
-    maps += ["information_losses", "information_maps"]
-    selected = ["select_sums", "select_tokens", "select_best", "sample_patches"]
-    assert made == {"mip_even": 3, "mip_any": 1, **dict.fromkeys([*maps, *selected], 1)}
+    return made
+
+
+MAPS = {"mip_even": 3, "mip_any": 1} | dict.fromkeys(
+    ("text_strokes", "text_letters", "text_lines", "channels_text", "channels_coarse"), 1
+)
+MAPS |= {"information_losses": 1, "information_maps": 1, "sample_patches": 1}
+COVER = {"cover_begin": 1, "cover_spans": 3, "cover_gains": 1, "cover_reach": 2, "cover_tokens": 1}
+LAUNCHES = {
+    "cascade": dict.fromkeys(("select_sums", "select_tokens", "select_best"), 1),
+    "layers": COVER,
+    "fit": {"cover_begin": 1, "cover_spans": 2, "cover_tokens": 1},
+    "auto": {**COVER, **dict.fromkeys(("density_scale", "density_rows", "density_table", "density_tiles"), 1)},
+    "resize": {},
+}
+
+
+@pytest.mark.parametrize("allocator", LAUNCHES)
+def test_a_look_takes_few_launches(made, allocator):
+    compile((1024, 1024), 273, allocator, device="cpu")(torch.zeros(2, 3, 1024, 1024))
+    assert made == {**MAPS, **LAUNCHES[allocator]}
+
+
+def test_what_can_be_captured(made, monkeypatch):
+    """On tensors that pass for a GPU's."""
+    image = torch.zeros(1, 3, 64, 64)
+    on_gpu = type("OnGpu", (), {"is_cuda": True, "shape": image.shape})()
+
+    def reason(allocator, budget=9, **options):
+        return Look(budget, allocator, patch=32, relevance="none", **options)._no_graph_because(on_gpu)
+
+    for allocator in CAPTURABLE:
+        assert reason(allocator) is None
+    assert reason("layers", overview=0.2) is None
+    assert reason("pyramid") == f"allocator 'pyramid' searches on the CPU; {', '.join(CAPTURABLE)} do not"
+    assert reason("layers", budget=2000).endswith("searches on the CPU: the kernels take up to 1024 tokens, not 2000")
+    assert "options are for one" in reason("auto", overview=0.2)
+    assert "the reference was asked for" in reason("fit", backend="reference")
+    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: "it is an abacus")
+    assert reason("auto").endswith("it is an abacus") and reason("cascade") is None
 
 
 @pytest.mark.gpu
@@ -85,6 +134,34 @@ def test_captured_equals_uncaptured(size, batch):
         got, wanted = look(image), by_stages(image, 273)
         assert look.reason is None and same(got, wanted)
     assert got.allocation.valid.sum() >= min(100, size[0] * size[1] // 2048) * batch
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("allocator", ["layers", "auto", "fit", "density", "resize"])
+@pytest.mark.parametrize("size", [(1024, 1024), (425, 551), (50, 70), (2200, 1700)])
+@pytest.mark.parametrize("budget", [1, 64, 273])
+def test_every_captured_allocator_equals_the_uncaptured(allocator, size, budget):
+    look = compile(size, budget, allocator, batch=2)
+    assert look.reason is None
+    for make in (picture, paper, picture):
+        image = torch.cat([make(1, *size), paper(1, *size)]).cuda()
+        got, wanted = look(image), by_stages(image, budget, allocator)
+        assert look.reason is None and same(got, wanted)
+    assert got.allocation.valid.any(1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [(1024, 1024), (2200, 1700)])
+def test_the_search_on_the_gpu_is_the_search_on_the_cpu(size):
+    """The same maps, the same tokens."""
+    texture = Texture((torch.cat([paper(1, *size), picture(1, *size)]).cuda(),)).mipmapped()
+    relevance = relevance_of(texture, way="none")
+    assert relevance.scene.tolist() == [False, True]
+    for budget in (1, 64, 273):
+        there = ALLOCATORS["auto"](texture, relevance, budget=budget, patch=32)
+        here = ALLOCATORS["auto"](texture, relevance, budget=budget, patch=32, backend="reference")
+        assert torch.equal(there.boxes[0], here.boxes[0]) and torch.equal(there.valid, here.valid)
+        assert worst(there.boxes[1], here.boxes[1]) < 1e-2
 
 
 @pytest.mark.gpu
@@ -116,19 +193,20 @@ def test_graphs_are_bounded_and_never_required():
     plain = compile((128, 128), 16, graphs=0)
     image = picture(1, 128, 128).cuda()
     assert same(plain(image), by_stages(image, 16)) and plain.reason == "graphs=0 was asked for"
-    searching = compile((128, 128), 16, "layers")
+    searching = compile((128, 128), 16, "pyramid")
     searching(image)
-    assert "allocator 'layers' searches on the CPU" in str(searching.reason)
+    assert "allocator 'pyramid' searches on the CPU" in str(searching.reason)
 
 
 @pytest.mark.gpu
-def test_nothing_waits_for_the_gpu():
-    image = picture(1, 512, 512).cuda()
-    look = compile((512, 512), 64)
-    by_stages(image, 64), look(image)
+@pytest.mark.parametrize("allocator", CAPTURABLE)
+def test_nothing_waits_for_the_gpu(allocator):
+    image = torch.cat([picture(1, 512, 512), paper(1, 512, 512)]).cuda()
+    look = compile((512, 512), 64, allocator, batch=2)
+    by_stages(image, 64, allocator), look(image)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        by_stages(image, 64), look(image)
+        by_stages(image, 64, allocator), look(image)
     finally:
         torch.cuda.set_sync_debug_mode("default")

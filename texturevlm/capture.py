@@ -2,7 +2,7 @@
 
 A graph replays the same kernels on the same memory, so a size must have been seen once; real images vary in size, so
 graphs are made when needed, a few are kept, and the oldest gives way. Where nothing can be captured (on a CPU, where a
-page is read, where an allocator searches in Python) the same call runs as it is, and `reason` says why.
+page is read, where an allocator searches on the CPU) the same call runs as it is, and `reason` says why.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from torch import Tensor
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.ops import backend as backends
+from texturevlm.ops.cuda.cover import no_kernel_because
+from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.query import WAYS
 from texturevlm.sample import sample
 from texturevlm.types import Allocation, Patches, Texture
 from texturevlm.vlm.replay import Replay
 
-CAPTURABLE = ("cascade",)  # allocators that are tensor operations of static shapes, and nothing else
+# Allocators that are tensor operations of static shapes, and nothing else; some by kernels alone.
+BY_KERNELS = ("auto", "layers", "fit")
+CAPTURABLE = ("cascade", *BY_KERNELS, "density", "resize")
 GRAPHS = 8
 
 
@@ -42,7 +47,7 @@ def compile(
     """Image → patches in one call; on a GPU by replaying a CUDA graph.
 
     size:      (height, width), captured at once; others when they first come
-    allocator: a name of `texturevlm.allocate.ALLOCATORS`; cascade can be captured
+    allocator: a name of `texturevlm.allocate.ALLOCATORS`; those of CAPTURABLE can be captured
     relevance: as in `choose_tokens`; none can be captured
     batch:     how many images of `size` come at once
     device:    where they will be (default: a GPU if there is one)
@@ -106,10 +111,22 @@ class Look:
         if self.relevance != "none":
             return f"relevance {self.relevance!r} is not made of kernels alone; 'none' is"
         if self.allocator not in CAPTURABLE:
-            return f"allocator {self.allocator!r} searches on the CPU; {', '.join(CAPTURABLE)} does not"
+            return f"allocator {self.allocator!r} searches on the CPU; {', '.join(CAPTURABLE)} do not"
+        if self.allocator in BY_KERNELS and (reason := self._no_search_because(image)):
+            return f"allocator {self.allocator!r} searches on the CPU: {reason}"
         if self.options.get("scan") is not None:
             return "the option scan belongs to one image"
         return "graphs=0 was asked for" if self.graphs == 0 else None
+
+    def _no_search_because(self, image: Tensor) -> str | None:
+        """Why no kernel does an allocator's search."""
+        if self.options.get("backend", "auto") == "reference":
+            return "the reference was asked for"
+        if self.allocator == "auto" and self.options:
+            return "options are for one of its allocators"
+        size = (image.shape[2], image.shape[3])
+        grid = level_extents(*size)[cell_level(size, self.patch)]
+        return backends.no_kernel_because(image) or no_kernel_because(grid, self.budget)
 
     def _replay(self, image: Tensor) -> Replay:
         key = (image.shape, image.dtype, image.device)

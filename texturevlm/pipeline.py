@@ -14,9 +14,10 @@ from texturevlm.channels.embedding import DenseEncoder, Projection
 from texturevlm.check import check_choice, check_count
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.query import attention_query, embedding_query, resolve_way, words_query
+from texturevlm.relevance.query import attention_query, embedding_query, resolve_way, scout_query, words_query
 from texturevlm.relevance.reader import Page, read_page
 from texturevlm.relevance.salience import cell_maps, colour_levels
+from texturevlm.scout import Spots, load_scout
 from texturevlm.types import Allocation, Texture
 
 Allocator = Callable[..., Allocation]
@@ -43,7 +44,7 @@ def choose_tokens(
     relevance: str | Relevance = "auto",
     balance: Balance = BALANCE,
     maps: ImageMaps | None = None,
-    page: Page | None = None,
+    page: Page | Spots | None = None,
     attention: Tensor | None = None,
     encoder: DenseEncoder | None = None,
     projection: Projection | None = None,
@@ -54,9 +55,10 @@ def choose_tokens(
     texture:   one image, or a batch of one size (one question for all of it)
     question:  any text; "" for none
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
-    relevance: auto, words, embedding, attention or none (see `texturevlm.relevance.query`), or a Relevance made before
+    relevance: auto, words, scout, embedding, attention or none (see `texturevlm.relevance.query`), or a Relevance
     maps:      `image_maps` of this texture and patch, so that several questions are asked of one look
-    page:      the image's words from `read_page`, so that several questions are asked of one reading
+    page:      the image's words from `read_page`, or what the scout saw, `load_scout().look(texture)`: so that several
+               questions are asked of one reading
     attention: (B, h, w), for relevance "attention"
     encoder, projection: for relevance "embedding"
     options:   the allocator's own
@@ -91,7 +93,7 @@ def relevance_of(
     way: str = "auto",
     balance: Balance = BALANCE,
     maps: ImageMaps | None = None,
-    page: Page | None = None,
+    page: Page | Spots | None = None,
     attention: Tensor | None = None,
     encoder: DenseEncoder | None = None,
     projection: Projection | None = None,
@@ -106,6 +108,9 @@ def relevance_of(
     query: Tensor | None = None
     if way == "words":
         query, half, ink = _words(texture, question, page, half, ink)
+    elif way == "scout":
+        spots = page if isinstance(page, Spots) else load_scout(device=half.device).look(texture)
+        query = scout_query(spots, question, half, ink, texture.size)
     elif way == "embedding":
         assert encoder is not None
         if projection is None:
@@ -128,8 +133,10 @@ def image_maps(texture: Texture, *, patch: int = 32) -> ImageMaps:
 
 
 def _words(
-    texture: Texture, question: str, page: Page | None, half: Tensor, ink: Tensor
+    texture: Texture, question: str, page: Page | Spots | None, half: Tensor, ink: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if isinstance(page, Spots):
+        raise ValueError("choose_tokens: page must be of read_page for relevance 'words', got what the scout saw")
     if page is not None and (texture.batch != 1 or page.size != texture.size):
         raise ValueError(
             f"choose_tokens: page must be of the one image of {texture.size}, got one of {page.size} for "

@@ -1,11 +1,16 @@
 """layers and fit: within the budget, all of it used, nothing but blank left out, and detail where it matters."""
 
+import numpy as np
 import pytest
 import torch
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.cells import UNIT, Cells
 from texturevlm.allocate.footprints import use_all
+from texturevlm.allocate.layers import Ranking, finest_side, finest_span, ladder
 from texturevlm.allocate.plain import tiling
+from texturevlm.ops.cover import cover, rows_of
+from texturevlm.ops.readable import readable
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
@@ -111,6 +116,53 @@ def test_a_batch_is_its_images():
     for index, image in enumerate(images):
         alone = choose_tokens(Texture.open(image), budget=30, patch=16)
         torch.testing.assert_close(together.boxes[index], alone.boxes[0])
+
+
+def cells_of(relevance):
+    return Cells.of(relevance, 0)
+
+
+def test_the_finest_span_is_the_finest():
+    relevance = flat((320, 320), ink=torch.rand(1, 80, 80) < 0.02)
+    cells = cells_of(relevance)
+    rows = rows_of(cells.ink)
+    for budget in (1, 5, 30, 200):
+        span = finest_span(cells, cells.ink, budget, 8)
+        assert len(cover(rows, span, budget)) <= budget
+        assert span == 2 or len(cover(rows, span - 1, budget)) > budget
+        assert finest_side(cells, cells.ink, budget, 8) == max(8, span * 4)
+
+
+def test_a_ladder_goes_down_to_the_pixels_by_thirds_of_an_octave():
+    assert ladder(64, 8) == [64, 50, 40, 32, 25, 20, 16, 12, 10, 8]
+    assert ladder(9, 4) == [9, 7, 5, 4] and ladder(4, 4) == [4] and ladder(1, 1) == [1]
+    for span in range(1, 289):
+        steps = ladder(span, 3 if span > 3 else 1)
+        assert steps == sorted(set(steps), reverse=True) and steps[0] == span
+
+
+def test_worth_is_the_curve_in_whole_numbers():
+    mass = torch.rand(1, 40, 60)
+    relevance = flat((160, 240), mass=mass, ink=torch.rand(1, 40, 60) < 0.7)
+    cells = cells_of(relevance)
+    for scale in (1.0, 3.3, 20.0):
+        wanted = np.where(cells.ink, cells.mass * readable(cells.half.astype(np.float64), scale), 0)
+        assert np.abs(cells.worth(scale) / UNIT - wanted).max() < 1e-6
+
+
+def test_a_ranking_takes_the_best_cells_and_equal_ones_in_order():
+    gain = torch.randint(0, 1 << 20, (30, 40)).numpy()
+    ranking = Ranking(gain)
+    before = np.zeros(gain.shape, dtype=bool)
+    for count in (0, 1, 100, 700, ranking.total):
+        chosen = ranking.first(count)
+        assert abs(chosen.sum() - count) < 20 and (chosen | ~before).all() and not (chosen & (gain == 0)).any()
+        if chosen.any() and not chosen.all():
+            assert gain[chosen].min() * 1.01 + 1 > gain[~chosen].max()
+        before = chosen
+    assert before.sum() == ranking.total == (gain > 0).sum()
+    even = Ranking(np.full((30, 40), 77)).first(100)
+    assert even.ravel()[:100].all() and even.sum() == 100
 
 
 def test_left_over_tokens_are_used_without_going_below_the_pixels():

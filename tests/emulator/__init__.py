@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 PARAMETERS = {
     "mip.cu": {"mip_even": "Mip", "mip_any": "Mip", "mip_more": "Mip", "mip_backward": "MipBackward"},
     "lookup.cu": {"lookup": "Lookup", "lookup_backward": "Lookup"},
-    "patches.cu": {"sample_patches": "PatchJob", "sample_patches_backward": "PatchJob"},
+    "patches.cu": {"sample_patches": "PatchJob", "refresh_patches": "Refresh", "sample_patches_backward": "PatchJob"},
     "distance.cu": {"distance_rows": "Field", "distance_columns": "Field", "distance_within": "Within"},
     "segment.cu": {
         "superpixels_refine": "Segments",
@@ -29,6 +29,9 @@ PARAMETERS = {
     "text.cu": {"text_strokes": "Text", "text_letters": "Text", "text_lines": "Text"},
     "select.cu": {"select_sums": "Select", "select_tokens": "Select", "select_best": "Select"},
     "information.cu": {"information_losses": "Losses", "information_maps": "Maps"},
+    "cover.cu": dict.fromkeys(("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"), "Cover"),
+    "density.cu": dict.fromkeys(("density_scale", "density_rows", "density_table", "density_tiles"), "Density"),
+    "change.cu": {"change_measure": "Measure", "change_decide": "Decide", "change_take": "Take"},
 }
 ENTRY = """
 static {struct} {kernel}_parameters;

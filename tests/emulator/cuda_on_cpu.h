@@ -30,7 +30,8 @@ template <class T> static T max(T a, T b) { return a > b ? a : b; }
 
 namespace emulator {
 constexpr int MOST = 1024, STACK = 1 << 16;
-struct Fiber { ucontext_t context; char* stack; bool done; };
+// A fiber that waits for a generation to end is not resumed before it does.
+struct Fiber { ucontext_t context; char* stack; bool done; const unsigned long* awaited; unsigned long generation; };
 static Fiber fibers[MOST];
 static ucontext_t scheduler;
 static int current, threads, alive, arrived;
@@ -47,12 +48,17 @@ static void yield() {
     swapcontext(&fibers[current].context, &scheduler);
     threadIdx.x = current;
 }
+static void wait_past(const unsigned long* awaited, unsigned long mine) {
+    fibers[current].awaited = awaited, fibers[current].generation = mine;
+    while (*awaited == mine) yield();
+    fibers[current].awaited = nullptr;
+}
 static void warp_barrier(unsigned mask) {
     const int warp = current / 32, wanted = __builtin_popcount(mask);
     if (warp_alive[warp] < wanted) stop("a warp operation with lanes that have left");
     const unsigned long mine = warp_generation[warp];
     if (++warp_arrived[warp] == wanted) warp_arrived[warp] = 0, ++warp_generation[warp];
-    while (warp_generation[warp] == mine) yield();
+    wait_past(&warp_generation[warp], mine);
 }
 // All lanes of the mask give a value, all read what they need of the others'.
 template <class Read>
@@ -87,13 +93,16 @@ static void run_block(const std::vector<int>& order) {
         if (!fiber.stack) fiber.stack = static_cast<char*>(std::malloc(STACK));
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack, fiber.context.uc_stack.ss_size = STACK;
-        fiber.context.uc_link = nullptr, fiber.done = false;
+        fiber.context.uc_link = nullptr, fiber.done = false, fiber.awaited = nullptr;
         makecontext(&fiber.context, thread_main, 0);
     }
     for (int idle = 0; alive;) {
         const unsigned long before = progress();
-        for (int i : order)
-            if (!fibers[i].done) current = i, threadIdx.x = i, swapcontext(&scheduler, &fibers[i].context);
+        for (int i : order) {
+            const bool waiting = fibers[i].awaited && *fibers[i].awaited == fibers[i].generation;
+            if (fibers[i].done || waiting) continue;
+            current = i, threadIdx.x = i, swapcontext(&scheduler, &fibers[i].context);
+        }
         idle = progress() == before ? idle + 1 : 0;
         if (idle > 4) stop("a deadlock");
     }
@@ -119,7 +128,7 @@ static void __syncthreads() {
     if (alive != threads) stop("__syncthreads with threads that have left");
     const unsigned long mine = generation;
     if (++arrived == threads) arrived = 0, ++generation;
-    while (generation == mine) yield();
+    wait_past(&generation, mine);
 }
 static void __syncwarp() { emulator::together(~0u, 0, 0, [](double*, int) { return 0; }); }
 static unsigned __ballot_sync(unsigned mask, bool vote) {
@@ -153,8 +162,12 @@ static int __reduce_add_sync(unsigned mask, int value) {
 template <class T> static T __ldg(const T* from) { return *from; }
 template <class T> static T atomicAdd(T* to, T value) { const T before = *to; *to += value; return before; }
 static unsigned atomicOr(unsigned* to, unsigned bits) { const unsigned before = *to; *to |= bits; return before; }
+static unsigned atomicAnd(unsigned* to, unsigned bits) { const unsigned before = *to; *to &= bits; return before; }
 static int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
 static int __clz(unsigned bits) { return bits ? __builtin_clz(bits) : 32; }
 static int __float2int_rn(float value) { return static_cast<int>(std::lrintf(value)); }
+static int __float_as_int(float value) { int bits; std::memcpy(&bits, &value, 4); return bits; }
+static float __fadd_rn(float a, float b) { return a + b; }
+static double __dmul_rn(double a, double b) { return a * b; }
 static float __int_as_float(int bits) { float value; std::memcpy(&value, &bits, 4); return value; }

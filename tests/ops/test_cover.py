@@ -1,10 +1,25 @@
-"""Squares hold every marked cell, few of them, and blank rows and columns cost nothing."""
+"""Squares hold every marked cell, few of them, blank rows and columns cost nothing, and the kernels find the same."""
+
+import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from tests.conftest import poison
+from tests.emulator import Emulator
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.cells import UNIT
+from texturevlm.allocate.footprints import ROUNDING
+from texturevlm.allocate.layers import BISECTIONS, Ranking, ladder, layers_by_kernel
+from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm.ops.cuda import compiler
+from texturevlm.ops.cuda import cover as kernels
+from texturevlm.relevance import Relevance
+from texturevlm.relevance.maps import MOST_CELLS
+from texturevlm.types import Texture
 
 
 def covered(shape, squares, side):
@@ -55,3 +70,143 @@ def test_what_it_was_given_stays():
 def test_a_side_of_nothing_is_refused():
     with pytest.raises(ValueError, match="cover: side must be"):
         cover([1], 0, 1)
+
+
+# The kernels, against the search in Python: grid of cells, image size, budget, patch, share of cells that are blank
+SEARCHES = [
+    ((1, 1), (1, 1), 1, 16, 0.5),
+    ((1, 1), (50, 50), 5, 32, 0.0),
+    ((1, 40), (8, 320), 9, 16, 0.8),
+    ((37, 1), (296, 8), 9, 16, 0.8),
+    ((14, 19), (117, 155), 7, 32, 0.5),
+    ((14, 19), (117, 155), 26, 16, 0.3),
+    ((12, 12), (96, 96), 12, 32, 1.0),
+    ((12, 12), (96, 96), 12, 32, 0.0),
+    ((31, 17), (31, 17), 30, 4, 0.6),
+    ((20, 33), (320, 528), 1, 64, 0.6),
+    ((9, 70), (73, 561), 64, 32, 0.7),
+]
+LARGE = [
+    ((275, 212), (2200, 1700), 273, 32, 0.5),
+    ((275, 212), (2200, 1700), 64, 32, 0.2),
+    ((256, 256), (1024, 1024), 1024, 32, 0.6),
+    ((288, 288), (2304, 2304), 100, 32, 0.0),
+    ((1, 288), (8, 2304), 40, 32, 0.9),
+    ((211, 7), (1690, 59), 1, 32, 1.0),
+]
+
+
+def maps_of(batch, grid, size, blank, device="cpu", *, even=False):
+    """Masses in blobs, or even, content of mixed fineness, and blank parts."""
+    blobs = torch.nn.functional.interpolate(torch.rand(batch, 1, 7, 7) ** 4, grid, mode="bilinear")[:, 0]
+    mass = torch.ones(batch, *grid) if even else blobs * torch.rand(batch, *grid) + 1e-6
+    fineness = torch.nn.functional.interpolate(torch.rand(batch, 1, 5, 5) * 4, grid, mode="bilinear")[:, 0]
+    ink = torch.nn.functional.interpolate(torch.rand(batch, 1, 9, 9), grid)[:, 0] >= blank
+    parts = (mass / mass.sum((1, 2), keepdim=True), torch.exp2(fineness), ink)
+    return Relevance(*(part.to(device) for part in parts), size)
+
+
+def agree(name, relevance, **options):
+    """The kernels choose the same squares, to the last bit, as the search in Python."""
+    texture = Texture((torch.zeros(len(relevance.mass), 3, *relevance.size, device=relevance.mass.device),))
+    got, wanted = (ALLOCATORS[name](texture, relevance, **options, backend=way) for way in ("cuda", "reference"))
+    for column in ("valid", "score", "centre", "ddx", "ddy", "source"):
+        assert torch.equal(getattr(got, column), getattr(wanted, column)), column
+    return got
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    return Emulator(tmp_path_factory.mktemp("emulator"))
+
+
+@pytest.fixture
+def emulated(emulator, monkeypatch):
+    monkeypatch.setattr(kernels, "launch", emulator.launch)
+    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
+    plain, empty = torch.Tensor.new_empty, torch.empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: plain(*a, **o).fill_(float("nan")))
+    monkeypatch.setattr(
+        torch, "empty", lambda *a, **o: empty(*a, **o).fill_(1 if o["dtype"] == torch.bool else 7 << 26)
+    )
+
+
+@pytest.mark.parametrize("grid, size, budget, patch, blank", SEARCHES)
+def test_the_kernels_choose_the_same_squares(emulated, grid, size, budget, patch, blank):
+    for name in ("fit", "layers"):
+        agree(name, maps_of(1, grid, size, blank), budget=budget, patch=patch)
+
+
+@pytest.mark.parametrize("budget", [1, 7, 40])
+def test_the_kernels_fit_wide_grids(emulated, budget):
+    agree("fit", maps_of(2, (1, 288), (8, 2304), 0.9), budget=budget, patch=64)
+    agree("fit", maps_of(1, (100, 65), (800, 520), 0.7), budget=budget, patch=256)
+
+
+def test_equal_cells_are_ranked_the_same(emulated):
+    agree("layers", maps_of(1, (12, 20), (96, 160), 0.0, even=True), budget=9, patch=32)
+
+
+def test_images_that_are_skipped_get_no_tokens(emulated):
+    relevance = maps_of(3, (12, 12), (96, 96), 0.4)
+    skipped = torch.tensor([False, True, False])
+    some = layers_by_kernel("layers", relevance, budget=9, patch=32, overview=0.1, skipped=skipped)
+    every = layers_by_kernel("layers", relevance, budget=9, patch=32, overview=0.1)
+    assert not some.valid[1].any() and torch.equal(some.centre[~skipped], every.centre[~skipped])
+
+
+def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
+    relevance = maps_of(1, (300, 20), (300, 20), 0.5)
+    texture = Texture((torch.zeros(1, 3, 300, 20),))
+    assert ALLOCATORS["fit"](texture, relevance, budget=5, patch=8).valid.any()
+    with pytest.raises(ValueError, match=r"fit: backend 'cuda' cannot run here: the kernels take up to 288 cells"):
+        ALLOCATORS["fit"](texture, relevance, budget=5, patch=8, backend="cuda")
+    with pytest.raises(ValueError, match=r"layers: backend 'cuda' cannot .* up to 1024 tokens, not 1025"):
+        agree("layers", maps_of(1, (3, 3), (24, 24), 0.5), budget=1025, patch=8)
+
+
+def test_the_kernels_constants_are_the_references():
+    code = "".join((compiler.SOURCES / name).read_text(encoding="utf-8") for name in ("cover.cuh", "cover.cu"))
+    wanted = {"MOST_CELLS": MOST_CELLS, "MOST_TOKENS": kernels.MOST_TOKENS, "KEYS": Ranking.KEYS, "UNIT": UNIT}
+    wanted |= {"SHARES": kernels.SHARES, "BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
+    for name, value in {**wanted, "GAINS_WORDS": kernels.WORDS_A_BLOCK}.items():
+        found = re.search(rf"constexpr [^;]*\b{name} = ([\d.]+)", code)
+        assert found and float(found[1]) == value, name
+    assert kernels.SHARES**2 == 1 << BISECTIONS and kernels.KEYS == Ranking.KEYS
+    assert MOST_CELLS == kernels.MOST_CELLS and f"LEAST = {Ranking.LEAST + 1:#X}".replace("X", "x", 1) in code
+
+
+def test_every_ladder_fits_the_kernels():
+    for coarsest in range(1, MOST_CELLS + 1):
+        for finest in (1, 2, 3, 5, 8, coarsest):
+            if finest <= coarsest:
+                scales = kernels._scales(finest, coarsest)
+                assert scales <= 32 and len(ladder(coarsest, finest)) <= scales
+                last = coarsest * int(2 ** (20 - (scales - 1) / 3)) >> 20
+                assert last <= finest
+
+
+def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
+    pytest.importorskip("cuda.bindings")
+    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
+    compile_text = compiler._nvrtc
+    check = f'\nstatic_assert(sizeof(Cover) == {kernels._PARAMETERS.size}, "Cover");'
+    monkeypatch.setattr(compiler, "_nvrtc", lambda name, code, *rest: compile_text(name, code + check, *rest))
+    compiler.compile_source("cover.cu", "sm_90", {"SCALAR": 32})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("grid, size, budget, patch, blank", [*SEARCHES, *LARGE])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_on_the_gpu(grid, size, budget, patch, blank, batch):
+    poison()
+    for name in ("fit", "layers"):
+        agree(name, maps_of(batch, grid, size, blank, "cuda"), budget=budget, patch=patch)
+
+
+@pytest.mark.gpu
+def test_equal_cells_on_the_gpu():
+    for blank in (0.0, 1.0):
+        agree("layers", maps_of(1, (256, 200), (2048, 1600), blank, "cuda", even=True), budget=273, patch=32)

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from tests.video.moving import noisy, scene, with_box
-from texturevlm.ops.mip import mipmap
 from texturevlm.video.change import COARSE, changes, no_noise
 
 SIZE = (96, 160)
@@ -16,7 +15,7 @@ def follow(frames, size=SIZE, take=True):
         if held is None:
             held = frame.clone()
             continue
-        one = changes(frame, mipmap(held), noise, tile=32)
+        one = changes(frame, held, noise, tile=32)
         noise = one.noise
         if take:
             wide = one.mask.repeat_interleave(32, 0)[: size[0]].repeat_interleave(32, 1)[:, : size[1]]

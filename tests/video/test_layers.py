@@ -23,7 +23,7 @@ def run(frames, size, names):
             canvas.replace(frame)
             layers.remake()
             continue
-        found = changes(frame, canvas.levels, noise)
+        found = changes(frame, canvas.levels[0], noise)
         noise = found.noise
         boxes = rectangles(found.marked, 32, size)
         held = {box: canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}

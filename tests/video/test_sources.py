@@ -147,3 +147,69 @@ def test_without_a_decoder_the_extra_is_named(tmp_path, monkeypatch):
         open_video(tmp_path / "clip.mp4")
     with pytest.raises(ImportError, match=r"texturevlm\[video\]"):
         Writer(tmp_path / "out.mp4", SIZE, 25.0)
+
+
+def test_arrays_are_clips_too(tmp_path):
+    frames = torch.stack(pictures(5))
+    torch.save(frames, tmp_path / "clip.pt")
+    np.save(tmp_path / "clip.npy", frames.permute(0, 2, 3, 1).numpy())
+    for name in ("clip.pt", "clip.npy"):
+        source = open_video(tmp_path / name, fps=5)
+        assert source.count == 5 and torch.equal(torch.stack([one.image for one in source]), frames)
+
+
+@pytest.mark.parametrize("name", ["clip.pt", "clip.npy"])
+def test_an_array_that_is_no_clip_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="cannot be read as an array"):
+        open_video(tmp_path / name)
+    flat = torch.zeros(3, 4)
+    torch.save(flat, tmp_path / name) if name.endswith("pt") else np.save(tmp_path / name, flat.numpy())
+    with pytest.raises(ValueError, match="must hold frames"):
+        open_video(tmp_path / name)
+
+
+def encoded(path, count, size=SIZE, *, pixels="yuv420p", times=None, container="mpegts"):
+    """A file by PyAV; times of the frames in hundredths of a second."""
+    from fractions import Fraction
+
+    av = pytest.importorskip("av")
+    with av.open(str(path), "w", format=container) as file:
+        stream = file.add_stream("mpeg2video" if container == "mpegts" else "mpeg4", rate=25)
+        stream.height, stream.width, stream.pix_fmt = *size, pixels
+        if times:
+            stream.codec_context.time_base = Fraction(1, 100)
+        file.start_encoding()
+        for index, image in enumerate(pictures(count, size)):
+            frame = av.VideoFrame.from_ndarray(image.permute(1, 2, 0).numpy(), format="rgb24")
+            frame.pts, frame.time_base = (times[index], Fraction(1, 100)) if times else (index, Fraction(1, 25))
+            file.mux(stream.encode(frame))
+        if count:
+            file.mux(stream.encode())
+    return path
+
+
+def test_a_file_may_change_its_size_and_pixel_format_half_way(tmp_path):
+    parts = [
+        encoded(tmp_path / "one.ts", 6),
+        encoded(tmp_path / "two.ts", 6, (128, 192), pixels="yuv422p"),
+    ]
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    source = open_video(joined)
+    frames = list(source)
+    assert len(frames) >= 8 and {tuple(frame.image.shape) for frame in frames} == {(3, *SIZE)}
+    assert any("resized to 64 × 96" in note for note in source.notes)
+
+
+def test_uneven_times_come_from_the_file(tmp_path):
+    times = [0, 4, 8, 40, 44, 100]
+    path = encoded(tmp_path / "uneven.mkv", 6, times=times, container="matroska")
+    found = [frame.time for frame in open_video(path)]
+    assert found == pytest.approx([time / 100 for time in times], abs=0.011)
+
+
+def test_a_file_without_frames_is_refused(tmp_path):
+    path = encoded(tmp_path / "none.mp4", 0, container="mp4")
+    with pytest.raises(ValueError, match=r"none\.mp4"):
+        list(open_video(path))

@@ -1,4 +1,8 @@
-"""One image's relevance as plain arrays, and what squares of cells are in pixels."""
+"""One image's relevance as plain arrays, and what squares of cells are in pixels.
+
+What is summed or ranked is whole numbers, made by single float32 operations in a fixed order: a kernel that does the
+same comes to the same squares.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from texturevlm.ops.readable import readable
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
+UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
 Square = tuple[int, int]  # row and column of a square's first cell
 
 
@@ -51,6 +56,25 @@ class Cells:
     def span(self, side: float) -> int:
         """How many whole cells a footprint `side` pixels wide covers, wherever it starts on a cell's edge."""
         return max(1, math.floor(side / max(self.side) + 1e-6))
+
+    def width(self, span: int, patch: int) -> float:
+        """The side, in pixels, of a footprint over `span` cells: as fine as they and the image's pixels allow."""
+        return max(float(patch), span * max(self.side))
+
+    def worth(self, scale: float) -> np.ndarray:
+        """(h, w), whole numbers of 1 / UNIT: what can be made out of each cell that is not blank; see `readable`."""
+        ratio = np.float32(scale) / self.half.astype(np.float32)
+        square = ratio * ratio
+        seen = np.float32(1) / (np.float32(1) + square * square * ratio * np.sqrt(ratio))
+        return self._units(np.where(self.ink, self.mass, 0), seen)
+
+    def masses(self) -> np.ndarray:
+        """(h, w), whole numbers of 1 / UNIT."""
+        return self._units(self.mass, np.float32(1))
+
+    @staticmethod
+    def _units(mass: np.ndarray, share: np.ndarray | np.float32) -> np.ndarray:
+        return np.rint(mass.astype(np.float32) * share * np.float32(UNIT)).astype(np.int64)
 
     def covered(self, squares: list[Square], span: int) -> np.ndarray:
         """(h, w): which cells lie in some square."""

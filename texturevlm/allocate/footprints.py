@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from texturevlm.ops.select import Tokens
 from texturevlm.types import Allocation
 
 Box = tuple[float, float, float, float]
@@ -39,17 +40,24 @@ def allocation_of(
     return replace(Allocation.of_boxes(boxes, size, patch, score), valid=valid).to(device)
 
 
+def allocation_of_tokens(tokens: Tokens, size: tuple[int, int], patch: int) -> Allocation:
+    """What a kernel chose for each image, which is its own only source."""
+    source = torch.zeros(tokens.valid.shape, dtype=torch.int64, device=tokens.valid.device)
+    return Allocation(*tokens, source=source, size=size, patch=patch)
+
+
 def use_all(found: Sequence[tuple[Box, float]], *, budget: int, patch: int) -> list[tuple[Box, float]]:
     """The same boxes, the best cut in two until there are `budget`, or none has detail left to give."""
     heap = [(-worth, number, box) for number, (box, worth) in enumerate(found)]
     heapq.heapify(heap)
-    done: list[tuple[Box, float]] = []
+    done: list[tuple[float, int, Box]] = []
     number = len(heap)
     while heap and len(done) + len(heap) < budget:
-        worth, _, (x0, y0, x1, y1) = heapq.heappop(heap)
+        best = heapq.heappop(heap)
+        worth, _, (x0, y0, x1, y1) = best
         wide, tall = x1 - x0, y1 - y0
         if max(wide, tall) <= patch * ROUNDING:
-            done.append(((x0, y0, x1, y1), -worth))
+            done.append(best)
             continue
         if wide * 1.5 >= tall and wide > patch * ROUNDING:
             part = max(wide / 2, patch)  # no finer than the pixels: two halves may overlap
@@ -60,4 +68,4 @@ def use_all(found: Sequence[tuple[Box, float]], *, budget: int, patch: int) -> l
         for half in halves:
             heapq.heappush(heap, (worth / 2, number, half))
             number += 1
-    return sorted([*done, *((box, -worth) for worth, _, box in heap)], key=lambda row: -row[1])
+    return [(box, -worth) for worth, _, box in sorted([*done, *heap])]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
 
-from texturevlm.allocate.footprints import allocation_of
 from texturevlm.check import check_count
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
@@ -18,12 +18,15 @@ def resize(texture: Texture, relevance: Relevance, *, budget: int = 273, patch: 
     check_count("resize", "budget", budget, 1)
     rows, columns = tiling(texture.size, budget, patch)
     height, width = texture.size[0] / rows, texture.size[1] / columns
-    tiles = [
-        ((column * width, row * height, (column + 1) * width, (row + 1) * height), 1.0)
-        for row in range(rows)
-        for column in range(columns)
-    ]
-    return allocation_of([tiles] * texture.batch, texture.size, budget=budget, patch=patch, device=texture.device)
+    slot = torch.arange(budget, device=texture.device)
+    row, column = (part.double() for part in (slot // columns, slot % columns))
+    used = row < rows
+    tiles = torch.stack([column * width, row * height, (column + 1) * width, (row + 1) * height], -1)
+    unused = torch.zeros_like(tiles)
+    unused[:, 2:] = patch  # some patch at the corner
+    boxes = torch.where(used[:, None], tiles, unused).expand(texture.batch, -1, -1)
+    score, valid = (part.expand(texture.batch, -1).contiguous() for part in (used.float(), used))
+    return replace(Allocation.of_boxes(boxes, texture.size, patch, score), valid=valid)
 
 
 def tiling(size: tuple[int, int], budget: int, patch: int) -> tuple[int, int]:

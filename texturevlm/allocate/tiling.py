@@ -29,7 +29,8 @@ def capped(wanted: Tensor, area: float, cap: float, budget: int) -> Tensor:
     return tokens * (budget / tokens.sum((1, 2), keepdim=True))
 
 
-def _rounds(budget: int) -> list[list[tuple[int, int, int]]]:
+@lru_cache(maxsize=64)
+def cutting_rounds(budget: int) -> list[list[tuple[int, int, int]]]:
     """The cutting plan, the same for every image: in each round, (cell, its first part, its second part) in tokens.
 
     The first part stays in the cell's place, the second is appended.
@@ -48,13 +49,13 @@ def _rounds(budget: int) -> list[list[tuple[int, int, int]]]:
 
 @lru_cache(maxsize=64)
 def _plan(budget: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """`_rounds` on a device: the cells to be cut, and the share of each that its first part gets."""
+    """`cutting_rounds` on a device: the cells to be cut, and the share of each that its first part gets."""
     return [
         (
             torch.tensor([cell for cell, _, _ in cuts], device=device),
             torch.tensor([first / (first + second) for _, first, second in cuts], dtype=torch.float64, device=device),
         )
-        for cuts in _rounds(budget)
+        for cuts in cutting_rounds(budget)
     ]
 
 

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.allocate.auto import auto
 from texturevlm.allocate.cascade import cascade, plans_for
 from texturevlm.bench import timing
-from texturevlm.bench.baselines import grid_sampled
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
+from texturevlm.bench.vectorised import Vectorised, informed, plain_pytorch
 from texturevlm.capture import Look, compile
-from texturevlm.channels.structure import luma
-from texturevlm.ops import backend as backends
-from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
+from texturevlm.ops.mip import mipmap
 from texturevlm.ops.readable import readable
-from texturevlm.ops.select import Tokens, numbers_of, packed, search_reference
 from texturevlm.pipeline import choose_tokens, image_maps, relevance_of
-from texturevlm.relevance.information import information
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps, salience
-from texturevlm.relevance.scene import is_scene
 from texturevlm.sample import sample
 from texturevlm.types import Texture
 
 SIDE, BUDGET, PATCH, BATCH = 1024, 273, 32, 32
 PAGE = (2200, 1700)
-BARS = {"captured": 250.0, "uncaptured": 1500.0, "an image of a batch": 60.0, "page": 1.5e6}  # microseconds
+BARS = {
+    "captured": 250.0,
+    "uncaptured": 1500.0,
+    "auto": 1000.0,
+    "an image of a batch": 60.0,
+    "page": 1.5e6,
+}  # microseconds
 TIMES = {"PyTorch compiled": 5.0, "PyTorch, a patch at a time": 90.0}  # how many times slower they are to be
 WORK = f"image → patches, {SIDE}², {BUDGET} tokens"
 
@@ -60,6 +60,17 @@ def picture(batch: int, height: int, width: int) -> Tensor:
     return image
 
 
+def paper(batch: int, height: int, width: int) -> Tensor:
+    """Lines of words of strokes on white, in paragraphs, with a margin: (B, 3, H, W). `picture` is a photograph."""
+    strokes = (torch.rand(batch, 1, height, -(-width // 3)) > 0.4).float().repeat_interleave(3, -1)[..., :width]
+    words = (torch.rand(batch, 1, height // 28 + 1, width // 30 + 1) > 0.2).float()
+    words = words.repeat_interleave(28, -2)[..., :height, :].repeat_interleave(30, -1)[..., :width]
+    rows, columns = torch.arange(height), torch.arange(width)
+    lines = (rows % 28 < 12) & (rows % 280 < 224) & (rows > height // 12)
+    page = lines[:, None] & (columns > width // 12) & (columns < width - width // 12)
+    return (1 - 0.9 * strokes * words * page).expand(-1, 3, -1, -1).contiguous()
+
+
 def _on_gpu(report: Report, quick: bool) -> None:
     def add(work: str, by: str, how: str, measured: Timing, bar: float | None = None) -> float:
         report.rows.append(Row(work, by, how, measured, bar=bar))
@@ -82,9 +93,10 @@ def _on_gpu(report: Report, quick: bool) -> None:
     del many
     _stages(add, image)
     add("capturing another size", "compile", "one call", _recaptures(2 if quick else 5))
-    slower = _vectorised_rows(report, add, image, compiled=False)
+    _auto_rows(report, add, repeats)
+    slower = _vectorised_rows(report, add, image, mode=None)
     if not quick:
-        slower |= _vectorised_rows(report, add, image, compiled=True)
+        slower |= _vectorised_rows(report, add, image, mode="default")
     slower["PyTorch, a patch at a time"] = _looped(add, image)
     for by, median in slower.items():
         bar = f" (bar: {TIMES[by]:g})" if by in TIMES else ""
@@ -92,8 +104,10 @@ def _on_gpu(report: Report, quick: bool) -> None:
     report.notes += [
         "host: wall clock a call from Python in steady state, the larger of host and device time. one call: wall clock",
         "until the GPU is done. warm: device time from a captured graph of many. PyTorch: the same maps, plans and",
-        "selection by the references, samples by grid_sample. A patch at a time: the same maps by PyTorch, one plan of",
-        "the nine, a tile's gain summed and a patch resized by a call each.",
+        "selection by the references, windows by pooling, samples by gathering (bench/vectorised.py). In a graph: all",
+        "that torch.compile made, captured as a whole, more than its mode reduce-overhead does. A patch at a time: the",
+        "same maps by PyTorch, one plan of the nine, a tile's gain summed and a patch resized by a call each.",
+        "auto, searched on the CPU: the same maps on the GPU, the squares or tiles by the references.",
     ]
 
 
@@ -118,32 +132,60 @@ def _stages(add: Add, image: Tensor) -> None:
         add(f"stage: {name}", "cuda", "warm", timing.device_warm(call))
 
 
-def _vectorised_rows(report: Report, add: Add, image: Tensor, *, compiled: bool) -> dict[str, float]:
+def _auto_rows(report: Report, add: Add, repeats: int) -> None:
+    """auto on pages (layers) and photographs (density), beside its search on the CPU."""
+    images = {
+        f"a photograph of {SIDE}²": picture(1, SIDE, SIDE),
+        f"a page of {SIDE}²": paper(1, SIDE, SIDE),
+        f"a page of {PAGE[1]}×{PAGE[0]}": paper(1, *PAGE),
+    }
+    for name, image in images.items():
+        image = image.cuda()
+        work = f"image → patches by auto, {name}, {BUDGET} tokens"
+        captured = compile((image.shape[2], image.shape[3]), BUDGET, "auto")
+        plain = Look(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0)
+        searching = Look(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0, backend="reference")
+        call = partial(captured, image)
+        add(work, "captured", "host", timing.host(call, repeats=repeats), BARS["auto"])
+        if captured.reason is not None:
+            report.notes.append(f"NOT captured: {captured.reason}")
+        add(work, "captured", "one call", _one_call(call), BARS["auto"])
+        add(work, "uncaptured", "host", timing.host(partial(plain, image), repeats=repeats), BARS["uncaptured"])
+        add(work, "searched on the CPU", "host", timing.host(partial(searching, image), calls=3, repeats=3))
+        texture = Texture((image,)).mipmapped()
+        relevance = relevance_of(texture, way="none", patch=PATCH)
+        chosen = partial(auto, texture, relevance, budget=BUDGET, patch=PATCH)
+        add(f"stage: auto, {name}", "cuda", "warm", timing.device_warm(chosen))
+
+
+def _vectorised_rows(report: Report, add: Add, image: Tensor, *, mode: str | None) -> dict[str, float]:
     """Plain PyTorch, eager or under torch.compile, or why not."""
-    by = "PyTorch compiled" if compiled else "PyTorch"
+    by = "PyTorch" if mode is None else "PyTorch compiled"
     found: dict[str, float] = {}
     try:
-        with _without_kernels():
-            function, eager = _vectorised(image, compiled=compiled)
+        with plain_pytorch(), torch.no_grad():
+            function = Vectorised(image, budget=BUDGET, patch=PATCH, mode=mode)
+            if mode is not None:
+                report.notes.append(f"torch.compile took {function.seconds:.0f} s.  ")
             report.notes += [
-                f"torch.compile cannot take {part}, which stays eager: {why}" for part, why in eager.items()
+                f"It cannot take {part}, which stays eager: {why}  " for part, why in function.eager.items()
             ]
             call = partial(function, image)
             found[by] = add(WORK, by, "host", timing.host(call, calls=5, repeats=3))
-            add(WORK, by, "warm", timing.device_warm(call, repeats=5))
+            found[f"{by}, in a graph"] = add(WORK, f"{by}, in a graph", "warm", timing.device_warm(call, repeats=5))
     except Exception as error:  # a missing compiler, a failed capture: the table says which
         report.rows.append(Row(WORK, by, f"failed: {str(error).splitlines()[0][:80]}", None))
     return found
 
 
 def _looped(add: Add, image: Tensor) -> float:
-    with _without_kernels():
+    with plain_pytorch():
         call = partial(_patch_at_a_time, image)
         return add(WORK, "PyTorch, a patch at a time", "host", timing.host(call, calls=1, repeats=3))
 
 
 def _on_cpu(report: Report, quick: bool) -> None:
-    texture = Texture.open(picture(1, *PAGE))
+    texture = Texture.open(paper(1, *PAGE))
     for allocator in ("auto", "cascade"):
         work = f"page of {PAGE[1]}×{PAGE[0]} in memory → {BUDGET} patches, no OCR"
         measured = timing.cpu(partial(_page, texture, allocator), repeats=3 if quick else 7)
@@ -157,76 +199,8 @@ def _page(texture: Texture, allocator: str) -> Tensor:
     return sample(texture, allocation).pixels
 
 
-@contextmanager
-def _without_kernels() -> Iterator[None]:
-    """Every operation by its reference."""
-    usual = backends.no_kernel_because
-    backends.no_kernel_because = lambda tensor: "the benchmark asks for plain PyTorch"
-    try:
-        yield
-    finally:
-        backends.no_kernel_because = usual
-
-
-def _vectorised(image: Tensor, *, compiled: bool) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
-    """The same cascade for one image, as functions of tensors without a loop over patches, and nothing that waits.
-
-    returns it, and which of its parts could not be compiled, and why
-    """
-    size = (image.shape[2], image.shape[3])
-    cell, extents = cell_level(size, PATCH), level_extents(*size)
-    plans = plans_for(size, budget=BUDGET, patch=PATCH)
-    numbers = numbers_of(packed(plans, 1, size, PATCH), image.device)
-    steps = max(len(plan.stages) for plan in plans)
-    eager: dict[str, str] = {}
-
-    def part(name: str, function: Callable[..., Any], *given: Any) -> Callable[..., Any]:
-        if not compiled:
-            return function
-        faster = torch.compile(function)
-        try:
-            faster(*given)
-        except Exception as error:  # whatever the compiler raises: the report says what
-            eager[name] = str(error).splitlines()[0][:80]
-            return function
-        return faster
-
-    def shrunk(image: Tensor) -> list[Tensor]:
-        return mipmap_reference(image, extents, ("mean",) * image.shape[1])
-
-    def searched(mass: Tensor, half: Tensor, ink: Tensor) -> Tokens:
-        return search_reference(mass[:, None], half, ink, numbers, steps, size, BUDGET, PATCH)
-
-    def sampled(levels: list[Tensor], tokens: Tokens) -> Tensor:
-        return grid_sampled(levels, tokens.centre, (tokens.ddx[..., 0] * tokens.ddy[..., 1]).sqrt(), PATCH)
-
-    levels = shrunk(image)
-    half, ink, scene = _informed(levels, cell)
-    mass = salience(levels, cell, half, ink, scene)
-    tokens = searched(mass, half, ink)
-    mips = part("the mips", shrunk, image)
-    maps = part("the maps of information", _informed, levels, cell)
-    stand = part("salience", salience, levels, cell, half, ink, scene)
-    search = part("the search", searched, mass, half, ink)
-    samples = part("the samples", sampled, levels, tokens)
-
-    def patches(image: Tensor) -> Tensor:
-        levels = mips(image)
-        half, ink, scene = maps(levels, cell)
-        return samples(levels, search(stand(levels, cell, half, ink, scene), half, ink))
-
-    patches(image)
-    return patches, eager
-
-
-def _informed(levels: list[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
-    grey = [luma(level) for level in levels]
-    _, half, ink = information(grey, cell)
-    return half, ink, is_scene(grey[cell])
-
-
 def _maps(levels: list[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
-    half, ink, scene = _informed(levels, cell)
+    half, ink, scene = informed(levels, cell)
     return salience(levels, cell, half, ink, scene), half, ink
 
 

@@ -1,25 +1,23 @@
 """`texturevlm bench video`: each frame of a clip, incrementally beside all of it anew, on the same frames.
 
-Two clips are made here: a still camera with sensor noise before which a tenth of the tiles changes, and one in which
-everything changes. Others are the files of the folder that $TEXTUREVLM_VIDEOS names, enlarged to 1080p. Every frame is
-timed by itself, from the frame on the device until the result is there, and waited for.
+Three clips are made here: a still camera before which a tenth of the tiles changes, one before which nothing does, and
+one in which everything does. Others are those of the folder that $TEXTUREVLM_VIDEOS names (videos, folders of images,
+arrays), enlarged to 1080p. Every frame is timed by itself, from the frame on the device until its result is there.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from texturevlm.bench.clips import TILE, Clip, clips
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
+from texturevlm.capture import Look
 from texturevlm.channels import PRESETS, build
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sample import sample
@@ -27,227 +25,186 @@ from texturevlm.types import Texture
 from texturevlm.video.canvas import Canvas
 from texturevlm.video.change import changes, no_noise
 from texturevlm.video.layers import CARRIED, Layers
-from texturevlm.video.sources import open_video
+from texturevlm.video.result import Step
+from texturevlm.video.steady import Steady
 from texturevlm.video.stream import Stream
 from texturevlm.video.tiles import rectangles
+from texturevlm.video.watch import can_watch
+from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.replay import Replay
 
 SIZE, QUICK_SIZE = (1080, 1920), (270, 480)
-FOLDER = "TEXTUREVLM_VIDEOS"
 FRAMES, QUICK_FRAMES = 60, 5
-WARM_UP = 2  # frames, not counted
-BUDGET, TILE, SHARE = 273, 32, 0.1
+WARM_UP = 3  # frames, not counted
+BUDGET, QUICK_BUDGET = 273, 24
+ALLOCATOR = "cascade"  # which a graph can capture, so that both sides are at their best
 CHANNELS = [name for name in PRESETS["fast"] if name not in CARRIED]
 FASTER = 5.0  # times, texture and channels with a tenth of the tiles changed
 PATCHES_BAR = 150.0  # microseconds, frame → patches
 TOWER_BAR = 1e6 / 60  # microseconds, frame → tokens of the vision tower
 SLOWER = 1.1  # times, at most, where everything changes
-
-
-@dataclass(frozen=True)
-class Clip:
-    """name, frames (1, 3, H, W) on the device, and what they are for: tenth, everything, or a real clip."""
-
-    name: str
-    frames: list[Tensor]
-    kind: str
+Work = Callable[[Tensor], object]
 
 
 def run(device: str | None = None, *, quick: bool = False) -> Report:
     """Time every stage on every clip; `quick` takes small frames, few of them, and a small model."""
     report = begin("Video" + (", small frames" if quick else ""), device)
-    size = QUICK_SIZE if quick else SIZE
-    clips = [_tenth(size, report.device, quick), _everything(size, report.device, quick)]
-    clips += _files(size, report.device, quick)
-    tower = _tower(report.device, quick)
-    for clip in clips:
+    budget = QUICK_BUDGET if quick else BUDGET
+    fixed = FixedBudget(_tower(report.device, quick), budget, masked=True)
+    for clip in clips(QUICK_SIZE if quick else SIZE, report.device, QUICK_FRAMES if quick else FRAMES):
         _texture(report, clip)
         _channels(report, clip)
-        _patches(report, clip)
-        _whole_path(report, clip, tower, BUDGET if not quick else 24)
+        _patches(report, clip, budget)
+        _whole_path(report, clip, fixed)
     report.notes += [
-        "Each frame by itself, wall clock until its result is there. full: everything from that frame. incremental:",
-        f"the stream's way, the comparison of the frame with what is held included. Tiles of {TILE} pixels.  ",
-        f"channels: {', '.join(CHANNELS)}.  ",
+        "Each frame by itself, wall clock until its result is there; frames follow one another without a pause.",
+        "full: everything from that frame. full, captured: the same as one CUDA graph. incremental: the stream's way,",
+        f"the comparison with what is held included. Tiles of {TILE} pixels. Bars are against the faster of the two.",
+        "Texture alone has no bar: to compare two frames reads as much as to shrink one does.  ",
+        f"channels: {', '.join(CHANNELS)}. Tokens by {ALLOCATOR}.  ",
     ]
     return report
 
 
 def _texture(report: Report, clip: Clip) -> None:
     """Frame → mip levels."""
-    full = _timed(clip, lambda frame: Texture((frame,)).mipmapped())
-    canvas, noise = _held(clip)
-    shares: list[float] = []
-
-    def follow(frame: Tensor) -> None:
-        nonlocal noise
-        found = changes(frame, canvas.levels, noise, tile=TILE)
-        noise = found.noise
-        canvas.refresh(frame, found)
-        shares.append(found.share)
-
-    _compare(report, clip, "texture with mips", full, _timed(clip, follow))
+    follow, shares = _follower(clip, channels=False)
+    ways = {"full": lambda frame: Texture((frame,)).mipmapped(), "incremental": follow}
+    _compare(report, clip, "texture with mips", ways)
     moved = 100 * sum(shares) / max(1, len(shares))
     report.notes.append(f"{clip.name}: {moved:.1f}% of the tiles changed a frame.  ")
 
 
 def _channels(report: Report, clip: Clip) -> None:
-    """Mip levels → channels; the frame is in the texture already on both sides."""
-    last = Texture((clip.frames[0],)).mipmapped()
+    """Frame → mip levels → channels with theirs."""
+    last = clip.frames[0].clone()
 
-    def anew(frame: Tensor) -> Texture:
-        nonlocal last
-        now = Texture((frame,)).mipmapped()
-        built = build(now, CHANNELS, previous=last)
-        last = now
-        return built
+    def anew(frame: Tensor) -> tuple[Tensor, ...]:
+        built = build(Texture((frame,)).mipmapped(), CHANNELS, previous=Texture((last,)))
+        last.copy_(frame)
+        return built.levels
 
-    full = _timed(clip, anew)
-    canvas, noise = _held(clip)
-    layers = Layers(CHANNELS, canvas)
-    layers.remake()
-
-    def follow(frame: Tensor) -> None:
-        nonlocal noise
-        found = changes(frame, canvas.levels, noise, tile=TILE)
-        noise = found.noise
-        boxes = rectangles(found.marked, TILE, canvas.size)
-        before = {box: canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
-        canvas.refresh(frame, found)
-        layers.refresh(found, before)
-
-    _compare(report, clip, "texture and fast channels", full, _timed(clip, follow))
+    ways: dict[str, Work] = {"full": anew}
+    if clip.frames[0].is_cuda:
+        ways["full, captured"] = Replay(anew, [clip.frames[0]])
+    ways["incremental"], _ = _follower(clip, channels=True)
+    _compare(report, clip, "texture and fast channels", ways, faster=FASTER)
 
 
-def _patches(report: Report, clip: Clip) -> None:
+def _patches(report: Report, clip: Clip, budget: int) -> None:
     """Frame → relevance → allocation → patches."""
 
     def anew(frame: Tensor) -> object:
         texture = Texture((frame,)).mipmapped()
-        return sample(texture, choose_tokens(texture, budget=BUDGET, relevance="none"))
+        return sample(texture, choose_tokens(texture, budget=budget, allocator=ALLOCATOR, relevance="none"))
 
-    stream = Stream(_size(clip), BUDGET, relevance="none", tile=TILE, keyframe=10**6, device=clip.frames[0].device)
-    full, ours = _timed(clip, anew), _timed(clip, stream.step)
-    _compare(report, clip, f"frame → {BUDGET} patches", full, ours, bar=PATCHES_BAR)
+    ways: dict[str, Work] = {"full": anew}
+    if clip.frames[0].is_cuda:
+        ways["full, captured"] = Look(budget, ALLOCATOR, patch=32, relevance="none")
+    ways["incremental"] = Stream(clip.size, budget, **_options(clip)).step
+    _compare(report, clip, f"frame → {budget} patches", ways, bar=PATCHES_BAR)
 
 
-def _whole_path(report: Report, clip: Clip, tower: Any, budget: int) -> None:
+def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
     """Frame → tokens of the vision tower, captured; nothing is encoded where nothing changed."""
-    from texturevlm.vlm.captured import FixedBudget
-
-    fixed = FixedBudget(tower, budget, masked=True)
+    budget, side = fixed.budget, fixed.adapter.side
 
     def anew(frame: Tensor) -> object:
         texture = Texture((frame,)).mipmapped()
-        return fixed.see(texture, choose_tokens(texture, budget=budget, relevance="none", patch=tower.side))
+        options: Any = {"allocator": ALLOCATOR, "relevance": "none", "patch": side}
+        return fixed.see(texture, choose_tokens(texture, budget=budget, **options))
 
-    options: Any = {"relevance": "none", "patch": tower.side, "tile": TILE, "keyframe": 10**6}
-    stream = Stream(_size(clip), budget, device=clip.frames[0].device, **options)
+    stream = Stream(clip.size, budget, patch=side, **_options(clip))
 
     def follow(frame: Tensor) -> None:
         step = stream.step(frame)
         if step.reuse.changed or step.reuse.keyframe:
             fixed.see(step.texture, step.allocation)
 
-    full, ours = _timed(clip, anew), _timed(clip, follow)
-    _compare(report, clip, f"frame → {budget} tokens of the tower", full, ours, bar=TOWER_BAR)
-    rate = 1e6 / Timing.of(ours).median
-    report.notes.append(f"{clip.name}: {rate:.1f} frames a second through the tower.  ")
+    ways: dict[str, Work] = {"full": anew, "incremental": follow}
+    _compare(report, clip, f"frame → {budget} tokens of the tower", ways, bar=TOWER_BAR)
     report.notes += [f"{clip.name}: {reason}.  " for reason in fixed.reasons]
 
 
+def _options(clip: Clip) -> dict[str, Any]:
+    return {"allocator": ALLOCATOR, "relevance": "none", "tile": TILE, "keyframe": 10**6, "device": clip.device}
+
+
+def _follower(clip: Clip, *, channels: bool) -> tuple[Work, list[float]]:
+    """A stream's texture and channels without its tokens; and the share of the tiles that changed, frame by frame."""
+    canvas, noise = Canvas(clip.size, clip.device, TILE), no_noise(clip.size, TILE, clip.device)
+    canvas.replace(clip.frames[0])
+    by_kernels = can_watch(canvas.levels[0], TILE)
+    layers = Layers(CHANNELS, canvas, marked=by_kernels) if channels else None
+    if layers is not None:
+        layers.remake()
+    shares: list[float] = []
+    steady = Steady(canvas, layers, clip.frames[0].new_zeros(1, 1, 3, 1, 1)) if by_kernels else None
+
+    def follow(frame: Tensor) -> None:
+        nonlocal noise
+        if steady is not None:
+            steady.look(frame, noise, take=True)
+            steady.advance(frame)
+            steady.wait()
+            found = steady.changes()
+        else:
+            found = changes(frame, canvas.levels[0], noise, tile=TILE)
+            boxes = rectangles(found.marked, TILE, canvas.size) if layers is not None else []
+            before = {box: canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
+            canvas.refresh(frame, found)
+            if layers is not None:
+                layers.refresh(found, before)
+        noise = found.noise
+        shares.append(found.share)
+
+    return follow, shares
+
+
 def _compare(
-    report: Report, clip: Clip, what: str, full: list[float], ours: list[float], bar: float | None = None
+    report: Report,
+    clip: Clip,
+    what: str,
+    ways: dict[str, Work],
+    *,
+    bar: float | None = None,
+    faster: float | None = None,
 ) -> None:
-    """Two rows, and in words how many times faster and what the slowest frames take."""
+    """A row a way, and in words how many times faster and what the slowest frames take."""
     state = "host" if report.device == "cuda" else "cpu"
-    reference, measured = Timing.of(full), Timing.of(ours)
-    if report.device != "cuda" or clip.kind == "file":
+    found = {name: _timed(clip, work) for name, work in ways.items()}
+    ours = found.pop("incremental")
+    reference = min(Timing.of(samples).median for samples in found.values())
+    if report.device != "cuda" or clip.kind not in ("tenth", "everything"):
         bar = None
     elif clip.kind == "everything":
-        bar = SLOWER * reference.median
-    elif bar is None:
-        bar = reference.median / FASTER
+        bar = SLOWER * reference
+    elif faster is not None:
+        bar = reference / faster
     work = f"{clip.name}: {what}"
-    report.rows.append(Row(work, "full", state, reference))
-    report.rows.append(Row(work, "incremental", state, measured, bar=bar))
+    report.rows += [Row(work, name, state, Timing.of(samples)) for name, samples in found.items()]
+    report.rows.append(Row(work, "incremental", state, Timing.of(ours), bar=bar))
+    middle = Timing.of(ours).median
+    slowest = sorted(ours)[round(0.99 * (len(ours) - 1))]
     report.notes.append(
-        f"{work}: {reference.median / measured.median:.2f} × faster; incremental p50 {measured.median / 1e3:.2f} ms, "
-        f"p99 {sorted(ours)[int(0.99 * (len(ours) - 1))] / 1e3:.2f} ms.  "
+        f"{work}: {reference / middle:.2f} × faster; incremental p50 {middle / 1e3:.3f} ms, "
+        f"p99 {slowest / 1e3:.3f} ms, {len(ours) * 1e6 / sum(ours):.0f} frames a second.  "
     )
 
 
-def _timed(clip: Clip, work: Callable[[Tensor], object]) -> list[float]:
-    """Microseconds of each frame, the first ones left out."""
+def _timed(clip: Clip, work: Work) -> list[float]:
+    """Microseconds of each frame, the first ones left out. A step waits itself for the patches of a usual frame."""
     on_gpu = clip.frames[0].is_cuda
     spent = []
     for frame in clip.frames:
-        if on_gpu:
-            torch.cuda.synchronize()
         started = time.perf_counter()
-        work(frame)
-        if on_gpu:
+        made = work(frame)
+        if on_gpu and not (isinstance(made, Step) and not made.reuse.chosen and not made.reuse.keyframe):
             torch.cuda.synchronize()
         spent.append((time.perf_counter() - started) * 1e6)
+    if on_gpu:
+        torch.cuda.synchronize()
     return spent[WARM_UP:]
-
-
-def _held(clip: Clip) -> tuple[Canvas, Any]:
-    size, device = _size(clip), clip.frames[0].device
-    canvas = Canvas(size, device, TILE)
-    canvas.replace(clip.frames[0])
-    return canvas, no_noise(size, TILE, device)
-
-
-def _size(clip: Clip) -> tuple[int, int]:
-    height, width = clip.frames[0].shape[2:]
-    return height, width
-
-
-def _tenth(size: tuple[int, int], device: str, quick: bool) -> Clip:
-    """A still camera: one block of a tenth of the tiles changes, the rest is noise of two grey steps."""
-    ground = _ground(size, device)
-    height, width = (round(extent * SHARE**0.5 / TILE) * TILE for extent in size)
-    top, left = (round(extent / 3 / TILE) * TILE for extent in size)
-    frames = []
-    for index in range(QUICK_FRAMES if quick else FRAMES):
-        frame = ground + 2 / 255 * torch.randn_like(ground)
-        inside = frame[..., top : top + height, left : left + width]
-        inside.copy_(inside.roll((7 * index, 11 * index), (2, 3)).flip(3))
-        frames.append(frame.clamp_(0, 1))
-    return Clip(f"still camera, a tenth changes, {size[1]}×{size[0]}", frames, "tenth")
-
-
-def _everything(size: tuple[int, int], device: str, quick: bool) -> Clip:
-    """Every tile changes: the scene runs past."""
-    ground = _ground(size, device)
-    count = QUICK_FRAMES if quick else FRAMES
-    frames = [ground.roll((13 * index, 29 * index), (2, 3)) for index in range(count)]
-    return Clip(f"everything changes, {size[1]}×{size[0]}", frames, "everything")
-
-
-def _ground(size: tuple[int, int], device: str) -> Tensor:
-    """Smooth noise of many scales, as natural images have: (1, 3, H, W), 0.1 to 0.9."""
-    image = torch.zeros(1, 3, *size, device=device)
-    for cells in (4, 16, 64, 256):
-        image += functional.interpolate(torch.rand(1, 3, cells, cells, device=device), size, mode="bilinear") / 4
-    return image * 0.8 + 0.1
-
-
-def _files(size: tuple[int, int], device: str, quick: bool) -> Iterator[Clip]:
-    """The videos of $TEXTUREVLM_VIDEOS, enlarged."""
-    if FOLDER not in os.environ:
-        return
-    for path in sorted(Path(os.environ[FOLDER]).iterdir()):
-        if path.suffix.lower() not in (".mp4", ".avi", ".webm", ".mkv"):
-            continue
-        frames = []
-        for frame in open_video(path):
-            image = frame.image[None].to(device).float() / 255
-            frames.append(functional.interpolate(image, size, mode="bicubic").clamp_(0, 1))
-            if len(frames) == (QUICK_FRAMES if quick else FRAMES):
-                break
-        native = f"{image.shape[3]}×{image.shape[2]}"
-        yield Clip(f"{path.name} ({native} enlarged to {size[1]}×{size[0]})", frames, "file")
 
 
 def _tower(device: str, quick: bool) -> Any:

@@ -11,10 +11,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from texturevlm.channels.saliency import SALIENCY_REACH
 from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
-from texturevlm.channels.structure import COARSE, COARSER
+from texturevlm.channels.structure import COARSE, COARSER, EDGES_REACH, LOW_PASS_REACH
+from texturevlm.channels.text import TEXT_REACH
 from texturevlm.ops.cuda import channels as kernels
 from texturevlm.ops.cuda.distance import distance_within_cuda
+from texturevlm.ops.cuda.marks import Marks
 from texturevlm.ops.cuda.segment import region_sums_cuda
 from texturevlm.ops.segment import seed_grid, superpixels
 from texturevlm.types import COLOURS, Texture
@@ -27,6 +30,8 @@ NEAR = (
 BEFORE = (*COLOURS, "saliency", "attention")  # what those need of the last frame
 WINDOWS = {"edges", "edges_inverted", "high_pass", "edge_distance"}
 CLUSTERS = ("cluster_id", "cluster_distance", "cluster_size", "boundaries")
+STRUCTURE = ("edges", "edges_inverted", "high_pass", "low_pass", "saliency", "edge_distance", "text")
+IN_PARTS = (*COLOURS, *STRUCTURE)  # what can be made where tiles are marked
 BY_KERNEL = {*NEAR, *CLUSTERS, "edge_distance", "low_pass", "saliency", "text"}
 
 
@@ -82,28 +87,13 @@ def build_layers(
     elsewhere: the layers that `layer` makes, by name, though there is a kernel
     """
     levels = [level.contiguous() for level in levels]
-    image, last = levels[0], len(levels) - 1
+    image = levels[0]
     batch, _, height, width = image.shape
     todo = plan(names, unknown, elsewhere)
     layers = image.new_empty((batch, len(names), height, width))
-    edges = None
-    if todo.edge_distance >= 0:
-        edges = torch.empty((batch, height, -(-width // 32)), dtype=torch.int32, device=image.device)
-    if todo.windows or todo.zero or max(todo.near) >= 0:
-        before = None if previous is None else previous.levels[0].to(image).contiguous()
-        kernels.near_layers(
-            layers,
-            image,
-            todo.near,
-            todo.zero,
-            windows=todo.windows,
-            edges=edges,
-            before=before,
-            before_slots=kernels.NO_SLOTS if previous is None else _before_slots(previous.names),
-        )
-    if max(todo.low_pass, todo.saliency) >= 0:
-        wanted = [levels[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)]
-        kernels.coarse_layers(layers, wanted, todo.low_pass, todo.saliency)
+    edges = edge_bits(image) if todo.edge_distance >= 0 else None
+    _near(layers, image, todo, edges, previous, None)
+    _coarse(layers, levels, todo, None)
     if edges is not None:
         distance_within_cuda(edges, layers.select(1, todo.edge_distance))
     if todo.text >= 0:
@@ -115,6 +105,70 @@ def build_layers(
     for name, index in todo.rest:
         layers[:, index] = layer(name)
     return layers
+
+
+class LayersInPlace:
+    """Layers of small reach, remade where tiles are marked, in a tensor that somebody else owns.
+
+    names:  of the layers in `layers`, (1, C, H, W)
+    which:  the names that are made here, all of them in IN_PARTS
+    levels: colour's mip levels, contiguous, at fixed addresses like `layers`
+    """
+
+    def __init__(self, layers: Tensor, names: tuple[str, ...], which: Sequence[str], levels: Sequence[Tensor]) -> None:
+        self.layers, self.levels = layers, levels
+        self._plan = plan(names, frozenset(), tuple(name for name in names if name not in which))
+        self._edges = edge_bits(levels[0]) if self._plan.edge_distance >= 0 else None
+        self._text = levels[0].new_empty(kernels.text_memory(levels)) if self._plan.text >= 0 else None
+
+    def near(self, marks: Marks | None) -> None:
+        """What level 0 alone says; marks: the tiles that changed, None for all of them."""
+        _near(self.layers, self.levels[0], self._plan, self._edges, None, marks)
+        if self._edges is not None:
+            field = self.layers.select(1, self._plan.edge_distance)
+            distance_within_cuda(self._edges, field, marks=marks, reach=EDGES_REACH)
+
+    def coarse(self, marks: Marks | None) -> None:
+        """What coarser levels say."""
+        _coarse(self.layers, self.levels, self._plan, marks)
+
+    def text(self, marks: Marks | None) -> None:
+        if self._text is not None:
+            kernels.text_layer(
+                self.layers, self.levels, self._plan.text, marks=marks, kept=self._text, reach=TEXT_REACH
+            )
+
+
+def edge_bits(image: Tensor) -> Tensor:
+    """Room for a bit a pixel."""
+    batch, _, height, width = image.shape
+    return torch.empty((batch, height, -(-width // 32)), dtype=torch.int32, device=image.device)
+
+
+def _near(
+    layers: Tensor, image: Tensor, todo: Plan, edges: Tensor | None, previous: Texture | None, marks: Marks | None
+) -> None:
+    if not (todo.windows or todo.zero or max(todo.near) >= 0):
+        return
+    kernels.near_layers(
+        layers,
+        image,
+        todo.near,
+        todo.zero,
+        windows=todo.windows,
+        edges=edges,
+        before=None if previous is None else previous.levels[0].to(image).contiguous(),
+        before_slots=kernels.NO_SLOTS if previous is None else _before_slots(previous.names),
+        marks=marks,
+    )
+
+
+def _coarse(layers: Tensor, levels: Sequence[Tensor], todo: Plan, marks: Marks | None) -> None:
+    if max(todo.low_pass, todo.saliency) < 0:
+        return
+    wanted = [levels[min(level, len(levels) - 1)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)]
+    reach = max(LOW_PASS_REACH, SALIENCY_REACH)
+    kernels.coarse_layers(layers, wanted, todo.low_pass, todo.saliency, marks=marks, reach=reach)
 
 
 @lru_cache(maxsize=64)

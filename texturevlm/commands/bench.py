@@ -6,7 +6,7 @@ from pathlib import Path
 
 from texturevlm.commands.options import Commands
 
-WHAT = ("engine", "channels", "allocate", "vlm", "video")  # modules of texturevlm.bench
+WHAT = ("engine", "channels", "allocate", "vlm", "video", "scout")  # modules of texturevlm.bench
 
 
 def add_bench(commands: Commands) -> None:

@@ -27,6 +27,8 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "build": ("cuda", "reference"),
     "select": ("cuda", "reference"),
     "cell_maps": ("cuda", "reference"),
+    "layers": ("cuda", "reference"),
+    "density": ("cuda", "reference"),
 }
 MAX_TEXTURE_EXTENT, MAX_LAYERS = 32768, 2048  # of a hardware texture
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels

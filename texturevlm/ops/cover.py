@@ -18,7 +18,8 @@ def rows_of(mask: Tensor | np.ndarray) -> list[int]:
     """A mask (h, w) as one integer a row, bit x for column x."""
     cells = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask, dtype=bool)
     packed = np.packbits(cells, axis=1, bitorder="little")
-    return [int.from_bytes(row.tobytes(), "little") for row in packed]
+    data, width = packed.tobytes(), packed.shape[1]
+    return [int.from_bytes(data[start : start + width], "little") for start in range(0, len(data), width)]
 
 
 def cover(rows: list[int], side: int | tuple[int, int], most: int) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """Query: where a question points. One function a way of finding out, chosen by name or by what is at hand.
 
+scout       the page read coarsely by a small network that comes with the package, milliseconds
 words       the page's text, read by RapidOCR and matched to the question (extra `ocr`; nothing is downloaded)
 embedding   the cosine of the embedding channels with the question's own embedding (CLIP or SigLIP)
 attention   a map that the caller has: any model's cross-attention
@@ -8,7 +9,6 @@ none        nothing: salience and information alone
 
 from __future__ import annotations
 
-import warnings
 from importlib.util import find_spec
 
 import numpy as np
@@ -21,9 +21,12 @@ from texturevlm.channels.registry import EMBEDDING
 from texturevlm.check import check_choice
 from texturevlm.relevance.reader import Page
 from texturevlm.relevance.words import words_map
+from texturevlm.scout.question import Question
+from texturevlm.scout.scout import load_scout
+from texturevlm.scout.spotter import Spots
 from texturevlm.types import Texture
 
-WAYS = ("auto", "words", "embedding", "attention", "none")
+WAYS = ("auto", "words", "scout", "embedding", "attention", "none")
 WORD_HEIGHT = 5.5  # samples: a word that high, as RapidOCR boxes it, is read half of the time
 SHARPNESS = 10.0  # of the softmax that makes a map of cosines
 
@@ -44,14 +47,9 @@ def resolve_way(way: str, question: str, *, attention: Tensor | None, encoder: D
         return "attention"
     if encoder is not None and question.strip():
         return "embedding"
-    if question.strip() and find_spec("rapidocr") is not None:
-        return "words"
-    if question.strip():
-        warnings.warn(
-            "choose_tokens: nothing installed can use the question, so salience decides; pip install 'texturevlm[ocr]'",
-            stacklevel=3,
-        )
-    return "none"
+    if not question.strip():
+        return "none"
+    return "words" if find_spec("rapidocr") is not None else "scout"
 
 
 def words_query(page: Page, question: str, half: Tensor, ink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,6 +68,18 @@ def words_query(page: Page, question: str, half: Tensor, ink: Tensor) -> tuple[T
         finer[cells] = max((y1 - y0) / WORD_HEIGHT, 0.5)
         marked[cells] = True
     return query, torch.from_numpy(finer)[None].to(half), torch.from_numpy(marked)[None].to(ink.device)
+
+
+def scout_query(spots: Spots, question: str | Question, half: Tensor, ink: Tensor, size: tuple[int, int]) -> Tensor:
+    """Where the scout expects the answer, on the grid of `half` and `ink`: (B, h, w), summing to at most 1.
+
+    spots: from `Scout.look`, of images of `size`
+    """
+    chance = load_scout(device=spots.text.device).where(spots, question)
+    grid = half.shape[1:]
+    # A spot's chance is shared by the cells in it; a cell that is blank takes nothing.
+    wide = functional.interpolate(chance[:, None], grid, mode="nearest-exact")[:, 0] * ink
+    return wide * (chance.sum((1, 2)) / wide.sum((1, 2)).clamp(min=1e-30))[:, None, None]
 
 
 def embedding_query(

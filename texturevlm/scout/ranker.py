@@ -57,17 +57,20 @@ class Ranker(nn.Module):
         self.absent = nn.Parameter(torch.tensor(2.0))
         self.drop = nn.Dropout2d(drop)
 
-    def forward(self, spots: Spots, words: Tensor, traits: Tensor, asked: Tensor, extent: Tensor) -> Tensor:
+    def forward(
+        self, spots: Spots, words: Tensor, traits: Tensor, asked: Tensor, extent: Tensor | None = None
+    ) -> Tensor:
         """
         spots:  of pages, padded to one even extent
         words:  (B, K, EMBEDDING), traits: (B, K, TRAITS), asked: (B, len(ASKED))
-        extent: (B, 2): rows and columns of spots that are the page; what lies beyond scores −∞
+        extent: (B, 2): rows and columns of spots that are the page (default: all); what lies beyond scores −∞
         returns (B, h · w + 1), the last "not on this page"
         """
         rows, columns = spots.text.shape[1:]
-        row = torch.arange(rows, device=extent.device).view(1, 1, -1, 1) + 0.5
-        column = torch.arange(columns, device=extent.device).view(1, 1, 1, -1) + 0.5
-        down, across = row / extent[:, 0].view(-1, 1, 1, 1), column / extent[:, 1].view(-1, 1, 1, 1)
+        high, wide = (rows, columns) if extent is None else (side.view(-1, 1, 1, 1) for side in extent.unbind(1))
+        device = spots.text.device
+        down = (torch.arange(rows, device=device).view(1, 1, -1, 1) + 0.5) / high
+        across = (torch.arange(columns, device=device).view(1, 1, 1, -1) + 0.5) / wide
         page = (down < 1) & (across < 1)
         text = (spots.text[:, None].sigmoid() * page).to(spots.words.dtype)
         kinds = spots.kinds.sigmoid() * text
@@ -76,6 +79,7 @@ class Ranker(nn.Module):
         small = functional.max_pool2d(torch.cat([sure, vague, kinds, text], 1), 2)
         shrunk, shrunk_kinds, dense = small.split([SURE + VAGUE, len(KINDS), 1], 1)
         place = torch.cat([down.expand_as(page), across.expand_as(page)], 1)[:, :, ::2, ::2].to(small.dtype)
+        place = place.expand(len(small), -1, -1, -1)
         parts = {
             "hits": shrunk,
             "kinds": shrunk_kinds,

@@ -9,19 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from texturevlm.channels.pretrained import optional
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def load_module(module: Module, path: Path | str) -> Module:
-    """A module with the weights of a file that `save_modules` or a training run (weights.safetensors) wrote."""
+def load_module(module: Module, path: Path | str, *, prefix: str = "") -> Module:
+    """A module with the weights of a file that `save_modules` or a training run (weights.safetensors) wrote.
+
+    prefix: what the names of its weights start with in there
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"load_module: {path} must be a file of weights, and is not there")
     if path.suffix == ".npz":
-        return _filled(module, load_arrays(path), str(path))
-    from safetensors.torch import load_file
-
-    return _filled(module, load_file(path), str(path))
+        tensors = load_arrays(path)
+    else:
+        tensors = optional("load_module", "safetensors.torch").load_file(path)
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return _filled(module, own, str(path))
 
 
 def load_arrays(path: Path | str) -> dict[str, Tensor]:

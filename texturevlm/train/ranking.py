@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.check import check_count
@@ -44,7 +44,7 @@ class Ranking:
 
         pages: Path
         spotter: Path
-        batch: int = 24
+        batch: int = 96
         drop: float = 0.3
         widths: tuple[int, ...] = WIDTHS
         without: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Ranking:
         self.settings, self.device = settings, device
         pages = load_pages(settings.pages)[: settings.limit]
         self.spotter = load_module(Spotter(), settings.spotter).to(device)
-        self.spots = [look(self.spotter, page, device) for page in pages]
+        self.spots, self.extents = padded([look(self.spotter, page, device) for page in pages])
         self.examples = Examples.of(pages, self.spotter, device)
         held = held_out(pages)
         located = self.examples.here.any(1).tolist()
@@ -66,8 +66,12 @@ class Ranking:
         ]
         self.judged = [i for i in every if held[self.examples.page[i]] and located[i] and not self._forms(pages, i)]
         self.course = Curriculum({"questions": len(self.learned)}, seed=settings.seed)
-        fine, middle, coarse = settings.widths
-        self.module = Ranker((fine, middle, coarse), drop=settings.drop, without=settings.without)
+        self.module: nn.Module = self.fresh(settings.without)
+
+    def fresh(self, without: Sequence[str] = ()) -> Ranker:
+        """A ranker that has learned nothing."""
+        fine, middle, coarse = self.settings.widths
+        return Ranker((fine, middle, coarse), drop=self.settings.drop, without=without)
 
     def _forms(self, pages: Sequence[TrainingPage], index: int) -> bool:
         return pages[self.examples.page[index]].source != "docvqa_half"
@@ -84,17 +88,31 @@ class Ranking:
         self, batch: Sequence[int], *, learning: bool = False, blind: bool = False
     ) -> tuple[Tensor, Tensor, int]:
         """Of questions: (B, h · w + 1) scores, (B, 2) extents, and w."""
-        spots, extents = padded([self.spots[self.examples.page[index]] for index in batch])
-        words, traits, asked = (part[list(batch)] for part in self.examples.question)
+        spots, extents = self.seen([self.examples.page[index] for index in batch])
+        words, traits, asked = self.asked(batch)
+        seeing = torch.full((len(batch), 1), not blind, device=self.device)
         if learning:
             kept = (torch.rand(traits.shape[:2], device=self.device) > DROPPED)[..., None]
             traits, words = traits * kept, words * kept
-        seeing = torch.full((len(batch), 1), not blind, device=self.device)
-        if learning:
             seeing = torch.rand(len(batch), 1, device=self.device) > BLIND
         extents = extents.to(self.device)
-        scores = self.module(spots, words * seeing[..., None], traits * seeing[..., None], asked * seeing, extents)
+        scores = self.ranker(spots, words * seeing[..., None], traits * seeing[..., None], asked * seeing, extents)
         return scores, extents, spots.text.shape[2]
+
+    @property
+    def ranker(self) -> nn.Module:
+        return self.module
+
+    def seen(self, pages: Sequence[int]) -> tuple[Spots, Tensor]:
+        """Pages as the spotter saw them, as one batch, and their extents."""
+        extents = self.extents[list(pages)]
+        rows, columns = (int(extent) for extent in extents.amax(0))
+        return Spots(*(part[list(pages)][..., :rows, :columns] for part in self.spots)), extents
+
+    def asked(self, batch: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """The words, their traits and what is asked of questions."""
+        words, traits, asked = (part[list(batch)] for part in self.examples.question)
+        return words, traits, asked
 
     def evaluate(self) -> dict[str, float]:
         """Of pages that nothing was learned from: the loss, and how often the answer is in the top tenth."""

@@ -51,11 +51,10 @@ class Spotting:
             raise ValueError(f"Spotting: real must be 0 to 1, got {settings.real!r}")
         self.settings, self.device = settings, device
         every = load_pages(settings.pages)
-        readable = [page for page in every if page.words]
-        held = held_out(readable)
-        self.judged = [page for page, out in zip(readable, held) if out][: settings.limit]
+        held = held_out(every)  # of all pages, so that spotter and ranker are judged on the same documents
+        self.judged = [page for page, out in zip(every, held) if out and page.words][: settings.limit]
         asked = [question for page in every for question, _ in page.questions]
-        maker = _Maker(settings, [page for page, out in zip(readable, held) if not out], asked)
+        maker = _Maker(settings, [page for page, out in zip(every, held) if page.words and not out], asked)
         # forked, so that the pages are in memory once; no thread of ours holds a lock yet
         self.makers = ProcessPoolExecutor(settings.workers, get_context("fork"), _begin, (maker,))
         self.module = Spotter()

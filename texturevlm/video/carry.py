@@ -87,7 +87,9 @@ class Carry:
         mass = _normalised(smooth[:, 0])
         if self.pointed is not None:
             self.pointed = followed(self.pointed, flow)
-            mass = _normalised(POINTED * _normalised(box_map(self.pointed, old.grid)) + (1 - POINTED) * mass)
+            inside = box_map(self.pointed, old.grid)
+            elsewhere = _normalised(mass * (1 - inside))  # what was there before belongs to the box, wherever it is now
+            mass = _normalised(POINTED * _normalised(inside) + (1 - POINTED) * elsewhere)
         ink = flow.carry(old.ink[:, None].to(old.mass), mode="nearest")[:, 0] > 0.5
         self.relevance = replace(old, mass=mass, half=smooth[:, 1], ink=ink)
         self.maps = {name: flow.carry(one) for name, one in self.maps.items()}
@@ -128,16 +130,10 @@ class Carry:
         self.waits = torch.zeros_like(self.waits)
 
     def worth(self, scale: Tensor) -> tuple[float, float]:
-        """What an allocation that delivers `scale` (1, h, w) is worth on the relevance of now (reads two numbers).
-
-        returns its expected value, 0 to 1, and the level, log2 of pixels a sample, at which what matters is seen on
-                average: where everything is coarse enough to be made out anyway, only the latter tells
-        """
+        """What an allocation that delivers `scale` (1, h, w) is worth on the relevance of now (reads two numbers)."""
         assert self.relevance is not None
-        mass = self.relevance.mass
-        level = scale.clamp(max=float(max(self.size))).log2()
-        value, mean = torch.stack([(mass * readable(self.relevance.half, scale)).sum(), (mass * level).sum()]).tolist()
-        return value, mean
+        value, level = worth(self.relevance, scale).tolist()
+        return value, level
 
     def cells_of(self, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         """(rows, columns) of tiles → (1, h, w): whether a cell's centre lies in a marked tile."""
@@ -146,6 +142,17 @@ class Carry:
             centre = (torch.arange(cells, device=mask.device) + 0.5) * (extent / cells)
             at.append((centre / self.tile).long().clamp(max=most - 1))
         return mask[at[0][:, None], at[1]][None]
+
+
+def worth(relevance: Relevance, scale: Tensor) -> Tensor:
+    """What an allocation that delivers `scale` (1, h, w) is worth.
+
+    returns (2,): its expected value, 0 to 1, and the level, log2 of pixels a sample, at which what matters is seen on
+            average: where everything is coarse enough to be made out anyway, only the latter tells
+    """
+    level = scale.clamp(max=float(max(relevance.size))).log2()
+    value = relevance.mass * readable(relevance.half, scale)
+    return torch.stack([value.sum(), (relevance.mass * level).sum()])
 
 
 def _normalised(mass: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ hold whatever was learned: a difference above the upper one is a change, and non
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ RATE = 0.1  # how fast the estimate of the sensor's noise follows, once it is kn
 RISE, FALL = 0.1, 0.3  # and that of a tile's own: slowly up, so that something passing is not taken for noise
 CUT_SHARE = 0.5  # of the tiles must have changed,
 CUT_LIKENESS = 0.5  # and the pictures' thumbnails must correlate less than this, for a cut
-THUMBNAIL = 3  # the level that thumbnails are made from
+MOST_DIFFERENT = 1.1  # a mean square difference of two images cannot be more
 
 
 class Noise(NamedTuple):
@@ -83,17 +82,17 @@ def no_noise(size: tuple[int, int], tile: int, device: torch.device) -> Noise:
     return Noise(torch.zeros(2, device=device), torch.zeros(2, *tile_grid(size, tile), device=device), blocks, 0)
 
 
-def changes(frame: Tensor, held: Sequence[Tensor], noise: Noise, *, tile: int = 32) -> Changes:
+def changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -> Changes:
     """Compare a frame with what is held. The host reads one small tensor, once.
 
     frame: (1, 3, H, W), 0 to 1
-    held:  the mip levels of what is held, finest first, each (1, 3, H_l, W_l)
+    held:  the same of what is held
     tile:  side of a tile in pixels, a multiple of 4
     raises ValueError where a value of the frame is NaN, infinite or far outside of 0 to 1
     """
     if check_count("changes", "tile", tile, BLOCK) % BLOCK:
         raise ValueError(f"changes: tile must be a multiple of {BLOCK}, got {tile}")
-    difference = frame - held[0]
+    difference = frame - held
     block = _pooled(difference, BLOCK)
     square = _pooled(_pooled(difference.square(), BLOCK), tile // BLOCK).mean(1)
     coarse = _greatest(block, tile)
@@ -102,15 +101,19 @@ def changes(frame: Tensor, held: Sequence[Tensor], noise: Noise, *, tile: int = 
     level = TIMES * torch.maximum(learned.sensor[:, None, None], learned.tiles)
     threshold = torch.stack([one.clamp(*bounds) for one, bounds in zip(level, (COARSE, FINE))])
     mask = (torch.cat([coarse, fine]) > threshold).any(0)
-    likeness = _likeness(held[min(THUMBNAIL, len(held) - 1)], block, tile)
+    likeness = _likeness(held, block, tile)
     read = torch.cat([mask.flatten().float(), likeness[None], square.amax()[None]]).tolist()
-    greatest = read.pop()
-    if not greatest <= 1.1:  # NaN is not, either
-        raise ValueError(f"step: frame must hold finite values from 0 to 1, got a mean square difference of {greatest}")
+    refuse_unless_image(read.pop())
     likely = read.pop()
     marked = np.array(read, dtype=bool).reshape(mask.shape)
     left = block.where(~_to_blocks(mask, block, tile), 0.0)
     return Changes(mask, marked, likely, learned._replace(last=left), threshold)
+
+
+def refuse_unless_image(greatest: float) -> None:
+    """greatest: of the tiles' mean square differences from what is held."""
+    if not greatest <= MOST_DIFFERENT:  # NaN is not, either
+        raise ValueError(f"step: frame must hold finite values from 0 to 1, got a mean square difference of {greatest}")
 
 
 def _pooled(texels: Tensor, side: int) -> Tensor:
@@ -139,7 +142,7 @@ def _learned(noise: Noise, now: Tensor) -> Noise:
 def _likeness(held: Tensor, block: Tensor, tile: int) -> Tensor:
     """Correlation of the two frames' thumbnails, a texel a tile; 0 where one of them is flat."""
     moved = _pooled(block, tile // BLOCK)
-    before = functional.interpolate(held, moved.shape[2:], mode="area").flatten()
+    before = _pooled(_pooled(held, BLOCK), tile // BLOCK).flatten()
     after = before + moved.flatten()
     before, after = before - before.mean(), after - after.mean()
     power = before.square().sum() * after.square().sum()

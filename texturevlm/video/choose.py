@@ -62,7 +62,7 @@ class Choice:
         """
         assert carry.relevance is not None
         now = None if self.scale is None else carry.worth(self.scale)
-        if now is not None and not force and not self._lost(now):
+        if now is not None and not force and not self.lost(now):
             return None
         chosen = _padded(self.allocate(texture, carry.relevance, tokens), self.budget)
         origin = torch.full((self.budget,), -1, device=texture.device)
@@ -79,7 +79,7 @@ class Choice:
         self.allocation, self.scale, self.worth, self.refused = chosen, scale, worth, None
         return origin
 
-    def _lost(self, now: tuple[float, float]) -> bool:
+    def lost(self, now: tuple[float, float]) -> bool:
         """Whether the held choice is worth too little by now."""
         if now[0] >= (1 - self.hold) * self.worth[0] and now[1] <= self.worth[1] + LEVELS * self.hold:
             return False

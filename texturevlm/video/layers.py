@@ -5,6 +5,9 @@ reach around it; what it gives there is what it would give for the whole frame. 
 multiple of the coarsest texel that a channel reads, mip texels of a cut-out would not be those of the frame, and that
 channel is built in whole. Text is the dearest and reads three levels, so each level keeps its own map of strokes.
 
+On a GPU the kernels do the same: each takes the marks of the tiles that changed and leaves the rest as it is
+(`texturevlm.channels.fused.LayersInPlace`); only a base level coarser than the image is built in whole there.
+
 Global reach (clusters, boundaries, embeddings): made at a keyframe, and again once the tiles that changed since then
 are a quarter of all; in between clusters are left as they are, and embeddings are carried by the flow. Positions are
 written once. Maps that are carried from frame to frame (channels 15 to 17) are given to `give`, and are rewritten in
@@ -14,6 +17,7 @@ whole, since they fade everywhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +27,10 @@ from torch.nn import functional
 
 from texturevlm.channels import CHANNELS, DenseEncoder, Projection, build
 from texturevlm.channels.build import DEEPEST, MOST_TEXELS
+from texturevlm.channels.fused import IN_PARTS, LayersInPlace
 from texturevlm.channels.registry import EMBEDDING
+from texturevlm.ops.cuda.marks import Marks
+from texturevlm.ops.cuda.mip import LEFT, MOVED, update_marked_cuda
 from texturevlm.ops.mip import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Texture
 from texturevlm.video.canvas import Canvas
@@ -39,7 +46,9 @@ AGAIN = 0.25  # of the tiles changed since channels of global reach were made: t
 class Layers:
     """Channels of the frame that a canvas holds, with mips, at fixed addresses.
 
+    marked:  whether kernels refresh what marked tiles act on
     texture: the same object for the life of the stream
+    parts:   the kernels' side, if they do
     """
 
     def __init__(
@@ -47,6 +56,7 @@ class Layers:
         names: Sequence[str],
         canvas: Canvas,
         *,
+        marked: bool = False,
         encoder: DenseEncoder | None = None,
         projection: Projection | None = None,
     ) -> None:
@@ -62,22 +72,40 @@ class Layers:
         self._places: dict[tuple[str, ...], Tensor] = {}
         self.changed = np.zeros(0, dtype=bool)  # since the channels of global reach were made
         self.moved: list[Rectangle] = []  # where the motion channel is not zero
+        self._placed = [name for name in self.names if name in IN_PARTS]
+        self.parts = None
+        if marked and self.base == 0:
+            self.parts = LayersInPlace(self.levels[0], self.names, self._placed, canvas.levels)
         self._strokes = Strokes(canvas.levels) if self._in_parts and "text" in self.names else None
-        self._before = canvas.levels[0].clone() if "motion" in self.names and not self._in_parts else None
+        whole = self.parts is None and not self._in_parts
+        self._before = canvas.levels[0].clone() if "motion" in self.names and whole else None
 
     @property
     def _in_parts(self) -> bool:
-        """On a GPU our kernels make all layers of the whole frame faster than many small parts are launched."""
-        return not self.canvas.levels[0].is_cuda and self.base == 0
+        """Rectangles, as on a CPU; on a GPU all layers of the whole frame are made faster than many are launched."""
+        return self.parts is None and not self.canvas.levels[0].is_cuda and self.base == 0
+
+    @property
+    def motion(self) -> Tensor | None:
+        """(H, W), where the kernel that takes tiles over writes how much they moved; None if nobody asked for it."""
+        if self.parts is None or "motion" not in self.names:
+            return None
+        return self.levels[0][0, self.names.index("motion")]
 
     def remake(self) -> None:
         """Everything, from the frame that is held; nothing moved."""
         if self._before is not None:
             self._before.copy_(self.canvas.levels[0])
-        self._whole([name for name in self.names if name not in CARRIED])
+        placed = [] if self.parts is None else self._placed
+        self._whole([name for name in self.names if name not in CARRIED and name not in placed])
+        self._place()
         if self._strokes is not None:
             self._strokes.remake(self.canvas.levels)
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
+
+    def refresh_mips(self, marks: Marks, either: Marks) -> None:
+        """The mip levels of what `parts` made; either: the marks, and those of the frame before."""
+        update_marked_cuda(self.levels, self.reduce, marks, reach=self._reach, either=either)
 
     def refresh(self, changes: Changes, before: Mapping[Rectangle, Tensor]) -> bool:
         """What the tiles that changed act on.
@@ -85,13 +113,10 @@ class Layers:
         before: what the canvas held in the rectangles of changed tiles until now (only a CPU's stream needs it)
         returns whether channels of global reach were made again
         """
+        again = self.refresh_everywhere(changes)
+        if self.parts is not None:  # the kernels have done the rest
+            return again
         small = [name for name in self.names if name not in (*FIXED, *CARRIED) and CHANNELS[name].reach is not None]
-        self.changed = changes.marked | self.changed if self.changed.size else changes.marked.copy()
-        everywhere = [name for name in self.names if CHANNELS[name].reach is None]
-        again = bool(everywhere) and self.changed.mean() > AGAIN
-        if again:
-            self._whole(everywhere)
-            self.changed = np.zeros_like(changes.marked)
         if not self._in_parts:
             self._whole(small)
             if self._before is not None:
@@ -102,6 +127,16 @@ class Layers:
             self._motion(before)
         for group in _groups(small):
             self._part(group, changes.marked)
+        return again
+
+    def refresh_everywhere(self, changes: Changes) -> bool:
+        """The channels of global reach, if enough has changed since they were made; whether that was so."""
+        self.changed = changes.marked | self.changed if self.changed.size else changes.marked.copy()
+        everywhere = [name for name in self.names if CHANNELS[name].reach is None]
+        again = bool(everywhere) and self.changed.mean() > AGAIN
+        if again:
+            self._whole(everywhere)
+            self.changed = np.zeros_like(changes.marked)
         return again
 
     def cells(self, names: Sequence[str], grid: tuple[int, int]) -> Tensor:
@@ -124,11 +159,26 @@ class Layers:
         """Level 0, and what else a refresh depends on; the canvas holds its frame already."""
         self.levels[0].copy_(finest)
         self._mips(self.names, None)
+        self._place()
         self.changed, self.moved = changed, moved
         if self._strokes is not None:
             self._strokes.remake(self.canvas.levels)
         if self._before is not None:
             self._before.copy_(self.canvas.levels[0])
+
+    def _place(self) -> None:
+        """All that the kernels make in parts, everywhere, with what they keep from frame to frame."""
+        if self.parts is not None and self._placed:
+            self.parts.near(None)
+            self.parts.coarse(None)
+            self.parts.text(None)
+            update_region(self.levels, self.canvas.everything, reduce=self.reduce)
+
+    @cached_property
+    def _reach(self) -> tuple[int, ...]:
+        """How far a changed tile acts in each channel, as `update_marked_cuda` takes it."""
+        found = {name: CHANNELS[name].reach or 0 for name in self._placed} | {"motion": MOVED}
+        return tuple(found.get(name, LEFT) for name in self.names)
 
     def _whole(self, names: Sequence[str]) -> None:
         if not names:

@@ -12,7 +12,7 @@ from texturevlm.vlm import Tokens
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one frame gave. Texture, patches and tokens are the stream's own, and are overwritten by the next frame.
+    """What one frame gave. All of it but the counts is the stream's own, and is overwritten by the next frame.
 
     index, time: of the frame, counted from 0; seconds
     texture:     red, green and blue of what is held

@@ -1,4 +1,4 @@
-"""Where frames come from: a file (PyAV, or OpenCV where that is what is installed), a folder of images, or a list.
+"""Where frames come from: a file (PyAV, or OpenCV where only that is installed), a folder of images, an array, a list.
 
 A source gives frames of one size with their times, whatever the file does half-way: a packet that cannot be decoded is
 left out, a file that ends too early ends there, a frame of another size is resized to that of the first, every pixel
@@ -22,6 +22,7 @@ from texturevlm.channels.command import SUFFIXES
 from texturevlm.image import to_tensor
 
 MOST_NOTES = 20
+ARRAYS = (".npy", ".pt")
 Raw = tuple[Tensor, float]  # (3, H, W) bytes, seconds
 
 
@@ -71,7 +72,8 @@ class Source:
 def open_video(source: Any, *, fps: float = 25.0) -> Source:
     """A file, a folder of images in the order of their names, or a list of anything that `Texture.open` takes.
 
-    fps: of a folder or a list; a file says so itself
+    source: a file is a video, or frames as an array: .npy (N, H, W, 3), .pt (N, 3, H, W)
+    fps:    of a folder, an array or a list; a video says so itself
     """
     if not isinstance(source, (str, Path)):
         images = list(source)
@@ -84,7 +86,26 @@ def open_video(source: Any, *, fps: float = 25.0) -> Source:
         return Source(str(path), fps, len(files), lambda notes: _images(files, fps, notes))
     if not path.exists():
         raise FileNotFoundError(f"open_video: no such file: {path}")
+    if path.suffix.lower() in ARRAYS:
+        frames = _array(path)
+        return Source(str(path), fps, len(frames), lambda notes: _images(frames, fps, notes))
     return _by_av(path) or _by_opencv(path)
+
+
+def _array(path: Path) -> Any:
+    """The frames of an array in a file, each by itself an image; nothing in the file is run."""
+    try:
+        if path.suffix.lower() == ".npy":
+            found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file shows as many kinds of error
+        raise ValueError(f"open_video: {path} cannot be read as an array: {error}") from None
+    shape = tuple(getattr(found, "shape", ()))
+    if len(shape) != 4 or shape[0] == 0:
+        wanted = "(N, H, W, 3)" if path.suffix.lower() == ".npy" else "(N, 3, H, W)"
+        raise ValueError(f"open_video: {path} must hold frames {wanted}, got {shape or type(found).__name__}")
+    return found
 
 
 def _images(images: Iterable[Any], fps: float, notes: list[str]) -> Iterator[Raw]:

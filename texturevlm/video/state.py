@@ -13,6 +13,7 @@ from texturevlm.ops.mip import update_region
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation
 from texturevlm.video.change import Noise
+from texturevlm.video.tiles import rectangles, tile_grid
 from texturevlm.vlm import Tokens
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
 TOKENS = ("embeds", "position", "size", "weight")
 NUMBERS = ("frames", "since", "seconds", "waiting", "short", "moved")
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +82,8 @@ def of(stream: Stream) -> State:
         numbers["source"] = known.source
         tensors |= {"mass": known.mass, "half": known.half, "ink": known.ink, "scene": known.scene}
     if stream.layers is not None:
-        numbers["moved"] = [list(box) for box in stream.layers.moved]
         tensors |= {"layers": stream.layers.levels[0], "changed": torch.from_numpy(stream.layers.changed)}
+        tensors["moving"] = _moving(stream)
     if stream.encoded is not None and (tokens := stream.encoded.tokens) is not None:
         tensors |= {f"tokens.{name}": getattr(tokens, name) for name in TOKENS}
         tensors |= {f"deepstack.{index}": one for index, one in enumerate(tokens.deepstack)}
@@ -107,10 +108,14 @@ def restore(stream: Stream, state: State) -> None:
     if stream.rate is not None:
         stream.rate.saved = numbers.get("saved", stream.rate.saved)
     _restore_choice(stream, numbers, tensors)
+    if stream.steady is not None:
+        stream.steady.let_go()
     if stream.layers is not None:
-        stream.layers.restore(
-            tensors["layers"], tensors["changed"].cpu().numpy().astype(bool), [tuple(box) for box in numbers["moved"]]
-        )
+        moving = tensors["moving"]
+        boxes = rectangles(moving.cpu().numpy(), stream.tile, stream.size)
+        stream.layers.restore(tensors["layers"], tensors["changed"].cpu().numpy().astype(bool), boxes)
+        if stream.steady is not None:
+            stream.steady.watch.found.moved.copy_(moving)
     if stream.encoded is not None:
         stream.encoded.tokens = None
         if "tokens.embeds" in tensors:
@@ -136,6 +141,19 @@ def _restore_choice(stream: Stream, numbers: dict[str, Any], tensors: dict[str, 
         columns: Any = {name: tensors[f"allocation.{name}"].clone() for name in COLUMNS}
         choice.allocation = Allocation(**columns, size=stream.size, patch=stream.patch)
         choice.scale = tensors["scale"].clone()
+        stream.hold_tokens()
+
+
+def _moving(stream: Stream) -> Tensor:
+    """(rows, columns) bool: the tiles where the motion channel is not zero."""
+    assert stream.layers is not None
+    if stream.steady is not None:
+        return stream.steady.watch.found.moved
+    tile = stream.tile
+    mask = torch.zeros(tile_grid(stream.size, tile), dtype=torch.bool, device=stream.device)
+    for left, top, right, bottom in stream.layers.moved:
+        mask[top // tile : -(-bottom // tile), left // tile : -(-right // tile)] = True
+    return mask
 
 
 def _made_for(stream: Stream) -> dict[str, Any]:

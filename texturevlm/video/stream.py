@@ -4,6 +4,11 @@ Each frame is compared, tile by tile, with the one that the texture holds. What 
 are refreshed as far as they reach; relevance is carried along the flow; the tokens stay where they are as long as they
 are worth nearly as much as when they were chosen; and only patches that read a changed tile are sampled again. A
 keyframe does everything anew: the first frame, a cut, every so many frames, and after a failure.
+
+On a GPU the usual frame is a handful of kernels and a graph (`steady.py`), and the host reads one record at its end.
+Without a question, and without channels that are carried, nothing is carried there either: relevance is looked at anew
+behind each frame that changed (`glance.py`), which is cheaper than to find the flow; what it says of the held tokens is
+known with the next frame.
 """
 
 from __future__ import annotations
@@ -27,16 +32,19 @@ from texturevlm.types import Patches, Texture
 from texturevlm.video import state as states
 from texturevlm.video.budget import Rate
 from texturevlm.video.canvas import Canvas
-from texturevlm.video.carry import Carry
+from texturevlm.video.carry import Carry, worth
 from texturevlm.video.change import Changes, Noise, changes, no_noise
 from texturevlm.video.choose import Choice
 from texturevlm.video.encode import Encode, Encoded
 from texturevlm.video.flow import METHODS
-from texturevlm.video.frames import taken
-from texturevlm.video.layers import Layers
+from texturevlm.video.frames import as_floats, taken
+from texturevlm.video.glance import Glance, can_glance
+from texturevlm.video.layers import CARRIED, Layers
 from texturevlm.video.result import Step
 from texturevlm.video.reuse import Reuse
-from texturevlm.video.tiles import rectangles, tile_grid, touched
+from texturevlm.video.steady import Steady
+from texturevlm.video.tiles import Rectangle, rectangles, tile_grid, touched
+from texturevlm.video.watch import can_watch
 
 EVERYTHING = 0.5  # of the tiles changed and nothing asked: looking anew is as cheap as finding the flow
 LEAST_LOOK = 8  # a cut is shown once an eighth of the budget can be paid for
@@ -106,9 +114,11 @@ class Stream:
         self.models: dict[str, Any] = {"encoder": encoder, "projection": projection}
         self.device = torch.device(device)
         self.canvas = Canvas(self.size, self.device, tile)
-        self.cells = self.canvas.levels[min(cell_level(self.size, patch), len(self.canvas.levels) - 1)]
-        names = resolve(channels) if len(channels) else ()
-        self.layers = Layers(names, self.canvas, encoder=encoder, projection=projection) if names else None
+        cell = min(cell_level(self.size, patch), len(self.canvas.levels) - 1)
+        self.cells = self.canvas.levels[cell]
+        names, kernels = resolve(channels) if len(channels) else (), can_watch(self.canvas.levels[0], tile)
+        models: Any = {"encoder": encoder, "projection": projection}
+        self.layers = Layers(names, self.canvas, marked=kernels, **models) if names else None
         self.carry = Carry(self.size, tile, flow)
         self.choice = Choice(
             lambda texture, known, tokens: allocator(texture, known, budget=tokens, patch=patch, **options),
@@ -120,6 +130,9 @@ class Stream:
         self.noise = no_noise(self.size, tile, self.device)
         self.pixels = torch.zeros(1, budget, 3, patch, patch, device=self.device)
         self.stale = torch.zeros(budget, dtype=torch.bool, device=self.device)
+        self.steady = Steady(self.canvas, self.layers, self.pixels) if kernels else None
+        if self.steady is not None and can_glance(self.canvas, cell) and not _moving(names):
+            self.steady.glance = Glance(self.canvas, cell, self.balance, self.steady.watch.found, worth)
         self.frames, self.since, self.seconds = 0, 0, 0.0  # since: the last keyframe
         self.moved = False  # whether anything changed since the last keyframe
         self.short = False  # whether the last cut got less than a full look
@@ -133,9 +146,9 @@ class Stream:
         raises  ValueError for a frame of another size or with NaN; the stream then is as it was before. Whatever else
                 fails on the way makes the next frame a keyframe
         """
-        image = taken(frame, self.size, self.device)
+        image = taken(frame, self.size, self.device, keep_bytes=self.steady is not None)
         now = self.seconds + (1 / self.fps if self.frames else 0.0) if time is None else float(time)
-        found = changes(image, self.canvas.levels, self.noise, tile=self.tile)
+        found = self._compared(image)
         if self.rate is not None:
             self.rate.wait(now - self.seconds)
         why = self._keyframe(found)
@@ -150,6 +163,8 @@ class Stream:
                 elif found.marked.any():
                     origin = self._follow(image, found)
                 sampled = self._sample(found.mask, origin, why)
+                if self.steady is not None and self._glances() and found.marked.any() and not why:
+                    self.carry.relevance = self.steady.look_ahead()
                 self.noise = self._learned(found.noise, why)
                 self.waiting = ""
         self.frames, self.seconds, self.since = self.frames + 1, now, 0 if why else self.since + 1
@@ -175,6 +190,19 @@ class Stream:
         other.restore(self.state())
         return other
 
+    def _compared(self, image: Tensor) -> Changes:
+        """What changed; by kernels, unless a keyframe is due, also taken over and acted on, all in one go."""
+        if self.steady is None:
+            return changes(image, self.canvas.levels[0], self.noise, tile=self.tile)
+        waiting, due = self.waiting, self._due()
+        self.waiting = "failure"  # if anything goes wrong half-way
+        self.steady.look(image, self.noise, take=not due)
+        if not due and self.rate is None:  # what a rate allows is known only once the host has seen what changed
+            self.steady.advance(image)
+        self.steady.wait()
+        self.waiting = waiting
+        return self.steady.changes()
+
     def _ask(self) -> None:
         """Relevance from the frame that is held, with the question, or with where someone pointed."""
         texture = self.canvas.texture
@@ -199,7 +227,11 @@ class Stream:
             return self.waiting or "cut"
         if self.short and self._affordable("cut") >= self.budget:
             return "refill"
-        return "interval" if self.since + 1 >= self.keyframe else ""
+        return self._due()
+
+    def _due(self) -> str:
+        """Why the next frame must be a keyframe, whatever it shows."""
+        return self.waiting or ("interval" if self.since + 1 >= self.keyframe else "")
 
     def _learned(self, noise: Noise, why: str) -> Noise:
         """What a frame says about the noise; nothing, where it has little to do with the one before."""
@@ -216,10 +248,12 @@ class Stream:
     def _anew(self, image: Tensor, found: Changes, why: str) -> Tensor | None:
         """A keyframe: everything from this frame."""
         tokens = self.budget if why == "interval" else min(self.budget, self._affordable(why))
-        self.canvas.replace(image)
+        self.canvas.replace(as_floats(image))
+        if self.steady is not None:
+            self.steady.let_go()
         if why == "cut":
             self.carry.forget()
-        elif why != "failure" and self.carry.relevance is not None:
+        elif why != "failure" and self.carry.relevance is not None and not self._glances():
             self._move(found)
         carried = self._carried()
         if why != "interval" or self.moved or found.marked.any():  # a question need not be asked again of a still scene
@@ -238,11 +272,17 @@ class Stream:
 
     def _follow(self, image: Tensor, found: Changes) -> Tensor | None:
         """The usual frame: some of it changed."""
-        boxes = rectangles(found.marked, self.tile, self.size) if self.layers is not None else []
-        before = {box: self.canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
-        self.canvas.refresh(image, found)
+        before: dict[Rectangle, Tensor] = {}
+        if self.steady is None:
+            boxes = rectangles(found.marked, self.tile, self.size) if self.layers is not None else []
+            before = {box: self.canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
+            self.canvas.refresh(image, found)
+        elif self.rate is not None:
+            self.steady.advance(image)
         self.moved = True
         assert self.carry.relevance is not None and self.choice.allocation is not None
+        if self._glances():
+            return self._glance(found)
         asked = self.carry.relevance.source != "none" or self.layers is not None or self.carry.pointed is not None
         if asked or found.share <= EVERYTHING:
             self._move(found)
@@ -261,6 +301,28 @@ class Stream:
         self._looked()
         return origin
 
+    def _glances(self) -> bool:
+        """Whether relevance comes from the image alone, by kernels that look at it anew, and nothing is carried."""
+        known = self.carry.relevance
+        if self.steady is None or self.steady.glance is None or known is None or callable(self.way):
+            return False
+        return self.carry.pointed is None and known.source == "none"
+
+    def _glance(self, found: Changes) -> Tensor | None:
+        """The usual frame where nothing is carried. What was seen behind the last frame decides, on this one's maps."""
+        assert self.steady is not None and self.choice.allocation is not None
+        if self.layers is not None:
+            self.layers.refresh(found, {})
+        now = self.steady.worth()
+        if now is None or not self.choice.lost(now):
+            return None
+        self.carry.relevance = self.steady.look_ahead()
+        most = None if self.rate is None else self._affordable("")
+        tokens = int(self.choice.allocation.valid.sum()) if self.short else self.budget
+        origin = self.choice.choose(self.canvas.texture, self.carry, tokens=tokens, most=most)
+        self._looked()
+        return origin
+
     def _move(self, found: Changes) -> None:
         """Carry what is known to the frame that is held now."""
         self.carry.fade()
@@ -269,11 +331,22 @@ class Stream:
     def _looked(self) -> None:
         assert self.choice.scale is not None
         self.carry.looked(self.choice.scale)
+        self.hold_tokens()
+
+    def hold_tokens(self) -> None:
+        """Tell the kernels where the tokens are."""
+        if self.steady is not None and self.choice.allocation is not None and self.choice.scale is not None:
+            self.steady.hold(self.choice.allocation, self.choice.scale)
 
     def _sample(self, mask: Tensor, origin: Tensor | None, why: str) -> Tensor:
         """Patches and tokens of what changed; which those were, (K,)."""
         allocation, texture = self.choice.allocation, self.canvas.texture
         assert allocation is not None
+        if origin is None and not why and self.steady is not None and self.rate is None:
+            paid = self.steady.sampled.clone()  # the kernels have done it
+            if self.encoded is not None:
+                self.encoded.update(texture, allocation, paid, torch.arange(self.budget, device=self.device))
+            return paid
         if origin is None:
             origin = torch.arange(self.budget, device=self.device)
         else:
@@ -333,3 +406,8 @@ class Stream:
             None if self.encoded is None else self.encoded.tokens,
             reuse,
         )
+
+
+def _moving(names: Sequence[str]) -> bool:
+    """Whether some channels are carried along by the flow."""
+    return any(name in (*CARRIED, *EMBEDDING) for name in names)

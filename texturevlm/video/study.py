@@ -97,7 +97,7 @@ class Followed:
                 canvas, noise = Canvas(size, frame.device, TILE), no_noise(size, TILE, frame.device)
                 canvas.replace(frame)
             else:
-                found = changes(frame, canvas.levels, noise, tile=TILE)
+                found = changes(frame, canvas.levels[0], noise, tile=TILE)
                 noise = found.noise
                 canvas.refresh(frame, found)
             self.size = size
@@ -152,9 +152,7 @@ def face(path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, 
             "full, the first box left where it was": choose_tokens(
                 texture, attention=_box_map(boxes[0], size), **options
             ),
-            "full, told the true box (ceiling)": choose_tokens(
-                texture, attention=_box_map(boxes[index], size), **options
-            ),
+            "full, told the true box": choose_tokens(texture, attention=_box_map(boxes[index], size), **options),
         }
         for name, allocation in ways.items():
             found.setdefault(name, []).append(_finely(allocation, boxes[index]))

@@ -3,6 +3,7 @@
 //   channels_regions: from superpixels
 // Constants are those of texturevlm/channels.
 #include "layers.cuh"
+#include "marks.cuh"
 
 constexpr int SURROUND = 17, DETAIL = 5;
 constexpr float NOISE = 2.5f / 255.f, EDGE_THRESHOLD = 0.3f;
@@ -13,6 +14,7 @@ enum NearSlot { RED, GREEN, BLUE, X, Y, ECCENTRICITY, EDGES, EDGES_INVERTED, HIG
 struct Near {
     Layers layers;
     Layers before;       // of the last frame
+    Marks marks;         // only what changed is made
     const float* image;  // (B, 3, H, W)
     unsigned* edges;     // (B, H, ⌈W / 32⌉): a bit for each pixel that is an edge; null: not wanted
     unsigned zero[2];    // a bit for each layer that nothing is known of
@@ -97,6 +99,7 @@ struct Windows {
 extern "C" __global__ void __launch_bounds__(256, 6) channels_near(const __grid_constant__ Near job) {
     __shared__ Windows windows;
     const Tile tile = tile_of(job.layers, NEAR_TILE, NEAR_TILE);
+    if (!job.marks.near(tile.y, tile.x, tile.y + NEAR_TILE, tile.x + NEAR_TILE, job.windows ? NEAR_REACH : 0)) return;
     const int height = job.layers.height, width = job.layers.width, lane = threadIdx.x & 31;
     const int first = (threadIdx.x >> 5) * ROWS, x = tile.x + lane;
     const long long plane = job.layers.plane();

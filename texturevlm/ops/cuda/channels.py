@@ -1,6 +1,7 @@
 """Layers of a texture by our kernels (channels.cu, coarse.cu, text.cu), each written where it belongs among the others.
 
-A slot is a layer's place in the tensor `layers` (B, C, H, W); −1 is one that nobody asked for.
+A slot is a layer's place in the tensor `layers` (B, C, H, W); −1 is one that nobody asked for. With `marks` a kernel
+makes only what the marked tiles act on, and leaves the rest of its layers as it is; the marks are of pixels of level 0.
 """
 
 import math
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops.cuda.launch import address, launch
+from texturevlm.ops.cuda.marks import Marks, packed
 
 NEAR_TILE, WIDE = 32, 64  # as in channels.cu and coarse.cu
 TEXT_TILES = {
@@ -24,11 +26,11 @@ MOST_LAYERS = 64  # bits
 TEXT_LEVELS = 3
 NO_SLOTS = (-1,) * 5
 _LAYERS = struct.Struct("=Q3i4x")
-_NEAR = struct.Struct("=2Q2I12i5iif4x")
+_NEAR = struct.Struct("=24s2Q2I12i5iif4x")
 _LEVEL = struct.Struct("=Q2i")
-_SLOTS = struct.Struct("=2i")
+_SLOTS = struct.Struct("=4i24s")
 _REGIONS = struct.Struct("=2Q5if")
-_SCALE = struct.Struct("=4Q2i")
+_SCALE = struct.Struct("=5Q2i")
 _NO_LAYERS = bytes(_LAYERS.size)
 
 
@@ -42,6 +44,7 @@ def near_layers(
     edges: Tensor | None = None,
     before: Tensor | None = None,
     before_slots: Sequence[int] = NO_SLOTS,
+    marks: Marks | None = None,
 ) -> None:
     """What follows from a pixel and the window around it.
 
@@ -56,6 +59,7 @@ def near_layers(
     """
     parameters = _pack_layers(layers) + (_NO_LAYERS if before is None else _pack_layers(before))
     parameters += _NEAR.pack(
+        packed(marks),
         image.data_ptr(),
         address(edges),
         zero & 0xFFFFFFFF,
@@ -69,30 +73,63 @@ def near_layers(
     launch("channels.cu", "channels_near", layers.device, blocks, parameters, SCALAR=32)
 
 
-def coarse_layers(layers: Tensor, levels: Sequence[Tensor], low_pass: int, saliency: int) -> None:
-    """low_pass and saliency from colour's mip levels 3, 4 and 5, or the last one in place of those that are missing."""
-    packed = b"".join([_LEVEL.pack(level.data_ptr(), *level.shape[2:]) for level in levels])
-    parameters = _pack_layers(layers) + packed + _SLOTS.pack(low_pass, saliency)
+def coarse_layers(
+    layers: Tensor,
+    levels: Sequence[Tensor],
+    low_pass: int,
+    saliency: int,
+    *,
+    marks: Marks | None = None,
+    reach: int = 0,
+    base: int = 0,
+) -> None:
+    """low_pass and saliency from colour's mip levels 3, 4 and 5, or the last one in place of those that are missing.
+
+    reach: how many texels of the layers' own level, `base`, a texel acts, for `marks`
+    """
+    colour = b"".join([_LEVEL.pack(level.data_ptr(), *level.shape[2:]) for level in levels])
+    parameters = _pack_layers(layers) + colour + _SLOTS.pack(low_pass, saliency, reach, base, packed(marks))
     launch("coarse.cu", "channels_coarse", layers.device, _blocks(layers.shape, (WIDE, WIDE)), parameters, SCALAR=32)
 
 
-def text_layer(layers: Tensor, levels: Sequence[Tensor], slot: int) -> None:
-    """Where text is, from colour's mip levels 0, 1 and 2, as many as there are."""
+def text_layer(
+    layers: Tensor,
+    levels: Sequence[Tensor],
+    slot: int,
+    *,
+    marks: Marks | None = None,
+    kept: Tensor | None = None,
+    reach: int = 0,
+    base: int = 0,
+) -> None:
+    """Where text is, from colour's mip levels 0, 1 and 2 (counted from `base`), as many as there are.
+
+    kept:  (`text_memory`,), what the next call with `marks` needs of this one
+    reach: how many texels of the layers' own level, `base`, a texel acts, for `marks`
+    """
     levels = levels[:TEXT_LEVELS]
     texels, scales, blocks = _text_plan(layers.shape[0], tuple([level.shape[2:] for level in levels]))
-    scratch = layers.new_empty(3 * texels)
-    start, third = scratch.data_ptr(), 4 * texels
+    memory = layers.new_empty(3 * texels) if kept is None else kept
+    start, part = memory.data_ptr(), 4 * texels
     jobs, found = [], []
     for level, (offset, rows, columns) in zip(levels, scales):
         at = start + offset
-        jobs.append(_SCALE.pack(level.data_ptr(), at, at + third, at + 2 * third, rows, columns))
-        found.append(_LEVEL.pack(at, rows, columns))
+        result = at if kept is None else at + 3 * part
+        jobs.append(_SCALE.pack(level.data_ptr(), at, at + part, at + 2 * part, result, rows, columns))
+        found.append(_LEVEL.pack(result, rows, columns))
     missing = TEXT_LEVELS - len(levels)
-    parameters = b"".join(jobs) + bytes(_SCALE.size * missing) + _SLOTS.pack(layers.shape[0], len(levels))
+    parameters = b"".join(jobs) + bytes(_SCALE.size * missing)
+    parameters += _SLOTS.pack(layers.shape[0], len(levels), base, 0, packed(marks))
     for kernel, count in zip(TEXT_TILES, blocks):
         launch("text.cu", kernel, layers.device, count, parameters, SCALAR=32)
-    parameters = _pack_layers(layers) + b"".join(found) + bytes(_LEVEL.size * missing) + _SLOTS.pack(len(levels), slot)
+    parameters = _pack_layers(layers) + b"".join(found) + bytes(_LEVEL.size * missing)
+    parameters += _SLOTS.pack(len(levels), slot, reach, base, packed(marks))
     launch("coarse.cu", "channels_text", layers.device, _blocks(layers.shape, (32, WIDE)), parameters, SCALAR=32)
+
+
+def text_memory(levels: Sequence[Tensor]) -> int:
+    """How many numbers `text_layer` keeps."""
+    return 4 * sum(level.shape[0] * level.shape[2] * level.shape[3] for level in levels[:TEXT_LEVELS])
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).parent
-HEADERS = ("scalar.cuh", "probe.cuh", "layers.cuh")
+HEADERS = ("scalar.cuh", "probe.cuh", "layers.cuh", "marks.cuh", "cover.cuh")
 DIGEST_BYTES = 32
 
 # Every kernel there is: its source, and what must be defined to compile it. CI compiles them all without a GPU.
@@ -21,7 +21,7 @@ PACKS = (1, 2, 4)
 KERNELS: dict[str, tuple[str, ...]] = {
     "mip.cu": ("mip_even", "mip_any", "mip_more", "mip_backward"),
     "lookup.cu": ("lookup", "lookup_backward"),
-    "patches.cu": ("sample_patches", "sample_patches_backward"),
+    "patches.cu": ("sample_patches", "refresh_patches", "sample_patches_backward"),
     "texture.cu": ("fill", "fetch"),
     "distance.cu": ("distance_rows", "distance_columns", "distance_within"),
     "segment.cu": ("superpixels_refine", "superpixels_assign", "region_sums", "boundaries"),
@@ -30,6 +30,9 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "text.cu": ("text_strokes", "text_letters", "text_lines"),
     "select.cu": ("select_sums", "select_tokens", "select_best"),
     "information.cu": ("information_losses", "information_maps"),
+    "cover.cu": ("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"),
+    "density.cu": ("density_scale", "density_rows", "density_table", "density_tiles"),
+    "change.cu": ("change_measure", "change_decide", "change_take"),
 }
 
 
@@ -39,6 +42,8 @@ def variants(source: str) -> list[dict[str, int]]:
     if source == "texture.cu":
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
     if source in ("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "select.cu", "information.cu"):
+        return [{"SCALAR": 32}]
+    if source in ("change.cu", "cover.cu", "density.cu"):
         return [{"SCALAR": 32}]
     return scalars
 

@@ -5,6 +5,8 @@
 // the row that is best for y never moves up as y moves down: (y − j)² − (y − i)² falls with y where i < j. So the best
 // rows of two pixels bound those of all pixels between them, and a tile searches every 64th row first, then every 8th,
 // then the rest. It is exact whichever of several equally near rows is found.
+#include "marks.cuh"
+
 constexpr int FAR = 46340;       // no set pixel in the row: its square exceeds any squared distance, and adding one to
                                  // it still fits into 32 bits, both for extents up to 32767
 constexpr int BEYOND = 1 << 20;  // a position that is further than FAR from any pixel
@@ -172,6 +174,8 @@ struct Within {
     long long stride;      // from one image's to the next
     int height, width;
     float beyond;          // where nothing is near
+    int reach;             // how far from a marked tile bits may have changed
+    Marks marks;           // only what changed is made
 };
 
 // How far the nearest set bit of a row is from bit `lane` of the middle word.
@@ -194,6 +198,7 @@ extern "C" __global__ void __launch_bounds__(256) distance_within(const __grid_c
     const int across = (width + 31) / 32, down = (height + TILE - 1) / TILE;
     const int strip = blockIdx.x / across, image = strip / down, word = blockIdx.x - strip * across;
     const int top = (strip - image * down) * TILE, x = word * 32 + lane;
+    if (!field.marks.near(top, word * 32, top + TILE, word * 32 + 32, LIMIT + field.reach)) return;
     for (int i = threadIdx.x; i < SEEN * WORDS; i += 256) {
         const int row = i / WORDS, column = i - row * WORDS, y = top - LIMIT + row, at = word - WORDS / 2 + column;
         const bool exists = y >= 0 && y < height && at >= 0 && at < across;

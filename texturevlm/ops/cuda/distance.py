@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops.cuda.launch import launch
+from texturevlm.ops.cuda.marks import Marks, packed
 
 LINES_A_BLOCK = 8  # one a warp
 TILE_ROWS, TILE_COLUMNS = 64, 32
 LIMIT = 64  # pixels, as in distance.cu
 _FIELD = struct.Struct("=3Q3if")
-_WITHIN = struct.Struct("=2Qq2if4x")
+_WITHIN = struct.Struct("=2Qq2ifi24s")
 
 
 def distance_field_cuda(mask: Tensor, field: Tensor) -> Tensor:
@@ -30,13 +31,15 @@ def distance_field_cuda(mask: Tensor, field: Tensor) -> Tensor:
     return field
 
 
-def distance_within_cuda(bits: Tensor, field: Tensor) -> None:
+def distance_within_cuda(bits: Tensor, field: Tensor, *, marks: Marks | None = None, reach: int = 0) -> None:
     """Fill `field` (B, H, W), each image of it contiguous, with the distance in units of LIMIT, at most 1.
 
-    bits: (B, H, ⌈W / 32⌉) int32, a bit for each set pixel, the first pixel's lowest
+    bits:  (B, H, ⌈W / 32⌉) int32, a bit for each set pixel, the first pixel's lowest
+    marks: only what bits up to `reach` pixels from a marked tile act on is made
     """
     batch, height, width = field.shape
     beyond = min(math.hypot(height, width) / LIMIT, 1.0)
-    parameters = _WITHIN.pack(bits.data_ptr(), field.data_ptr(), field.stride(0), height, width, beyond)
+    where = (bits.data_ptr(), field.data_ptr(), field.stride(0))
+    parameters = _WITHIN.pack(*where, height, width, beyond, reach, packed(marks))
     tiles = -(-width // TILE_COLUMNS) * -(-height // TILE_ROWS) * batch
     launch("distance.cu", "distance_within", field.device, tiles, parameters, SCALAR=32)

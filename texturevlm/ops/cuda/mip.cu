@@ -8,18 +8,24 @@
 //           identically.
 // mip_more: the same for the launches that continue. Those start before the launch that they continue is done, which is
 //           why levels are not read by __ldg: what that reads must not be written while the kernel runs.
-// update_region runs the same code on the tiles that a changed box touches, which every block lists for itself.
+// update_region runs the same code on the tiles that a changed box touches, or that marks on a grid of tiles act on; every
+// block lists them for itself.
+#include "marks.cuh"
 #include "scalar.cuh"
 
 constexpr int TILE = 64;
 constexpr int FAR = 1 << 20;  // beyond every image: a box may say "everything" with any number
 enum Mode { MEAN = 0, MAX = 1, MIN = 2, NEAREST = 3 };
+constexpr int LEFT = -1, MOVED = -2;  // a channel that stays as it is; one that goes by `either`
 
 struct Mip {
     scalar* level[MAX_LEVELS];     // the base level and those to be made from it
     const scalar* finest;          // level 0 of the whole pyramid, where names are taken from
     const unsigned char* modes;    // one a channel; null: all by mean
-    const int4* boxes;             // (B, box_count): x0 y0 x1 y1 in texels of level 0; null: everything changed
+    const int4* boxes;             // (B, box_count): x0 y0 x1 y1 in texels of level 0; null: everything changed, but for
+    Marks marks, either;           // what is marked on level 0; either: that, and what was marked before
+    const short* reach;            // one a channel: how many texels of level 0 a mark acts; LEFT and MOVED besides; null: 0
+    int furthest;                  // the greatest of them
     int height[MAX_LEVELS], width[MAX_LEVELS];
     int reach_y[MAX_LEVELS], reach_x[MAX_LEVELS];  // how far a tile must see past its edge on each level
     int finest_height, finest_width;
@@ -198,6 +204,20 @@ __device__ void even_tile(const Mip& mip, const Tile& tile) {
         mip.level[6][plane_start(mip, tile, 6) + static_cast<long long>(tile.y) * mip.width[6] + tile.x] = narrow(value);
 }
 
+// Whether marks on level 0 act on a tile of the base level; see box_on_base for the two texels more.
+__device__ __forceinline__ bool touched(const Mip& mip, const Marks& marks, int x, int y, int reach) {
+    const int halvings = mip.halvings, more = halvings ? 2 : 0, top = y * TILE, left = x * TILE;
+    return marks.near(top << halvings, left << halvings, (top + TILE + mip.reach_y[0] + more) << halvings,
+                      (left + TILE + mip.reach_x[0] + more) << halvings, reach);
+}
+
+// The same for one channel.
+__device__ __forceinline__ bool channel_touched(const Mip& mip, int x, int y, int channel) {
+    if (!mip.marks.total) return true;
+    const int reach = mip.reach ? mip.reach[channel] : 0;
+    return reach != LEFT && touched(mip, reach == MOVED ? mip.either : mip.marks, x, y, max(reach, 0));
+}
+
 // The tiles of an image that changed: a bit each, then a list. Every block finds the same list, in the same order.
 constexpr int MARK_WORDS = 2048, LISTED = 2048;
 
@@ -219,6 +239,18 @@ struct Changed {
                 const unsigned upto = word == right / 32 ? ~0u >> (31 - right % 32) : ~0u;
                 for (int y = top; y <= bottom; ++y) atomicOr(marks + y * pitch + word, from & upto);
             }
+        }
+        __syncthreads();
+    }
+
+    // By marks, as far as any channel goes.
+    __device__ void mark_by_sums(const Mip& mip, int across, int down) {
+        const int pitch = (across + 31) / 32;
+        for (int i = threadIdx.x; i < pitch * down; i += 256) marks[i] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < across * down; i += 256) {
+            const int y = i / across, x = i - y * across;
+            if (touched(mip, mip.either, x, y, mip.furthest)) atomicOr(marks + y * pitch + x / 32, 1u << x % 32);
         }
         __syncthreads();
     }
@@ -256,16 +288,18 @@ __device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
     const int across = (mip.width[0] + TILE - 1) / TILE, down = (mip.height[0] + TILE - 1) / TILE, tiles = across * down;
     const auto run = [&](int index, int plane) {
         const Tile tile = {index % across, index / across, plane};
-        work(tile, mip.modes ? mip.modes[plane % mip.channels] : MEAN);
+        const int channel = plane % mip.channels;
+        if (channel_touched(mip, tile.x, tile.y, channel)) work(tile, mip.modes ? mip.modes[channel] : MEAN);
     };
     let_next_start();
-    if (!mip.boxes) {
+    if (!mip.boxes && !mip.marks.total) {
         wait_for_previous();
         return run(blockIdx.x % tiles, blockIdx.x / tiles);
     }
     __shared__ Changed changed;
     for (int image = 0; image < mip.planes / mip.channels; ++image) {
-        changed.mark(mip, image, across, down);
+        if (mip.boxes) changed.mark(mip, image, across, down);
+        else changed.mark_by_sums(mip, across, down);
         for (int first = 0; first < tiles; first += LISTED) {
             const int items = changed.find(first, tiles, across) * mip.channels;
             wait_for_previous();  // the tiles to make are known while the levels that they are made from still come

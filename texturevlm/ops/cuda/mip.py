@@ -23,6 +23,7 @@ from texturevlm.ops.cuda.launch import (
     padded,
     scalar_bits,
 )
+from texturevlm.ops.cuda.marks import Marks, packed
 from texturevlm.ops.mip import REDUCTIONS, level_extents, mipmap_reference
 
 TILE = 64
@@ -33,8 +34,10 @@ FAR = 1 << 20  # as in mip.cu: beyond every image
 UPDATE_BLOCKS = 132 * 4  # what a large GPU holds at once
 LEVEL_BYTES = 512  # each level begins on a multiple of this, as one that PyTorch allocates does
 _Place = tuple[tuple[int, ...], tuple[int, ...], int]  # size, strides and start of a level
-_OTHERS = struct.Struct("=3Q")
-_GEOMETRY = struct.Struct(f"={4 * MAX_LEVELS}i7i4x")
+LEFT, MOVED = -1, -2  # as in mip.cu
+_OTHERS = struct.Struct("=3Q24s24sQi")
+_NOTHING = (packed(None), packed(None), 0, 0)
+_GEOMETRY = struct.Struct(f"={4 * MAX_LEVELS}i7i")
 _BACKWARD = struct.Struct("=3Q5i4x")
 
 
@@ -77,7 +80,31 @@ def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: tuple[str
     _make_levels(levels, modes, boxes if boxes.data_ptr() % 16 == 0 else boxes.clone())
 
 
-def _make_levels(levels: Sequence[Tensor], modes: tuple[str, ...], boxes: Tensor | None) -> None:
+def update_marked_cuda(
+    levels: Sequence[Tensor],
+    modes: tuple[str, ...],
+    marks: Marks,
+    *,
+    reach: tuple[int, ...] = (),
+    either: Marks | None = None,
+) -> None:
+    """update_region where tiles are marked on the device, for one image: nothing is known of them here.
+
+    levels: finest first, each (1, C, H_l, W_l), contiguous; marks are of texels of the first
+    reach:  how many texels a mark acts, one a channel; LEFT: it stays as it is, MOVED: `either` counts for it
+    either: the marks and those of before
+    """
+    table = channel_table(reach, torch.int16, levels[0].device) if any(reach) else None
+    searched = (packed(marks), packed(either or marks), address(table), max((0, *reach)))
+    _make_levels(levels, modes, None, searched)
+
+
+def _make_levels(
+    levels: Sequence[Tensor],
+    modes: tuple[str, ...],
+    boxes: Tensor | None,
+    marks: tuple[bytes, bytes, int, int] = _NOTHING,
+) -> None:
     """One launch for all that a tile can make by itself, another from there for the few texels that are left."""
     finest = levels[0]
     codes = _codes(modes)
@@ -85,8 +112,10 @@ def _make_levels(levels: Sequence[Tensor], modes: tuple[str, ...], boxes: Tensor
     pointers = [level.data_ptr() for level in levels]
     aligned = tuple([pointer % 16 == 0 for pointer in pointers])
     scalar = scalar_bits(finest.dtype)
-    for step in _steps(finest.shape, aligned, 0 if boxes is None else boxes.shape[1]):
-        others = _OTHERS.pack(pointers[0], address(table), address(boxes) if step.search else 0)
+    count = int(marks is not _NOTHING) if boxes is None else boxes.shape[1]
+    for step in _steps(finest.shape, aligned, count):
+        search = marks if step.search else _NOTHING
+        others = _OTHERS.pack(pointers[0], address(table), address(boxes) if step.search else 0, *search)
         parameters = pack_pointers(pointers[step.base : step.last + 1]) + others + step.geometry
         launch("mip.cu", step.kernel, finest.device, step.blocks, parameters, early=step.base > 0, SCALAR=scalar)
 

@@ -4,25 +4,30 @@
 //   text_letters: strokes → without ruled lines; and closed downwards to letters
 //   text_lines:   letters → closed to lines, weighed by how many strokes they have; what is too small is dropped
 // Beyond the border a window has nothing to choose from: there a maximum reads −∞ and a minimum ∞.
+#include "marks.cuh"
+
 constexpr int CONTRAST = 15, RULED = 25, LETTER = 5, GAP = 17, DASH_ROWS = 7, DASH_COLUMNS = 5, MARGIN = 4;
 constexpr float FULL = 0.7f, FAINT = 0.02f, SPARSE = 0.06f;
 constexpr float INFINITE = 3e38f;
 
 struct Scale {
     const float* image;  // (B, 3, h, w)
-    float* strokes;      // (B, h, w), then what was found
+    float* strokes;      // (B, h, w)
     float* clean;        // (B, h, w): strokes without ruled lines
     float* letters;      // (B, h, w)
+    float* found;        // (B, h, w): may be where the strokes were, unless they are still needed
     int height, width;
 };
 
 struct Text {
     Scale scale[3];
     int batch, scales;
+    int base;           // the level of the first scale; marks are on level 0
+    Marks marks;        // only what changed is made
 };
 
 struct Tile {
-    int y, x, image;
+    int y, x, image, level;
     const Scale* scale;
 
     __device__ long long plane() const { return static_cast<long long>(scale->height) * scale->width; }
@@ -36,7 +41,7 @@ __device__ __forceinline__ Tile tile_of(const Text& text, int rows, int columns)
         const int across = (scale.width + columns - 1) / columns, down = (scale.height + rows - 1) / rows;
         if (index + 1 == text.scales || block < across * down * text.batch) {
             const int strip = block / across, image = strip / down;
-            return {(strip - image * down) * rows, (block - strip * across) * columns, image, &scale};
+            return {(strip - image * down) * rows, (block - strip * across) * columns, image, text.base + index, &scale};
         }
         block -= across * down * text.batch;
         ++index;
@@ -84,6 +89,15 @@ __device__ __forceinline__ void store(const float* run, float* to, int step) {
     for (int i = 0; i < COUNT; ++i) to[i * step] = run[i];
 }
 
+// How far a texel acts: on strokes, then by those on letters (downwards, which is further), then by those on lines.
+constexpr int STROKES_REACH = CONTRAST / 2, LETTERS_REACH = STROKES_REACH + 2 * (RULED / 2) + 2 * (LETTER / 2);
+constexpr int LINES_REACH = LETTERS_REACH + DASH_ROWS / 2 + (DASH_ROWS + MARGIN) / 2;
+static_assert(LINES_REACH >= STROKES_REACH + 2 + DASH_COLUMNS / 2 + (DASH_COLUMNS + MARGIN) / 2 + 2 * (GAP / 2), "along lines");
+
+__device__ __forceinline__ bool unchanged(const Text& text, const Tile& tile, int rows, int columns, int reach) {
+    return !text.marks.near_on_level(tile.level, tile.y, tile.x, tile.y + rows, tile.x + columns, reach);
+}
+
 constexpr int RUN = 8;  // windows that a thread makes at once
 
 namespace strokes {
@@ -95,6 +109,7 @@ extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_cons
     using namespace strokes;
     __shared__ float grey[SEEN * PITCH], high[SEEN * PART_PITCH], low[SEEN * PART_PITCH];
     const Tile tile = tile_of(text, TILE, TILE);
+    if (unchanged(text, tile, TILE, TILE, STROKES_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
     const long long plane = tile.plane();
     const float* image = tile.scale->image + 3 * tile.start();
@@ -143,6 +158,7 @@ extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_cons
     using namespace letters;
     __shared__ float one[SEEN * PITCH], other[LONG * PITCH];
     const Tile tile = tile_of(text, TALL, WIDE);
+    if (unchanged(text, tile, TALL, WIDE, LETTERS_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
     const float* strokes = tile.scale->strokes + tile.start();
     // Ruled lines: strokes up to three wide that go on for RULED rows or more.
@@ -233,6 +249,7 @@ extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_consta
     using namespace lines;
     __shared__ float one[ROWS * LETTER_PITCH], other[ROWS * STROKE_PITCH];
     const Tile tile = tile_of(text, TALL, WIDE);
+    if (unchanged(text, tile, TALL, WIDE, LINES_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
     const float *letters = tile.scale->letters + tile.start(), *strokes = tile.scale->clean + tile.start();
     for (int i = threadIdx.x; i < ROWS * LETTERS; i += 256) {
@@ -292,5 +309,5 @@ extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_consta
 #pragma unroll
     for (int k = 0; k < RUN; ++k)
         if (x < width && tile.y + start + k < height)
-            tile.scale->strokes[tile.start() + (tile.y + start + k) * width + x] = run[k];
+            tile.scale->found[tile.start() + (tile.y + start + k) * width + x] = run[k];
 }

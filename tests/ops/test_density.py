@@ -1,0 +1,109 @@
+"""The kernels of `density`: the same tiling as PyTorch's."""
+
+import re
+import shutil
+
+import pytest
+import torch
+
+from tests.conftest import poison, worst
+from tests.emulator import Emulator
+from tests.ops.test_cover import maps_of
+from texturevlm.allocate.density import density
+from texturevlm.allocate.tiling import cutting_rounds
+from texturevlm.ops import backend as backends
+from texturevlm.ops.cuda import compiler
+from texturevlm.ops.cuda import density as kernels
+from texturevlm.types import Texture
+
+# grid of cells, image size, budget, patch
+CASES = [
+    ((1, 1), (50, 50), 1, 32),
+    ((24, 33), (200, 264), 7, 16),
+    ((96, 128), (384, 512), 100, 16),
+    ((1, 60), (8, 480), 9, 4),
+    ((60, 1), (480, 8), 9, 4),
+    ((53, 90), (427, 720), 200, 16),
+    ((53, 90), (427, 720), 75, 60),
+]
+LARGE = [((256, 256), (1024, 1024), 273, 32), ((212, 275), (1700, 2200), 1024, 32), ((60, 80), (480, 640), 299, 32)]
+
+
+def agree(relevance, *, budget, patch):
+    texture = Texture((torch.zeros(len(relevance.mass), 3, *relevance.size, device=relevance.mass.device),))
+    got, wanted = (
+        density(texture, relevance, budget=budget, patch=patch, backend=way) for way in ("cuda", "reference")
+    )
+    assert got.valid.all() and wanted.valid.all()
+    for column in ("centre", "ddx", "ddy"):
+        assert worst(getattr(got, column), getattr(wanted, column)) < 1e-3, column
+    same = got.score == wanted.score  # a centre on the edge of two cells may fall into either
+    assert same.float().mean() > 0.98
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    return Emulator(tmp_path_factory.mktemp("emulator"))
+
+
+@pytest.fixture
+def emulated(emulator, monkeypatch):
+    monkeypatch.setattr(kernels, "launch", emulator.launch)
+    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
+    plain = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: plain(*a, **o).fill_(float("nan")))
+
+
+@pytest.mark.parametrize("grid, size, budget, patch", CASES)
+def test_the_kernels_tile_the_same(emulated, grid, size, budget, patch):
+    agree(maps_of(2, grid, size, 0.5), budget=budget, patch=patch)
+
+
+def test_a_spot_that_is_all_that_matters_is_capped(emulated):
+    relevance = maps_of(1, (48, 64), (384, 512), 0.5)
+    relevance.mass[:] = 1e-9
+    relevance.mass[:, 20:24, 30:34] = 1 / 16
+    agree(relevance, budget=100, patch=16)
+
+
+def test_images_that_are_not_wanted_get_no_tokens(emulated):
+    relevance = maps_of(3, (24, 33), (200, 264), 0.5)
+    texture, wanted = Texture((torch.zeros(3, 3, 200, 264),)), torch.tensor([True, False, True])
+    some = density(texture, relevance, budget=20, patch=16, wanted=wanted)
+    every = density(texture, relevance, budget=20, patch=16)
+    assert some.valid.any(1).tolist() == wanted.tolist() and torch.equal(some.centre[wanted], every.centre[wanted])
+
+
+def test_too_many_tokens_go_by_the_reference(emulated):
+    relevance, texture = maps_of(1, (40, 40), (640, 640), 0.5), Texture((torch.zeros(1, 3, 640, 640),))
+    assert density(texture, relevance, budget=1100, patch=16).valid.sum() == 1100
+    with pytest.raises(
+        ValueError, match=r"density: backend 'cuda' cannot run here: the kernels take up to 1024 tokens"
+    ):
+        density(texture, relevance, budget=1100, patch=16, backend="cuda")
+
+
+def test_the_kernels_constants_are_the_launchers():
+    code = (compiler.SOURCES / "density.cu").read_text(encoding="utf-8")
+    for name in ("MOST_TOKENS", "MOST_ROUNDS"):
+        found = re.search(rf"constexpr [^;]*\b{name} = (\d+)", code)
+        assert found and int(found[1]) == getattr(kernels, name)
+    assert max(len(cutting_rounds(budget)) for budget in range(1, kernels.MOST_TOKENS + 1)) <= kernels.MOST_ROUNDS
+
+
+def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
+    pytest.importorskip("cuda.bindings")
+    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
+    compile_text = compiler._nvrtc
+    check = f'\nstatic_assert(sizeof(Density) == {kernels._PARAMETERS.size}, "Density");'
+    monkeypatch.setattr(compiler, "_nvrtc", lambda name, code, *rest: compile_text(name, code + check, *rest))
+    compiler.compile_source("density.cu", "sm_90", {"SCALAR": 32})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("grid, size, budget, patch", [*CASES, *LARGE])
+def test_on_the_gpu(grid, size, budget, patch):
+    poison()
+    agree(maps_of(3, grid, size, 0.5, "cuda"), budget=budget, patch=patch)

@@ -1,0 +1,142 @@
+"""A whole stream by kernels, in the emulator: what it holds is what a rebuilt one would be, frame after frame."""
+
+import pytest
+import torch
+
+from tests.video.moving import crossing, noisy, scene
+from texturevlm.channels import PRESETS, build
+from texturevlm.ops import backend as backends
+from texturevlm.pipeline import relevance_of
+from texturevlm.sample import sample
+from texturevlm.types import Texture
+from texturevlm.video import Stream
+from texturevlm.video.carry import worth
+from texturevlm.video.glance import WORTH
+from texturevlm.video.layers import CARRIED
+
+SIZE = (64, 96)
+NAMES = [name for name in PRESETS["fast"] if name not in CARRIED]
+pytestmark = pytest.mark.usefixtures("emulated")
+
+
+def stream(**options):
+    given = {"budget": 12, "patch": 16, "relevance": "none"} | options
+    made = Stream(SIZE, **given)
+    assert made.steady is not None
+    return made
+
+
+def check(step, before):
+    """Mips, channels and patches are those of the frame that is held, made anew."""
+    texture = Texture(tuple(level.clone() for level in step.texture.levels))
+    rebuilt = Texture((step.texture.levels[0].clone(),)).mipmapped()
+    assert all(torch.equal(got, made) for got, made in zip(texture.levels, rebuilt.levels))
+    if step.channels is not None:
+        previous = before if step.reuse.keyframe == "" else Texture((rebuilt.levels[0],))
+        wanted = build(rebuilt, NAMES, previous=previous)
+        for got, made in zip(step.channels.levels, wanted.levels):
+            assert torch.equal(got, made)
+    used = step.reuse.used
+    assert torch.equal(step.patches.pixels[:, used], sample(rebuilt, step.allocation).pixels[:, used])
+
+
+@pytest.mark.parametrize("channels", [(), NAMES])
+def test_everything_is_that_of_the_frame_held(channels):
+    one, before, kept = stream(channels=channels, keyframe=4), None, 0
+    for frame in [*crossing(SIZE, 5), scene(SIZE, seed=9), scene(SIZE, seed=9)]:
+        step = one.step(frame)
+        check(step, before)
+        before = Texture((step.texture.levels[0].clone(),))
+        kept += step.reuse.kept
+    assert kept > 0 and step.reuse.changed == 0
+
+
+def test_kernels_and_the_plain_way_find_the_same(monkeypatch):
+    ours = stream(keyframe=5)
+    with monkeypatch.context() as plain:
+        plain.setattr(backends, "no_kernel_because", lambda tensor: "this is the plain way")
+        other = Stream(SIZE, budget=12, patch=16, relevance="none", keyframe=5)
+        assert other.steady is None
+    ground = scene(SIZE) * 0.6 + 0.2
+    for seed, frame in enumerate(crossing(SIZE, 6)):
+        image = noisy(frame * 0.5 + ground * 0.5, 1, seed)
+        got = ours.step(image)
+        with monkeypatch.context() as plain:
+            plain.setattr(backends, "no_kernel_because", lambda tensor: "this is the plain way")
+            wanted = other.step(image)
+        assert got.reuse.changed == wanted.reuse.changed and got.reuse.keyframe == wanted.reuse.keyframe
+        assert torch.equal(got.texture.levels[0], wanted.texture.levels[0])
+
+
+def test_what_the_held_tokens_are_worth_is_known_a_frame_later():
+    size = (40, 320)  # cells are coarser than pixels here, as the kernels want them
+    one, asked = Stream(size, 12, patch=16, relevance="none", keyframe=1000), []
+    allocate = one.choice.allocate
+    one.choice.allocate = lambda *given: asked.append(len(given)) or allocate(*given)
+    frames = list(crossing(size, 4))
+    one.step(frames[0])
+    assert one.steady.glance is not None and one.steady.worth() is None
+    asked.clear()
+    one.choice.worth = (100.0, 0.0)  # what is held is worth too little
+    one.step(frames[1])
+    assert not asked
+    known = relevance_of(one.canvas.texture, patch=16, way="none")
+    assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(one.carry.relevance.half, known.half)
+    found = one.steady.watch.found.words[WORTH]
+    assert torch.allclose(found, worth(known, one.choice.scale), rtol=1e-4)
+    one.step(frames[2])
+    assert len(asked) == 1
+    known = relevance_of(one.canvas.texture, patch=16, way="none")  # the second look is one at marked tiles only
+    assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(one.carry.relevance.half, known.half)
+
+
+def test_a_frame_that_is_no_image_is_refused_and_the_stream_goes_on():
+    frames = list(crossing(SIZE, 5))
+    one, other = stream(), stream()
+    for frame in frames[:3]:
+        one.step(frame), other.step(frame)
+    with pytest.raises(ValueError, match="finite"):
+        one.step(torch.full((3, *SIZE), float("nan")))
+    for frame in frames[3:]:
+        assert torch.equal(one.step(frame).patches.pixels, other.step(frame).patches.pixels)
+
+
+def test_a_failure_half_way_makes_the_next_frame_a_keyframe(monkeypatch):
+    frames, one = list(crossing(SIZE, 3)), stream()
+    one.step(frames[0])
+    with monkeypatch.context() as broken:
+        broken.setattr(one.steady, "advance", None)
+        with pytest.raises(TypeError):
+            one.step(frames[1])
+    step = one.step(frames[2])
+    assert step.reuse.keyframe == "failure" and torch.equal(step.texture.levels[0], frames[2])
+
+
+@pytest.mark.parametrize("options", [{}, {"rate": 100.0}, {"channels": ["motion", "edges", "previous_saliency"]}])
+def test_a_state_goes_on_where_it_was(options):
+    frames = list(crossing(SIZE, 7))
+    one = stream(**options)
+    for frame in frames[:4]:
+        one.step(frame)
+    other = one.fork()
+    for frame in frames[4:]:
+        got, wanted = other.step(frame), one.step(frame)
+        assert torch.equal(got.texture.levels[0], wanted.texture.levels[0])
+        if got.channels is not None:
+            assert torch.equal(got.channels.levels[0][:, :2], wanted.channels.levels[0][:, :2])
+
+
+def test_bytes_are_taken_as_they_are():
+    frames = [(frame * 255).round().byte() for frame in crossing(SIZE, 4)]
+    one, other = stream(), stream()
+    for frame in frames:
+        got, wanted = one.step(frame), other.step(frame.float() / 255)
+        assert torch.equal(got.patches.pixels, wanted.patches.pixels)
+
+
+def test_buffers_stay_where_they_are():
+    one, places = stream(channels=["edges", "motion"], keyframe=3), set()
+    for frame in crossing(SIZE, 7):
+        one.step(frame)
+        places.add((one.pixels.data_ptr(), *(level.data_ptr() for level in (*one.canvas.levels, *one.layers.levels))))
+    assert len(places) == 1

@@ -1,0 +1,372 @@
+// Squares over the cells that matter (texturevlm/allocate/layers.py): what its bisections could ask for is tried at once,
+// a block an attempt, and the bisection then walks through the answers.
+//   cover_begin:  ink as bits, a word for 32 cells; counters to zero
+//   cover_spans:  how many squares of each span cover the ink; later, what a fine layer left; later, what is blank
+//   cover_gains:  what every cell would gain from each scale of the fine layer, and how many gain how much
+//   cover_reach:  a fine layer over the best cells at a scale, the rest coarse: do they fit the budget? In two rounds of
+//                 32 shares, the second between two of the first; then also what they are worth
+//   cover_tokens: the squares that were chosen, the best cut in two while tokens are left, as footprints
+// All sums are of whole numbers, so no order changes them; the reference does every float operation in the same order.
+#include "cover.cuh"
+
+constexpr int KEYS = 4096, LEAST = 0x3F80 - 1;  // of gains, see Ranking
+constexpr int BISECTIONS = 10;
+constexpr int GAINS_WORDS = 64;  // that a block of cover_gains looks at
+constexpr float UNIT = 1073741824.f;
+constexpr double ROUNDING = 1.001;  // allocate/footprints.py
+
+extern "C" __global__ void __launch_bounds__(256) cover_begin(const __grid_constant__ Cover job) {
+    let_next_start();
+    const int words = words_of(job), lane = threadIdx.x % 32;
+    const long long all = static_cast<long long>(job.batch) * job.rows * words, step = gridDim.x * 8LL;
+    for (long long i = blockIdx.x * 8LL + threadIdx.x / 32; i < all; i += step) {
+        const int column = static_cast<int>(i % words) * 32 + lane;
+        const bool marked = column < job.columns && job.ink[i / words * job.columns + column];
+        const unsigned bits = __ballot_sync(~0u, marked);
+        if (lane == 0) job.bits[i] = bits;
+    }
+    const long long keys = static_cast<long long>(job.batch) * job.scales * KEYS;
+    for (long long i = blockIdx.x * 256LL + threadIdx.x; i < keys; i += gridDim.x * 256LL) job.histogram[i] = 0;
+    for (long long i = blockIdx.x * 256LL + threadIdx.x; i < job.batch * (job.scales + 1); i += gridDim.x * 256LL)
+        job.totals[i] = 0;
+}
+
+// A span of one image a block.
+extern "C" __global__ void __launch_bounds__(256) cover_spans(const __grid_constant__ Cover job) {
+    __shared__ Mask mask;
+    let_next_start();
+    wait_for_previous();
+    const int image = blockIdx.y, span = job.finest + blockIdx.x;
+    if (left_alone(job, image)) return;
+    int most = job.budget;
+    if (job.stage == OF_INK) {
+        const bool inked = load_ink(job, image, mask);
+        if (threadIdx.x == 0 && blockIdx.x == 0) job.inked[image] = inked;
+    } else {
+        const Choice fine = choice_of(job, image);
+        if (job.stage == OF_REST) {
+            if (fine.scale < 0 || span < fine.span || span > fine.floor) return;
+            most -= fine.count;
+            load_ink(job, image, mask);
+            paint(job, mask, fine.squares, fine.count, fine.span, false);
+        } else {
+            const Choice coarse = below(job, image, fine);
+            most = left_for_blank(job, fine, coarse);
+            if (most <= 0) return;
+            fill(job, mask, true);
+            paint(job, mask, fine.squares, fine.count, fine.span, false);
+            paint(job, mask, coarse.squares, coarse.count, coarse.span, false);
+        }
+    }
+    if (threadIdx.x >= 32) return;
+    const long long listed = stage_place(job, job.stage == OF_BLANK, image) + blockIdx.x;
+    const int found = shelves(mask, job.rows, words_of(job), span, most, job.squares + listed * job.budget);
+    if (threadIdx.x == 0) job.counts[stage_place(job, job.stage, image) + blockIdx.x] = found;
+}
+
+// What can be made out of a cell, in whole numbers.
+__device__ __forceinline__ int worth_of(float mass, float half, float scale) {
+    const float ratio = scale / half, square = ratio * ratio;
+    const float lost = square * square * ratio * sqrtf(ratio);  // to the power of STEEPNESS (ops/readable.py)
+    return __float2int_rn(mass * (1.f / __fadd_rn(1.f, lost)) * UNIT);
+}
+
+__device__ __forceinline__ int warp_sum(int value) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+    return value;
+}
+
+// Some words of an image at one scale a block.
+extern "C" __global__ void __launch_bounds__(256) cover_gains(const __grid_constant__ Cover job) {
+    __shared__ int bins[KEYS];
+    let_next_start();
+    for (int i = threadIdx.x; i < KEYS; i += 256) bins[i] = 0;
+    wait_for_previous();
+    const int image = blockIdx.y, scale = blockIdx.x % job.scales, words = words_of(job), lane = threadIdx.x % 32;
+    if (left_alone(job, image)) return;
+    const Rung step = rung_of(job, image, scale);
+    if (!step.span) return;
+    const float fine = static_cast<float>(width_of(job, step.span) / job.patch);
+    const float coarse = static_cast<float>(width_of(job, step.floor) / job.patch);
+    const bool inked = job.inked[image];
+    const long long cells = static_cast<long long>(image) * job.rows * job.columns;
+    const long long place = scale_place(job, image, scale) * job.rows * words;
+    const int start = blockIdx.x / job.scales * GAINS_WORDS;
+    int seen_fine = 0, seen_coarse = 0;
+    for (int i = start + threadIdx.x / 32; i < min(start + GAINS_WORDS, job.rows * words); i += 8) {
+        const int column = i % words * 32 + lane;
+        int gain = 0, key = 0;
+        if (column < job.columns) {
+            const long long cell = cells + i / words * job.columns + column;
+            if (!inked || job.ink[cell]) {
+                const float mass = job.mass[cell], half = job.half[cell];
+                const int more = worth_of(mass, half, fine), less = worth_of(mass, half, coarse);
+                gain = more - less, seen_fine += more, seen_coarse += less;
+                key = max((__float_as_int(static_cast<float>(gain)) >> 16) - LEAST, 0);
+                if (key) atomicAdd(&bins[key], 1);
+            }
+        }
+        job.keys[(place + i) * 32 + lane] = key, job.gains[(place + i) * 32 + lane] = gain;
+    }
+    int* totals = job.totals + static_cast<long long>(image) * (job.scales + 1);
+    seen_fine = warp_sum(seen_fine), seen_coarse = warp_sum(seen_coarse);
+    if (lane == 0) {
+        atomicAdd(&totals[scale], seen_coarse);
+        if (scale == 0) atomicAdd(&totals[job.scales], seen_fine);
+    }
+    __syncthreads();
+    int* histogram = job.histogram + scale_place(job, image, scale) * KEYS;
+    for (int i = threadIdx.x; i < KEYS; i += 256)
+        if (bins[i]) atomicAdd(&histogram[i], bins[i]);
+}
+
+struct End {
+    int key, cell;  // cells of a greater key, and of this one those before that cell
+};
+
+// Where the best `share` of ALL the cells that gain anything ends, by the whole block.
+__device__ End end_of(const Cover& job, const int* histogram, int share) {
+    __shared__ int sums[256], owner, wanted;  // which thread's keys it ends in, and how many cells of those are taken
+    __shared__ End found;
+    constexpr int MINE = KEYS / 256, GROUP = 256 / 32;
+    int bins[MINE], sum = 0;
+#pragma unroll
+    for (int i = 0; i < MINE; ++i) sum += bins[i] = histogram[threadIdx.x * MINE + i];
+    sums[threadIdx.x] = sum;
+    if (threadIdx.x == 0) found = {KEYS, 0}, owner = -1;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        int mine = 0;
+        for (int i = 0; i < GROUP; ++i) mine += sums[threadIdx.x * GROUP + i];
+        int from = mine;  // all from here on
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_down_sync(~0u, from, step);
+            if (threadIdx.x + step < 32) from += other;
+        }
+        const int all = __shfl_sync(~0u, from, 0);
+        const int count = static_cast<int>(static_cast<long long>(share) * all >> BISECTIONS);
+        int left = count - (from - mine);
+        if (left > 0 && left <= mine) {
+            int thread = threadIdx.x * GROUP + GROUP - 1;
+            while (sums[thread] < left) left -= sums[thread--];
+            owner = thread, wanted = left;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == owner) {
+        int left = wanted;
+#pragma unroll
+        for (int i = MINE - 1; i >= 0; --i) {
+            if (left > 0 && left <= bins[i]) {
+                const long long cells = static_cast<long long>(job.rows) * job.columns;
+                found = {static_cast<int>(threadIdx.x) * MINE + i, static_cast<int>(left * cells / bins[i])};
+            }
+            left -= bins[i];
+        }
+    }
+    __syncthreads();
+    return found;
+}
+
+// A share of the cells at one scale of one image a block.
+extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_constant__ Cover job) {
+    __shared__ Mask mask, rest;
+    __shared__ unsigned squares[MOST_TOKENS];
+    __shared__ int found;
+    let_next_start();
+    wait_for_previous();
+    const int image = blockIdx.y, scale = blockIdx.x / SHARES, slot = blockIdx.x % SHARES;
+    const int words = words_of(job), lane = threadIdx.x % 32;
+    if (left_alone(job, image)) return;
+    const Rung step = rung_of(job, image, scale);
+    if (!step.span) return;
+    const long long place = scale_place(job, image, scale);
+    int* answer = job.reached + place * SHARES;
+    int share = (slot + 1) * SHARES;
+    if (job.second) {
+        const int first = first_share(answer);
+        share = first == ALL && slot > 0 ? 0 : first + slot;
+    }
+    if (job.second) answer += static_cast<long long>(job.batch) * job.scales * SHARES;
+    if (share == 0) {
+        if (threadIdx.x == 0) answer[slot] = -1;
+        return;
+    }
+    const End end = end_of(job, job.histogram + place * KEYS, share);
+    for (int row = threadIdx.x / 32; row < job.rows; row += 8) {
+        const unsigned short* keys = job.keys + (place * job.rows + row) * words * 32 + lane;
+        int key[MOST_WORDS];
+#pragma unroll
+        for (int word = 0; word < MOST_WORDS; ++word) key[word] = word < words ? keys[word * 32] : 0;
+#pragma unroll
+        for (int word = 0; word < MOST_WORDS; ++word) {
+            if (word >= words) break;
+            const bool before = row * job.columns + word * 32 + lane < end.cell;
+            const unsigned bits = __ballot_sync(~0u, key[word] > end.key || (key[word] == end.key && before));
+            if (lane == 0) mask[row * MOST_WORDS + word] = bits;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const int count = shelves(mask, job.rows, words, step.span, job.budget, squares);
+        if (lane == 0) found = count;
+    }
+    __syncthreads();
+    const int above = found;
+    bool fits = above <= job.budget;
+    if (fits) {
+        load_ink(job, image, rest);
+        paint(job, rest, squares, above, step.span, false);
+        if (threadIdx.x < 32) {
+            const int count = shelves(rest, job.rows, words, step.floor, job.budget - above, nullptr);
+            if (lane == 0) found = count;
+        }
+        __syncthreads();
+        fits = above + found <= job.budget;
+    }
+    if (!job.second || !fits) {
+        if (threadIdx.x == 0) answer[slot] = job.second ? -1 : fits;
+        return;
+    }
+    fill(job, mask, false);
+    paint(job, mask, squares, above, step.span, true);
+    int worth = 0;
+    for (int row = threadIdx.x / 32; row < job.rows; row += 8) {
+        const int* gains = job.gains + (place * job.rows + row) * words * 32 + lane;
+        for (int word = 0; word < words; ++word)
+            if (mask[row * MOST_WORDS + word] >> lane & 1) worth += gains[word * 32];
+    }
+    if (threadIdx.x == 0) found = job.totals[image * (job.scales + 1) + scale];
+    __syncthreads();
+    worth = warp_sum(worth);
+    if (lane == 0) atomicAdd(&found, worth);
+    __syncthreads();
+    if (threadIdx.x == 0) answer[slot] = found, job.laid[place * SHARES + slot] = above;
+    for (int i = threadIdx.x; i < above; i += 256) job.above[(place * SHARES + slot) * job.budget + i] = squares[i];
+}
+
+struct Tokens {
+    double x0[MOST_TOKENS], y0[MOST_TOKENS], x1[MOST_TOKENS], y1[MOST_TOKENS];
+    float score[MOST_TOKENS];
+    short number[MOST_TOKENS];  // of equal scores the lowest is cut first
+    bool open[MOST_TOKENS];     // has detail left to give
+    int count;
+};
+
+// Where a square's footprint begins along an axis: centred on its cells, moved inside the image where it fits.
+__device__ __forceinline__ double start_of(int first, int span, double cell, double side, int extent) {
+    if (side >= extent) return (extent - side) * 0.5;
+    const double start = __dmul_rn(first, cell) - (side - __dmul_rn(span, cell)) * 0.5;
+    return fmin(fmax(start, 0.0), extent - side);
+}
+
+__device__ __forceinline__ void open_up(const Cover& job, Tokens& tokens, int slot) {
+    const double wide = tokens.x1[slot] - tokens.x0[slot], tall = tokens.y1[slot] - tokens.y0[slot];
+    tokens.open[slot] = fmax(wide, tall) > job.patch * ROUNDING;
+}
+
+// Squares with the mass of the cells in them, a warp each.
+__device__ void lay(const Cover& job, Tokens& tokens, int image, int start, const Choice& layer) {
+    const int lane = threadIdx.x % 32;
+    const float* mass = job.mass + static_cast<long long>(image) * job.rows * job.columns;
+    for (int i = threadIdx.x / 32; i < layer.count; i += 8) {
+        const unsigned square = layer.squares[i];
+        const int row = square >> 16, column = square & 0xFFFF;
+        const int tall = min(layer.span, job.rows - row), wide = min(layer.span, job.columns - column);
+        int sum = 0;
+        for (int cell = lane; cell < tall * wide; cell += 32)
+            sum += __float2int_rn(mass[(row + cell / wide) * job.columns + column + cell % wide] * UNIT);
+        sum = warp_sum(sum);
+        if (lane == 0) {
+            const int slot = start + i;
+            const double side = width_of(job, layer.span);
+            tokens.x0[slot] = start_of(column, layer.span, job.cell_width, side, job.width);
+            tokens.y0[slot] = start_of(row, layer.span, job.cell_height, side, job.height);
+            tokens.x1[slot] = tokens.x0[slot] + side, tokens.y1[slot] = tokens.y0[slot] + side;
+            tokens.score[slot] = static_cast<float>(sum) / UNIT, tokens.number[slot] = slot;
+            open_up(job, tokens, slot);
+        }
+    }
+}
+
+// The best token in two, again and again, until the budget is used or none has detail left; by one warp.
+__device__ int cut_in_two(const Cover& job, Tokens& tokens, int count) {
+    const int lane = threadIdx.x % 32;
+    for (int next = count; count < job.budget; next += 2) {
+        float best = -1.f;
+        int number = 2 * MOST_TOKENS, slot = -1;
+        for (int i = lane; i < count; i += 32)
+            if (tokens.open[i] && (tokens.score[i] > best || (tokens.score[i] == best && tokens.number[i] < number)))
+                best = tokens.score[i], number = tokens.number[i], slot = i;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            const float score = __shfl_xor_sync(~0u, best, step);
+            const int theirs = __shfl_xor_sync(~0u, number, step), other = __shfl_xor_sync(~0u, slot, step);
+            if (score > best || (score == best && theirs < number)) best = score, number = theirs, slot = other;
+        }
+        if (slot < 0) break;
+        if (lane == 0) {
+            const double x0 = tokens.x0[slot], y0 = tokens.y0[slot], x1 = tokens.x1[slot], y1 = tokens.y1[slot];
+            const double wide = x1 - x0, tall = y1 - y0, patch = job.patch;
+            const bool across = wide * 1.5 >= tall && wide > patch * ROUNDING;
+            const double part = fmax((across ? wide : tall) * 0.5, patch);
+            tokens.x0[count] = across ? x1 - part : x0, tokens.y0[count] = across ? y0 : y1 - part;
+            tokens.x1[count] = x1, tokens.y1[count] = y1;
+            if (across) tokens.x1[slot] = x0 + part;
+            else tokens.y1[slot] = y0 + part;
+            tokens.score[slot] = tokens.score[count] = best * 0.5f;
+            tokens.number[slot] = next, tokens.number[count] = next + 1;
+            open_up(job, tokens, slot), open_up(job, tokens, count);
+        }
+        ++count;
+        __syncwarp();
+    }
+    return count;
+}
+
+// One image a block.
+extern "C" __global__ void __launch_bounds__(256) cover_tokens(const __grid_constant__ Cover job) {
+    __shared__ Tokens tokens;
+    wait_for_previous();
+    const int image = blockIdx.x;
+    int count = 0;
+    if (!left_alone(job, image)) {
+        const Choice fine = choice_of(job, image), coarse = below(job, image, fine);
+        Choice blank = {-1, job.finest, 0, 0, nullptr};
+        const int left = left_for_blank(job, fine, coarse);
+        if (left > 0) {
+            const int* table = table_of(job, OF_BLANK, image);
+            blank.span = finest_of(job, table, left), blank.count = table[blank.span - job.finest];
+            blank.squares = job.squares + (stage_place(job, 1, image) + blank.span - job.finest) * job.budget;
+        }
+        lay(job, tokens, image, 0, fine);
+        lay(job, tokens, image, fine.count, coarse);
+        lay(job, tokens, image, fine.count + coarse.count, blank);
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            count = cut_in_two(job, tokens, fine.count + coarse.count + blank.count);
+            if (threadIdx.x == 0) tokens.count = count;
+        }
+        __syncthreads();
+        count = tokens.count;
+    }
+    for (int slot = threadIdx.x; slot < job.budget; slot += 256) {
+        double x0 = 0, y0 = 0, x1 = job.patch, y1 = job.patch;
+        int rank = slot;
+        float score = 0.f;
+        if (slot < count) {
+            x0 = tokens.x0[slot], y0 = tokens.y0[slot], x1 = tokens.x1[slot], y1 = tokens.y1[slot];
+            score = tokens.score[slot], rank = 0;
+            for (int other = 0; other < count; ++other)
+                rank += tokens.score[other] > score ||
+                        (tokens.score[other] == score && tokens.number[other] < tokens.number[slot]);
+        }
+        const long long to = static_cast<long long>(image) * job.budget + rank;
+        job.centre[2 * to] = static_cast<float>((x0 + x1) * 0.5), job.centre[2 * to + 1] = static_cast<float>((y0 + y1) * 0.5);
+        job.ddx[2 * to] = static_cast<float>((x1 - x0) / job.patch), job.ddx[2 * to + 1] = 0.f;
+        job.ddy[2 * to] = 0.f, job.ddy[2 * to + 1] = static_cast<float>((y1 - y0) / job.patch);
+        job.score[to] = score, job.valid[to] = slot < count;
+    }
+}

@@ -1,0 +1,40 @@
+"""The patches of a stream: those that read a marked tile are sampled again, in place (patches.cu: refresh_patches)."""
+
+import struct
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from texturevlm.ops.cuda.launch import address, launch, pack_pyramid, scalar_bits
+from texturevlm.ops.cuda.marks import Marks
+from texturevlm.ops.cuda.probe import _NO_GRADIENT, _PATCHES, CHANNELS_A_THREAD
+from texturevlm.ops.lookup import MAX_ANISOTROPY
+
+_FLAGS = struct.Struct("=2Q")
+
+
+def refresh_patches_cuda(
+    pixels: Tensor,
+    levels: Sequence[Tensor],
+    centre: Tensor,
+    ddx: Tensor,
+    ddy: Tensor,
+    valid: Tensor,
+    sampled: Tensor,
+    marks: Marks,
+) -> None:
+    """Sample again what reads a marked tile.
+
+    pixels:  (1, K, C, P, P), contiguous, written in place
+    levels:  finest first, each (1, C, H_l, W_l)
+    centre, ddx, ddy: (1, K, 2) float32, contiguous, as for `sample_patches`
+    valid:   (1, K) bool, the slots that are used
+    sampled: (K,) bool, gets which patches were written
+    """
+    count, patch = pixels.shape[1], pixels.shape[4]
+    groups = -(-levels[0].shape[1] // CHANNELS_A_THREAD)
+    where = (address(centre), address(ddx), address(ddy), address(pixels))
+    parameters = pack_pyramid(levels, ()) + _NO_GRADIENT + _PATCHES.pack(*where, count, patch, groups, MAX_ANISOTROPY)
+    parameters += marks.packed + _FLAGS.pack(address(valid), address(sampled))
+    scalar = scalar_bits(levels[0].dtype)
+    launch("patches.cu", "refresh_patches", pixels.device, count * groups, parameters, SCALAR=scalar)

@@ -1,0 +1,87 @@
+"""The scout itself: a page is looked at once, and asked any number of questions.
+
+`look` reads the page coarsely (a fraction of a millisecond on a GPU, a quarter of a second on two cores), `where` says
+how likely each spot holds the answer. Weights come with the package; nothing is downloaded. A page that an OCR engine
+would take seconds for costs milliseconds, at the price of reading less well.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from texturevlm.channels.structure import luma
+from texturevlm.scout.layer import folded
+from texturevlm.scout.letters import numbers
+from texturevlm.scout.question import Question, encode
+from texturevlm.scout.ranker import Ranker
+from texturevlm.scout.spotter import Spots, Spotter, seen_size
+from texturevlm.scout.weights import load_arrays, load_module
+from texturevlm.types import Texture
+
+WEIGHTS = "scout.npz"
+
+
+class Scout(nn.Module):
+    """Spotter and ranker, ready for use."""
+
+    def __init__(self, spotter: Spotter, ranker: Ranker, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.spotter, self.ranker = folded(spotter).to(dtype), folded(ranker).to(dtype)
+        self.dtype = dtype
+
+    @torch.inference_mode()
+    def look(self, texture: Texture) -> Spots:
+        """What stands where on the images of a texture."""
+        spots: Spots = self.spotter(seen(texture).to(self.dtype))
+        return spots
+
+    @torch.inference_mode()
+    def where(self, spots: Spots, question: str | Question) -> Tensor:
+        """The chance that the answer is in each spot: (B, h, w) float32; what is missing to 1 is "not on this page".
+
+        question: one for all pages, as text or from `encode`
+        """
+        asked = encode([question]) if isinstance(question, str) else question
+        letters, traits, kinds = (part.to(spots.text.device, non_blocking=True) for part in asked)
+        batch, rows, columns = spots.text.shape
+        words = self.spotter.embed(numbers(letters.flatten(0, 1)).to(self.dtype)).view(*letters.shape[:2], -1)
+        words = words * traits[..., :1].to(self.dtype)
+        parts = (part.to(self.dtype).expand(batch, *part.shape[1:]) for part in (words, traits, kinds))
+        chance = self.ranker(spots, *parts).softmax(1)[:, :-1].view(batch, rows, columns)
+        return chance * spots.text.sigmoid()  # where there is no text at all there is no answer to read
+
+
+def seen(texture: Texture) -> Tensor:
+    """(B, 1, H, W): the images of a texture in grey, at the size at which the spotter sees them."""
+    size = seen_size(texture.size)
+    fine = [level for level in texture.levels if level.shape[2] >= size[0] and level.shape[3] >= size[1]]
+    grey = luma((fine or texture.levels[:1])[-1][:, :3])
+    grey = grey if grey.dim() == 4 else grey[:, None]
+    return functional.interpolate(grey.float(), size, mode="bilinear", antialias=True)
+
+
+def load_scout(path: Path | str | None = None, *, device: torch.device | str = "cpu") -> Scout:
+    """The scout that comes with the package, or one of another file that `train.ship` wrote.
+
+    Half precision on a GPU, bfloat16 on a CPU that multiplies it.
+    """
+    return _loaded(str(path or files("texturevlm.scout").joinpath(WEIGHTS)), str(torch.device(device)))
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: str, device: str) -> Scout:
+    arrays = load_arrays(path)
+    widths = tuple(arrays[f"ranker.{name}.weight"].shape[1] for name in ("last", "lift.0", "lift.1"))
+    spotter = load_module(Spotter(), path, prefix="spotter.")
+    ranker = load_module(Ranker((widths[0], widths[1], widths[2])), path, prefix="ranker.")
+    if device.startswith("cuda"):
+        dtype = torch.float16
+    else:
+        dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    return Scout(spotter, ranker, dtype).to(device)

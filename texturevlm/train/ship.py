@@ -1,0 +1,38 @@
+"""Put trained weights into the package.
+
+python -m texturevlm.train.ship --spotter WEIGHTS --ranker WEIGHTS --out texturevlm/scout/scout.npz
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from texturevlm.channels.pretrained import optional
+from texturevlm.scout.ranker import Ranker
+from texturevlm.scout.spotter import Spotter
+from texturevlm.scout.weights import load_module, save_modules
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m texturevlm.train.ship", description=__doc__.split("\n")[0])
+    parser.add_argument("--spotter", type=Path, required=True, metavar="WEIGHTS", help="weights.safetensors of a run")
+    parser.add_argument("--ranker", type=Path, required=True, metavar="WEIGHTS", help="weights.safetensors of a run")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.npz")
+    options = parser.parse_args(arguments)
+    try:
+        if options.out.suffix != ".npz":
+            raise ValueError(f"--out must end in .npz, got {options.out}")
+        shapes = optional("train.ship", "safetensors.torch").load_file(options.ranker)
+        fine, middle, coarse = (shapes[f"{name}.weight"].shape[1] for name in ("last", "lift.0", "lift.1"))
+        spotter = load_module(Spotter(), options.spotter)
+        save_modules(options.out, spotter=spotter, ranker=load_module(Ranker((fine, middle, coarse)), options.ranker))
+    except (ValueError, KeyError, OSError, ImportError) as error:
+        print(f"texturevlm.train.ship: {error}", file=sys.stderr)
+        return 2
+    print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
