@@ -26,10 +26,12 @@ QUIET_STEPS = 255  # between those two, in which noise is told: a GPU counts the
 def grey_levels(texture: Texture) -> list[Tensor]:
     """(B, 1, H_l, W_l): brightness, with all mip levels."""
     if set(COLOURS) <= set(texture.names):
-        picked = [texture.names.index(name) for name in COLOURS]
-        if len(texture.levels) > 1:
-            return [luma(level[:, picked]) for level in texture.levels]
-        return mipmap(luma(texture.levels[0][:, picked]))
+        levels = texture.levels
+        if texture.names[:3] == COLOURS:  # without a list of indices, which would be copied to a GPU
+            colour = [level[:, :3] for level in levels]
+        else:
+            colour = [level[:, [texture.names.index(name) for name in COLOURS]] for level in levels]
+        return [luma(level) for level in colour] if len(levels) > 1 else mipmap(luma(colour[0]))
     return mipmap(texture.levels[0][:, :1].float())
 
 
