@@ -22,6 +22,7 @@ from texturevlm.vlm.replay import Replay
 
 SIZE = (2200, 1700)
 QUESTION = "What is the total amount of the invoice dated 14 March 1998?"
+PAGES = 8
 BARS = {"cuda": 500.0, "cpu": 5e5}  # microseconds
 
 
@@ -56,8 +57,8 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
         Row("encoding the question, on the host", "scout", "cpu", timing.cpu(lambda: encode([QUESTION])))
     )
     report.notes = [
-        "captured: one replay of a CUDA graph, from the call until the GPU is done, the question copied in; uncaptured:",
-        "the same calls one by one. PyTorch: the same layers in float32 (TF32 off), normalisations not folded, one by",
+        "captured: one replay of a CUDA graph, from the call until the GPU is done, the question copied in.",
+        "uncaptured: the same calls one by one. PyTorch: the same layers in float32, normalisations not folded, one by",
         "one. Mips of the page are there already (bench engine).",
     ]
     return report
@@ -68,7 +69,7 @@ def _on_gpu(texture: Texture, question: Question, work: str, quick: bool) -> lis
     calls = 20 if quick else 200
 
     def answer(*parts: Tensor) -> tuple[Tensor, ...]:
-        return (scout.where(scout.look(texture), Question(*parts)),)
+        return (scout(texture, Question(*parts)),)
 
     replay = Replay(answer, list(question))
     if replay.reason is not None:
@@ -83,7 +84,11 @@ def _on_gpu(texture: Texture, question: Question, work: str, quick: bool) -> lis
         return found
 
     look = timing.device_warm(lambda: scout.look(texture))
+    several = Texture(tuple(level.expand(PAGES, -1, -1, -1).contiguous() for level in texture.levels))
+    together = timing.device_warm(lambda: scout(several, question))
+    shared = Timing(together.median / PAGES, together.low / PAGES, together.high / PAGES)
     return [
+        Row(f"the same, a page of {PAGES} at once", "scout, captured", "warm", shared),
         Row(work, "scout, captured", "host", _one_by_one(lambda: replay(*question), calls), bar=BARS["cuda"]),
         Row(work, "scout, captured", "warm", timing.device_warm(lambda: answer(*question))),
         Row("the page alone", "scout, captured", "warm", look),

@@ -9,6 +9,8 @@ it into one number a spot: the logarithm of how densely the answer is expected t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,20 @@ PLACES = 4
 # What the network is given, and how many maps each is; any but the hits can be left out, to see what it is worth.
 PARTS = {"hits": SURE + VAGUE, "kinds": len(KINDS), "along": 2 * SURE, "seen": SEEN, "text": 3, "place": PLACES}
 INPUTS = sum(PARTS.values())
+
+
+class Sought(NamedTuple):
+    """A question, as it is laid over a page; K words, each looked for twice, surely and vaguely.
+
+    words:  (B, 2 K, EMBEDDING), as long as a hit is sharp; doubts: (1, 2 K, 1), what a hit must exceed
+    worth:  (B, SURE + VAGUE, 2 K), how much each counts in each map
+    films:  for each scale of the network, what its maps are multiplied by and shifted by
+    """
+
+    words: Tensor
+    doubts: Tensor
+    worth: Tensor
+    films: tuple[tuple[Tensor, Tensor], ...]
 
 
 class Ranker(nn.Module):
@@ -66,64 +82,95 @@ class Ranker(nn.Module):
         extent: (B, 2): rows and columns of spots that are the page (default: all); what lies beyond scores −∞
         returns (B, h · w + 1), the last "not on this page"
         """
+        return self.rank(spots, self.question(words, traits, asked), extent)
+
+    def question(self, words: Tensor, traits: Tensor, asked: Tensor) -> Sought:
+        """What does not depend on the page, so that a GPU can do it while the page is still being read."""
+        here = traits[..., :1]
+        worth = functional.softplus(self.worth(traits)) * here
+        nothing = torch.zeros_like(worth)
+        (sharp, doubt), (blunt, trust) = self.steps.to(words).unbind()
+        sure, vague = worth[..., :SURE], worth[..., SURE:]
+        weights = torch.cat(
+            [torch.cat([sure, nothing[..., SURE:]], 2), torch.cat([nothing[..., :SURE], vague], 2)], 1
+        ).mT
+        mean = (words * here).sum(1) / here.sum(1).clamp(min=1)
+        steer = self.asked(torch.cat([asked, mean], 1))
+        films = []
+        for layer in self.steer:
+            scale, shift = layer(steer)[..., None, None].chunk(2, 1)
+            films.append((1 + scale, shift))
+        count = words.shape[1]
+        doubts = torch.cat([doubt.expand(count), trust.expand(count)])[None, :, None]
+        return Sought(torch.cat([sharp * words, blunt * words], 1), doubts, weights, tuple(films))
+
+    def rank(self, spots: Spots, sought: Sought, extent: Tensor | None = None) -> Tensor:
+        """The rest of `forward`."""
         rows, columns = spots.text.shape[1:]
-        high, wide = (rows, columns) if extent is None else (side.view(-1, 1, 1, 1) for side in extent.unbind(1))
-        device = spots.text.device
-        down = (torch.arange(rows, device=device).view(1, 1, -1, 1) + 0.5) / high
-        across = (torch.arange(columns, device=device).view(1, 1, 1, -1) + 0.5) / wide
-        page = (down < 1) & (across < 1)
-        text = (spots.text[:, None].sigmoid() * page).to(spots.words.dtype)
+        text = spots.text[:, None].sigmoid()
+        page = None
+        if extent is None:
+            place = _places(rows, columns, text.device, text.dtype).expand(len(text), -1, -1, -1)
+        else:
+            down, across = _along(rows, columns, text.device)
+            sides = extent.view(-1, 2, 1, 1)
+            down, across = down / sides[:, :1], across / sides[:, 1:]
+            page = (down < 1) & (across < 1)
+            text = text * page
+            place = _with_squares(down, across, page.shape)
         kinds = spots.kinds.sigmoid() * text
-        cosine = torch.einsum("bke,behw->bkhw", words, spots.words)
-        sure, vague = self._hits(cosine, traits, text)
-        small = functional.max_pool2d(torch.cat([sure, vague, kinds, text], 1), 2)
-        shrunk, shrunk_kinds, dense = small.split([SURE + VAGUE, len(KINDS), 1], 1)
-        place = torch.cat([down.expand_as(page), across.expand_as(page)], 1)[:, :, ::2, ::2].to(small.dtype)
-        place = place.expand(len(small), -1, -1, -1)
+        # (B, 2 K, h · w): how surely, and how vaguely, each word stands at each spot; then by what words are worth
+        found = torch.baddbmm(-sought.doubts, sought.words, spots.words.flatten(2)).sigmoid()
+        hits = torch.bmm(sought.worth.to(found), found).unflatten(2, (rows, columns)) * text
+        small = functional.max_pool2d(torch.cat([hits, kinds, text], 1), 2)
+        sure = small[:, :SURE]
+        seen = torch.cat([self.seen(spots.words), torch.ones_like(text), spots.height[:, None] - 2.5], 1) * text
+        pooled = functional.avg_pool2d(seen, 2)
         parts = {
-            "hits": shrunk,
-            "kinds": shrunk_kinds,
-            "along": torch.cat([shrunk[:, :SURE].cummax(3).values, shrunk[:, :SURE].cummax(2).values], 1),
-            "seen": functional.avg_pool2d(self.seen(spots.words) * text, 2),
-            "text": torch.cat(
-                [dense, functional.avg_pool2d(torch.cat([text, (spots.height[:, None] - 2.5) * text], 1), 2)], 1
-            ),
-            "place": torch.cat([place, (place - 0.5).square()], 1),
+            "hits": small[:, : SURE + VAGUE],
+            "kinds": small[:, SURE + VAGUE : -1],
+            "along": torch.cat([sure.cummax(3).values, sure.cummax(2).values], 1),
+            "seen": pooled[:, :SEEN],
+            "text": torch.cat([small[:, -1:], pooled[:, SEEN:]], 1),
+            "place": place.to(small.dtype),
         }
         inputs = torch.cat([part * 0 if name in self.without else part for name, part in parts.items()], 1)
-        whole = functional.max_pool2d(page.to(inputs.dtype), 2)
-        scores = self._scores(inputs * whole, self._question(words, traits, asked))
-        own = self.direct(torch.cat([text, sure.amax(1, keepdim=True), kinds], 1))
-        scores = functional.pixel_shuffle(scores, 2) + own
-        scores = scores.masked_fill(~page, float("-inf")).flatten(1).float()
-        return torch.cat([scores, self.absent.expand(len(scores), 1)], 1)
+        if page is not None:
+            inputs = inputs * functional.max_pool2d(page.to(inputs.dtype), 2)
+        scores = functional.pixel_shuffle(self._scores(inputs, sought.films), 2)
+        scores = scores + self.direct(torch.cat([text, hits[:, :SURE].amax(1, keepdim=True), kinds], 1))
+        if page is not None:
+            scores = scores.masked_fill(~page, float("-inf"))
+        return torch.cat([scores.flatten(1).float(), self.absent.float().expand(len(scores), 1)], 1)
 
-    def _hits(self, cosine: Tensor, traits: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Maps of what is sure and what is vague, each word counting by its traits."""
-        worth = functional.softplus(self.worth(traits)) * traits[..., :1]
-        (sharp, doubt), (blunt, trust) = self.steps.unbind()
-        sure = (sharp * cosine - doubt).sigmoid() * text
-        vague = (blunt * cosine - trust).sigmoid() * text
-        return (
-            torch.einsum("bkc,bkhw->bchw", worth[..., :SURE].to(sure), sure),
-            torch.einsum("bkc,bkhw->bchw", worth[..., SURE:].to(sure), vague),
-        )
-
-    def _question(self, words: Tensor, traits: Tensor, asked: Tensor) -> Tensor:
-        here = traits[..., :1].to(words)
-        mean = (words * here).sum(1) / here.sum(1).clamp(min=1)
-        steer: Tensor = self.asked(torch.cat([asked.to(words), mean], 1))
-        return steer
-
-    def _scores(self, inputs: Tensor, question: Tensor) -> Tensor:
+    def _scores(self, inputs: Tensor, films: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Down to a quarter and up again."""
         values, kept = inputs.contiguous(memory_format=torch.channels_last), []
-        for enter, steer, inner in zip(self.enter, self.steer, self.inner):
-            scale, shift = steer(question)[..., None, None].chunk(2, 1)
-            values = inner(self.drop(functional.relu(enter(values) * (1 + scale) + shift)))
+        for enter, (scale, shift), inner in zip(self.enter, films, self.inner):
+            values = inner(self.drop(functional.relu(torch.addcmul(shift, enter(values), scale))))
             kept.append(values)
         for level in (1, 0):
             raised = functional.interpolate(self.lift[level](values), kept[level].shape[2:], mode="nearest")
             values = self.merge[level](kept[level] + raised)
         scores: Tensor = self.last(values)
         return scores
+
+
+def _along(rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The middles of spots, counted in spots: (1, 1, rows, 1) and (1, 1, 1, columns)."""
+    down = torch.arange(rows, device=device).view(1, 1, -1, 1) + 0.5
+    return down, torch.arange(columns, device=device).view(1, 1, 1, -1) + 0.5
+
+
+def _with_squares(down: Tensor, across: Tensor, shape: Sequence[int]) -> Tensor:
+    """(B, PLACES, h / 2, w / 2): where on the page, and how far from its middle."""
+    place = torch.cat([down.expand(*shape), across.expand(*shape)], 1)[:, :, ::2, ::2]
+    return torch.cat([place, (place - 0.5).square()], 1)
+
+
+@lru_cache(maxsize=64)
+def _places(rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Of a page that fills its extent; kept, since it depends on nothing else."""
+    with torch.inference_mode(False):
+        down, across = _along(rows, columns, device)
+        return _with_squares(down / rows, across / columns, (1, 1, rows, columns)).to(dtype)

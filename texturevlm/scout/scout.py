@@ -7,6 +7,7 @@ would take seconds for costs milliseconds, at the price of reading less well.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +20,7 @@ from texturevlm.channels.structure import luma
 from texturevlm.scout.layer import folded
 from texturevlm.scout.letters import numbers
 from texturevlm.scout.question import Question, encode
-from texturevlm.scout.ranker import Ranker
+from texturevlm.scout.ranker import Ranker, Sought
 from texturevlm.scout.spotter import Spots, Spotter, seen_size
 from texturevlm.scout.weights import load_arrays, load_module
 from texturevlm.types import Texture
@@ -35,10 +36,24 @@ class Scout(nn.Module):
         self.spotter, self.ranker = folded(spotter).to(dtype), folded(ranker).to(dtype)
         self.dtype = dtype
 
+    def forward(self, texture: Texture, question: Question) -> Tensor:
+        """`look` and `where` at once; on a GPU the question is prepared while the page is being read."""
+        device = texture.device
+        if device.type != "cuda":
+            return self.where(self.look(texture), question)
+        here, beside = torch.cuda.current_stream(device), _beside(device)
+        beside.wait_stream(here)
+        with torch.inference_mode(), torch.cuda.stream(beside):
+            sought = self._sought(question, device)
+        spots = self.look(texture)
+        here.wait_stream(beside)
+        return self._where(spots, sought)
+
     @torch.inference_mode()
     def look(self, texture: Texture) -> Spots:
         """What stands where on the images of a texture."""
-        spots: Spots = self.spotter(seen(texture).to(self.dtype))
+        with _tuned():
+            spots: Spots = self.spotter(seen(texture).to(self.dtype))
         return spots
 
     @torch.inference_mode()
@@ -48,13 +63,37 @@ class Scout(nn.Module):
         question: one for all pages, as text or from `encode`
         """
         asked = encode([question]) if isinstance(question, str) else question
-        letters, traits, kinds = (part.to(spots.text.device, non_blocking=True) for part in asked)
-        batch, rows, columns = spots.text.shape
+        return self._where(spots, self._sought(asked, spots.text.device))
+
+    def _sought(self, question: Question, device: torch.device) -> Sought:
+        letters, traits, kinds = (part.to(device, non_blocking=True) for part in question)
         words = self.spotter.embed(numbers(letters.flatten(0, 1)).to(self.dtype)).view(*letters.shape[:2], -1)
-        words = words * traits[..., :1].to(self.dtype)
-        parts = (part.to(self.dtype).expand(batch, *part.shape[1:]) for part in (words, traits, kinds))
-        chance = self.ranker(spots, *parts).softmax(1)[:, :-1].view(batch, rows, columns)
+        traits = traits.to(self.dtype)
+        return self.ranker.question(words * traits[..., :1], traits, kinds.to(self.dtype))
+
+    @torch.inference_mode()
+    def _where(self, spots: Spots, sought: Sought) -> Tensor:
+        batch, rows, columns = spots.text.shape
+        if batch > 1:
+            words, doubts, worth, films = sought
+            sought = Sought(words.expand(batch, -1, -1), doubts, worth.expand(batch, -1, -1), films)
+        with _tuned():
+            scores = self.ranker.rank(spots, sought)
+        chance = scores.softmax(1)[:, :-1].view(batch, rows, columns)
         return chance * spots.text.sigmoid()  # where there is no text at all there is no answer to read
+
+
+def _tuned() -> AbstractContextManager[None]:
+    """Inside, cuDNN tries its algorithms once for each shape and keeps the fastest."""
+    tuned: AbstractContextManager[None] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=True, deterministic=False, allow_tf32=True
+    )
+    return tuned
+
+
+@lru_cache(maxsize=None)
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def seen(texture: Texture) -> Tensor:
