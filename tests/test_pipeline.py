@@ -93,7 +93,7 @@ def test_what_a_way_needs_is_said(texture):
         choose_tokens(texture, relevance="attention")
     with pytest.raises(ValueError, match="relevance 'embedding' needs encoder="):
         choose_tokens(texture, "a dog", relevance="embedding")
-    with pytest.raises(ValueError, match="relevance must be one of auto, words, embedding"):
+    with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, embedding"):
         choose_tokens(texture, relevance="magic")
     with pytest.raises(ValueError, match=r"attention must be \(1, h, w\), got \(2, 3, 3\)"):
         choose_tokens(texture, relevance="attention", attention=torch.ones(2, 3, 3))
@@ -103,11 +103,10 @@ def test_what_a_way_needs_is_said(texture):
         choose_tokens(texture, 7)
 
 
-def test_a_question_that_nothing_can_use_is_said(texture, monkeypatch):
+def test_without_ocr_the_scout_takes_the_question(texture, monkeypatch):
     monkeypatch.setattr("texturevlm.relevance.query.find_spec", lambda name: None)
-    with pytest.warns(UserWarning, match="nothing installed can use the question"):
-        relevance = relevance_of(texture, "What is the total?")
-    assert relevance.source == "none"
+    assert relevance_of(texture, "What is the total?").source == "scout"
+    assert relevance_of(texture, " ").source == "none"
 
 
 @pytest.mark.parametrize("question", ["", " ", "?", "Gesamtbetrag über 100 €?", "合計はいくらですか", "x" * 1_000_000])

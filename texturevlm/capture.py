@@ -23,12 +23,14 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.query import WAYS
 from texturevlm.sample import sample
+from texturevlm.scout import Question, encode
 from texturevlm.types import Allocation, Patches, Texture
 from texturevlm.vlm.replay import Replay
 
 # Allocators that are tensor operations of static shapes, and nothing else; some by kernels alone.
 BY_KERNELS = ("auto", "layers", "fit")
 CAPTURABLE = ("cascade", *BY_KERNELS, "density", "resize")
+ON_DEVICE = ("none", "scout")  # relevances that are made on the GPU alone
 GRAPHS = 8
 
 
@@ -48,7 +50,7 @@ def compile(
 
     size:      (height, width), captured at once; others when they first come
     allocator: a name of `texturevlm.allocate.ALLOCATORS`; those of CAPTURABLE can be captured
-    relevance: as in `choose_tokens`; none can be captured
+    relevance: as in `choose_tokens`; none and scout can be captured
     batch:     how many images of `size` come at once
     device:    where they will be (default: a GPU if there is one)
     graphs:    how many sizes are kept captured
@@ -95,9 +97,10 @@ class Look:
         if self.reason is not None:
             with torch.no_grad():
                 return self._patches(image, question)
-        replay = self._replay(image)
+        inputs = [image, *self._asked(question, image.device)]
+        replay = self._replay(inputs)
         self.reason = replay.reason
-        made = replay(image)
+        made = replay(*inputs)
         return _patches_of([part.clone() for part in made], (image.shape[2], image.shape[3]), self.patch)
 
     @property
@@ -108,8 +111,8 @@ class Look:
     def _no_graph_because(self, image: Tensor) -> str | None:
         if not image.is_cuda:
             return f"graphs are for a GPU, and the image is on {image.device.type}"
-        if self.relevance != "none":
-            return f"relevance {self.relevance!r} is not made of kernels alone; 'none' is"
+        if self.relevance not in ON_DEVICE:
+            return f"relevance {self.relevance!r} is not made on the GPU alone; {' and '.join(ON_DEVICE)} are"
         if self.allocator not in CAPTURABLE:
             return f"allocator {self.allocator!r} searches on the CPU; {', '.join(CAPTURABLE)} do not"
         if self.allocator in BY_KERNELS and (reason := self._no_search_because(image)):
@@ -128,22 +131,27 @@ class Look:
         grid = level_extents(*size)[cell_level(size, self.patch)]
         return backends.no_kernel_because(image) or no_kernel_because(grid, self.budget)
 
-    def _replay(self, image: Tensor) -> Replay:
+    def _replay(self, inputs: list[Tensor]) -> Replay:
+        image = inputs[0]
         key = (image.shape, image.dtype, image.device)
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
         while len(self._kept) >= self.graphs:
             self._kept.popitem(last=False)
-        self._kept[key] = Replay(self._parts, [image])
+        self._kept[key] = Replay(self._parts, inputs)
         return self._kept[key]
 
-    def _parts(self, image: Tensor) -> tuple[Tensor, ...]:
-        patches = self._patches(image, "")
+    def _asked(self, question: str, device: torch.device) -> tuple[Tensor, ...]:
+        """The question as tensors, where one is captured with the image."""
+        return tuple(part.to(device) for part in encode([question])) if self.relevance == "scout" else ()
+
+    def _parts(self, image: Tensor, *asked: Tensor) -> tuple[Tensor, ...]:
+        patches = self._patches(image, Question(*asked) if asked else "")
         where = patches.allocation
         return patches.pixels, where.centre, where.ddx, where.ddy, where.score, where.valid, where.source
 
-    def _patches(self, image: Tensor, question: str) -> Patches:
+    def _patches(self, image: Tensor, question: str | Question) -> Patches:
         texture = Texture((image,)).mipmapped()
         options: Any = {"allocator": self.allocator, "relevance": self.relevance, **self.options}
         allocation = choose_tokens(texture, question, budget=self.budget, patch=self.patch, **options)

@@ -20,6 +20,7 @@ RAMP = ((253, 231, 37), (122, 209, 81), (34, 168, 132), (42, 120, 142), (65, 68,
 HEAT = ((255, 255, 255), (254, 217, 118), (253, 141, 60), (227, 26, 28), (128, 0, 38))
 BY = {
     "words": "the question's words",
+    "scout": "the scout",
     "embedding": "embeddings",
     "attention": "the model's attention",
     "none": "salience alone",

@@ -17,7 +17,7 @@ from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.query import attention_query, embedding_query, resolve_way, scout_query, words_query
 from texturevlm.relevance.reader import Page, read_page
 from texturevlm.relevance.salience import cell_maps, colour_levels
-from texturevlm.scout import Spots, load_scout
+from texturevlm.scout import Question, Spots, load_scout
 from texturevlm.types import Allocation, Texture
 
 Allocator = Callable[..., Allocation]
@@ -36,7 +36,7 @@ class ImageMaps:
 
 def choose_tokens(
     texture: Texture,
-    question: str = "",
+    question: str | Question = "",
     *,
     budget: int = 273,
     patch: int = 32,
@@ -53,7 +53,7 @@ def choose_tokens(
     """Decide where a budget of tokens goes.
 
     texture:   one image, or a batch of one size (one question for all of it)
-    question:  any text; "" for none
+    question:  any text; "" for none; or what `scout.encode` made of one, for relevance "scout"
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
     relevance: auto, words, scout, embedding, attention or none (see `texturevlm.relevance.query`), or a Relevance
     maps:      `image_maps` of this texture and patch, so that several questions are asked of one look
@@ -87,7 +87,7 @@ def choose_tokens(
 
 def relevance_of(
     texture: Texture,
-    question: str = "",
+    question: str | Question = "",
     *,
     patch: int = 32,
     way: str = "auto",
@@ -99,20 +99,26 @@ def relevance_of(
     projection: Projection | None = None,
 ) -> Relevance:
     """How much each spot of an image matters for a question; arguments as in `choose_tokens`."""
-    if not isinstance(question, str):
+    if isinstance(question, Question):
+        if way not in ("auto", "scout"):
+            raise ValueError(f"choose_tokens: question must be text for relevance {way!r}, got an encoded one")
+        way = "scout"
+    elif not isinstance(question, str):
         raise TypeError(f"choose_tokens: question must be text, got {type(question).__name__}")
-    way = resolve_way(way, question, attention=attention, encoder=encoder)
+    else:
+        way = resolve_way(way, question, attention=attention, encoder=encoder)
     maps = maps or image_maps(texture, patch=patch)
     half, ink = maps.half, maps.ink
     grid = (half.shape[1], half.shape[2])
     query: Tensor | None = None
     if way == "words":
+        assert isinstance(question, str)
         query, half, ink = _words(texture, question, page, half, ink)
     elif way == "scout":
         spots = page if isinstance(page, Spots) else load_scout(device=half.device).look(texture)
         query = scout_query(spots, question, half, ink, texture.size)
     elif way == "embedding":
-        assert encoder is not None
+        assert encoder is not None and isinstance(question, str)
         if projection is None:
             raise ValueError("choose_tokens: relevance 'embedding' needs projection=Projection.load(file), got None")
         query = embedding_query(texture, question, encoder, projection, grid)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FIRST_LOOK = 0.25  # of the budget is the overview of two looks
 LEAST_SHARE = 16  # tokens of an image among several, as far as the budget goes
-RELEVANCES = ("auto", "words", "attention", "none")  # `choose_tokens` has more, which take more arguments
+RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
 FINEST = 1.001  # pixels a sample: a look that is nowhere coarser has seen it all
 
 

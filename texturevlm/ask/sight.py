@@ -16,6 +16,7 @@ from texturevlm.relevance import Relevance
 from texturevlm.relevance.query import resolve_way
 from texturevlm.relevance.reader import Page, read_page
 from texturevlm.relevance.words import words_map
+from texturevlm.scout import Spots, load_scout
 from texturevlm.types import COLOURS, Texture
 
 LEAST_CHANCE = 0.1  # of any image that comes with a question
@@ -55,25 +56,33 @@ class Sight:
         colours = [self.texture.names.index(name) for name in COLOURS]
         return read_page(self.texture.levels[0][:, colours])
 
+    @cached_property
+    def spots(self) -> Spots:
+        """What the scout saw on it."""
+        return load_scout(device=self.texture.device).look(self.texture)
+
     def relevance(self, question: str, *, way: str = "auto", attention: Tensor | None = None) -> Relevance:
         """How much each spot matters for a question, without doing anything twice.
 
-        way:       auto, words, attention or none, as in `choose_tokens`
+        way:       auto, words, scout, attention or none, as in `choose_tokens`
         attention: (1, h, w), for the way "attention"
         """
         way = resolve_way(way, question, attention=attention, encoder=None)
-        page = self.page if way == "words" else None
+        page = self.page if way == "words" else self.spots if way == "scout" else None
         return relevance_of(self.texture, question, way=way, maps=self.maps, page=page, attention=attention)
 
     def chance(self, question: str, relevance: Relevance) -> float:
         """The chance (LEAST_CHANCE to 1) that a question to several images is about this one, as far as words tell."""
-        if relevance.source != "words":
-            return 1.0
-        return max(LEAST_CHANCE, float(words_map(self.page, question, relevance.grid).sum()))
+        if relevance.source == "words":
+            return max(LEAST_CHANCE, float(words_map(self.page, question, relevance.grid).sum()))
+        if relevance.source == "scout":
+            return max(LEAST_CHANCE, float(load_scout(device=self.texture.device).where(self.spots, question).sum()))
+        return 1.0
 
     def on(self, device: torch.device) -> None:
         """Follow a model that was moved."""
         if self.texture.device == device:
             return
         self.texture = self.texture.to(device)
-        self.__dict__.pop("maps", None)  # made again on the other device
+        for kept in ("maps", "spots"):  # made again on the other device
+            self.__dict__.pop(kept, None)

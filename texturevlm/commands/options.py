@@ -28,5 +28,5 @@ def add_choice_of_tokens(parser: argparse.ArgumentParser, *, default: str | None
     """--allocator and --relevance, names that the function they go to checks, since its complaint lists the others."""
     parser.add_argument("--allocator", default=default, metavar="NAME", help="how tokens are given out (default: auto)")
     parser.add_argument(
-        "--relevance", default=default, metavar="NAME", help="auto, words or none: what they go by (default: auto)"
+        "--relevance", default=default, metavar="NAME", help="auto, words, scout, none: what they go by (default: auto)"
     )

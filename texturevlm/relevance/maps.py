@@ -21,7 +21,7 @@ class Relevance:
     half:  (B, h, w), the width of a sample, in pixels, at which half of what stands here can still be made out
     ink:   (B, h, w), whether there is anything to see; elsewhere the image is blank
     size:  (height, width) of the image
-    source: what `mass` came from: words, embedding, attention or none
+    source: what `mass` came from: words, scout, embedding, attention or none
     scene: (B,), whether an image is a photograph rather than a page; None: not known
     """
 

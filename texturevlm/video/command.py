@@ -19,7 +19,7 @@ def add_video(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.mp4")
     parser.add_argument("--patch", type=int, default=32, metavar="P", help="side of a token in pixels (default: 32)")
     parser.add_argument("--allocator", default="auto", metavar="NAME", help="(default: auto)")
-    parser.add_argument("--relevance", default="auto", metavar="NAME", help="auto, words or none (default: auto)")
+    parser.add_argument("--relevance", default="auto", metavar="NAME", help="auto, words, scout, none (default: auto)")
     parser.add_argument("--rate", type=float, metavar="R", help="tokens a second at most (default: the budget a frame)")
     parser.add_argument("--keyframe", type=int, default=30, metavar="N", help="frames between keyframes (default: 30)")
     parser.add_argument("--flow", default="lucas_kanade", metavar="NAME", help="lucas_kanade, dis or none")
