@@ -27,7 +27,7 @@ from torch.nn import functional
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.check import check_count
-from texturevlm.evaluate.data import load
+from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.image import to_tensor
@@ -40,13 +40,19 @@ from texturevlm.relevance.words import answer_probability, overlaps, spread, wor
 CELL = 16  # pixels
 TOPS = (0.05, 0.10, 0.20, 0.30)
 COVERED = 0.9  # of a box must lie in the chosen cells
+ENOUGH = COVERED - 1e-9  # allows for rounding
 BINS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of a word's probability, to compare with what came true
 RIVAL = "near the question's words"
 BY_IMAGE: dict[str, Callable[[Tensor, Sequence[Tensor]], Tensor]] = {"saliency": saliency, "text channel": text_map}
 
 
 def found_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Sequence[int]) -> list[bool]:
-    """For each of TOPS: whether one of the boxes lies in the cells of greatest value that make up that share.
+    """For each of TOPS: whether one of the boxes lies in the cells of greatest value that make up that share."""
+    return [bool(found) for found in (shares_within(values, boxes, size) >= ENOUGH).any(1)]
+
+
+def shares_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Sequence[int]) -> np.ndarray:
+    """(len(TOPS), boxes): how much of each box lies in the cells of greatest value that make up that share.
 
     values: (h, w); boxes: xyxy in pixels; size: (height, width) in pixels
     """
@@ -59,12 +65,8 @@ def found_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Seq
     across = overlaps(corners[:, 0], corners[:, 2], values.shape[1], width)
     down = overlaps(corners[:, 1], corners[:, 3], values.shape[0], height)
     area = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
-    found = []
-    for top in TOPS:
-        chosen = (rank < top).reshape(values.shape).astype(float)
-        inside = ((down @ chosen) * across).sum(1)
-        found.append(bool((inside >= COVERED * area - 1e-6).any()))
-    return found
+    chosen = [(rank < top).reshape(values.shape).astype(float) for top in TOPS]
+    return np.stack([((down @ cells) * across).sum(1) / area for cells in chosen])
 
 
 def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
@@ -88,9 +90,8 @@ def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, An
         cells = (math.ceil(sample.size[0] / CELL), math.ceil(sample.size[1] / CELL))
         page = load_page(sample.image, cache)
         if sample.image != by_image[0]:
-            by_image = (sample.image, _image_maps(sample.image, cells))
-        following = (*samples[number:], *samples[:number])
-        other = next((later for later in following if later.image != sample.image), sample)
+            by_image = (sample.image, image_maps(sample.image, cells))
+        other = of_another_page(samples, number)
         maps = {
             "words": words_map(page, sample.question, cells).numpy(),
             RIVAL: near_words(page, sample.question, cells).numpy(),
@@ -120,7 +121,14 @@ def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, An
     }
 
 
-def _image_maps(path: Path, cells: tuple[int, int]) -> dict[str, np.ndarray]:
+def of_another_page(samples: Sequence[Sample], number: int) -> Sample:
+    """The next sample whose page is another; the sample itself if there is one page only."""
+    following = (*samples[number:], *samples[:number])
+    return next((later for later in following if later.image != samples[number].image), samples[number])
+
+
+def image_maps(path: Path, cells: tuple[int, int]) -> dict[str, np.ndarray]:
+    """BY_IMAGE of an image file, on cells (h, w)."""
     image = to_tensor(path)
     levels = mipmap(image)
     return {
