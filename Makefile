@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint scout clean
 
 demo: .venv/ready
 	$(BIN)/texturevlm look examples/invoice.png --fixation 1056,1227 --e0 0.1 --budget 273 --out demo.png
@@ -21,6 +21,14 @@ lint: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cuda,dev,hf,ocr,video]"
 	touch .venv/ready
+
+# Trains the scout anew and puts it into the package: `make scout DATA=../shared/data`, on a machine with a GPU, OCR and fonts.
+scout: .venv/ready
+	$(BIN)/python -m texturevlm.train.pages $(DATA) --words runs/words --out runs/pages
+	$(BIN)/texturevlm train examples/train/spotter.toml --out runs/spotter --resume
+	$(BIN)/texturevlm train examples/train/ranker.toml --out runs/ranker --resume
+	$(BIN)/python -m texturevlm.train.ship --spotter runs/spotter/step-00010000/weights.safetensors \
+		--ranker runs/ranker/step-00000900/weights.safetensors --out texturevlm/scout/scout.npz
 
 clean:
 	rm -rf .venv demo.png

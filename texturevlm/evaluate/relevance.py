@@ -48,7 +48,7 @@ BY_IMAGE: dict[str, Callable[[Tensor, Sequence[Tensor]], Tensor]] = {"saliency":
 
 def found_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Sequence[int]) -> list[bool]:
     """For each of TOPS: whether one of the boxes lies in the cells of greatest value that make up that share."""
-    return [bool(found) for found in (shares_within(values, boxes, size) >= ENOUGH).any(1)]
+    return [bool(best >= ENOUGH) for best in np.amax(shares_within(values, boxes, size), axis=1)]
 
 
 def shares_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Sequence[int]) -> np.ndarray:

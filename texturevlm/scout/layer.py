@@ -60,9 +60,16 @@ class Block(nn.Module):
         self.first = Layer(width, width, reach=reach[0])
         self.second = Layer(width, width, reach=reach[1])
 
-    def forward(self, values: Tensor) -> Tensor:
-        made: Tensor = self.second(self.first(values), values)
-        return made
+    def forward(self, values: Tensor, page: Tensor | None = None) -> Tensor:
+        """page: 1 on the page and 0 beyond it, where there is a beyond; it must stay empty, or a page's edge would
+        see something there that is not there where the page comes alone."""
+        inner = within(self.first(values), page)
+        return within(self.second(inner, values), page)
+
+
+def within(values: Tensor, page: Tensor | None) -> Tensor:
+    """What lies on the page; everything, if there is nothing beyond it."""
+    return values if page is None else values * page.to(values.dtype)
 
 
 def folded(module: Module) -> Module:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from texturevlm.check import check_choice
 from texturevlm.relevance.strings import ASKED, KINDS
-from texturevlm.scout.layer import Block, Layer
+from texturevlm.scout.layer import Block, Layer, within
 from texturevlm.scout.question import TRAITS
 from texturevlm.scout.spotter import EMBEDDING, Spots
 
@@ -65,7 +65,7 @@ class Ranker(nn.Module):
         self.enter = nn.ModuleList(
             [Layer(INPUTS, fine), Layer(fine, middle, stride=2), Layer(middle, coarse, stride=2)]
         )
-        self.inner = nn.ModuleList(nn.Sequential(Block(width, (1, 1)), Block(width, (1, 2))) for width in widths)
+        self.inner = nn.ModuleList(nn.ModuleList([Block(width, (1, 1)), Block(width, (1, 2))]) for width in widths)
         self.lift = nn.ModuleList([nn.Conv2d(middle, fine, 1), nn.Conv2d(coarse, middle, 1)])
         self.merge = nn.ModuleList([Block(fine, (1, 1)), Block(middle, (1, 1))])
         self.last = nn.Conv2d(fine, 4, 1)
@@ -135,23 +135,25 @@ class Ranker(nn.Module):
             "place": place.to(small.dtype),
         }
         inputs = torch.cat([part * 0 if name in self.without else part for name, part in parts.items()], 1)
-        if page is not None:
-            inputs = inputs * functional.max_pool2d(page.to(inputs.dtype), 2)
-        scores = functional.pixel_shuffle(self._scores(inputs, sought.films), 2)
+        pages = [None if page is None else page[..., ::step, ::step] for step in (2, 4, 8)]
+        scores = functional.pixel_shuffle(self._scores(within(inputs, pages[0]), sought.films, pages), 2)
         scores = scores + self.direct(torch.cat([text, hits[:, :SURE].amax(1, keepdim=True), kinds], 1))
         if page is not None:
             scores = scores.masked_fill(~page, float("-inf"))
         return torch.cat([scores.flatten(1).float(), self.absent.float().expand(len(scores), 1)], 1)
 
-    def _scores(self, inputs: Tensor, films: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Down to a quarter and up again."""
+    def _scores(self, inputs: Tensor, films: Sequence[tuple[Tensor, Tensor]], pages: Sequence[Tensor | None]) -> Tensor:
+        """Down to a quarter and up again; pages: what is page, at each of the three scales."""
         values, kept = inputs.contiguous(memory_format=torch.channels_last), []
-        for enter, (scale, shift), inner in zip(self.enter, films, self.inner):
-            values = inner(self.drop(functional.relu(torch.addcmul(shift, enter(values), scale))))
+        for enter, (scale, shift), inner, page in zip(self.enter, films, self.inner, pages):
+            steered = functional.relu(torch.addcmul(shift, enter(values), scale))
+            values = self.drop(within(steered, page))
+            for block in inner.children():
+                values = block(values, page)
             kept.append(values)
         for level in (1, 0):
             raised = functional.interpolate(self.lift[level](values), kept[level].shape[2:], mode="nearest")
-            values = self.merge[level](kept[level] + raised)
+            values = self.merge[level](within(kept[level] + raised, pages[level]), pages[level])
         scores: Tensor = self.last(values)
         return scores
 
@@ -168,9 +170,20 @@ def _with_squares(down: Tensor, across: Tensor, shape: Sequence[int]) -> Tensor:
     return torch.cat([place, (place - 0.5).square()], 1)
 
 
-@lru_cache(maxsize=64)
+_read_by_graphs: dict[tuple[int, int, torch.device, torch.dtype], Tensor] = {}
+
+
 def _places(rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Of a page that fills its extent; kept, since it depends on nothing else."""
+    key = (rows, columns, device, dtype)
+    made = _made_places(*key)
+    if made.is_cuda and torch.cuda.is_current_stream_capturing():
+        _read_by_graphs[key] = made  # a graph reads this memory whenever it is replayed, so it must never be freed
+    return made
+
+
+@lru_cache(maxsize=64)
+def _made_places(rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):
         down, across = _along(rows, columns, device)
         return _with_squares(down / rows, across / columns, (1, 1, rows, columns)).to(dtype)

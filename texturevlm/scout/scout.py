@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.channels.structure import luma
+from texturevlm.relevance.salience import colour_levels
 from texturevlm.scout.layer import folded
 from texturevlm.scout.letters import numbers
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.ranker import Ranker, Sought
 from texturevlm.scout.spotter import Spots, Spotter, seen_size
-from texturevlm.scout.weights import load_arrays, load_module
+from texturevlm.scout.weights import load_module, ranker_widths
 from texturevlm.types import Texture
 
 WEIGHTS = "scout.npz"
@@ -60,9 +61,12 @@ class Scout(nn.Module):
     def where(self, spots: Spots, question: str | Question) -> Tensor:
         """The chance that the answer is in each spot: (B, h, w) float32; what is missing to 1 is "not on this page".
 
-        question: one for all pages, as text or from `encode`
+        question: one for all pages, as text or from `encode`; or from `encode` one for each
         """
         asked = encode([question]) if isinstance(question, str) else question
+        count, pages = len(asked.letters), len(spots.text)
+        if count not in (1, pages):
+            raise ValueError(f"Scout.where: question must be one, or one for each of {pages} pages, got {count}")
         return self._where(spots, self._sought(asked, spots.text.device))
 
     def _sought(self, question: Question, device: torch.device) -> Sought:
@@ -99,9 +103,9 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
 def seen(texture: Texture) -> Tensor:
     """(B, 1, H, W): the images of a texture in grey, at the size at which the spotter sees them."""
     size = seen_size(texture.size)
-    fine = [level for level in texture.levels if level.shape[2] >= size[0] and level.shape[3] >= size[1]]
-    grey = luma((fine or texture.levels[:1])[-1][:, :3])
-    grey = grey if grey.dim() == 4 else grey[:, None]
+    levels = colour_levels(texture)
+    fine = [level for level in levels if level.shape[2] >= size[0] and level.shape[3] >= size[1]]
+    grey = luma((fine or levels[:1])[-1])
     return functional.interpolate(grey.float(), size, mode="bilinear", antialias=True)
 
 
@@ -110,16 +114,17 @@ def load_scout(path: Path | str | None = None, *, device: torch.device | str = "
 
     Half precision on a GPU, bfloat16 on a CPU that multiplies it.
     """
-    return _loaded(str(path or files("texturevlm.scout").joinpath(WEIGHTS)), str(torch.device(device)))
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return _loaded(str(path or files("texturevlm.scout").joinpath(WEIGHTS)), device)
 
 
-@lru_cache(maxsize=4)
-def _loaded(path: str, device: str) -> Scout:
-    arrays = load_arrays(path)
-    widths = tuple(arrays[f"ranker.{name}.weight"].shape[1] for name in ("last", "lift.0", "lift.1"))
+@lru_cache(maxsize=None)  # never given up: graphs read the weights whenever they are replayed
+def _loaded(path: str, device: torch.device) -> Scout:
     spotter = load_module(Spotter(), path, prefix="spotter.")
-    ranker = load_module(Ranker((widths[0], widths[1], widths[2])), path, prefix="ranker.")
-    if device.startswith("cuda"):
+    ranker = load_module(Ranker(ranker_widths(path, prefix="ranker.")), path, prefix="ranker.")
+    if device.type == "cuda":
         dtype = torch.float16
     else:
         dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32

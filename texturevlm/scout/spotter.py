@@ -26,6 +26,7 @@ WIDE = 160
 REACHES = ((1, 2), (4, 1), (2, 4), (1, 1))  # how far apart the columns are that each convolution looks at
 INNER = 256
 STEM = 4
+LONGEST = PIXELS // (2 * SPOT) ** 2 * 2 * SPOT  # pixels: a side of an image that is only two spots across
 
 
 class Spots(NamedTuple):
@@ -44,11 +45,15 @@ class Spots(NamedTuple):
 
 
 def seen_size(size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) at which an image of `size` is read: never enlarged, sides a multiple of two spots."""
+    """(height, width) at which an image of `size` is read: the nearest multiples of two spots, at most PIXELS or so."""
     height, width = size
     scale = min(1.0, math.sqrt(PIXELS / (height * width)))
     step = 2 * SPOT
-    return max(step, round(height * scale / step) * step), max(step, round(width * scale / step) * step)
+
+    def fitted(side: int) -> int:
+        return min(LONGEST, max(step, round(side * scale / step) * step))
+
+    return fitted(height), fitted(width)
 
 
 class Spotter(nn.Module):

@@ -19,13 +19,7 @@ def load_module(module: Module, path: Path | str, *, prefix: str = "") -> Module
 
     prefix: what the names of its weights start with in there
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"load_module: {path} must be a file of weights, and is not there")
-    if path.suffix == ".npz":
-        tensors = load_arrays(path)
-    else:
-        tensors = optional("load_module", "safetensors.torch").load_file(path)
+    tensors = _read(Path(path))
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     return _filled(module, own, str(path))
 
@@ -36,19 +30,52 @@ def load_arrays(path: Path | str) -> dict[str, Tensor]:
         return {name: torch.from_numpy(file[name].astype(np.float32)) for name in file.files}
 
 
+def ranker_widths(path: Path | str, *, prefix: str = "") -> tuple[int, int, int]:
+    """How wide the ranker is whose weights a file holds."""
+    tensors = _read(Path(path))
+    names = [f"{prefix}{name}.weight" for name in ("last", "lift.0", "lift.1")]
+    if missing := [name for name in names if name not in tensors]:
+        raise ValueError(f"ranker_widths: {path} must hold the weights of Ranker, lacks {missing[0]}")
+    fine, middle, coarse = (tensors[name].shape[1] for name in names)
+    return fine, middle, coarse
+
+
 def save_modules(path: Path | str, **modules: nn.Module) -> None:
     """Half-precision weights of several modules in one file; names start with the module's."""
     arrays = {}
     for prefix, module in modules.items():
         for name, value in module.state_dict().items():
             if value.is_floating_point():
-                arrays[f"{prefix}.{name}"] = value.cpu().numpy().astype(np.float16)
-    np.savez(path, allow_pickle=False, **arrays)
+                half = value.cpu().half()
+                if not half.isfinite().all():
+                    raise ValueError(f"save_modules: {prefix}.{name} must be finite in half precision, and is not")
+                arrays[f"{prefix}.{name}"] = half.numpy()
+    np.savez(path, **arrays)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileNotFoundError(f"load_module: {path} must be a file of weights, and is not there")
+    load = load_arrays if path.suffix == ".npz" else optional("load_module", "safetensors.torch").load_file
+    try:
+        tensors: dict[str, Tensor] = load(path)
+        return tensors
+    except OSError:
+        raise
+    except Exception as error:  # the two readers have many kinds of error between them
+        raise ValueError(f"load_module: {path} must be a file of weights, and cannot be read: {error}") from None
 
 
 def _filled(module: Module, tensors: dict[str, Tensor], where: str) -> Module:
-    wanted = {name for name, value in module.state_dict().items() if value.is_floating_point()}
-    if missing := sorted(wanted - set(tensors)):
-        raise ValueError(f"load_module: {where} must hold the weights of {type(module).__name__}, lacks {missing[0]}")
+    kind = type(module).__name__
+    wanted = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+    if missing := sorted(set(wanted) - set(tensors)):
+        raise ValueError(f"load_module: {where} must hold the weights of {kind}, lacks {missing[0]}")
+    for name, value in wanted.items():
+        if tensors[name].shape != value.shape:
+            raise ValueError(
+                f"load_module: {where} must hold the weights of {kind}: {name} must be {tuple(value.shape)}, got "
+                f"{tuple(tensors[name].shape)}"
+            )
     module.load_state_dict({name: tensors[name] for name in wanted}, strict=False)
     return module

@@ -71,16 +71,16 @@ def lesson(page: Written, generator: np.random.Generator) -> Lesson:
     text = np.zeros((CANVAS[0] // SPOT, CANVAS[1] // SPOT), np.uint8)
     letters: list[str] = []
     rows, which, kind, height = [], [], [], []
+    ratios, shifts = 2 * (inner[1] / wide, inner[0] / high), 2 * (left, top)
+    boxes = [tuple(v * r + s for v, r, s in zip(box, ratios, shifts)) for _, box in page.words]
+    for x0, y0, x1, y1 in boxes:  # every word is text, also one of which nothing is asked
+        seen = max(x0, 0.0), max(y0, 0.0), min(x1, CANVAS[1]), min(y1, CANVAS[0])
+        if seen[0] < seen[2] and seen[1] < seen[3] and y1 - y0 >= SMALLEST:
+            text[_within(seen[1], seen[3]), _within(seen[0], seen[2])] = 1
     for index in order:
-        word, box = page.words[index]
-        x0, y0, x1, y1 = (
-            value * ratio + shift
-            for value, ratio, shift in zip(box, 2 * (inner[1] / wide, inner[0] / high), 2 * (left, top))
-        )
-        if x0 < 0 or y0 < 0 or x1 > CANVAS[1] or y1 > CANVAS[0] or y1 - y0 < SMALLEST:
-            continue
-        text[_within(y0, y1), _within(x0, x1)] = 1
-        if not plain(word):
+        word, (x0, y0, x1, y1) = page.words[index][0], boxes[index]
+        whole = x0 >= 0 and y0 >= 0 and x1 <= CANVAS[1] and y1 <= CANVAS[0]
+        if not whole or y1 - y0 < SMALLEST or not plain(word):
             continue
         edge = CORE * (y1 - y0)
         down, across = _within(y0 + edge, y1 - edge), _within(x0, x1)

@@ -66,7 +66,9 @@ class Ranking:
         ]
         self.judged = [i for i in every if held[self.examples.page[i]] and located[i] and not self._forms(pages, i)]
         self.course = Curriculum({"questions": len(self.learned)}, seed=settings.seed)
-        self.module: nn.Module = self.fresh(settings.without)
+        with torch.random.fork_rng():  # the same start whatever was drawn before
+            torch.manual_seed(settings.seed)
+            self.module: nn.Module = self.fresh(settings.without)
 
     def fresh(self, without: Sequence[str] = ()) -> Ranker:
         """A ranker that has learned nothing."""
@@ -182,7 +184,7 @@ def embedded(spotter: Spotter, question: Question, device: str) -> tuple[Tensor,
 def look(spotter: Spotter, page: TrainingPage, device: str) -> Spots:
     """A page as the trained spotter sees it."""
     grey = torch.from_numpy(page.image)[None, None].to(device).float() / 255
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+    with torch.autocast(device, torch.bfloat16, enabled=device.startswith("cuda")):
         return Spots(*(part.float() for part in spotter.eval()(grey)))
 
 

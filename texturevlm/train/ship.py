@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from texturevlm.channels.pretrained import optional
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.spotter import Spotter
-from texturevlm.scout.weights import load_module, save_modules
+from texturevlm.scout.weights import load_module, ranker_widths, save_modules
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,11 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.out.suffix != ".npz":
             raise ValueError(f"--out must end in .npz, got {options.out}")
-        shapes = optional("train.ship", "safetensors.torch").load_file(options.ranker)
-        fine, middle, coarse = (shapes[f"{name}.weight"].shape[1] for name in ("last", "lift.0", "lift.1"))
         spotter = load_module(Spotter(), options.spotter)
-        save_modules(options.out, spotter=spotter, ranker=load_module(Ranker((fine, middle, coarse)), options.ranker))
-    except (ValueError, KeyError, OSError, ImportError) as error:
+        ranker = load_module(Ranker(ranker_widths(options.ranker)), options.ranker)
+        save_modules(options.out, spotter=spotter, ranker=ranker)
+    except (ValueError, OSError, ImportError) as error:
         print(f"texturevlm.train.ship: {error}", file=sys.stderr)
         return 2
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

@@ -55,9 +55,12 @@ class Spotting:
         self.judged = [page for page, out in zip(every, held) if out and page.words][: settings.limit]
         asked = [question for page in every for question, _ in page.questions]
         maker = _Maker(settings, [page for page, out in zip(every, held) if page.words and not out], asked)
-        # forked, so that the pages are in memory once; no thread of ours holds a lock yet
+        # forked, so that the pages are in memory once; at once, while no thread of ours holds a lock
         self.makers = ProcessPoolExecutor(settings.workers, get_context("fork"), _begin, (maker,))
-        self.module = Spotter()
+        self.makers.submit(_ready).result()
+        with torch.random.fork_rng():  # the same start whatever was drawn before
+            torch.manual_seed(settings.seed)
+            self.module = Spotter()
 
     def batch(self, step: int) -> Lesson:
         count = self.settings.batch // VIEWS
@@ -107,6 +110,10 @@ def _begin(maker: _Maker) -> None:
     global _maker
     _maker = maker
     torch.set_num_threads(1)
+
+
+def _ready() -> bool:
+    return _maker is not None
 
 
 def _make(number: int) -> list[list[np.ndarray]]:
