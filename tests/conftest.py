@@ -1,9 +1,12 @@
 """What the tests share: seeds, the skipping of GPU tests without a GPU, and how close each backend must come."""
 
 import os
+import shutil
 
 import pytest
 import torch
+
+from tests.emulator import Emulator
 
 # The largest difference from the float64 reference, relative to the data's range. The texture unit blends with
 # 8 fractional bits; half and bfloat16 results are rounded once when stored.
@@ -30,6 +33,14 @@ def seeded(request: pytest.FixtureRequest) -> None:
     # Fresh input for every run of the GPU tests, the same one for CI, so that CI is reproducible.
     seed = int(os.environ.get("TEXTUREVLM_SEED", "0"))
     torch.manual_seed(seed + sum(map(ord, request.node.name)))
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    """Runs kernels on the CPU; each source is compiled once for all tests."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,6 @@
 """build by our kernels: the same layers as the reference, in an emulator here and on a GPU where there is one."""
 
 import re
-import shutil
 import sys
 import warnings
 from collections import Counter
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from tests.conftest import TOLERANCE, poison, worst
-from tests.emulator import Emulator
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, PRESETS, build, fused, saliency, structure, text
 from texturevlm.channels.build import EDGE_THRESHOLD, _Source
@@ -81,13 +79,6 @@ def compare_clusters(image: torch.Tensor, built: Texture) -> None:
     away = torch.hypot(x - at[..., 0], y - at[..., 1]) / max(height, width)
     assert worst(built.channel("cluster_distance"), away.clamp(max=1)) < 1e-6
     assert torch.equal(built.channel("boundaries"), boundaries(ids, backend="reference"))
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 def stand_in(monkeypatch, launch) -> None:

@@ -16,7 +16,7 @@ from texturevlm.evaluate import scout, spotting
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.relevance import TOPS, found_within, of_another_page, shares_within
 from texturevlm.relevance.reader import Page, Word
-from texturevlm.scout import Spots
+from texturevlm.scout import Spots, encode
 
 installed = pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract")
 HEADER = "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext\n"
@@ -83,6 +83,13 @@ def test_comparisons_are_paired():
     assert found["share"]["difference"][scout.BLIND][0] == pytest.approx([0.45] * 3)
     assert found["share"]["ratio"][0] == pytest.approx([1.9] * 3)
     assert found["whole"]["mean"][scout.SCOUT][0] == 1 and found["whole"]["ratio"][0] is None
+
+
+def test_the_parts_of_a_question_are_all_of_it():
+    question = encode(["What is the total amount?"])
+    words, kind = scout.parts_of(question).values()
+    assert torch.equal(words.letters, question.letters) and not words.asked.any() and question.asked.any()
+    assert torch.equal(kind.asked, question.asked) and not kind.traits.any() and (kind.letters == -1).all()
 
 
 # ---- word spotting -------------------------------------------------------------------------------------------------
@@ -197,7 +204,7 @@ def test_the_command_without_tesseract(folder, monkeypatch):
     record = json.loads((folder.parent / "out" / "scout.json").read_text())
     assert record["questions"] == 4 and record["pages"] == 2 and record["together"] is True
     means = record["whole"]["mean"]
-    assert list(means)[:4] == [scout.SCOUT, scout.BLIND, scout.OTHER, scout.WORDS] and len(means) == 9
+    assert list(means)[:3] == [scout.SCOUT, scout.BLIND, scout.OTHER] and len(means) == 11
     assert means["oracle"] == [1] * len(TOPS) and means[scout.WORDS][-1] == 1
     assert all(0 <= value <= 1 for values in record["share"]["mean"].values() for value in values)
     text = (folder.parent / "out" / "scout.md").read_text()

@@ -1,14 +1,12 @@
 """Squares hold every marked cell, few of them, blank rows and columns cost nothing, and the kernels find the same."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
 import torch
 
 from tests.conftest import poison
-from tests.emulator import Emulator
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import ROUNDING
@@ -113,13 +111,6 @@ def agree(name, relevance, **options):
     for column in ("valid", "score", "centre", "ddx", "ddy", "source"):
         assert torch.equal(getattr(got, column), getattr(wanted, column)), column
     return got
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """The kernels of `density`: the same tiling as PyTorch's."""
 
 import re
-import shutil
 
 import pytest
 import torch
 
 from tests.conftest import poison, worst
-from tests.emulator import Emulator
 from tests.ops.test_cover import maps_of
 from texturevlm.allocate.density import density
 from texturevlm.allocate.tiling import cutting_rounds
@@ -39,13 +37,6 @@ def agree(relevance, *, budget, patch):
         assert worst(getattr(got, column), getattr(wanted, column)) < 1e-3, column
     same = got.score == wanted.score  # a centre on the edge of two cells may fall into either
     assert same.float().mean() > 0.98
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import worst
-from tests.emulator import PARAMETERS, Emulator
+from tests.emulator import PARAMETERS
 from tests.ops.test_lookup import footprints, gradients
 from tests.ops.test_mip import MIXED, change_inside, random_boxes
 from texturevlm.ops import backend, lookup, lookup_grad, mipmap, sample_patches, update_region
@@ -16,11 +16,6 @@ from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 SIZES = [(1, 1), (1, 9), (9, 1), (5, 8), (37, 53), (64, 64), (65, 129), (100, 4), (128, 192), (200, 136), (3, 300)]
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory):
-    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture(autouse=True)

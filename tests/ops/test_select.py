@@ -1,13 +1,11 @@
 """Selection: exact budgets, tiles that cover the image once, and the kernels against the reference."""
 
 import re
-import shutil
 
 import pytest
 import torch
 
 from tests.conftest import poison, worst
-from tests.emulator import Emulator
 from texturevlm.allocate.cascade import FAMILIES, plans_for
 from texturevlm.ops import backend as backends
 from texturevlm.ops import select as selection
@@ -129,13 +127,6 @@ def test_bad_input_is_named():
         select(*parts, [Plan(1, 1, (Stage(2, 2, 1, 1),))], **options)
     with pytest.raises(ValueError, match=r"select: backend 'cuda' cannot run here: the tensor is on cpu"):
         select(*parts, [Plan(1, 1, ())], **options, backend="cuda")
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture

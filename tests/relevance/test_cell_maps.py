@@ -1,14 +1,12 @@
 """What an image says of its cells: blank paper, fineness, and the kernels against the reference in float64."""
 
 import re
-import shutil
 
 import pytest
 import torch
 
 from tests.channels.test_fused import picture
 from tests.conftest import poison, worst
-from tests.emulator import Emulator
 from texturevlm import Texture
 from texturevlm.channels.saliency import CENTRE
 from texturevlm.ops import backend as backends
@@ -57,13 +55,6 @@ def test_colours_are_found_by_name():
     assert torch.equal(colour_levels(shuffled)[0], image[:, [2, 3, 0]])
     assert torch.equal(colour_levels(Texture((image,), ("red", "green", "blue", "depth")))[0], image[:, :3])
     assert colour_levels(Texture((image[:, :1],)))[0].shape == (1, 3, 8, 8)
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture

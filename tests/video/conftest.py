@@ -2,20 +2,11 @@
 
 import importlib
 import pkgutil
-import shutil
 
 import pytest
 
 import texturevlm.ops.cuda as package
-from tests.emulator import Emulator
 from texturevlm.ops import backend as backends
-
-
-@pytest.fixture(scope="session")
-def emulator(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture

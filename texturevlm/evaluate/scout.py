@@ -36,7 +36,7 @@ from texturevlm.evaluate.spotting import evenly, measure_spotting
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.relevance.reader import load_page
 from texturevlm.relevance.words import overlaps, words_map
-from texturevlm.scout import Scout, encode, load_scout
+from texturevlm.scout import Question, Scout, encode, load_scout
 from texturevlm.train.ranking import TOGETHER
 from texturevlm.types import Texture
 
@@ -93,6 +93,7 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
             SCOUT: _array(chance),
             BLIND: fixed[BLIND],
             OTHER: _array(scout.where(spots, other)),
+            **{name: _array(scout.where(spots, part)) for name, part in parts_of(question).items()},
             WORDS: words_map(load_page(sample.image, cache), sample.question, cells).numpy(),
             **fixed,
             "oracle": box_map(_enough(sample, together), cells, sample.size),
@@ -107,6 +108,15 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
         "together": together,
         **_compared({method: np.stack(rows) for method, rows in shares.items()}, pages),
         "milliseconds": {name: _spread(values) for name, values in spent.items()},
+    }
+
+
+def parts_of(question: Question) -> dict[str, Question]:
+    """What the scout is told, one part at a time: which words to look for, and what kind of answer is asked for."""
+    letters, traits, asked = question
+    return {
+        "scout with the question's words alone": Question(letters, traits, torch.zeros_like(asked)),
+        "scout with the kind of answer alone": Question(torch.full_like(letters, -1), torch.zeros_like(traits), asked),
     }
 
 

@@ -1,0 +1,78 @@
+"""On a GPU: the same map as on a CPU within half precision, captured and not, and one graph for every question."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import poison, worst
+from tests.scout.networks import shipped
+from texturevlm.capture import Look, compile
+from texturevlm.scout import Question, encode, load_scout
+from texturevlm.scout.ranker import _made_places
+from texturevlm.types import Texture
+from texturevlm.vlm.replay import Replay
+
+pytestmark = pytest.mark.gpu
+INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
+TOTAL, OTHER = "What is the total due?", "Who is the chairman of the committee?"
+COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
+
+
+@pytest.fixture(scope="module")
+def page():
+    return Texture.open(INVOICE, device="cuda").mipmapped()
+
+
+def asked(question):
+    return Question(*(part.cuda() for part in encode([question])))
+
+
+def test_it_is_the_scout_of_the_cpu(page):
+    scout, exact = load_scout(device="cuda"), shipped()
+    assert scout.dtype == torch.float16 and scout is load_scout(device=page.device)
+    spots, wanted = scout.look(page), exact.look(page.to("cpu"))
+    assert worst(spots.text.sigmoid(), wanted.text.sigmoid()) < 0.05
+    assert torch.cosine_similarity(spots.words.float().cpu(), wanted.words, dim=1).min() > 0.98
+    for question in (TOTAL, OTHER, ""):
+        found, right = scout.where(spots, question).cpu(), exact.where(wanted, question)
+        assert found.isfinite().all() and (found - right).abs().sum() < 0.05 and found.argmax() == right.argmax()
+
+
+def test_the_question_beside_the_page_is_the_question_after_it(page):
+    scout = load_scout(device="cuda")
+    for question in (TOTAL, OTHER):
+        wanted = scout.where(scout.look(page), question)
+        assert worst(scout(page, asked(question)), wanted) < 1e-4
+    two = Texture(tuple(level.expand(2, -1, -1, -1).contiguous() for level in page.levels))
+    assert worst(scout(two, asked(OTHER))[1], wanted[0]) < 1e-3
+
+
+def test_captured_it_is_the_same_whatever_was_freed_meanwhile(page):
+    scout = load_scout(device="cuda")
+    replay = Replay(lambda *parts: (scout(page, Question(*parts)),), list(asked(TOTAL)))
+    assert replay.reason is None
+    plain = {question: scout(page, asked(question)) for question in (TOTAL, OTHER)}
+    assert worst(plain[TOTAL], plain[OTHER]) > 1e-3
+    for question, wanted in plain.items():
+        assert worst(replay(*asked(question))[0], wanted) < 1e-4
+    _made_places.cache_clear()  # as many other sizes of pages would
+    torch.cuda.synchronize()
+    poison()
+    for question, wanted in plain.items():
+        assert worst(replay(*asked(question))[0], wanted) < 1e-4
+
+
+def test_one_graph_for_an_image_and_any_question(page):
+    image = page.levels[0]
+    size = (image.shape[2], image.shape[3])
+    captured = compile(size, 273, "auto", relevance="scout")
+    plain = Look(273, "auto", patch=32, relevance="scout", graphs=0)
+    chosen = []
+    for question in (TOTAL, OTHER):
+        got, wanted = captured(image, question), plain(image, question)
+        assert captured.reason is None and plain.reason == "graphs=0 was asked for"
+        assert all(torch.equal(getattr(got.allocation, name), getattr(wanted.allocation, name)) for name in COLUMNS)
+        assert torch.equal(got.pixels, wanted.pixels)
+        chosen.append(got.allocation.centre)
+    assert captured.captured == [tuple(image.shape)] and not torch.equal(*chosen)

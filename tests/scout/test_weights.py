@@ -1,0 +1,106 @@
+"""The file of weights: a round trip, a cached scout, and a clear word about a file that is none."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.conftest import worst
+from tests.scout.networks import SHIPPED, lively
+from texturevlm.scout import load_scout
+from texturevlm.scout.ranker import Ranker
+from texturevlm.scout.scout import Scout
+from texturevlm.scout.spotter import Spotter
+from texturevlm.scout.weights import load_arrays, load_module, ranker_widths, save_modules
+from texturevlm.types import Texture
+
+WIDTHS = (8, 12, 16)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A file of networks of other widths, and the networks."""
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("weights") / "own.npz"
+    spotter, ranker = lively(Spotter()), lively(Ranker(WIDTHS))
+    save_modules(path, spotter=spotter, ranker=ranker)
+    return path, spotter, ranker
+
+
+def test_a_round_trip_rounds_to_half(own):
+    path, spotter, ranker = own
+    assert ranker_widths(path, prefix="ranker.") == WIDTHS
+    for prefix, module, fresh in (("spotter.", spotter, Spotter()), ("ranker.", ranker, Ranker(WIDTHS))):
+        loaded = load_module(fresh, path, prefix=prefix).state_dict()
+        for name, value in module.state_dict().items():
+            if value.is_floating_point():
+                assert torch.equal(loaded[name], value.half().float()), name
+    assert set(load_arrays(path)) == {
+        f"{prefix}.{name}"
+        for prefix, module in (("spotter", spotter), ("ranker", ranker))
+        for name, value in module.state_dict().items()
+        if value.is_floating_point()
+    }
+
+
+def test_a_scout_of_another_file(own):
+    path, _, _ = own
+    scout = load_scout(path)
+    assert scout is load_scout(str(path)) and scout is not load_scout()
+    spotter, ranker = (
+        load_module(module, path, prefix=prefix)
+        for module, prefix in ((Spotter(), "spotter."), (Ranker(WIDTHS), "ranker."))
+    )
+    wanted, texture = Scout(spotter, ranker), Texture.open(torch.rand(3, 48, 64))
+    found, exact = (one.where(one.look(texture), "total") for one in (scout, wanted))
+    assert found.shape == (1, 6, 8) and worst(found, exact) < (1e-6 if scout.dtype == torch.float32 else 0.02)
+
+
+def test_the_shipped_scout_is_loaded_once_and_small():
+    assert load_scout() is load_scout(None, device="cpu") is load_scout(device=torch.device("cpu"))
+    with open(SHIPPED, "rb") as file:
+        assert file.seek(0, 2) < 25e6
+    assert not any(parameter.requires_grad for parameter in load_scout().parameters())
+    assert all(torch.isfinite(value).all() for value in load_arrays(SHIPPED).values())
+
+
+def test_safetensors_of_a_run(tmp_path):
+    spotter = lively(Spotter())
+    save_file(spotter.state_dict(), tmp_path / "weights.safetensors")
+    loaded = load_module(Spotter(), tmp_path / "weights.safetensors")
+    assert all(
+        worst(value, loaded.state_dict()[name]) == 0
+        for name, value in spotter.state_dict().items()
+        if value.is_floating_point()
+    )
+
+
+def test_a_file_that_is_no_scout(tmp_path, own):
+    with pytest.raises(FileNotFoundError, match=r"none\.npz must be a file of weights, and is not there"):
+        load_scout(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("weights")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "cut.npz").write_bytes(own[0].read_bytes()[:5000])
+    (tmp_path / "text.safetensors").write_text("weights")
+    for name in ("text.npz", "empty.npz", "cut.npz", "text.safetensors"):
+        with pytest.raises(ValueError, match=rf"{name} must be a file of weights, and cannot be read"):
+            load_scout(tmp_path / name)
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    with pytest.raises(ValueError, match=r"other\.npz must hold the weights of Spotter, lacks "):
+        load_scout(tmp_path / "other.npz")
+    save_modules(tmp_path / "half.npz", spotter=Spotter())
+    with pytest.raises(ValueError, match=r"half\.npz must hold the weights of Ranker, lacks ranker\.last\.weight"):
+        load_scout(tmp_path / "half.npz")
+
+
+def test_weights_of_another_shape(own):
+    message = r"must hold the weights of Ranker: .* must be \(\d.*, got \("
+    with pytest.raises(ValueError, match=message):
+        load_module(Ranker((8, 12, 20)), own[0], prefix="ranker.")
+
+
+def test_numbers_that_half_precision_cannot_hold_are_not_shipped(tmp_path):
+    spotter = Spotter()
+    spotter.stem.normalisation.running_var[0] = 1e6
+    with pytest.raises(ValueError, match=r"spotter\.stem\.normalisation\.running_var must be finite in half precision"):
+        save_modules(tmp_path / "large.npz", spotter=spotter)
