@@ -35,12 +35,27 @@ def test_a_page_is_read_once_and_kept(tmp_path, readings):
     assert Pages(tmp_path / "kept").words(sample.image, texture) == (page, ms) and len(readings) == 2
 
 
-def test_who_wants_words(readings, monkeypatch):
+def test_who_reads_the_page(monkeypatch):
     kept = Pages(None)
-    assert kept.wanted("words", "q?") and kept.wanted("auto", "q?")
-    assert not kept.wanted("none", "q?") and not kept.wanted("words", " ") and not kept.wanted(len, "q?")
+    monkeypatch.setattr(kept, "words", lambda path, texture: "words")
+    monkeypatch.setattr(kept, "spots", lambda path, texture: "spots")
+
+    def read(relevance, question="q?"):
+        return kept.read(relevance, question, None, None)
+
+    monkeypatch.setattr(pages, "find_spec", lambda name: name)
+    assert read("words") == read("auto") == "words" and read("scout") == read("scout", " ") == "spots"
+    assert read("none") is None and read("words", " ") is None and read("auto", " ") is None and read(len) is None
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
-    assert not kept.wanted("words", "q?")
+    assert read("words") is None and read("auto") == "spots" and read("auto", " ") is None
+
+
+def test_what_the_scout_saw_is_kept_for_a_page(tmp_path):
+    (sample, *_) = load(write_folder(tmp_path / "data", pages=1)).samples
+    texture = Texture.open(sample.image).mipmapped()
+    kept = Pages(None)
+    found, ms = kept.spots(sample.image, texture)
+    assert ms > 0 and kept.spots(sample.image, texture)[0] is found and found.text.shape == (1, 20, 30)
 
 
 def test_a_run_charges_the_page_to_its_first_question(tmp_path, readings):

@@ -1,4 +1,4 @@
-"""The words of each page, read once by OCR and kept with the time that it took: questions about one page share them."""
+"""Each page read once, by OCR or by the scout, with the time that it took: questions about one page share it."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from texturevlm.evaluate.cost import costed
+from texturevlm.scout import load_scout
 from texturevlm.types import Texture
 
 READING = ("auto", "words")  # the relevances that read the page, where the reader is installed
@@ -21,10 +22,24 @@ class Pages:
         self.folder = folder
         self.warm = False
         self.opened: dict[Path, tuple[Any, float]] = {}
+        self.seen: dict[Path, tuple[Any, float]] = {}
 
-    def wanted(self, relevance: Any, question: str) -> bool:
-        """Whether a relevance reads the page for a question."""
-        return relevance in READING and bool(question.strip()) and find_spec("rapidocr") is not None
+    def read(self, relevance: Any, question: str, path: Path, texture: Texture) -> tuple[Any, float] | None:
+        """What a relevance reads of the page for a question, and the milliseconds of it; None if it reads nothing."""
+        asked, ocr = bool(question.strip()), find_spec("rapidocr") is not None
+        if relevance == "scout" or (relevance == "auto" and asked and not ocr):
+            return self.spots(path, texture)
+        return self.words(path, texture) if relevance in READING and asked and ocr else None
+
+    def spots(self, path: Path, texture: Texture) -> tuple[Any, float]:
+        """What the scout sees of an image, and the milliseconds that it took."""
+        if path not in self.seen:
+            scout = load_scout(device=texture.device)
+            if not self.seen:
+                scout.look(texture)  # the first time is not the page's cost
+            found, cost = costed(lambda: scout.look(texture), texture.device)
+            self.seen = {path: (found, cost.ms)}  # pages come one after the other
+        return self.seen[path]
 
     def words(self, path: Path, texture: Texture) -> tuple[Any, float]:
         """The page of an image and the milliseconds that reading it took when it was read."""

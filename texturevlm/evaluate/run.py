@@ -265,8 +265,8 @@ class Runner:
         ms_page = ms_maps = 0.0
         if self.maps_of is not None and isinstance(relevance, str):
             options["maps"], ms_maps = self._maps(texture)
-        if self.pages.wanted(relevance, question):
-            options["page"], ms_page = self.pages.words(image, texture)
+        if (read := self.pages.read(relevance, question, image, texture)) is not None:
+            options["page"], ms_page = read
         if configuration.method not in self.warm:  # what is loaded once is no page's cost
             self.choose(texture, question, **options)
             self.warm.add(configuration.method)

@@ -239,15 +239,20 @@ def _spotting_lines(spotting: dict[str, Any]) -> list[str]:
     lines = [
         f"{spotting['words']} words of questions (not stop words, three letters or more) that {spotting['reader']} "
         f"reads on their page at full resolution, on {spotting['pages']} pages. Its word boxes are ranked by how "
-        "surely that word stands there; mean average precision, pages resampled.",
+        "surely that word stands there. Each: mean average precision over these words. Pooled: average precision of "
+        f"one ranking of all pages and of all {spotting['words sought']} words, also those that are not on their page. "
+        "95% intervals, pages resampled.",
         "",
-        "| ranked by | mean average precision | 95% interval |",
+        "| ranked by | each | pooled |",
         "|---|---|---|",
     ]
-    for method, (mean, low, high) in spotting["precision"].items():
-        lines.append(f"| {method} | {mean:.3f} | {low:.3f} to {high:.3f} |")
-    mean, low, high = spotting["difference"]
-    lines += [f"| scout − RapidOCR | {mean:+.3f} | {low:+.3f} to {high:+.3f} |", ""]
+    for method, each in spotting["precision"].items():
+        both = (each, spotting["pooled precision"][method])
+        cells = " | ".join(f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in both)
+        lines.append(f"| {method} | {cells} |")
+    both = (spotting["difference"], spotting["pooled difference"])
+    cells = " | ".join(f"{mean:+.3f} ({low:+.3f} to {high:+.3f})" for mean, low, high in both)
+    lines += [f"| scout − RapidOCR | {cells} |", ""]
     lines += ["| height of the word as the scout sees it | words | scout | RapidOCR |", "|---|---|---|---|"]
     for row in spotting["by height"]:
         means = row["precision"]

@@ -2,7 +2,9 @@
 
 Tesseract reads the page at full resolution, and its word boxes are what is ranked, for each word of the page's
 questions; right are those that it reads as that word. The scout ranks a box by the best cosine of the word with the
-spots in it, RapidOCR by how alike the word and what it read there are. Equal values are in random order.
+spots in it, RapidOCR by how alike the word and what it read there are. Equal values are in random order. Once each word
+that stands on its page is ranked by itself; once all words and pages are in one ranking, which also asks whether words
+that are not there are known not to be.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import io
 import os
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,20 @@ SHORTEST = 3  # letters or digits of a word that is looked for
 SAME = 0.5  # of the smaller of two boxes that overlap as much: RapidOCR read that word there
 HEIGHTS = (0, 9, 12, 16, 1000)  # of words, in pixels of what the spotter saw
 METHODS = ("scout", "RapidOCR", "random order")
+RESAMPLES = 2000  # of pages, for one ranking of all
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Every word that is looked for on a page (W) against every box on it (N).
+
+    scores: method → (W, N); right: (W, N), whether Tesseract reads the word there; heights: (N,), as the scout sees it
+    """
+
+    page: str
+    scores: dict[str, np.ndarray]
+    right: np.ndarray
+    heights: np.ndarray
 
 
 def measure_spotting(samples: Sequence[Sample], cache: Path | None, scout: Scout, limit: int) -> dict[str, Any]:
@@ -44,32 +61,39 @@ def measure_spotting(samples: Sequence[Sample], cache: Path | None, scout: Scout
         asked.setdefault(sample.image, []).append(sample.question)
     images = evenly(list(asked), limit)
     tesseract, progress = Tesseract(), Progress(len(images), "pages read by Tesseract")
-    found: list[tuple[str, float, list[float]]] = []  # page, height, average precision of METHODS
+    pages = []
     for image in images:
-        page = tesseract_page(image, cache, tesseract.program)
-        texts = [plain(word.text) for word in page.words]
-        sought = [word for word in sought_words(asked[image]) if word in texts]
+        page, words = tesseract_page(image, cache, tesseract.program), sought_words(asked[image])
+        if page.words and words:
+            pages.append(_ranked(image, page, load_page(image, cache), scout, words))
         progress.step()
-        if not sought:
-            continue
-        boxes = [word.box for word in page.words]
-        spots = scout.look(Texture.open(image).mipmapped())
-        heights = np.array([y1 - y0 for _, y0, _, y1 in boxes]) * (spots.text.shape[1] * SPOT / page.size[0])
-        seen = scout_scores(scout, spots, boxes, page.size, sought)
-        read = rapidocr_scores(load_page(image, cache), boxes, sought)
-        for row, word in enumerate(sought):
-            right = np.array([text == word for text in texts])
-            rankings = (seen[row], read[row], np.zeros(len(boxes)))
-            scores = [average_precision(values, right) for values in rankings]
-            found.append((str(image), float(np.median(heights[right])), scores))
-    return _summary(found, len(images), tesseract.name.split(" --")[0])
+    record: dict[str, Any] = {"reader": tesseract.name.split(" --")[0], "pages": len(images)}
+    return {**record, **_each(pages), **_together(pages)} if any(page.right.any() for page in pages) else record
 
 
-def _summary(found: list[tuple[str, float, list[float]]], pages: int, reader: str) -> dict[str, Any]:
-    if not found:
-        return {"reader": reader, "pages": pages, "words": 0}
-    which, height = [page for page, _, _ in found], np.array([height for _, height, _ in found])
-    scores = np.array([row for _, _, row in found])
+def _ranked(image: Path, page: Page, read: Page, scout: Scout, words: list[str]) -> Ranked:
+    boxes, texts = [word.box for word in page.words], [plain(word.text) for word in page.words]
+    spots = scout.look(Texture.open(image).mipmapped())
+    scores = (
+        scout_scores(scout, spots, boxes, page.size, words),
+        rapidocr_scores(read, boxes, words),
+        np.zeros((len(words), len(boxes))),
+    )
+    heights = np.array([y1 - y0 for _, y0, _, y1 in boxes]) * (spots.text.shape[1] * SPOT / page.size[0])
+    right = np.array([[text == word for text in texts] for word in words])
+    return Ranked(str(image), dict(zip(METHODS, scores, strict=True)), right, heights)
+
+
+def _each(pages: Sequence[Ranked]) -> dict[str, Any]:
+    """Words that stand on their page, each by itself."""
+    which, heights, rows = [], [], []
+    for page in pages:
+        for row in np.flatnonzero(page.right.any(1)):
+            right = page.right[row]
+            which.append(page.page)
+            heights.append(np.median(page.heights[right]))
+            rows.append([average_precision(page.scores[method][row], right) for method in METHODS])
+    height, scores = np.array(heights), np.array(rows)
     by_height = []
     for low, high in pairwise(HEIGHTS):
         chosen = (height >= low) & (height < high)
@@ -77,13 +101,59 @@ def _summary(found: list[tuple[str, float, list[float]]], pages: int, reader: st
             means = dict(zip(METHODS, scores[chosen].mean(0).tolist()))
             by_height.append({"low": low, "high": high, "words": int(chosen.sum()), "precision": means})
     return {
-        "reader": reader,
-        "pages": pages,
-        "words": len(found),
+        "words": len(rows),
         "precision": {method: gain(scores[:, column], which) for column, method in enumerate(METHODS)},
         "difference": gain(scores[:, 0] - scores[:, 1], which),
         "by height": by_height,
     }
+
+
+def _together(pages: Sequence[Ranked]) -> dict[str, Any]:
+    """All words and boxes of all pages in one ranking, words that are not on their page among them."""
+    drawn = {}
+    for method in METHODS:
+        values = [page.scores[method].ravel() for page in pages]
+        drawn[method] = pooled_precision(values, [page.right.ravel() for page in pages])
+    return {
+        "words sought": sum(len(page.right) for page in pages),
+        "pooled precision": {method: _interval(values) for method, values in drawn.items()},
+        "pooled difference": _interval(drawn[METHODS[0]] - drawn[METHODS[1]]),
+    }
+
+
+def _interval(drawn: np.ndarray) -> list[float]:
+    """The first, and the middle 95% of the others."""
+    return [float(drawn[0]), *(float(bound) for bound in np.quantile(drawn[1:], (0.025, 0.975)))]
+
+
+def pooled_precision(values: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> np.ndarray:
+    """(1 + RESAMPLES,): the average precision of one ranking of all pages, and of resampled pages, the same each time.
+
+    values, right: one array a page
+    """
+    every, truth = np.concatenate(values), np.concatenate(right)
+    page = np.repeat(np.arange(len(values)), [len(one) for one in values])
+    order = _order(every)
+    page, truth = page[order], truth[order]
+    places = np.flatnonzero(truth)
+    # For each right one and each page: how many, and how many right ones, are ranked as high or higher.
+    ranked, hit = (
+        np.stack(
+            [
+                np.searchsorted(np.flatnonzero(chosen & (page == number)), places, "right")
+                for number in range(len(values))
+            ],
+            1,
+        )
+        for chosen in (np.ones_like(truth), truth)
+    )
+    generator = np.random.default_rng(0)
+    counts = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES).T
+    counts = np.concatenate([np.ones((len(values), 1)), counts], 1)
+    weight = counts[page[places]]
+    precision = (hit @ counts) / np.maximum(ranked @ counts, 1)
+    found: np.ndarray = (weight * precision).sum(0) / np.maximum(weight.sum(0), 1)
+    return found
 
 
 def evenly(images: Sequence[Path], limit: int | None) -> list[Path]:
@@ -183,8 +253,13 @@ def _areas(boxes: np.ndarray) -> np.ndarray:
 
 
 def average_precision(values: np.ndarray, right: np.ndarray) -> float:
-    """The mean, over the right ones, of the share of right ones among those of at least its value."""
-    shuffled = np.random.default_rng(0).permutation(len(values))
-    order = shuffled[np.argsort(-values[shuffled], kind="stable")]
-    places = np.flatnonzero(right[order])
+    """The mean, over the right ones, of the share of right ones among those ranked as high or higher."""
+    places = np.flatnonzero(right[_order(values)])
     return float(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
+
+
+def _order(values: np.ndarray) -> np.ndarray:
+    """From the greatest, equal values in random order."""
+    shuffled = np.random.default_rng(0).permutation(len(values))
+    found: np.ndarray = shuffled[np.argsort(-values[shuffled], kind="stable")]
+    return found
