@@ -105,6 +105,8 @@ def relevance_of(
         way = "scout"
     elif not isinstance(question, str):
         raise TypeError(f"choose_tokens: question must be text, got {type(question).__name__}")
+    elif way == "auto" and isinstance(page, Spots):
+        way = "scout"
     else:
         way = resolve_way(way, question, attention=attention, encoder=encoder)
     maps = maps or image_maps(texture, patch=patch)

@@ -47,6 +47,12 @@ def test_what_the_numbers_count():
     torch.testing.assert_close(rest[:, -1], torch.tensor([4.0, 1.0]) / LONGEST)
 
 
+@pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 13, LONGEST])
+def test_every_letter_counts_once_however_long_the_word(length):
+    where = of("z" * length)[0, : SYMBOLS * PARTS].unflatten(0, (SYMBOLS, PARTS))
+    assert where[25].sum().item() == pytest.approx(length, abs=1e-4) == where.sum().item()
+
+
 def test_near_spellings_are_near():
     assert alike("invoice", "lnvoice") > 0.7 > 0.4 > alike("invoice", "chairman")
     assert alike("invoice", "invoices") > alike("invoice", "voice") > alike("invoice", "date")

@@ -264,7 +264,8 @@ def _spotting_lines(spotting: dict[str, Any]) -> list[str]:
         "What favours RapidOCR: the truth is another OCR engine's, so a word that no engine reads is not asked for; it "
         "reads the page at three times as many pixels, and the same word scores exactly 1. What favours the scout: "
         "places are given, so it need not say where words begin and end, while RapidOCR's rough places of words must "
-        "meet Tesseract's. Both are blamed where Tesseract misread.",
+        "meet Tesseract's; and, pooled, likeness also counts other forms and short forms of a word (“No.” for "
+        "“number”), which are not right here. Both are blamed where Tesseract misread.",
     ]
 
 

@@ -23,7 +23,7 @@ from texturevlm.relevance.reader import Page
 from texturevlm.relevance.words import words_map
 from texturevlm.scout.question import Question
 from texturevlm.scout.scout import load_scout
-from texturevlm.scout.spotter import Spots
+from texturevlm.scout.spotter import SPOT, Spots, seen_size
 from texturevlm.types import Texture
 
 WAYS = ("auto", "words", "scout", "embedding", "attention", "none")
@@ -75,10 +75,20 @@ def scout_query(spots: Spots, question: str | Question, half: Tensor, ink: Tenso
 
     spots: from `Scout.look`, of images of `size`
     """
+    _, rows, columns = spots.text.shape
+    wanted = (half.shape[0], *(side // SPOT for side in seen_size(size)))
+    if spots.text.shape != wanted:
+        raise ValueError(
+            f"choose_tokens: page must be what the scout saw of these images, {wanted} spots, got "
+            f"{tuple(spots.text.shape)}"
+        )
     chance = load_scout(device=spots.text.device).where(spots, question)
     grid = half.shape[1:]
+    wide = chance[:, None]
+    if grid[0] < rows or grid[1] < columns:  # a long page: several spots in a cell, none is lost
+        wide = functional.interpolate(wide, (min(rows, grid[0]), min(columns, grid[1])), mode="area")
     # A spot's chance is shared by the cells in it; a cell that is blank takes nothing.
-    wide = functional.interpolate(chance[:, None], grid, mode="nearest-exact")[:, 0] * ink
+    wide = functional.interpolate(wide, grid, mode="nearest-exact")[:, 0] * ink
     return wide * (chance.sum((1, 2)) / wide.sum((1, 2)).clamp(min=1e-30))[:, None, None]
 
 
