@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -48,6 +49,9 @@ class Scout(nn.Module):
             sought = self._sought(question, device)
         spots = self.look(texture)
         here.wait_stream(beside)
+        if not torch.cuda.is_current_stream_capturing():  # a graph has its memory for itself
+            for part in (*sought[:3], *chain.from_iterable(sought.films)):
+                part.record_stream(here)  # not to be written again by another thread's question before it was used
         return self._where(spots, sought)
 
     @torch.inference_mode()
