@@ -18,16 +18,6 @@ from texturevlm.relevance.reader import Page, Word
 SHORT = {"max_new_tokens": 5}
 
 
-@pytest.fixture(params=list(models.FAMILIES), scope="module")
-def adapter(request):
-    return vlm.adapt(*models.built(request.param))
-
-
-@pytest.fixture(scope="module")
-def qwen():
-    return vlm.adapt(*models.built("qwen3_vl"))
-
-
 def test_an_answer_is_what_the_adapter_generates_from_what_was_chosen(adapter):
     asked = VLM(adapter, budget=14, relevance="none")
     scene = asked.see(models.noise(150, 210))

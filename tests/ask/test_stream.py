@@ -8,20 +8,9 @@ import torch
 
 from tests.ask import models
 from tests.ask.models import QUESTION
-from texturevlm import vlm
 from texturevlm.ask import VLM
 
 SHORT = {"max_new_tokens": 5}
-
-
-@pytest.fixture(params=list(models.FAMILIES), scope="module")
-def adapter(request):
-    return vlm.adapt(*models.built(request.param))
-
-
-@pytest.fixture(scope="module")
-def qwen():
-    return vlm.adapt(*models.built("qwen3_vl"))
 
 
 def test_streamed_pieces_add_up_to_the_answer(adapter):
