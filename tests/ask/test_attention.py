@@ -13,11 +13,6 @@ from texturevlm.ask.inputs import prepared
 from texturevlm.types import Allocation
 
 
-@pytest.fixture(params=list(models.FAMILIES), scope="module")
-def adapter(request):
-    return vlm.adapt(*models.built(request.param))
-
-
 def eager_attention(adapter, question, textures, allocations, layer):
     """transformers' own weights of all layers, which only its slow attention gives."""
     inputs = prepared(adapter, question, textures, allocations)

@@ -13,11 +13,6 @@ from texturevlm.vlm import FixedBudget
 SHORT = {"max_new_tokens": 5}
 
 
-@pytest.fixture(scope="module")
-def qwen():
-    return vlm.adapt(*models.built("qwen3_vl"))
-
-
 @pytest.mark.parametrize("size", [(260, 200), (700, 300), (40, 40)])
 @pytest.mark.parametrize("looks", [1, 2])
 def test_the_captured_path_answers_the_same(qwen, looks, size, monkeypatch):
