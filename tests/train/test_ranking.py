@@ -102,18 +102,18 @@ def examples(boxes, *, joined=False):
 
 def test_places_are_shares_of_spots():
     boxes = [(1.5, 0.0, 3.0, 1.0), (0.0, 0.5, 1.0, 2.0)]  # x0, y0, x1, y1 in spots
-    apart = examples(boxes).places([0], torch.tensor([[2, 4]]), 4, 8)
+    apart = examples(boxes).places([0], 4, 8)
     assert apart.shape == (1, PLACES, 8)
     torch.testing.assert_close(apart[0, 0].view(2, 4), torch.tensor([[0, 1 / 3, 2 / 3, 0], [0, 0, 0, 0]]))
     torch.testing.assert_close(apart[0, 1].view(2, 4), torch.tensor([[1 / 3, 0, 0, 0], [2 / 3, 0, 0, 0]]))
     assert apart[0, 2:].eq(0).all()
-    one = examples(boxes, joined=True).places([0], torch.tensor([[2, 4]]), 4, 8)
+    one = examples(boxes, joined=True).places([0], 4, 8)
     torch.testing.assert_close(one[0, 0].view(2, 4), torch.tensor([[0.5, 0.5, 1, 0], [1, 0, 0, 0]]) / 3)
     assert one[0, 1:].eq(0).all()
 
 
 def test_places_that_are_not_on_the_page_are_none():
-    gone = examples([(9.0, 9.0, 12.0, 10.0), (1.0, 1.0, 1.0, 1.0)]).places([0], torch.tensor([[2, 4]]), 4, 8)
+    gone = examples([(9.0, 9.0, 12.0, 10.0), (1.0, 1.0, 1.0, 1.0)]).places([0], 4, 8)
     assert gone.eq(0).all() and gone.isfinite().all()
 
 

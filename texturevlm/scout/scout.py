@@ -20,7 +20,6 @@ from torch.nn import functional
 from texturevlm.channels.structure import luma
 from texturevlm.relevance.salience import colour_levels
 from texturevlm.scout.layer import folded
-from texturevlm.scout.letters import numbers
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.ranker import Ranker, Sought
 from texturevlm.scout.spotter import Spots, Spotter, seen_size
@@ -75,9 +74,8 @@ class Scout(nn.Module):
 
     def _sought(self, question: Question, device: torch.device) -> Sought:
         letters, traits, kinds = (part.to(device, non_blocking=True) for part in question)
-        words = self.spotter.embed(numbers(letters.flatten(0, 1)).to(self.dtype)).view(*letters.shape[:2], -1)
         traits = traits.to(self.dtype)
-        return self.ranker.question(words * traits[..., :1], traits, kinds.to(self.dtype))
+        return self.ranker.question(self.spotter.question(letters, traits), traits, kinds.to(self.dtype))
 
     @torch.inference_mode()
     def _where(self, spots: Spots, sought: Sought) -> Tensor:

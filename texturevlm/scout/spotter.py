@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from texturevlm.relevance.strings import KINDS
 from texturevlm.scout.layer import Block, Layer
-from texturevlm.scout.letters import NUMBERS
+from texturevlm.scout.letters import NUMBERS, numbers
 
 SPOT = 8  # pixels on a side
 PIXELS = 1100 * 850  # of a page as the spotter sees it: half of 200 dots an inch
@@ -82,9 +82,14 @@ class Spotter(nn.Module):
         words, text, height, kinds = self.head(values).split([EMBEDDING, 1, 1, len(KINDS)], 1)
         return Spots(functional.normalize(words, dim=1), text[:, 0], kinds, height[:, 0])
 
-    def embed(self, numbers: Tensor) -> Tensor:
+    def embed(self, words: Tensor) -> Tensor:
         """(N, NUMBERS) from `letters.numbers` → (N, EMBEDDING) of length 1."""
-        return functional.normalize(self.letters(numbers), dim=-1)
+        return functional.normalize(self.letters(words), dim=-1)
+
+    def question(self, letters: Tensor, traits: Tensor) -> Tensor:
+        """The words of questions: letters (B, K, LONGEST), traits (B, K, TRAITS) → (B, K, EMBEDDING); zero for none."""
+        found = numbers(letters.flatten(0, 1)).to(traits.dtype)
+        return self.embed(found).view(*letters.shape[:2], EMBEDDING) * traits[..., :1]
 
     def hits(self, cosine: Tensor) -> Tensor:
         """Cosines of spots and words → logits of that word standing there."""

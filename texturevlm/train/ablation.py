@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
-from texturevlm.scout.letters import numbers
 from texturevlm.scout.question import encode
-from texturevlm.scout.spotter import EMBEDDING, SPOT, Spots, Spotter
+from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
 from texturevlm.train.pages import load_pages
@@ -68,11 +67,9 @@ class EndToEnd(Ranking):
 
     def asked(self, batch: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         _, traits, asked = super().asked(batch)
-        letters = self.letters[list(batch)]
         spotter = self._part("spotter")
         assert isinstance(spotter, Spotter)
-        words = spotter.embed(numbers(letters.flatten(0, 1))).view(*letters.shape[:2], EMBEDDING)
-        return words * traits[..., :1], traits, asked
+        return spotter.question(self.letters[list(batch)], traits), traits, asked
 
 
 def measure(settings: Ranking.Settings, config: FitConfig) -> dict[str, dict[str, float]]:

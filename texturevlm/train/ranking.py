@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.check import check_count
-from texturevlm.scout.letters import numbers
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.ranker import WIDTHS, Ranker
-from texturevlm.scout.spotter import EMBEDDING, SPOT, Spots, Spotter
+from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.scout.weights import load_module
 from texturevlm.train.curriculum import Curriculum
 from texturevlm.train.pages import TrainingPage, held_out, load_pages
@@ -82,8 +81,8 @@ class Ranking:
         return [self.learned[index] for _, index in self.course.draw(step, self.settings.batch)]
 
     def losses(self, batch: list[int], step: int) -> dict[str, Tensor]:
-        scores, extents, columns = self.scores(batch, learning=True)
-        found = self.examples.places(batch, extents, columns, scores.shape[1] - 1)
+        scores, _, columns = self.scores(batch, learning=True)
+        found = self.examples.places(batch, columns, scores.shape[1] - 1)
         return {"place": cost(scores, found, self.examples.weight[batch])}
 
     def scores(
@@ -123,7 +122,7 @@ class Ranking:
             batch = self.judged[start : start + self.settings.batch]
             for blind in (False, True):
                 scores, extents, columns = self.scores(batch, blind=blind)
-                places = self.examples.places(batch, extents, columns, scores.shape[1] - 1)
+                places = self.examples.places(batch, columns, scores.shape[1] - 1)
                 found["recall_blind" if blind else "recall"] += float(in_top(scores, places, extents).sum())
                 if not blind:
                     found["loss"] += float(cost(scores, places, torch.ones(len(batch), device=self.device))) * len(
@@ -159,7 +158,7 @@ class Examples:
         numbered = [number for number, _, _ in rows]
         return cls(numbered, boxes.to(device), here.to(device), joined.to(device), weight.to(device), question)
 
-    def places(self, batch: Sequence[int], extents: Tensor, columns: int, spots: int) -> Tensor:
+    def places(self, batch: Sequence[int], columns: int, spots: int) -> Tensor:
         """(B, PLACES, spots): each place of the answer as shares of spots that sum to 1; zero where there is none."""
         chosen = list(batch)
         boxes, here, joined = self.boxes[chosen], self.here[chosen], self.joined[chosen]
@@ -176,8 +175,7 @@ def embedded(spotter: Spotter, question: Question, device: str) -> tuple[Tensor,
     """Questions as `Ranker` takes them: the words' embeddings, traits, and what is asked."""
     letters, traits, asked = (part.to(device) for part in question)
     with torch.no_grad():
-        words = spotter.embed(numbers(letters.flatten(0, 1))).view(*letters.shape[:2], EMBEDDING)
-    return words * traits[..., :1], traits, asked
+        return spotter.question(letters, traits), traits, asked
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from texturevlm.check import check_count
 from texturevlm.scout.letters import SYMBOLS, numbers
-from texturevlm.scout.spotter import Spotter
+from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.train.lesson import Lesson, Written, lesson, together
 from texturevlm.train.pages import TrainingPage, held_out, load_pages
 from texturevlm.train.render import Vocabulary, find_fonts, render_page
@@ -78,7 +78,7 @@ class Spotting:
             one = _on(together([lesson(written(page), np.random.default_rng([5, number]))]), self.device)
             if not len(one.spots):
                 continue
-            said, known, wanted = _said(self.module, one, one.image.float() / 255)
+            said, known, wanted = _said(self.module(one.image.float() / 255), one)
             nearest = (said @ self.module.embed(numbers(known)).float().T).argmax(1)
             right += int((nearest == wanted).sum())
             total += len(wanted)
@@ -146,8 +146,7 @@ def losses(spotter: Spotter, batch: Lesson) -> dict[str, Tensor]:
     """What `together` made, on the spotter's device → the parts of the loss."""
     spots = spotter(noisy(batch.image.float() / 255))
     page, row, column = batch.spots.unbind(1)
-    said = spots.words[page, :, row, column].float()
-    known, wanted = _known(batch)
+    said, known, wanted = _said(spots, batch)
     listed = torch.cat([known, misspelt(known)])
     vectors = spotter.embed(numbers(listed)).float()
     cosine = said @ vectors.T
@@ -165,16 +164,11 @@ def losses(spotter: Spotter, batch: Lesson) -> dict[str, Tensor]:
     }
 
 
-def _known(batch: Lesson) -> tuple[Tensor, Tensor]:
-    """The batch's words without repetition, and which of them is wanted at each spot."""
-    known, place = torch.unique(batch.letters.long(), dim=0, return_inverse=True)
-    return known, place[batch.asked]
-
-
-def _said(spotter: Spotter, batch: Lesson, grey: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The embeddings of the spots that are asked, the batch's words, and which of them is wanted."""
+def _said(spots: Spots, batch: Lesson) -> tuple[Tensor, Tensor, Tensor]:
+    """The embeddings of the spots that are asked, the batch's words without repetition, and which of them is wanted."""
     page, row, column = batch.spots.unbind(1)
-    return spotter(grey).words[page, :, row, column].float(), *_known(batch)
+    known, place = torch.unique(batch.letters.long(), dim=0, return_inverse=True)
+    return spots.words[page, :, row, column].float(), known, place[batch.asked]
 
 
 def noisy(grey: Tensor) -> Tensor:
