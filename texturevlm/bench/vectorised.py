@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from texturevlm.allocate.cascade import plans_for
 from texturevlm.channels import structure
@@ -29,6 +30,7 @@ from texturevlm.relevance.salience import salience
 from texturevlm.relevance.scene import is_scene
 
 Part = Callable[..., Any]
+CLOSE = 1e-3  # what a compiled part may be off by, of its largest number
 POOLED = 9  # texels: the widest window that is pooled at once
 
 
@@ -77,18 +79,19 @@ class Vectorised:
         return found
 
     def _part(self, name: str, function: Part) -> Part:
-        """A function compiled when it is first called, or as it is if that fails."""
+        """A function compiled when it is first called, or as it is if that fails or gives something else."""
         if self.mode is None:
             return function
         compiled = torch.compile(function, dynamic=False, mode=self.mode)
+        tried = False
 
         def part(*given: Any) -> Any:
-            if name not in self.eager:
-                try:
-                    return compiled(*given)
-                except Exception as error:  # whatever the compiler raises: the report says what
-                    self.eager[name] = str(error).splitlines()[0][:80]
-            return function(*given)
+            nonlocal tried
+            if not tried:
+                tried = True
+                if reason := _differs(compiled, function, given):
+                    self.eager[name] = reason
+            return (function if name in self.eager else compiled)(*given)
 
         return part
 
@@ -122,6 +125,20 @@ class Vectorised:
         search = self._searching(tables)
         score = search.sums(tiles, search.number(tiles, SEEN_BY_THE_LAST)).float() / UNIT
         return selection._footprints(tiles, score, self.size, self.patch)
+
+
+def _differs(compiled: Part, function: Part, given: Sequence[Any]) -> str | None:
+    """Why a compiled function cannot stand for the function."""
+    wanted = [one for one in tree_leaves(function(*given)) if isinstance(one, Tensor)]
+    try:
+        found = [one for one in tree_leaves(compiled(*given)) if isinstance(one, Tensor)]
+    except Exception as error:  # whatever the compiler raises: the report says what
+        return f"{type(error).__name__}: {error}".splitlines()[0][:120]
+    if [one.shape for one in found] != [one.shape for one in wanted]:
+        return f"it gives {[tuple(one.shape) for one in found]}, not {[tuple(one.shape) for one in wanted]}"
+    furthest = max(float((one.double() - other.double()).abs().max()) for one, other in zip(found, wanted))
+    largest = max(1.0, *(float(one.double().abs().max()) for one in wanted))
+    return None if furthest <= CLOSE * largest else f"it is off by {furthest:.2g} of {largest:.2g}"
 
 
 def informed(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:

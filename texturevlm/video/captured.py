@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
+
+from texturevlm.vlm.replay import Replay
 
 Result = TypeVar("Result")
 
@@ -13,38 +16,33 @@ Result = TypeVar("Result")
 class Captured(Generic[Result]):
     """Calls a function without arguments, of buffers that stay where they are; running it twice must not matter.
 
-    reason: why there is no graph, if there is none; what it returns is overwritten by the next call
+    What it returns is overwritten by the next call.
     """
 
     def __init__(self, work: Callable[[], Result], device: torch.device) -> None:
         self.work, self.device = work, device
-        self.reason = None if device.type == "cuda" else f"graphs are for a GPU, and this runs on {device.type}"
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._replay: Replay | None = None
         self._result: Result | None = None
 
-    @torch.no_grad()
+    @property
+    def reason(self) -> str | None:
+        """Why there is no graph, if there is none; it is made by the first call."""
+        return None if self._replay is None else self._replay.reason
+
     def __call__(self) -> Result:
-        if self._graph is None and self.reason is None:
-            self._capture()
-        if self._graph is None or self._result is None:
-            return self.work()
-        self._graph.replay()
+        if self._replay is None:
+            self._replay = Replay(self._run, [], device=self.device)
+        if self._replay.reason is None:
+            self._replay.graph.replay()
+        else:
+            self._run()
+        assert self._result is not None
         return self._result
 
-    def _capture(self) -> None:
-        beside = torch.cuda.Stream(self.device)
-        beside.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(beside):
-            self.work()  # kernels are compiled and tables uploaded before the capture
-        torch.cuda.current_stream(self.device).wait_stream(beside)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # another thread may be at work
-                self._result = self.work()
-        except RuntimeError as error:
-            self.reason = f"the capture failed: {str(error).splitlines()[0]}"
-        else:
-            self._graph = graph
+    @torch.no_grad()
+    def _run(self) -> tuple[Tensor, ...]:
+        self._result = self.work()
+        return ()
 
 
 class Branch:

@@ -6,7 +6,9 @@ tensors, which need not be the current one, and in whatever thread: a thread tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -46,14 +48,21 @@ class Replay:
 
     function: tensors in, a tuple of tensors out; shapes and dtypes never change
     example:  tensors like those that will come
+    device:   where it runs, if nothing will come: a function of buffers that stay where they are
     reason:   why there is no graph, if there is none
     What it returns is overwritten by the next call.
     """
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        example: Sequence[Tensor],
+        *,
+        device: torch.device | None = None,
+    ) -> None:
         self.function = function
         self.reason: str | None = None
-        self.device = example[0].device
+        self.device = device or example[0].device
         if self.device.type != "cuda":
             self.reason = f"graphs are for a GPU, and this runs on {self.device.type}"
             return
@@ -76,7 +85,7 @@ class Replay:
         with torch.cuda.stream(capturing):  # around it, since torch does not leave the stream of a capture that failed
             try:
                 # Other threads may use the GPU meanwhile.
-                with torch.cuda.graph(self.graph, stream=capturing, capture_error_mode="thread_local"):
+                with _nothing_collected(), torch.cuda.graph(self.graph, stream=capturing, capture_error_mode="thread_local"):
                     self.outputs = self.function(*self.inputs)
             except RuntimeError as error:
                 self.reason = f"the capture failed: {_first_line(error)}"
@@ -91,6 +100,18 @@ class Replay:
                     buffer.copy_(given, non_blocking=True)
             self.graph.replay()
         return self.outputs
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """A capture fails if the collector happens to destroy another graph meanwhile."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _first_line(error: Exception) -> str:
