@@ -280,7 +280,7 @@ def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
             "RegionLayers": kernels._LAYERS.size + kernels._REGIONS.size,
         },
         "coarse.cu": {"Coarse": kernels._LAYERS.size + levels, "TextLayer": kernels._LAYERS.size + levels},
-        "text.cu": {"Text": 3 * kernels._SCALE.size + kernels._SLOTS.size},
+        "text.cu": {"Text": 3 * kernels._SCALE.size + kernels._SCALES.size},
         "distance.cu": {"Within": distance._WITHIN.size},
     }
     compile_text = compiler._nvrtc

@@ -7,8 +7,8 @@ from tests.channels.test_fused import picture
 from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.channels import CHANNELS, build
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
-from texturevlm.ops.cuda import mip, patches
-from texturevlm.ops.cuda.marks import Marks
+from texturevlm.ops.cuda import change, compiler, mip, patches
+from texturevlm.ops.cuda.marks import NO_MARKS, Marks
 from texturevlm.ops.mip import mipmap
 from texturevlm.sample import sample
 from texturevlm.types import Allocation, Texture
@@ -41,9 +41,11 @@ def test_the_same_changes_are_found(emulated, size, kind, tile):
     watch.found.moved.fill_(True)
     for frame in frames[1:]:
         wanted = changes(frame, held, noise, tile=tile)
-        watch.look(frame, held, ours, take=True)
+        watch.tell(frame, ours, take=True)
+        watch.look(held)
         before = held.clone()
-        watch.take(frame, held, motion)
+        watch.take(held, motion)
+        watch.report()
         watch.wait()
         found = watch.changes()
         assert (found.marked == wanted.marked).all() and torch.equal(found.mask, wanted.mask)
@@ -64,6 +66,14 @@ def test_the_same_changes_are_found(emulated, size, kind, tile):
         noise, ours = wanted.noise, found.noise
 
 
+def compare_and_take(watch, frame, held, noise):
+    watch.tell(frame, noise, take=True)
+    watch.look(held)
+    watch.take(held, None)
+    watch.report()
+    watch.wait()
+
+
 def check_sums(total, mask):
     wanted = torch.zeros(mask.shape[0] + 1, mask.shape[1] + 1, dtype=torch.int64)
     wanted[1:, 1:] = mask.long().cumsum(0).cumsum(1)
@@ -77,9 +87,7 @@ def test_a_frame_that_is_no_image_changes_nothing(emulated, bad):
     watch, noise = Watch(size, 32, DEVICE), no_noise(size, 32, DEVICE)
     frame[..., 40, 90] = bad
     before = held.clone()
-    watch.look(frame, held, noise, take=True)
-    watch.take(frame, held, None)
-    watch.wait()
+    compare_and_take(watch, frame, held, noise)
     with pytest.raises(ValueError, match="step: frame must hold finite values"):
         watch.changes()
     assert torch.equal(held, before) and not watch.found.mask.any()
@@ -92,9 +100,7 @@ def test_frames_in_other_forms(emulated, form):
     frame = {"bytes": pixels, "grey": pixels[:, :1].expand(-1, 3, -1, -1), "unaligned": pixels}[form]
     held, watch = torch.zeros(1, 3, *size), Watch(size, 32, DEVICE)
     held[..., :70] = frame[..., :70].float() / 255
-    watch.look(frame, held, no_noise(size, 32, DEVICE), take=True)
-    watch.take(frame, held, None)
-    watch.wait()
+    compare_and_take(watch, frame, held, no_noise(size, 32, DEVICE))
     assert watch.changes().share < 1 and torch.equal(held, frame.float() / 255)
 
 
@@ -201,3 +207,19 @@ def test_marked_patches_equal_those_of_sampling_everything(emulated, size, share
     assert torch.equal(pixels[:, :25], sample(after, where, backend="cuda").pixels[:, :25])
     assert torch.equal(sampled, touched(where, mask, 32) & valid[0])
     assert torch.equal(pixels[:, ~sampled], before[:, ~sampled])
+
+
+def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
+    pytest.importorskip("cuda.bindings")
+    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
+    sizes = {
+        "Turn": change._TURN.size,
+        "Measure": change._FRAME.size + 8,
+        "Decide": change._DECIDE.size,
+        "Take": change._FRAME.size + 2 * len(NO_MARKS) + change._TAKE.size,
+    }
+    checks = "".join(f'\nstatic_assert(sizeof({name}) == {size}, "{name}");' for name, size in sizes.items())
+    checks += f"\nstatic_assert(DECIDING == {change.DECIDING} && MOST_TILES == {change.MOST_TILES});"
+    compile_text = compiler._nvrtc
+    monkeypatch.setattr(compiler, "_nvrtc", lambda name, code, *more: compile_text(name, code + checks, *more))
+    compiler.compile_source("change.cu", "sm_90", {"SCALAR": 32})

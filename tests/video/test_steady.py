@@ -13,6 +13,7 @@ from texturevlm.video import Stream
 from texturevlm.video.carry import worth
 from texturevlm.video.glance import WORTH
 from texturevlm.video.layers import CARRIED
+from texturevlm.video.steady import LATEST, UNSEEN
 
 SIZE = (64, 96)
 NAMES = [name for name in PRESETS["fast"] if name not in CARRIED]
@@ -68,25 +69,32 @@ def test_kernels_and_the_plain_way_find_the_same(monkeypatch):
         assert torch.equal(got.texture.levels[0], wanted.texture.levels[0])
 
 
-def test_what_the_held_tokens_are_worth_is_known_a_frame_later():
+def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
     size = (40, 320)  # cells are coarser than pixels here, as the kernels want them
     one, asked = Stream(size, 12, patch=16, relevance="none", keyframe=1000), []
     allocate = one.choice.allocate
     one.choice.allocate = lambda *given: asked.append(len(given)) or allocate(*given)
-    frames = list(crossing(size, 4))
+    looked, now = [], one.steady.look_now
+    one.steady.look_now = lambda: looked.append(one.frames) or now()
+    frames = list(crossing(size, 12))
     one.step(frames[0])
     assert one.steady.glance is not None and one.steady.worth() is None
     asked.clear()
     one.choice.worth = (100.0, 0.0)  # what is held is worth too little
-    one.step(frames[1])
-    assert not asked
+    changed = 0.0
+    for index, frame in enumerate(frames[1:], 1):
+        changed += one.step(frame).reuse.share
+        if looked:
+            break
+        assert changed < UNSEEN and index < LATEST and not asked
+    assert looked == [index] and (changed >= UNSEEN or index == LATEST)
     known = relevance_of(one.canvas.texture, patch=16, way="none")
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(one.carry.relevance.half, known.half)
     found = one.steady.watch.found.words[WORTH]
     assert torch.allclose(found, worth(known, one.choice.scale), rtol=1e-4)
-    one.step(frames[2])
-    assert len(asked) == 1
-    known = relevance_of(one.canvas.texture, patch=16, way="none")  # the second look is one at marked tiles only
+    one.step(frames[index + 1])
+    assert len(asked) == 1 and len(looked) == 2  # given out anew, by another look at that frame
+    known = relevance_of(one.canvas.texture, patch=16, way="none")
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(one.carry.relevance.half, known.half)
 
 
@@ -105,7 +113,7 @@ def test_a_failure_half_way_makes_the_next_frame_a_keyframe(monkeypatch):
     frames, one = list(crossing(SIZE, 3)), stream()
     one.step(frames[0])
     with monkeypatch.context() as broken:
-        broken.setattr(one.steady, "advance", None)
+        broken.setattr(one.steady, "follow", None)
         with pytest.raises(TypeError):
             one.step(frames[1])
     step = one.step(frames[2])

@@ -144,10 +144,14 @@ def _follower(clip: Clip, *, channels: bool) -> tuple[Work, list[float]]:
     def follow(frame: Tensor) -> None:
         nonlocal noise
         if steady is not None:
-            steady.look(frame, noise, take=True)
-            steady.advance(frame)
+            steady.follow(frame, noise)
             steady.wait()
             found = steady.changes()
+            if found.cut:  # a stream makes this a keyframe
+                canvas.replace(frame)
+                steady.let_go()
+                if layers is not None:
+                    layers.remake()
         else:
             found = changes(frame, canvas.levels[0], noise, tile=TILE)
             boxes = rectangles(found.marked, TILE, canvas.size) if layers is not None else []

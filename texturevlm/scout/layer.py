@@ -5,6 +5,7 @@ Trained as three steps; `folded` makes one of them, since a normalisation that n
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TypeVar
 
 import torch
@@ -50,6 +51,14 @@ class FoldedLayer(nn.Module):
             return torch.cudnn_convolution_add_relu(values, self.weight, added, 1.0, self.bias, *place)
         made = functional.conv2d(values, self.weight, self.bias, self.stride, self.reach, self.reach)
         return (made if added is None else made.add_(added)).relu_()
+
+
+def widened(layer: FoldedLayer, inputs: int) -> FoldedLayer:
+    """A copy that takes `inputs` maps and does not look at the ones that are new: cuDNN likes multiples of eight."""
+    made = deepcopy(layer)
+    weight = functional.pad(layer.weight, (0, 0, 0, 0, 0, inputs - layer.weight.shape[1]))
+    made.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last), requires_grad=False)
+    return made
 
 
 class Block(nn.Module):

@@ -7,6 +7,7 @@ would take seconds for costs milliseconds, at the price of reading less well.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.resources import files
@@ -18,23 +19,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.channels.structure import luma
+from texturevlm.ops.cuda.scout import Laid
 from texturevlm.relevance.salience import colour_levels
+from texturevlm.scout.fused import Fused
 from texturevlm.scout.layer import folded
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.ranker import Ranker, Sought
 from texturevlm.scout.spotter import Spots, Spotter, seen_size
-from texturevlm.scout.weights import load_module, ranker_widths
+from texturevlm.scout.weights import fill_module, read_weights, widths_of
 from texturevlm.types import Texture
 
 WEIGHTS = "scout.npz"
+ENOUGH = 0.98  # of the pixels along a side
 
 
 class Scout(nn.Module):
-    """Spotter and ranker, ready for use."""
+    """Spotter and ranker, ready for use; on a GPU by our kernels (`Fused`), where they can run."""
 
     def __init__(self, spotter: Spotter, ranker: Ranker, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.spotter, self.ranker = folded(spotter).to(dtype), folded(ranker).to(dtype)
+        self.fused = Fused(self.spotter, self.ranker)
         self.dtype = dtype
 
     def forward(self, texture: Texture, question: Question) -> Tensor:
@@ -42,22 +47,25 @@ class Scout(nn.Module):
         device = texture.device
         if device.type != "cuda":
             return self.where(self.look(texture), question)
+        colours, size = _to_read(texture)
         here, beside = torch.cuda.current_stream(device), _beside(device)
         beside.wait_stream(here)
         with torch.inference_mode(), torch.cuda.stream(beside):
-            sought = self._sought(question, device)
-        spots = self.look(texture)
+            sought = self._sought(question, len(colours), colours)
+        spots = self._look(colours, size)
         here.wait_stream(beside)
         if not torch.cuda.is_current_stream_capturing():  # a graph has its memory for itself
-            for part in (*sought[:3], *chain.from_iterable(sought.films)):
+            for part in _tensors(sought):
                 part.record_stream(here)  # not to be written again by another thread's question before it was used
         return self._where(spots, sought)
 
     @torch.inference_mode()
     def look(self, texture: Texture) -> Spots:
         """What stands where on the images of a texture."""
-        with _tuned():
-            spots: Spots = self.spotter(seen(texture).to(self.dtype))
+        colours, size = _to_read(texture)
+        spots = self._look(colours, size)
+        if self.fused.takes(colours):
+            spots = spots._replace(words=functional.normalize(spots.words, dim=1))
         return spots
 
     @torch.inference_mode()
@@ -67,18 +75,33 @@ class Scout(nn.Module):
         question: one for all pages, as text or from `encode`; or from `encode` one for each
         """
         asked = encode([question]) if isinstance(question, str) else question
-        count, pages = len(asked.letters), len(spots.text)
+        return self._where(spots, self._sought(asked, len(spots.text), spots.text))
+
+    @torch.inference_mode()
+    def _look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
+        """By kernels the words are of any length: they are made of length 1 where the question is laid over them."""
+        with _tuned():
+            if self.fused.takes(colours):
+                return self.fused.look(colours, size)
+            spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
+            return spots
+
+    def _sought(self, question: Question, pages: int, like: Tensor) -> Sought | Laid:
+        """The question where `like` lies."""
+        count = len(question.letters)
         if count not in (1, pages):
             raise ValueError(f"Scout.where: question must be one, or one for each of {pages} pages, got {count}")
-        return self._where(spots, self._sought(asked, spots.text.device))
-
-    def _sought(self, question: Question, device: torch.device) -> Sought:
-        letters, traits, kinds = (part.to(device, non_blocking=True) for part in question)
+        letters, traits, kinds = (part.to(like.device, non_blocking=True) for part in question)
+        if self.fused.takes(like):
+            return self.fused.question(Question(letters, traits, kinds))
         traits = traits.to(self.dtype)
         return self.ranker.question(self.spotter.question(letters, traits), traits, kinds.to(self.dtype))
 
     @torch.inference_mode()
-    def _where(self, spots: Spots, sought: Sought) -> Tensor:
+    def _where(self, spots: Spots, sought: Sought | Laid) -> Tensor:
+        if isinstance(sought, Laid):
+            with _tuned():
+                return self.fused.where(spots, sought)
         batch, rows, columns = spots.text.shape
         if batch > 1:
             words, doubts, worth, films = sought
@@ -87,6 +110,10 @@ class Scout(nn.Module):
             scores = self.ranker.rank(spots, sought)
         chance = scores.softmax(1)[:, :-1].view(batch, rows, columns)
         return chance * spots.text.sigmoid()  # where there is no text at all there is no answer to read
+
+
+def _tensors(sought: Sought | Laid) -> Iterable[Tensor]:
+    return sought if isinstance(sought, Laid) else (*sought[:3], *chain.from_iterable(sought.films))
 
 
 def _tuned() -> AbstractContextManager[None]:
@@ -104,11 +131,19 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
 
 def seen(texture: Texture) -> Tensor:
     """(B, 1, H, W): the images of a texture in grey, at the size at which the spotter sees them."""
+    return _grey(*_to_read(texture))
+
+
+def _to_read(texture: Texture) -> tuple[Tensor, tuple[int, int]]:
+    """The coarsest level that still has what the spotter sees, (B, 3, H, W), and how many pixels that is."""
     size = seen_size(texture.size)
     levels = colour_levels(texture)
-    fine = [level for level in levels if level.shape[2] >= size[0] and level.shape[3] >= size[1]]
-    grey = luma((fine or levels[:1])[-1])
-    return functional.interpolate(grey.float(), size, mode="bilinear", antialias=True)
+    fine = [level for level in levels if all(side >= ENOUGH * seen for side, seen in zip(level.shape[2:], size))]
+    return (fine or levels[:1])[-1], size
+
+
+def _grey(colours: Tensor, size: tuple[int, int]) -> Tensor:
+    return functional.interpolate(luma(colours).float(), size, mode="bilinear", antialias=True)
 
 
 def load_scout(path: Path | str | None = None, *, device: torch.device | str = "cpu") -> Scout:
@@ -124,8 +159,9 @@ def load_scout(path: Path | str | None = None, *, device: torch.device | str = "
 
 @lru_cache(maxsize=None)  # never given up: graphs read the weights whenever they are replayed
 def _loaded(path: str, device: torch.device) -> Scout:
-    spotter = load_module(Spotter(), path, prefix="spotter.")
-    ranker = load_module(Ranker(ranker_widths(path, prefix="ranker.")), path, prefix="ranker.")
+    tensors = read_weights(path)
+    spotter = fill_module(Spotter(), tensors, path, prefix="spotter.")
+    ranker = fill_module(Ranker(widths_of(tensors, path, prefix="ranker.")), tensors, path, prefix="ranker.")
     if device.type == "cuda":
         dtype = torch.float16
     else:

@@ -26,6 +26,7 @@ WIDE = 160
 REACHES = ((1, 2), (4, 1), (2, 4), (1, 1))  # how far apart the columns are that each convolution looks at
 INNER = 256
 STEM = 4
+SAID = EMBEDDING + 2 + len(KINDS)  # numbers of each spot: its embedding, text, height, kinds
 LONGEST = PIXELS // (2 * SPOT) ** 2 * 2 * SPOT  # pixels: a side of an image that is only two spots across
 
 
@@ -56,6 +57,12 @@ def seen_size(size: tuple[int, int]) -> tuple[int, int]:
     return fitted(height), fitted(width)
 
 
+def as_spots(maps: Tensor) -> Spots:
+    """What the maps of the head say, (B, at least SAID, h, w); its words are of any length."""
+    words, text, height, kinds = maps[:, :SAID].split([EMBEDDING, 1, 1, len(KINDS)], 1)
+    return Spots(words, text[:, 0], kinds, height[:, 0])
+
+
 class Spotter(nn.Module):
     """Image → Spots, and a question's words → embeddings to compare with them."""
 
@@ -65,22 +72,27 @@ class Spotter(nn.Module):
         self.fine = nn.ModuleList(Block(FINE, (1, 1)) for _ in range(FINE_BLOCKS))
         self.down = Layer(FINE, WIDE, stride=2)
         self.wide = nn.ModuleList(Block(WIDE, reach) for reach in REACHES)
-        self.head = nn.Conv2d(WIDE, EMBEDDING + 2 + len(KINDS), 1)
+        self.head = nn.Conv2d(WIDE, SAID, 1)
         self.letters = nn.Sequential(nn.Linear(NUMBERS, INNER), nn.ReLU(), nn.Linear(INNER, EMBEDDING))
         self.sharpness = nn.Parameter(torch.tensor(math.log(16.0)))
         self.doubt = nn.Parameter(torch.tensor(8.0))
 
     def forward(self, grey: Tensor) -> Spots:
         """grey: (B, 1, H, W), 0 to 1, sides a multiple of SPOT"""
-        values = functional.pixel_unshuffle(1 - 2 * grey, STEM).contiguous(memory_format=torch.channels_last)
-        values = self.stem(values)
+        cells = functional.pixel_unshuffle(1 - 2 * grey, STEM).contiguous(memory_format=torch.channels_last)
+        spots = as_spots(self.head(self.features(cells)))
+        return spots._replace(words=functional.normalize(spots.words, dim=1))
+
+    def features(self, cells: Tensor) -> Tensor:
+        """What the head is given: cells of STEM · STEM pixels, each a map (B, 16, H / 4, W / 4) → (B, WIDE, h, w)."""
+        values = self.stem(cells)
         for block in self.fine:
             values = block(values)
         values = self.down(values)
         for block in self.wide:
             values = block(values)
-        words, text, height, kinds = self.head(values).split([EMBEDDING, 1, 1, len(KINDS)], 1)
-        return Spots(functional.normalize(words, dim=1), text[:, 0], kinds, height[:, 0])
+        made: Tensor = values
+        return made
 
     def embed(self, words: Tensor) -> Tensor:
         """(N, NUMBERS) from `letters.numbers` → (N, EMBEDDING) of length 1."""

@@ -19,9 +19,13 @@ def load_module(module: Module, path: Path | str, *, prefix: str = "") -> Module
 
     prefix: what the names of its weights start with in there
     """
-    tensors = _read(Path(path))
+    return fill_module(module, read_weights(path), str(path), prefix=prefix)
+
+
+def fill_module(module: Module, tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> Module:
+    """`load_module` from a file that was read already; where: its name, for errors."""
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    return _filled(module, own, str(path))
+    return _filled(module, own, where)
 
 
 def load_arrays(path: Path | str) -> dict[str, Tensor]:
@@ -32,10 +36,14 @@ def load_arrays(path: Path | str) -> dict[str, Tensor]:
 
 def ranker_widths(path: Path | str, *, prefix: str = "") -> tuple[int, int, int]:
     """How wide the ranker is whose weights a file holds."""
-    tensors = _read(Path(path))
+    return widths_of(read_weights(path), str(path), prefix=prefix)
+
+
+def widths_of(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> tuple[int, int, int]:
+    """`ranker_widths` of a file that was read already; where: its name, for errors."""
     names = [f"{prefix}{name}.weight" for name in ("last", "lift.0", "lift.1")]
     if missing := [name for name in names if name not in tensors]:
-        raise ValueError(f"ranker_widths: {path} must hold the weights of Ranker, lacks {missing[0]}")
+        raise ValueError(f"ranker_widths: {where} must hold the weights of Ranker, lacks {missing[0]}")
     fine, middle, coarse = (tensors[name].shape[1] for name in names)
     return fine, middle, coarse
 
@@ -53,7 +61,9 @@ def save_modules(path: Path | str, **modules: nn.Module) -> None:
     np.savez(path, **arrays)
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path | str) -> dict[str, Tensor]:
+    """Tensors by name, of a file that `save_modules` or a training run wrote."""
+    path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"load_module: {path} must be a file of weights, and is not there")
     load = load_arrays if path.suffix == ".npz" else optional("load_module", "safetensors.torch").load_file

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class Captured(Generic[Result]):
-    """Calls a function without arguments, of buffers that stay where they are; running it twice must not matter.
+    """Calls a function without arguments, of buffers that stay where they are.
 
     What it returns is overwritten by the next call.
     """
@@ -29,9 +29,18 @@ class Captured(Generic[Result]):
         """Why there is no graph, if there is none; it is made by the first call."""
         return None if self._replay is None else self._replay.reason
 
+    @property
+    def prepared(self) -> bool:
+        return self._replay is not None
+
+    def prepare(self) -> None:
+        """Make the graph. On a GPU the function is run a few times for that: see to it that it does not matter."""
+        self._replay = Replay(self._run, [], device=self.device)
+
     def __call__(self) -> Result:
         if self._replay is None:
-            self._replay = Replay(self._run, [], device=self.device)
+            self.prepare()
+        assert self._replay is not None
         if self._replay.reason is None:
             self._replay.graph.replay()
         else:

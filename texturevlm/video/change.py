@@ -11,6 +11,7 @@ hold whatever was learned: a difference above the upper one is a change, and non
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -65,10 +66,15 @@ class Changes:
     noise: Noise
     threshold: Tensor
 
+    @cached_property
+    def count(self) -> int:
+        """Tiles that changed."""
+        return int(np.count_nonzero(self.marked))
+
     @property
     def share(self) -> float:
         """Of the tiles that changed."""
-        return float(self.marked.mean())
+        return self.count / self.marked.size
 
     @property
     def cut(self) -> bool:

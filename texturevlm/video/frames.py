@@ -20,6 +20,9 @@ def taken(frame: Any, size: tuple[int, int], device: torch.device, *, keep_bytes
     keep_bytes: leave bytes as they are, for kernels that take them: `as_floats` does the rest where it is needed
     """
     image = frame if isinstance(frame, Tensor) else to_tensor(frame)
+    usual = image.shape == (1, 3, *size) and image.dtype is torch.float32 and image.device == device
+    if usual and image.is_contiguous():
+        return image
     while image.dim() < 4:
         image = image[None]
     batch, channels, height, width = image.shape if image.dim() == 4 else (0, 0, 0, 0)

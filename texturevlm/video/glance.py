@@ -1,8 +1,7 @@
-"""Relevance without a question on a GPU, and what the held tokens are worth by it, remade where tiles are marked.
+"""Relevance without a question on a GPU, and what the held tokens are worth by it, as one CUDA graph.
 
-The dear parts, where text is and what stands out, are layers of small reach like any other; what follows from them are
-a few operations on cells. It runs behind the patches of a frame, and the host reads the two numbers with the next one:
-a choice of tokens that is worth too little is so found a frame late.
+It runs behind the patches of a frame, once enough has changed, and the host reads the two numbers with the next frame:
+a choice of tokens that is worth too little is so found a little late.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from texturevlm.channels.saliency import SALIENCY_REACH
 from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.structure import COARSE, COARSER
-from texturevlm.channels.text import TEXT_REACH
 from texturevlm.ops.cuda import channels as kernels
 from texturevlm.ops.cuda.change import Comparison
 from texturevlm.ops.cuda.information import information_cuda
-from texturevlm.ops.cuda.marks import Marks
 from texturevlm.ops.mip import mipmap
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.relevance.information import NOISE_SHARE
@@ -33,7 +29,7 @@ WORTH = slice(4, 6)  # of the record's words
 class Glance:
     """What a stream's frame says by itself.
 
-    found: of the stream's comparison: the marks, and the record that gets the worth
+    found: of the stream's comparison: whose record gets the worth
     worth: of a `scale` (1, h, w) on a relevance, two numbers on the device: see `carry.worth`
     scale: (1, h, w), what the held tokens deliver to each cell
     """
@@ -50,25 +46,25 @@ class Glance:
         self.worth, self.words = worth, found.words[WORTH]
         finer = canvas.levels[1:]
         self._layers = finer[0].new_zeros((1, 2, *finer[0].shape[2:]))
-        self._text = finer[0].new_zeros(kernels.text_memory(finer))
         self.scale = canvas.levels[cell].new_ones((1, *canvas.levels[cell].shape[2:]))
         device = finer[0].device
-        self._whole = Captured(lambda: self._look(None), device)
-        self._part = Captured(lambda: self._look(found.marks), device)
-        self.behind = True  # whether the layers are not those of the frame that was held before the marked tiles
+        self._captured = Captured(self._look, device)
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no graph, if there is none."""
+        return self._captured.reason
 
     def look(self) -> Relevance:
         """Relevance of the frame that is held; its worth goes into the record. The next look overwrites it."""
-        found = (self._whole if self.behind else self._part)()
-        self.behind = False
-        return found
+        return self._captured()
 
-    def _look(self, marks: Marks | None) -> Relevance:
+    def _look(self) -> Relevance:
         levels = self.canvas.levels
         finer, last = levels[1:], len(levels) - 2
-        kernels.text_layer(self._layers, finer, 0, marks=marks, kept=self._text, reach=TEXT_REACH, base=1)
+        kernels.text_layer(self._layers, finer, 0)
         wanted = [finer[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)]
-        kernels.coarse_layers(self._layers, wanted, -1, 1, marks=marks, reach=SALIENCY_REACH, base=1)
+        kernels.coarse_layers(self._layers, wanted, -1, 1)
         found = mipmap(self._layers, levels=self.cell, backend="cuda")[-1]
         worth, half, ink, scene = information_cuda(levels, self.cell, found, quiet=NOISE_SHARE, page=PAGE)
         relevance = self.balance.weigh(None, normalised(worth), half, ink, self.canvas.size, "none", scene)

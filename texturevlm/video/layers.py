@@ -103,9 +103,14 @@ class Layers:
             self._strokes.remake(self.canvas.levels)
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
 
-    def refresh_mips(self, marks: Marks, either: Marks) -> None:
-        """The mip levels of what `parts` made; either: the marks, and those of the frame before."""
-        update_marked_cuda(self.levels, self.reduce, marks, reach=self._reach, either=either)
+    def refresh_mips(self, marks: Marks, either: Marks, *, text: bool) -> None:
+        """The mip levels of what `parts` made, of the text layer, which takes longest, or of all others.
+
+        either: the marks, and those of the frame before
+        """
+        reach = self._reach[text]
+        if max(reach) >= 0 or MOVED in reach:
+            update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either)
 
     def refresh(self, changes: Changes, before: Mapping[Rectangle, Tensor]) -> bool:
         """What the tiles that changed act on.
@@ -175,10 +180,13 @@ class Layers:
             update_region(self.levels, self.canvas.everything, reduce=self.reduce)
 
     @cached_property
-    def _reach(self) -> tuple[int, ...]:
-        """How far a changed tile acts in each channel, as `update_marked_cuda` takes it."""
+    def _reach(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """How far a changed tile acts in each channel, as `update_marked_cuda` takes it: in all but text, and there."""
         found = {name: CHANNELS[name].reach or 0 for name in self._placed} | {"motion": MOVED}
-        return tuple(found.get(name, LEFT) for name in self.names)
+        every = [(name == "text", found.get(name, LEFT)) for name in self.names]
+        return tuple(LEFT if text else reach for text, reach in every), tuple(
+            reach if text else LEFT for text, reach in every
+        )
 
     def _whole(self, names: Sequence[str]) -> None:
         if not names:

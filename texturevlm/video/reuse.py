@@ -28,7 +28,7 @@ class Reuse:
     keyframe:  why everything was done anew: first, cut, interval, refill (a cut's full look, once it can be paid for),
                pointed, failure; "" if it was not
     chosen:    whether tokens were given out anew
-    sampled:   (K,), which patches were sampled (and encoded)
+    sampled:   (K,), which patches were sampled (and encoded); on the host where kernels told
     stale:     (K,), which patches still show an older frame, because there was no budget to refresh them
     used:      (K,), which tokens there are
     """
@@ -53,7 +53,7 @@ class Reuse:
     @property
     def fresh(self) -> int:
         """Tokens that were sampled for this frame."""
-        return int((self.sampled & self.used).sum())
+        return int((self.sampled.to(self.used.device) & self.used).sum())
 
     @property
     def kept(self) -> int:

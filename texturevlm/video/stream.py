@@ -7,8 +7,8 @@ keyframe does everything anew: the first frame, a cut, every so many frames, and
 
 On a GPU the usual frame is a handful of kernels and a graph (`steady.py`), and the host reads one record at its end.
 Without a question, and without channels that are carried, nothing is carried there either: relevance is looked at anew
-behind each frame that changed (`glance.py`), which is cheaper than to find the flow; what it says of the held tokens is
-known with the next frame.
+behind a frame (`glance.py`) whenever a quarter of the tiles has changed since the last look, or eight frames did, which
+is cheaper than to find the flow; what it says of the held tokens is known with the next frame.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from texturevlm.video.layers import CARRIED, Layers
 from texturevlm.video.result import Step
 from texturevlm.video.reuse import Reuse
 from texturevlm.video.steady import Steady
-from texturevlm.video.tiles import Rectangle, rectangles, tile_grid, touched
+from texturevlm.video.tiles import Rectangle, rectangles, touched
 from texturevlm.video.watch import can_watch
 
 EVERYTHING = 0.5  # of the tiles changed and nothing asked: looking anew is as cheap as finding the flow
@@ -112,8 +112,8 @@ class Stream:
         check_choice("Stream", "flow", flow, METHODS)
         self.query, self.way, self.balance, self.fps = query, relevance, balance or Balance(), fps
         self.models: dict[str, Any] = {"encoder": encoder, "projection": projection}
-        self.device = torch.device(device)
-        self.canvas = Canvas(self.size, self.device, tile)
+        self.canvas = Canvas(self.size, torch.device(device), tile)
+        self.device = self.canvas.levels[0].device  # with its number
         cell = min(cell_level(self.size, patch), len(self.canvas.levels) - 1)
         self.cells = self.canvas.levels[cell]
         names, kernels = resolve(channels) if len(channels) else (), can_watch(self.canvas.levels[0], tile)
@@ -133,6 +133,8 @@ class Stream:
         self.steady = Steady(self.canvas, self.layers, self.pixels) if kernels else None
         if self.steady is not None and can_glance(self.canvas, cell) and not _moving(names):
             self.steady.glance = Glance(self.canvas, cell, self.balance, self.steady.watch.found, worth)
+        self._patches: Patches | None = None  # as they were given out last
+        self._used = self.stale
         self.frames, self.since, self.seconds = 0, 0, 0.0  # since: the last keyframe
         self.moved = False  # whether anything changed since the last keyframe
         self.short = False  # whether the last cut got less than a full look
@@ -160,11 +162,11 @@ class Stream:
             else:
                 if why:
                     origin = self._anew(image, found, why)
-                elif found.marked.any():
+                elif found.count:
                     origin = self._follow(image, found)
                 sampled = self._sample(found.mask, origin, why)
-                if self.steady is not None and self._glances() and found.marked.any() and not why:
-                    self.carry.relevance = self.steady.look_ahead()
+                if self.steady is not None and found.count and not why and self._glances():
+                    self.carry.relevance = self.steady.look_ahead(found.share) or self.carry.relevance
                 self.noise = self._learned(found.noise, why)
                 self.waiting = ""
         self.frames, self.seconds, self.since = self.frames + 1, now, 0 if why else self.since + 1
@@ -196,9 +198,10 @@ class Stream:
             return changes(image, self.canvas.levels[0], self.noise, tile=self.tile)
         waiting, due = self.waiting, self._due()
         self.waiting = "failure"  # if anything goes wrong half-way
-        self.steady.look(image, self.noise, take=not due)
-        if not due and self.rate is None:  # what a rate allows is known only once the host has seen what changed
-            self.steady.advance(image)
+        if due or self.rate is not None:  # what a rate allows is known only once the host has seen what changed
+            self.steady.compare(image, self.noise, take=not due)
+        else:
+            self.steady.follow(image, self.noise)
         self.steady.wait()
         self.waiting = waiting
         return self.steady.changes()
@@ -256,7 +259,7 @@ class Stream:
         elif why != "failure" and self.carry.relevance is not None and not self._glances():
             self._move(found)
         carried = self._carried()
-        if why != "interval" or self.moved or found.marked.any():  # a question need not be asked again of a still scene
+        if why != "interval" or self.moved or found.count:  # a question need not be asked again of a still scene
             self._ask()
         self.moved = False
         if self.layers is not None:
@@ -278,7 +281,7 @@ class Stream:
             before = {box: self.canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
             self.canvas.refresh(image, found)
         elif self.rate is not None:
-            self.steady.advance(image)
+            self.steady.advance()
         self.moved = True
         assert self.carry.relevance is not None and self.choice.allocation is not None
         if self._glances():
@@ -316,7 +319,7 @@ class Stream:
         now = self.steady.worth()
         if now is None or not self.choice.lost(now):
             return None
-        self.carry.relevance = self.steady.look_ahead()
+        self.carry.relevance = self.steady.look_now()
         most = None if self.rate is None else self._affordable("")
         tokens = int(self.choice.allocation.valid.sum()) if self.short else self.budget
         origin = self.choice.choose(self.canvas.texture, self.carry, tokens=tokens, most=most)
@@ -343,10 +346,10 @@ class Stream:
         allocation, texture = self.choice.allocation, self.canvas.texture
         assert allocation is not None
         if origin is None and not why and self.steady is not None and self.rate is None:
-            paid = self.steady.sampled.clone()  # the kernels have done it
-            if self.encoded is not None:
-                self.encoded.update(texture, allocation, paid, torch.arange(self.budget, device=self.device))
-            return paid
+            if self.encoded is not None:  # the kernels have done the rest
+                everyone = torch.arange(self.budget, device=self.device)
+                self.encoded.update(texture, allocation, self.steady.sampled, everyone)
+            return self.steady.watch.sampled
         if origin is None:
             origin = torch.arange(self.budget, device=self.device)
         else:
@@ -393,16 +396,16 @@ class Stream:
     def _result(self, found: Changes, why: str, chosen: bool, sampled: Tensor) -> Step:
         allocation, known = self.choice.allocation, self.carry.relevance
         assert allocation is not None and known is not None
-        rows, columns = tile_grid(self.size, self.tile)
-        changed = int(found.marked.sum())
-        reuse = Reuse(rows * columns, changed, why, chosen, sampled, self.stale, allocation.valid[0])
+        if self._patches is None or self._patches.allocation is not allocation:
+            self._patches, self._used = Patches(self.pixels, allocation), allocation.valid[0]
+        reuse = Reuse(found.marked.size, found.count, why, chosen, sampled, self.stale, self._used)
         return Step(
             self.frames - 1,
             self.seconds,
             self.canvas.texture,
             None if self.layers is None else self.layers.texture,
             known,
-            Patches(self.pixels, allocation),
+            self._patches,
             None if self.encoded is None else self.encoded.tokens,
             reuse,
         )

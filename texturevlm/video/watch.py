@@ -22,51 +22,60 @@ class Watch:
     found: the buffers on the device, see `Comparison`
     """
 
-    def __init__(self, size: tuple[int, int], tile: int, device: torch.device) -> None:
-        self.found = kernels.Comparison(size, tile, device)
+    def __init__(self, size: tuple[int, int], tile: int, device: torch.device, *, tokens: int = 0) -> None:
+        """tokens: how many more bytes the record has, see `sampled`"""
+        self.found = kernels.Comparison(size, tile, device, more=tokens)
         self._noise = [no_noise(size, tile, device) for _ in range(2)]  # one is read while the other is written
         self._learned = self._noise[0]
         self._rank = max(1, int(QUIET * self.found.rows * self.found.columns))
         self._read = torch.zeros(self.found.record.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        read, words = self._read.numpy(), 4 * kernels.WORDS
+        self.words: np.ndarray = read[:words].view(np.float32)  # the record's numbers, as they came last
+        self._marked = read[words : len(read) - tokens].view(bool).reshape(self.found.rows, self.found.columns)
+        self._sampled = read[len(read) - tokens :].view(bool)
         self._done = torch.cuda.Event() if device.type == "cuda" else None
 
-    def look(self, frame: Tensor, held: Tensor, noise: Noise, *, take: bool) -> None:
-        """Mark what changed; take: `take` will follow.
+    def tell(self, frame: Tensor, noise: Noise, *, take: bool) -> None:
+        """Say which frame is next; take: `take` will follow.
 
-        frame: (1, 3, H, W), 0 to 1, or bytes; held: level 0 of what is held
+        frame: (1, 3, H, W), 0 to 1, or bytes
         """
         spare = next(one for one in self._noise if one.sensor.data_ptr() != noise.sensor.data_ptr())
-        rate = max(RATE, 1 / (noise.frames + 1))
-        self.found.look(frame, held, noise, spare, rate=rate, rank=self._rank, take=take)
+        self.found.tell(frame, noise, spare, rate=max(RATE, 1 / (noise.frames + 1)), take=take)
         self._learned = spare._replace(frames=noise.frames + 1)
 
-    def take(self, frame: Tensor, held: Tensor, motion: Tensor | None) -> None:
+    def look(self, held: Tensor) -> None:
+        """Mark what changed; held: level 0 of what is held."""
+        self.found.look(held, rank=self._rank)
+
+    def take(self, held: Tensor, motion: Tensor | None) -> None:
         """Write the marked tiles into what is held, and how much they moved."""
-        self.found.take(frame, held, self._learned, motion)
+        self.found.take(held, motion)
 
     def forget_motion(self) -> None:
         """Everything stands still: a keyframe."""
         self.found.moved.zero_()
 
-    def wait(self) -> None:
-        """Until the record is here, and so all that was started before is done."""
+    def report(self) -> None:
+        """Start to bring the record to the host."""
         self._read.copy_(self.found.record, non_blocking=True)
+
+    def wait(self) -> None:
+        """Until all that was started is done, and so the record is here."""
         if self._done is not None:
             self._done.record()
             self._done.synchronize()
 
     def changes(self) -> Changes:
         """What the record says. Raises ValueError for a frame that is no image."""
-        words = self.words
-        refuse_unless_image(float(words[kernels.GREATEST]))
-        marked = self._read[4 * kernels.WORDS :].numpy().astype(bool).reshape(self.found.rows, self.found.columns)
-        return Changes(self.found.mask, marked, float(words[kernels.LIKENESS]), self._learned, self.found.threshold)
+        _, likeness, greatest, _ = self.words[:4].tolist()
+        refuse_unless_image(greatest)
+        return Changes(self.found.mask, self._marked.copy(), likeness, self._learned, self.found.threshold)
 
     @property
-    def words(self) -> np.ndarray:
-        """The record's numbers, as they came last."""
-        numbers: np.ndarray = self._read[: 4 * kernels.WORDS].numpy().view(np.float32)
-        return numbers
+    def sampled(self) -> Tensor:
+        """(tokens,), on the host: which patches the kernels wrote, by the record."""
+        return torch.from_numpy(self._sampled.copy())
 
 
 def can_watch(held: Tensor, tile: int) -> bool:

@@ -1,7 +1,8 @@
 """A frame against the one that is held, by our kernels (change.cu): three launches, nothing read on the host.
 
-What the host needs to know (how many tiles changed and which, whether it is a cut, whether it is an image at all) comes
-back as one small record, whenever somebody waits for it.
+What differs from frame to frame is told by a small note that the kernels read, so that a captured graph of them serves
+every frame. What the host needs to know (how many tiles changed and which, whether it is a cut, whether it is an image
+at all) comes back as one small record, whenever somebody waits for it.
 """
 
 import struct
@@ -13,13 +14,13 @@ from torch import Tensor
 from texturevlm.ops.cuda.launch import address, launch
 from texturevlm.ops.cuda.marks import Marks
 
-BLOCK, MOST_TILES = 4, 8192  # as in change.cu
+BLOCK, MOST_TILES, DECIDING = 4, 8192, 1024  # as in change.cu
 NUMBERS, WORDS = 10, 8  # what is known of a tile; what the host reads besides the mask
 CHANGED, LIKENESS, GREATEST, CUT = range(4)  # of those
-_FRAME = struct.Struct("=2QqQ4i")
-_MEASURE = struct.Struct("=3Q")
-_DECIDE = struct.Struct("=11Qf4i4x")
-_TAKE = struct.Struct("=3Q")
+_TURN = struct.Struct("=2Qq6Qf2i4x")
+_FRAME = struct.Struct("=2Q3i4x")
+_DECIDE = struct.Struct("=8Q3i4x")
+_TAKE = struct.Struct("=2Qi4x")
 
 
 class Noise(Protocol):
@@ -36,61 +37,72 @@ class Noise(Protocol):
 class Comparison:
     """The buffers of one stream; sizes never change, nor do addresses.
 
-    record:    (4 · WORDS + rows · columns,) bytes: numbers as floats, then the mask
+    record:    bytes: numbers as floats, the mask, and whatever else the host should read with them
     mask:      (rows, columns) bool, the changed tiles, a part of `record`
-    words:     (WORDS,) float, the other part; those after CUT are for others
+    words:     (WORDS,) float, another part; those after CUT are for others
+    more:      (more,) bool, the last part, for others
     threshold: (2, rows, columns)
     marks:     the tiles that are taken over; none where the frame is a cut or no image
     either:    those, and the ones taken over from the frame before
     moved:     (rows, columns) bool, the tiles taken over last
     """
 
-    def __init__(self, size: tuple[int, int], tile: int, device: torch.device) -> None:
+    def __init__(self, size: tuple[int, int], tile: int, device: torch.device, *, more: int = 0) -> None:
         self.size, self.tile = size, tile
         rows, columns = (-(-extent // tile) for extent in size)
         self.rows, self.columns = rows, columns
-        self.record = torch.zeros(4 * WORDS + rows * columns, dtype=torch.uint8, device=device)
+        ends = 4 * WORDS, 4 * WORDS + rows * columns
+        self.record = torch.zeros(ends[1] + more, dtype=torch.uint8, device=device)
         self.device = self.record.device  # with its number
-        self.words = self.record[: 4 * WORDS].view(torch.float32)
-        self.mask = self.record[4 * WORDS :].view(torch.bool).view(rows, columns)
+        self.words = self.record[: ends[0]].view(torch.float32)
+        self.mask = self.record[ends[0] : ends[1]].view(torch.bool).view(rows, columns)
+        self.more = self.record[ends[1] :].view(torch.bool)
         self.threshold = torch.zeros(2, rows, columns, device=device)
         self.moved = torch.zeros(rows, columns, dtype=torch.bool, device=device)
         sums = torch.zeros(2, rows + 1, columns + 1, dtype=torch.int32, device=device)
         self.marks, self.either = Marks(sums[0], tile), Marks(sums[1], tile)
         self._numbers = torch.zeros(NUMBERS, rows, columns, device=device)
+        self._note = torch.zeros(_TURN.size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._written = self._note.numpy().data
+        self._turn = torch.zeros(_TURN.size, dtype=torch.uint8, device=device)
 
-    def look(
-        self, frame: Tensor, held: Tensor, noise: Noise, learned: Noise, *, rate: float, rank: int, take: bool
-    ) -> None:
-        """Find what changed.
+    def tell(self, frame: Tensor, noise: Noise, learned: Noise, *, rate: float, take: bool) -> None:
+        """Say what the next `look` and `take` are about. The last ones must be done: they read the same note.
 
         frame:   (1, 3, H, W), float32 or bytes, the pixels of a channel contiguous
-        held:    (1, 3, H, W), contiguous
         noise:   so far; learned: where it is written to with what this frame says
         rate:    how fast the sensor's noise is followed
-        rank:    of the tile, from the quietest, that shows the sensor's noise; counted from 1
         take:    whether `take` follows; if not, nothing is marked
         """
-        parameters = self._frame(frame, held)
-        parameters += _MEASURE.pack(address(noise.last), address(learned.last), address(self._numbers))
-        launch("change.cu", "change_measure", self.device, self.rows * self.columns, parameters, SCALAR=32)
+        start, whole, channel = frame.data_ptr(), frame.dtype == torch.uint8, frame.stride(1)
+        aligned = self.size[1] % 4 == 0 and start % (4 if whole else 16) == 0 and channel % 4 == 0
+        known = [part.data_ptr() for one in (noise, learned) for part in (one.sensor, one.tiles, one.last)]
+        pointers = (0, start) if whole else (start, 0)
+        _TURN.pack_into(self._written, 0, *pointers, channel, *known, rate, take, aligned)
+
+    def look(self, held: Tensor, *, rank: int) -> None:
+        """Find what changed.
+
+        held: (1, 3, H, W), contiguous
+        rank: of the tile, from the quietest, that shows the sensor's noise; counted from 1
+        """
+        self._turn.copy_(self._note, non_blocking=True)
+        parameters = self._frame(held) + address(self._numbers).to_bytes(8, "little")
+        threads = 192 if self.tile > 16 else 96  # a warp has 32 blocks of a channel
+        tiles = self.rows * self.columns
+        launch("change.cu", "change_measure", self.device, tiles, parameters, threads=threads, SCALAR=32)
         outputs = (self.threshold, self.words, self.mask, self.moved, self.marks.total, self.either.total)
         parameters = _DECIDE.pack(
-            *(address(tensor) for tensor in (self._numbers, noise.sensor, noise.tiles, learned.sensor, learned.tiles)),
-            *(address(tensor) for tensor in outputs),
-            *(rate, rank - 1, self.rows, self.columns, take),
+            *(address(tensor) for tensor in (self._turn, self._numbers, *outputs)), rank - 1, self.rows, self.columns
         )
-        launch("change.cu", "change_decide", self.device, 1, parameters, SCALAR=32)
+        launch("change.cu", "change_decide", self.device, 1, parameters, threads=DECIDING, SCALAR=32)
 
-    def take(self, frame: Tensor, held: Tensor, learned: Noise, motion: Tensor | None) -> None:
-        """Write the marked tiles of a frame into what is held; motion: (H, W), how much each pixel changed by that."""
-        parameters = self._frame(frame, held) + self.marks.packed + self.either.packed
-        parameters += _TAKE.pack(address(self.moved), address(motion), address(learned.last))
+    def take(self, held: Tensor, motion: Tensor | None) -> None:
+        """Write the marked tiles of the frame into what is held; motion: (H, W), how much each pixel changed."""
+        aligned = self.size[1] % 4 == 0 and address(motion) % 16 == 0
+        parameters = self._frame(held) + self.marks.packed + self.either.packed
+        parameters += _TAKE.pack(address(self.moved), address(motion), aligned)
         launch("change.cu", "change_take", self.device, self.rows * self.columns, parameters, SCALAR=32)
 
-    def _frame(self, frame: Tensor, held: Tensor) -> bytes:
-        height, width = self.size
-        start, whole = frame.data_ptr(), frame.dtype == torch.uint8
-        aligned = width % 4 == 0 and start % (4 if whole else 16) == 0 and frame.stride(1) % 4 == 0
-        pointers = (0, start) if whole else (start, 0)
-        return _FRAME.pack(*pointers, frame.stride(1), held.data_ptr(), height, width, self.tile, aligned)
+    def _frame(self, held: Tensor) -> bytes:
+        return _FRAME.pack(self._turn.data_ptr(), held.data_ptr(), *self.size, self.tile)

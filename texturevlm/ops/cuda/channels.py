@@ -12,6 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from texturevlm.ops.cuda.compiler import TEXT_THREADS
 from texturevlm.ops.cuda.launch import address, launch
 from texturevlm.ops.cuda.marks import Marks, packed
 
@@ -28,7 +29,8 @@ NO_SLOTS = (-1,) * 5
 _LAYERS = struct.Struct("=Q3i4x")
 _NEAR = struct.Struct("=24s2Q2I12i5iif4x")
 _LEVEL = struct.Struct("=Q2i")
-_SLOTS = struct.Struct("=4i24s")
+_SLOTS = struct.Struct("=3i4x24s")
+_SCALES = struct.Struct("=2i24s")
 _REGIONS = struct.Struct("=2Q5if")
 _SCALE = struct.Struct("=5Q2i")
 _NO_LAYERS = bytes(_LAYERS.size)
@@ -81,14 +83,13 @@ def coarse_layers(
     *,
     marks: Marks | None = None,
     reach: int = 0,
-    base: int = 0,
 ) -> None:
     """low_pass and saliency from colour's mip levels 3, 4 and 5, or the last one in place of those that are missing.
 
-    reach: how many texels of the layers' own level, `base`, a texel acts, for `marks`
+    reach: how many texels of the layers' own level a texel acts, for `marks`
     """
     colour = b"".join([_LEVEL.pack(level.data_ptr(), *level.shape[2:]) for level in levels])
-    parameters = _pack_layers(layers) + colour + _SLOTS.pack(low_pass, saliency, reach, base, packed(marks))
+    parameters = _pack_layers(layers) + colour + _SLOTS.pack(low_pass, saliency, reach, packed(marks))
     launch("coarse.cu", "channels_coarse", layers.device, _blocks(layers.shape, (WIDE, WIDE)), parameters, SCALAR=32)
 
 
@@ -100,12 +101,11 @@ def text_layer(
     marks: Marks | None = None,
     kept: Tensor | None = None,
     reach: int = 0,
-    base: int = 0,
 ) -> None:
-    """Where text is, from colour's mip levels 0, 1 and 2 (counted from `base`), as many as there are.
+    """Where text is, from colour's mip levels 0, 1 and 2, as many as there are.
 
     kept:  (`text_memory`,), what the next call with `marks` needs of this one
-    reach: how many texels of the layers' own level, `base`, a texel acts, for `marks`
+    reach: how many texels of the layers' own level a texel acts, for `marks`
     """
     levels = levels[:TEXT_LEVELS]
     texels, scales, blocks = _text_plan(layers.shape[0], tuple([level.shape[2:] for level in levels]))
@@ -119,11 +119,12 @@ def text_layer(
         found.append(_LEVEL.pack(result, rows, columns))
     missing = TEXT_LEVELS - len(levels)
     parameters = b"".join(jobs) + bytes(_SCALE.size * missing)
-    parameters += _SLOTS.pack(layers.shape[0], len(levels), base, 0, packed(marks))
+    parameters += _SCALES.pack(layers.shape[0], len(levels), packed(marks))
+    threads = TEXT_THREADS[marks is not None]
     for kernel, count in zip(TEXT_TILES, blocks):
-        launch("text.cu", kernel, layers.device, count, parameters, SCALAR=32)
+        launch("text.cu", kernel, layers.device, count, parameters, threads=threads, SCALAR=32, THREADS=threads)
     parameters = _pack_layers(layers) + b"".join(found) + bytes(_LEVEL.size * missing)
-    parameters += _SLOTS.pack(len(levels), slot, reach, base, packed(marks))
+    parameters += _SLOTS.pack(len(levels), slot, reach, packed(marks))
     launch("coarse.cu", "channels_text", layers.device, _blocks(layers.shape, (32, WIDE)), parameters, SCALAR=32)
 
 

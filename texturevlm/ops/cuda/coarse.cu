@@ -52,7 +52,7 @@ struct Coarse {
     Layers layers;
     Level coarse, middle, coarser;  // levels 3, 4 and 5, or the last one
     int low_pass, saliency;         // slots
-    int reach, base;                // how far a pixel of level `base`, where the layers are, acts; marks are on level 0
+    int reach;              // how far a pixel acts
     Marks marks;                    // only what changed is made
 };
 
@@ -175,7 +175,7 @@ __device__ void find_salient(const Coarse& job, int image, Enlarged& shared) {
 extern "C" __global__ void __launch_bounds__(256) channels_coarse(const __grid_constant__ Coarse job) {
     __shared__ Enlarged shared;
     const Tile tile = tile_of(job.layers, WIDE, WIDE);
-    if (!job.marks.near_on_level(job.base, tile.y, tile.x, tile.y + WIDE, tile.x + WIDE, job.reach)) return;
+    if (!job.marks.near(tile.y, tile.x, tile.y + WIDE, tile.x + WIDE, job.reach)) return;
     const int height = job.layers.height, width = job.layers.width;
     for (int i = threadIdx.x; i < 6 * WIDE; i += 256) {
         const int level = i / WIDE % 3, step = i % WIDE;
@@ -226,14 +226,14 @@ struct TextLayer {
     Found found[3];   // levels 0, 1 and 2
     int levels;       // how many of them there are
     int slot;
-    int reach, base;  // as in Coarse
+    int reach;  // how far a pixel acts
     Marks marks;
 };
 
 // A tile of WIDE × 32, a thread 8 rows of a column.
 extern "C" __global__ void __launch_bounds__(256) channels_text(const __grid_constant__ TextLayer job) {
     const Tile tile = tile_of(job.layers, 32, WIDE);
-    if (!job.marks.near_on_level(job.base, tile.y, tile.x, tile.y + 32, tile.x + WIDE, job.reach)) return;
+    if (!job.marks.near(tile.y, tile.x, tile.y + 32, tile.x + WIDE, job.reach)) return;
     const int height = job.layers.height, width = job.layers.width, x = tile.x + threadIdx.x % WIDE;
     if (x >= width) return;
     const float* found[3];

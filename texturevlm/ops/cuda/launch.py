@@ -53,9 +53,10 @@ def launch(
     parameters: bytes,
     *,
     early: bool = False,
+    threads: int = THREADS,
     **define: int,
 ) -> None:
-    """Start kernel `name` of `source` with THREADS threads a block on the current stream of `device`.
+    """Start kernel `name` of `source` with so many threads a block on the current stream of `device`.
 
     early: it may start while the kernel before it, which must be ours, still runs: each of its threads calls
            `wait_for_previous` (scalar.cuh) before it touches what that kernel reads or writes
@@ -63,7 +64,7 @@ def launch(
     index = device.index
     if torch.cuda.current_device() != index:
         with torch.cuda.device(index):
-            return launch(source, name, device, blocks, parameters, early=early, **define)
+            return launch(source, name, device, blocks, parameters, early=early, threads=threads, **define)
     bind(index)
     key = (source, name, index, *define.values())
     kernel = _kernels.get(key) or _load(key, define)
@@ -71,7 +72,7 @@ def launch(
     pointer = ctypes.c_char_p(parameters)  # the driver copies what it points at before the call returns
     stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton uses; building a Stream object costs 5 µs
     attribute = _EARLY_START if early and _can_start_early(index) else 0
-    config = _CONFIG.pack(width, height, 1, THREADS, 1, 1, 0, stream, attribute, int(attribute != 0))
+    config = _CONFIG.pack(width, height, 1, threads, 1, 1, 0, stream, attribute, int(attribute != 0))
     status = _launch_kernel()(config, kernel, ctypes.addressof(pointer), None)
     if status:
         from cuda.bindings import driver

@@ -1,4 +1,5 @@
-// sample_patches on levels in plain memory: a block reads CHANNELS channels of one patch, a thread one of its pixels.
+// sample_patches on levels in plain memory: a block reads CHANNELS channels of one patch or of a part of it, a thread one
+// of its pixels.
 // refresh_patches does so only for the footprints that read a marked tile, and leaves the other patches as they are.
 #include "marks.cuh"
 #include "probe.cuh"
@@ -14,11 +15,12 @@ struct PatchJob {
     float max_anisotropy;
 };
 
+// blockIdx.y: which part of the patch's pixels.
 __device__ __forceinline__ void write_patch(const PatchJob& job, long long footprint) {
     const int first = (blockIdx.x % job.groups) * CHANNELS, image = static_cast<int>(footprint / job.per_image);
     const int area = job.patch * job.patch, channels = job.pyramid.channels;
     scalar* to = job.pixels + (footprint * channels + first) * area;
-    for (int pixel = threadIdx.x; pixel < area; pixel += blockDim.x) {
+    for (int pixel = blockIdx.y * blockDim.x + threadIdx.x; pixel < area; pixel += gridDim.y * blockDim.x) {
         const Sample sample = sample_of_patch(job.centre + 2 * footprint, job.ddx + 2 * footprint, job.ddy + 2 * footprint,
                                               job.patch, pixel, job.max_anisotropy);
         float value[CHANNELS];
@@ -66,7 +68,7 @@ __device__ __forceinline__ bool reads_marked(const Refresh& refresh, long long f
 extern "C" __global__ void __launch_bounds__(256, 3) refresh_patches(const __grid_constant__ Refresh refresh) {
     const long long footprint = blockIdx.x / refresh.job.groups;
     const bool again = refresh.valid[footprint] && reads_marked(refresh, footprint);
-    if (threadIdx.x == 0 && blockIdx.x % refresh.job.groups == 0) refresh.sampled[footprint] = again;
+    if (threadIdx.x == 0 && blockIdx.y == 0 && blockIdx.x % refresh.job.groups == 0) refresh.sampled[footprint] = again;
     if (again) write_patch(refresh.job, footprint);
 }
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from texturevlm.ops.cuda.launch import address, launch, pack_pyramid, scalar_bits
 from texturevlm.ops.cuda.marks import Marks
-from texturevlm.ops.cuda.probe import _NO_GRADIENT, _PATCHES, CHANNELS_A_THREAD
+from texturevlm.ops.cuda.probe import _NO_GRADIENT, _PATCHES, CHANNELS_A_THREAD, patch_parts
 from texturevlm.ops.lookup import MAX_ANISOTROPY
 
 _FLAGS = struct.Struct("=2Q")
@@ -37,4 +37,5 @@ def refresh_patches_cuda(
     parameters = pack_pyramid(levels, ()) + _NO_GRADIENT + _PATCHES.pack(*where, count, patch, groups, MAX_ANISOTROPY)
     parameters += marks.packed + _FLAGS.pack(address(valid), address(sampled))
     scalar = scalar_bits(levels[0].dtype)
-    launch("patches.cu", "refresh_patches", pixels.device, count * groups, parameters, SCALAR=scalar)
+    blocks = (count * groups, patch_parts(count * groups, patch))
+    launch("patches.cu", "refresh_patches", pixels.device, blocks, parameters, SCALAR=scalar)

@@ -19,6 +19,7 @@ from texturevlm.ops.lookup import probes, widened
 from texturevlm.ops.patches import lattice
 
 CHANNELS_A_THREAD = 4
+BUSY = 1200  # blocks
 _GRADIENT = struct.Struct(f"={MAX_LEVELS}QQ")
 _NO_GRADIENT = bytes(_GRADIENT.size)
 _LOOKUP = struct.Struct("=5Qq2if4x")
@@ -97,13 +98,18 @@ def _launch(job: Job, suffix: str, levels: Sequence[Tensor], where: _Where, valu
         together = levels[0].stride(1) == 1 and levels[0].shape[1] > 1
         pointers = (address(where.points), address(where.lod), address(where.ddx), address(where.ddy), address(values))
         parameters += _LOOKUP.pack(*pointers, batch * count, count, together, job.max_anisotropy)
-        blocks = -(-batch * count * groups // THREADS)
+        blocks: int | tuple[int, int] = -(-batch * count * groups // THREADS)
         launch("lookup.cu", "lookup" + suffix, values.device, blocks, parameters, SCALAR=scalar)
     else:
         footprints = (address(where.points), address(where.ddx), address(where.ddy))
         parameters += _PATCHES.pack(*footprints, address(values), count, job.patch, groups, job.max_anisotropy)
-        blocks = batch * count * groups
+        blocks = (batch * count * groups, 1 if suffix else patch_parts(batch * count * groups, job.patch))
         launch("patches.cu", "sample_patches" + suffix, values.device, blocks, parameters, SCALAR=scalar)
+
+
+def patch_parts(blocks: int, patch: int) -> int:
+    """Into how many parts the pixels of a patch are split, so that few patches keep a large GPU busy, too."""
+    return max(1, min(BUSY // blocks, -(-patch * patch // THREADS)))
 
 
 class _Probe(torch.autograd.Function):

@@ -1,0 +1,107 @@
+"""The scout by kernels is the scout by PyTorch: whole pages and questions, the kernels' code run by the emulator."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.conftest import worst
+from tests.scout.networks import lively, shipped
+from texturevlm.ops import backend
+from texturevlm.ops.cuda import scout as kernels
+from texturevlm.ops.cuda.compiler import KERNELS
+from texturevlm.scout import Question, encode
+from texturevlm.scout.ranker import PARTS, Ranker
+from texturevlm.scout.scout import Scout, _to_read
+from texturevlm.scout.spotter import Spots, Spotter
+from texturevlm.types import Texture
+
+WIDTHS = (8, 12, 16)
+TOTAL, OTHER = "What is the total amount?", "Who is the chairman of the committee?"
+
+
+@pytest.fixture
+def launches(emulator, monkeypatch):
+    """From here on tensors pass for tensors on a GPU; returns how often each kernel was started."""
+    made: Counter[str] = Counter()
+
+    def launch(source, name, *rest, **options):
+        made[name] += 1
+        emulator.launch(source, name, *rest, **options)
+
+    def begin():
+        monkeypatch.setattr(kernels, "launch", launch)
+        monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: None)
+        return made
+
+    return begin
+
+
+@pytest.mark.parametrize("size", [(16, 16), (100, 140), (40, 330), (180, 52)])
+def test_pages_and_questions(launches, size):
+    scout, texture = shipped(), Texture.open(torch.rand(2, 3, *size)).mipmapped()
+    asked = [encode([TOTAL]), encode([OTHER, ""])]
+    spots = scout.look(texture)
+    wanted = [scout.where(spots, one) for one in asked]
+    made = launches()
+    found = scout.look(texture)
+    assert all(worst(one, other) < 1e-4 for one, other in zip(found, spots))
+    for question, right in zip(asked, wanted):
+        assert worst(scout.where(found, question), right) < 1e-4 * float(right.max())
+        colours, side = _to_read(texture)
+        at_once = scout._where(scout._look(colours, side), scout._sought(question, 2, colours))
+        assert worst(at_once, right) < 1e-4 * float(right.max())
+    assert set(made) == {name for source, names in KERNELS.items() if source.startswith("scout") for name in names}
+
+
+def test_a_page_and_a_question_take_few_launches(launches):
+    scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS)))
+    made = launches()
+    scout.where(scout.look(Texture.open(torch.rand(1, 3, 48, 64))), TOTAL)
+    once = ("seen", "words", "films", "inputs", "along", "scores", "chance")
+    assert made == {**{f"scout_{name}": 1 for name in once}, "scout_film": 3, "scout_lift": 2}
+
+
+@pytest.mark.parametrize("without", [("along",), ("seen", "text"), tuple(name for name in PARTS if name != "hits")])
+def test_what_is_left_out_is_not_looked_at(launches, without):
+    scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS, without=without)))
+    spots = scout.look(Texture.open(torch.rand(1, 3, 48, 96)))
+    wanted = scout.where(spots, TOTAL)
+    assert launches() == {}
+    assert worst(scout.where(spots, TOTAL), wanted) < 1e-4 * float(wanted.max())
+
+
+def test_what_the_kernels_cannot_take_goes_by_pytorch(launches):
+    scout = Scout(lively(Spotter()), lively(Ranker((8, 12, 18))))
+    texture = Texture.open(torch.rand(1, 3, 48, 64))
+    wanted = scout.where(scout.look(texture), TOTAL)
+    made = launches()
+    assert torch.equal(scout.where(scout.look(texture), TOTAL), wanted) and not made
+
+
+def test_it_shares_the_networks_and_moves_with_them():
+    scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS)))
+    assert scout.fused.spotter is scout.spotter and not any("fused.head" in name for name in scout.state_dict())
+    moved = scout.to("meta")
+    assert all(buffer.device.type == "meta" for buffer in moved.fused.buffers())
+    assert moved.fused.enter.weight.is_meta and moved.fused.enter.bias is not None
+
+
+def test_the_plain_way_is_not_touched_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(kernels, "launch", lambda *_, **__: pytest.fail("a kernel was started"))
+    scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS)))
+    texture, asked = Texture.open(torch.rand(2, 3, 48, 64)), encode([TOTAL])
+    spots = scout.look(texture)
+    torch.testing.assert_close(spots.words.norm(dim=1), torch.ones_like(spots.text))
+    assert torch.equal(scout(texture, asked), scout.where(spots, asked))
+
+
+def test_questions_are_counted(launches):
+    scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS)))
+    spots = scout.look(Texture.open(torch.rand(2, 3, 32, 32)))
+    launches()
+    for count in (0, 3):
+        with pytest.raises(ValueError, match=rf"Scout\.where: question must be one, .* 2 pages, got {count}"):
+            scout.where(spots, Question(*(part.expand(3, *part.shape[1:])[:count] for part in encode([TOTAL]))))
+    one = Spots(*(part[:1] for part in spots))
+    assert worst(scout.where(spots, TOTAL)[:1], scout.where(one, TOTAL)) < 1e-6

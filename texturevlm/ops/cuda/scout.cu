@@ -1,0 +1,138 @@
+// What stands between the convolutions of the ranker (texturevlm/scout/ranker.py, `_scores`), and what comes after.
+//   scout_film:   maps steered by the question: multiplied, shifted, and nothing below zero; in place
+//   scout_lift:   a coarser scale, through a 1×1 convolution, added to the four cells that each of its cells covers
+//   scout_scores: the last 1×1 convolution, to scores of spots; of each block of them the largest, and their sum
+//   scout_chance: the softmax over all spots and "not on this page", times how surely there is text
+// Maps are channels-last, and a multiple of four of them.
+#include "scalar.cuh"
+
+constexpr int PACK = 4, CELLS = 256 / 4;
+
+struct alignas(PACK * sizeof(scalar)) Pack { scalar values[PACK]; };
+
+struct Film {
+    scalar* values;      // (B, cells, width)
+    const float* films;  // (Q, from one to the next): the factors, then what is added
+    long long packs;     // of an image
+    int width, next, questions;
+};
+
+extern "C" __global__ void __launch_bounds__(256) scout_film(const __grid_constant__ Film job) {
+    const long long at = blockIdx.x * 256LL + threadIdx.x;
+    if (at >= job.packs) return;
+    const float* factor = job.films + (job.questions == 1 ? 0LL : blockIdx.y) * job.next + at * PACK % job.width;
+    Pack* to = reinterpret_cast<Pack*>(job.values) + blockIdx.y * job.packs + at;
+    Pack pack = *to;
+#pragma unroll
+    for (int i = 0; i < PACK; ++i)
+        pack.values[i] = narrow(fmaxf(factor[job.width + i] + factor[i] * widen(pack.values[i]), 0.f));
+    *to = pack;
+}
+
+struct Lift {
+    const scalar* coarse;  // (B, ⌈rows / 2⌉, ⌈columns / 2⌉, inputs)
+    const scalar* weight;  // (inputs, width)
+    const scalar* added;   // (width,)
+    scalar* values;        // (B, rows, columns, width), added to
+    int rows, columns, inputs, width;
+};
+
+// A coarse cell's map by a thread, neighbouring maps side by side.
+extern "C" __global__ void __launch_bounds__(256) scout_lift(const __grid_constant__ Lift job) {
+    const int across = (job.columns + 1) / 2, down = (job.rows + 1) / 2;
+    const int at = blockIdx.x * 256 + threadIdx.x, map = at % job.width, cell = at / job.width;
+    if (cell >= across * down) return;
+    const int row = 2 * (cell / across), column = 2 * (cell % across);
+    const bool right = column + 1 < job.columns, below = row + 1 < job.rows;
+    const bool there[4] = {true, right, below, right && below};
+    const long long line = static_cast<long long>(blockIdx.y) * job.rows + row;
+    scalar* to = job.values + (line * job.columns + column) * job.width + map;
+    float own[4];  // read before they are needed
+#pragma unroll
+    for (int i = 0; i < 4; ++i) own[i] = there[i] ? widen(to[(i / 2 * job.columns + i % 2) * job.width]) : 0.f;
+    const scalar* from = job.coarse + (static_cast<long long>(blockIdx.y) * across * down + cell) * job.inputs;
+    float sum = widen(job.added[map]);
+#pragma unroll 4
+    for (int input = 0; input < job.inputs; input += PACK) {
+        const Pack pack = *reinterpret_cast<const Pack*>(from + input);
+#pragma unroll
+        for (int i = 0; i < PACK; ++i)
+            sum += widen(pack.values[i]) * widen(__ldg(job.weight + (input + i) * job.width + map));
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        if (there[i]) to[(i / 2 * job.columns + i % 2) * job.width] = narrow(own[i] + sum);
+}
+
+struct Tail {
+    const scalar* values;  // (B, rows / 2, columns / 2, width)
+    const float* last;     // (4, width), of the four spots of a cell
+    const float* added;    // (4,), and the score of "not on this page"
+    const float* shown;    // (B, rows, columns)
+    float* scores;         // (B, rows, columns), added to
+    float2* parts;         // (B, blocks): the largest score of a block, and what all are to it
+    float* chance;         // (B, rows, columns)
+    int rows, columns, width, blocks;
+};
+
+// The larger, or the sum, over a block, for all of it to read.
+template <bool LARGEST>
+__device__ float over_block(float value) {
+    __shared__ float warps[8];
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        const float other = __shfl_xor_sync(~0u, value, step);
+        value = LARGEST ? fmaxf(value, other) : value + other;
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    float all = warps[0];
+    for (int i = 1; i < 8; ++i) all = LARGEST ? fmaxf(all, warps[i]) : all + warps[i];
+    return all;
+}
+
+constexpr float LEAST = -3e38f;
+
+// A spot a thread, the four of a cell side by side.
+extern "C" __global__ void __launch_bounds__(256) scout_scores(const __grid_constant__ Tail job) {
+    let_next_start();
+    const int across = job.columns / 2, cells = job.rows / 2 * across, spot = threadIdx.x % 4;
+    const int cell = blockIdx.x * CELLS + threadIdx.x / 4;
+    float score = LEAST;
+    if (cell < cells) {
+        const long long first = (static_cast<long long>(blockIdx.y) * cells + cell) * job.width;
+        const Pack* from = reinterpret_cast<const Pack*>(job.values + first);
+        const float* weight = job.last + spot * job.width;
+        const int row = 2 * (cell / across) + spot / 2, column = 2 * (cell % across) + spot % 2;
+        float* to = job.scores + (static_cast<long long>(blockIdx.y) * job.rows + row) * job.columns + column;
+        score = *to + job.added[spot];
+#pragma unroll 4
+        for (int input = 0; input < job.width; input += PACK) {
+            const Pack pack = from[input / PACK];
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) score += widen(pack.values[i]) * __ldg(weight + input + i);
+        }
+        *to = score;
+    }
+    const float largest = over_block<true>(score), sum = over_block<false>(cell < cells ? expf(score - largest) : 0.f);
+    if (threadIdx.x == 0) {
+        float2* to = job.parts + static_cast<long long>(blockIdx.y) * job.blocks + blockIdx.x;
+        to->x = largest, to->y = sum;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) scout_chance(const __grid_constant__ Tail job) {
+    wait_for_previous();
+    const float2* parts = job.parts + static_cast<long long>(blockIdx.y) * job.blocks;
+    const float absent = job.added[4];
+    float largest = absent, sum = 0;
+    for (int i = threadIdx.x; i < job.blocks; i += 256) largest = fmaxf(largest, parts[i].x);
+    largest = over_block<true>(largest);
+    for (int i = threadIdx.x; i < job.blocks; i += 256) sum += parts[i].y * expf(parts[i].x - largest);
+    sum = over_block<false>(sum) + expf(absent - largest);
+    const int spots = job.rows * job.columns, spot = blockIdx.x * 256 + threadIdx.x;
+    if (spot >= spots) return;
+    const long long at = static_cast<long long>(blockIdx.y) * spots + spot;
+    job.chance[at] = expf(job.scores[at] - largest) / sum * job.shown[at];
+}

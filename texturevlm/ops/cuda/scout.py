@@ -1,0 +1,192 @@
+"""The scout's kernels (scout_seen.cu, scout_question.cu, scout_spots.cu, scout.cu): all that is no large convolution.
+
+Between convolutions PyTorch would start some fifty small kernels a page, and each costs more to start than to run. The
+PyTorch code that these stand in for is in texturevlm/scout; a question is kept in float, maps in the network's dtype.
+"""
+
+import struct
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from texturevlm.ops.cuda.launch import address, launch, scalar_bits
+
+# As in the sources.
+STEM, ACROSS, DOWN = 4, 64, 16
+EMBEDDING, WORDS, SURE, VAGUE, KINDS, SEEN = 64, 24, 8, 4, 12, 24
+MAPS, INPUTS = SURE + VAGUE, SURE + VAGUE + KINDS + 2 * SURE + SEEN + 3 + 4
+MOST_ASKED, PACK = 64, 4
+SPOT_CELLS, SCORE_CELLS, LINES, THREADS = 8, 64, 8, 256  # a block
+_SEEN = struct.Struct("=2Q3q4i")
+_ASKED = struct.Struct("=18Q2i")
+_MAP = struct.Struct("=Qq4i")
+_INPUTS = struct.Struct("=8Q4i")
+_FILM = struct.Struct("=2Qq3i4x")
+_LIFT = struct.Struct("=4Q4i")
+_TAIL = struct.Struct("=7Q4i")
+
+
+class QuestionWeights(NamedTuple):
+    """Of the layers that a question goes through: (inputs, outputs) each, and what is added, (outputs,); float32.
+
+    inner, embed:  from a word's numbers to its embedding; weigh, worth: from its traits to what it counts in each map
+    steer, film:   from what is asked for, and the mean of all words, to what steers the maps
+    """
+
+    inner: Tensor
+    inner_added: Tensor
+    embed: Tensor
+    embed_added: Tensor
+    weigh: Tensor
+    weigh_added: Tensor
+    worth: Tensor
+    worth_added: Tensor
+    steer: Tensor
+    steer_added: Tensor
+    film: Tensor
+    film_added: Tensor
+
+
+class Laid(NamedTuple):
+    """Questions as the kernels take them, all float32.
+
+    words: (Q, WORDS, EMBEDDING), of length 1; worth: (Q, WORDS, MAPS); films: (Q, the outputs of `film`)
+    """
+
+    words: Tensor
+    worth: Tensor
+    films: Tensor
+
+
+def seen_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """`pixel_unshuffle(1 − 2 · grey, STEM)` of what is seen of images, in channels-last order: one launch.
+
+    colours: (B, 3, H, W)
+    size:    (height, width) of what is seen, multiples of DOWN
+    returns  (B, STEM · STEM, height / STEM, width / STEM) of `dtype`
+    """
+    assert size[0] % DOWN == 0 and size[1] % STEM == 0, size
+    colours = colours.float()
+    if colours.stride(3) != 1:
+        colours = colours.contiguous()
+    batch = len(colours)
+    cells = colours.new_empty((batch, size[0] // STEM, size[1] // STEM, STEM * STEM), dtype=dtype)
+    parameters = _SEEN.pack(
+        *(address(colours), address(cells), *colours.stride()[:3]),
+        *(*colours.shape[2:], *size),
+    )
+    blocks = (-(-size[1] // ACROSS) * (size[0] // DOWN), batch)
+    launch("scout_seen.cu", "scout_seen", colours.device, blocks, parameters, SCALAR=scalar_bits(dtype))
+    return cells.permute(0, 3, 1, 2)
+
+
+def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: QuestionWeights) -> Laid:
+    """A question by two launches.
+
+    letters: (Q, WORDS, LONGEST) int64; traits: (Q, WORDS, TRAITS); asked: (Q, A), at most MOST_ASKED
+    """
+    count, outputs = len(letters), len(weights.film_added)
+    assert letters.dtype == torch.int64 and letters.shape[1] == WORDS and asked.shape[1] <= MOST_ASKED
+    letters, traits, asked = letters.contiguous(), traits.float().contiguous(), asked.float().contiguous()
+    shapes = ((WORDS, EMBEDDING), (WORDS, MAPS), (outputs,))
+    laid = Laid(*(traits.new_empty((count, *shape)) for shape in shapes))
+    parameters = _ASKED.pack(
+        *(address(tensor) for tensor in (letters, traits, asked, *weights, *laid)), asked.shape[1], outputs
+    )
+    device = letters.device
+    launch("scout_question.cu", "scout_words", device, (WORDS, count), parameters, SCALAR=32)
+    launch("scout_question.cu", "scout_films", device, count, parameters, early=True, SCALAR=32)
+    return laid
+
+
+def spot_inputs(
+    spots: tuple[Tensor, Tensor, Tensor, Tensor],
+    laid: Laid,
+    weights: tuple[Tensor, Tensor, Tensor],
+    *,
+    pitch: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the ranker's network is given, from what the spotter says: two launches.
+
+    spots:   words (B, EMBEDDING, h, w), of any length, text (B, h, w), kinds (B, KINDS, h, w), height (B, h, w); h and
+             w are even, strides are any
+    laid:    for all pages, or one for each
+    weights: of the ranker: steps (2, 2), seen (EMBEDDING + 1, SEEN), direct (2 + KINDS + 1,); float32, what is added
+             comes last
+    pitch:   how many maps there are; those after INPUTS are zero. A multiple of 8
+    returns  the maps (B, pitch, h / 2, w / 2), channels-last; how surely there is text, and scores of spots, (B, h, w)
+    """
+    words, text, kinds, height = spots
+    batch, rows, columns = text.shape
+    assert rows % 2 == 0 and columns % 2 == 0 and pitch % 8 == 0 and pitch >= INPUTS
+    device, dtype = text.device, text.dtype
+    inputs = text.new_empty((batch, rows // 2, columns // 2, pitch))
+    shown, scores = text.new_empty((2, batch, rows, columns), dtype=torch.float32)
+    parameters = b"".join(_map(part) for part in (words, text[:, None], height[:, None], kinds)) + _INPUTS.pack(
+        *(address(tensor) for tensor in (laid.words, laid.worth, *weights, inputs, shown, scores)),
+        *(rows, columns, len(laid.words), pitch),
+    )
+    blocks = -(-(rows * columns // 4) // SPOT_CELLS)
+    lines = -(-((rows + columns) // 2) // LINES)
+    scalar = scalar_bits(dtype)
+    launch("scout_spots.cu", "scout_inputs", device, (blocks, batch), parameters, SCALAR=scalar)
+    launch("scout_spots.cu", "scout_along", device, (lines, batch), parameters, early=True, SCALAR=scalar)
+    return inputs.permute(0, 3, 1, 2), shown, scores
+
+
+def film_(values: Tensor, films: Tensor, start: int) -> Tensor:
+    """Steer maps in place: relu(shift + factor · value).
+
+    values: (B, C, h, w), channels-last, C a multiple of PACK
+    films:  (B or 1, …), from `start` on C factors and C shifts
+    """
+    batch, width, rows, columns = values.shape
+    packs = rows * columns * width // PACK
+    parameters = _FILM.pack(address(values), address(films) + 4 * start, packs, width, films.shape[1], len(films))
+    blocks = (-(-packs // THREADS), batch)
+    launch("scout.cu", "scout_film", values.device, blocks, parameters, SCALAR=scalar_bits(values.dtype))
+    return values
+
+
+def lift_(values: Tensor, coarse: Tensor, weight: Tensor, added: Tensor) -> Tensor:
+    """Add a coarser scale to a finer one, in place, by way of a 1×1 convolution and the nearest cell.
+
+    values: (B, C, h, w), coarse: (B, D, ⌈h / 2⌉, ⌈w / 2⌉), both channels-last, C and D multiples of PACK
+    weight: (D, C), added: (C,), of the same dtype
+    """
+    batch, width, rows, columns = values.shape
+    parameters = _LIFT.pack(
+        *(address(tensor) for tensor in (coarse, weight, added, values)), rows, columns, coarse.shape[1], width
+    )
+    blocks = (-(-coarse.shape[2] * coarse.shape[3] * width // THREADS), batch)
+    launch("scout.cu", "scout_lift", values.device, blocks, parameters, SCALAR=scalar_bits(values.dtype))
+    return values
+
+
+def chances(values: Tensor, last: Tensor, added: Tensor, shown: Tensor, scores: Tensor) -> Tensor:
+    """Maps to the chance of each spot: two launches.
+
+    values: (B, C, h / 2, w / 2), channels-last, C a multiple of PACK
+    last:   (4, C), added: (5,), the last convolution, and the score of "not on this page"; float32
+    shown:  (B, h, w), what the chance is multiplied by; scores: (B, h, w), what is added to those of the maps, in place
+    """
+    batch, rows, columns = scores.shape
+    cells = rows * columns // 4
+    blocks = -(-cells // SCORE_CELLS)
+    parts, chance = scores.new_empty((batch, blocks, 2)), torch.empty_like(scores)
+    parameters = _TAIL.pack(
+        *(address(tensor) for tensor in (values, last, added, shown, scores, parts, chance)),
+        *(rows, columns, values.shape[1], blocks),
+    )
+    device, scalar = values.device, scalar_bits(values.dtype)
+    launch("scout.cu", "scout_scores", device, (blocks, batch), parameters, SCALAR=scalar)
+    spots = -(-rows * columns // THREADS)
+    launch("scout.cu", "scout_chance", device, (spots, batch), parameters, early=True, SCALAR=scalar)
+    return chance
+
+
+def _map(values: Tensor) -> bytes:
+    """`struct Map` of scout_spots.cu."""
+    image, channel, row, column = values.stride()
+    return _MAP.pack(address(values), image, row, column, channel, 0)
