@@ -31,7 +31,7 @@ PARAMETERS = {
     "information.cu": {"information_losses": "Losses", "information_maps": "Maps"},
     "cover.cu": dict.fromkeys(("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"), "Cover"),
     "density.cu": dict.fromkeys(("density_scale", "density_rows", "density_table", "density_tiles"), "Density"),
-    "change.cu": {"change_measure": "Measure", "change_decide": "Decide", "change_take": "Take"},
+    "change.cu": {"change_measure": "Measure", "change_decide": "Decide", "change_take": "Take", "change_post": "Post"},
     "scout_seen.cu": {"scout_seen": "Seen"},
     "scout_question.cu": {"scout_words": "Asked", "scout_films": "Asked"},
     "scout_spots.cu": {"scout_inputs": "Inputs", "scout_along": "Inputs"},
@@ -55,18 +55,15 @@ class Emulator:
 
     def launch(self, source, name, device, blocks, parameters, *, early=False, threads=256, **define) -> None:
         width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
-        entry = getattr(self._library(source, define), f"emulate_{name}")
+        entry = getattr(self._library(source), f"emulate_{name}")
         entry(width, height, threads, parameters, random.getrandbits(31))
 
-    def _library(self, source: str, define: dict[str, int]) -> ctypes.CDLL:
-        """define: as the kernel is compiled with, but for SCALAR: here all numbers are floats."""
-        others = [f"-D{name}={value}" for name, value in define.items() if name != "SCALAR"]
-        key = source + "".join(others)
-        if key not in self.libraries:
+    def _library(self, source: str) -> ctypes.CDLL:
+        if source not in self.libraries:
             entries = "".join(
                 ENTRY.format(kernel=kernel, struct=struct) for kernel, struct in PARAMETERS[source].items()
             )
-            program = self.folder / f"{key}.cpp"
+            program = self.folder / f"{source}.cpp"
             program.write_text(f'#include "{HERE / "cuda_on_cpu.h"}"\n#include "{SOURCES / source}"\n{entries}')
             built = program.with_suffix(".so")
             options = [
@@ -77,9 +74,8 @@ class Emulator:
                 "-fPIC",
                 "-ffp-contract=off",
                 "-DSCALAR=32",
-                *others,
                 f"-I{SOURCES}",
             ]
             subprocess.run(["g++", *options, "-o", built, program], check=True, capture_output=True, text=True)
-            self.libraries[key] = ctypes.CDLL(str(built))
-        return self.libraries[key]
+            self.libraries[source] = ctypes.CDLL(str(built))
+        return self.libraries[source]

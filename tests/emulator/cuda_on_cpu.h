@@ -151,15 +151,16 @@ template <class T> static T __shfl_up_sync(unsigned mask, T value, int step) {
 template <class T> static T __shfl_down_sync(unsigned mask, T value, int step) {
     return emulator::together(mask, 5, value, [=](double* lanes, int mine) { return static_cast<T>(lanes[mine + step < 32 ? mine + step : mine]); });
 }
-static int __reduce_add_sync(unsigned mask, int value) {
+template <class T> static T __reduce_add_sync(unsigned mask, T value) {
     return emulator::together(mask, 6, value, [=](double* lanes, int) {
         double sum = 0;
         for (int i = 0; i < 32; ++i) sum += mask >> i & 1 ? lanes[i] : 0;
-        if (sum != static_cast<int>(sum)) emulator::stop("a reduction that overflows");
-        return static_cast<int>(sum);
+        if (sum != static_cast<T>(sum)) emulator::stop("a reduction that overflows");
+        return static_cast<T>(sum);
     });
 }
 template <class T> static T __ldg(const T* from) { return *from; }
+template <class T> static T __ldcs(const T* from) { return *from; }
 template <class T> static T atomicAdd(T* to, T value) { const T before = *to; *to += value; return before; }
 static unsigned atomicOr(unsigned* to, unsigned bits) { const unsigned before = *to; *to |= bits; return before; }
 static unsigned atomicAnd(unsigned* to, unsigned bits) { const unsigned before = *to; *to &= bits; return before; }

@@ -49,10 +49,11 @@ class Scout(nn.Module):
             return self.where(self.look(texture), question)
         colours, size = _to_read(texture)
         here, beside = torch.cuda.current_stream(device), _beside(device)
-        beside.wait_stream(here)
+        begun = here.record_event()
+        spots = self._look(colours, size)  # first, since a graph starts its branches in this order, 40 µs apart
+        beside.wait_event(begun)
         with torch.inference_mode(), torch.cuda.stream(beside):
             sought = self._sought(question, len(colours), colours)
-        spots = self._look(colours, size)
         here.wait_stream(beside)
         if not torch.cuda.is_current_stream_capturing():  # a graph has its memory for itself
             for part in _tensors(sought):

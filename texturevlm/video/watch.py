@@ -31,8 +31,9 @@ class Watch:
         self._read = torch.zeros(self.found.record.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
         read, words = self._read.numpy(), 4 * kernels.WORDS
         self.words: np.ndarray = read[:words].view(np.float32)  # the record's numbers, as they came last
-        self._marked = read[words : len(read) - tokens].view(bool).reshape(self.found.rows, self.found.columns)
-        self._sampled = read[len(read) - tokens :].view(bool)
+        end = words + self.found.rows * self.found.columns
+        self._marked = read[words:end].view(bool).reshape(self.found.rows, self.found.columns)
+        self._sampled = read[end : end + tokens].view(bool)
         self._done = torch.cuda.Event() if device.type == "cuda" else None
 
     def tell(self, frame: Tensor, noise: Noise, *, take: bool) -> None:
@@ -58,7 +59,7 @@ class Watch:
 
     def report(self) -> None:
         """Start to bring the record to the host."""
-        self._read.copy_(self.found.record, non_blocking=True)
+        self.found.report(self._read)
 
     def wait(self) -> None:
         """Until all that was started is done, and so the record is here."""

@@ -85,7 +85,8 @@ class Replay:
         with torch.cuda.stream(capturing):  # around it, since torch does not leave the stream of a capture that failed
             try:
                 # Other threads may use the GPU meanwhile.
-                with _nothing_collected(), torch.cuda.graph(self.graph, stream=capturing, capture_error_mode="thread_local"):
+                graph = torch.cuda.graph(self.graph, stream=capturing, capture_error_mode="thread_local")
+                with _nothing_collected(), graph:
                     self.outputs = self.function(*self.inputs)
             except RuntimeError as error:
                 self.reason = f"the capture failed: {_first_line(error)}"
@@ -95,9 +96,10 @@ class Replay:
             with torch.no_grad():
                 return self.function(*inputs)
         with torch.cuda.device(self.device), torch.no_grad():
-            for buffer, given in zip(self.inputs, inputs, strict=True):
-                if buffer.data_ptr() != given.data_ptr():
-                    buffer.copy_(given, non_blocking=True)
+            pairs = zip(self.inputs, inputs, strict=True)
+            if new := [(buffer, given) for buffer, given in pairs if buffer.data_ptr() != given.data_ptr()]:
+                buffers, given = zip(*new)
+                torch._foreach_copy_(buffers, given, non_blocking=True)  # one call, where each would take 10 µs
             self.graph.replay()
         return self.outputs
 

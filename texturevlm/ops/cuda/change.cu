@@ -2,6 +2,7 @@
 //   change_measure: two numbers a tile, and what is needed to tell noise from change
 //   change_decide:  one block: learns the noise, marks tiles, sums the marks, tells a cut and a frame that is no image
 //   change_take:    the marked tiles of the frame → what is held; and how much they moved
+//   change_post:    a note from the host, or a record for it, in memory that both see
 #include "marks.cuh"
 
 constexpr int BLOCK = 4;  // pixels
@@ -34,13 +35,14 @@ struct Frame {
     int height, width, tile;
 };
 
-// Four pixels of a row of the frame, of which `count` exist.
+// Four pixels of a row of the frame, of which `count` exist. They are read once or twice and then never again, so they
+// are the first to leave the cache: what is held, the levels and even the kernels stay in it.
 __device__ __forceinline__ void load_frame(const Turn& turn, int c, int index, int count, float* to) {
     if (turn.aligned && turn.floats) {
-        const float4 four = *reinterpret_cast<const float4*>(turn.floats + c * turn.channel + index);
+        const float4 four = __ldcs(reinterpret_cast<const float4*>(turn.floats + c * turn.channel + index));
         to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
     } else if (turn.aligned) {
-        const unsigned four = *reinterpret_cast<const unsigned*>(turn.bytes + c * turn.channel + index);
+        const unsigned four = __ldcs(reinterpret_cast<const unsigned*>(turn.bytes + c * turn.channel + index));
 #pragma unroll
         for (int i = 0; i < BLOCK; ++i) to[i] = (four >> 8 * i & 255) / 255.f;
     } else {
@@ -200,17 +202,17 @@ __device__ void values_of_rank(const float* const (&sets)[2], int count, int ran
 #pragma unroll
         for (int i = 0; i < MOST_TILES / DECIDING; ++i) {
             const int at = i * DECIDING + threadIdx.x;
-            own[k][i] = at < count ? reinterpret_cast<const unsigned*>(sets[k])[at] : ~0u;
+            own[k][i] = at < count ? __ldg(reinterpret_cast<const unsigned*>(sets[k]) + at) : ~0u;
         }
     if (threadIdx.x < 31) smaller[threadIdx.x] = 0;
     __syncthreads();
+#pragma unroll 1
     for (int bit = 30; bit >= 0; --bit) {
         unsigned below = 0;
 #pragma unroll
         for (int i = 0; i < MOST_TILES / DECIDING; ++i)
             below += (own[0][i] < (prefix[0] | 1u << bit)) + ((own[1][i] < (prefix[1] | 1u << bit)) << 16);
-#pragma unroll
-        for (int step = 16; step; step /= 2) below += __shfl_xor_sync(~0u, below, step);
+        below = __reduce_add_sync(~0u, below);
         if ((threadIdx.x & 31) == 0) atomicAdd(smaller + bit, below);
         __syncthreads();
         below = smaller[bit];
@@ -225,8 +227,9 @@ __device__ void values_of_rank(const float* const (&sets)[2], int count, int ran
 __device__ float likeness(const float* numbers, int tiles, double (*room)[32]) {
     const float *moved = numbers + MOVED * tiles, *before = numbers + BEFORE * tiles;
     double sums[5] = {};
+#pragma unroll 2
     for (int i = threadIdx.x; i < 3 * tiles; i += DECIDING) {
-        const double old_value = before[i], new_value = old_value + moved[i];
+        const double old_value = __ldg(before + i), new_value = old_value + __ldg(moved + i);
         sums[0] += old_value, sums[1] += new_value;
         sums[2] += old_value * old_value, sums[3] += new_value * new_value, sums[4] += old_value * new_value;
     }
@@ -240,10 +243,13 @@ __device__ float likeness(const float* numbers, int tiles, double (*room)[32]) {
 __device__ void sum_marks(const Decide& job, unsigned* sums) {
     const unsigned rows = job.rows, columns = job.columns, pitch = columns + 1, lane = threadIdx.x & 31;
     __syncthreads();
+#pragma unroll 1
     for (unsigned y = threadIdx.x >> 5; y < rows; y += DECIDING / 32) {
         unsigned before = 0;
+#pragma unroll 1
         for (unsigned start = 0; start < columns; start += 32) {
             unsigned sum = start + lane < columns ? sums[y * columns + start + lane] : 0;
+#pragma unroll
             for (unsigned step = 1; step < 32; step *= 2) {
                 const unsigned other = __shfl_up_sync(~0u, sum, step);
                 if (lane >= step) sum += other;
@@ -254,8 +260,10 @@ __device__ void sum_marks(const Decide& job, unsigned* sums) {
     }
     __syncthreads();
     for (unsigned x = threadIdx.x; x < columns; x += DECIDING)
+#pragma unroll 4
         for (unsigned y = 0, sum = 0; y < rows; ++y) sums[y * columns + x] = sum += sums[y * columns + x];
     __syncthreads();
+#pragma unroll 1
     for (unsigned i = threadIdx.x; i < (rows + 1) * pitch; i += DECIDING) {
         const unsigned y = i / pitch, x = i - y * pitch;
         const unsigned sum = y && x ? sums[(y - 1) * columns + x - 1] : 0;
@@ -270,7 +278,8 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
     const Turn turn = *job.turn;
     const int tiles = job.rows * job.columns;
     float most[1] = {0.f};
-    for (int i = threadIdx.x; i < tiles; i += DECIDING) most[0] = Most()(most[0], job.numbers[SQUARE * tiles + i]);
+#pragma unroll 2
+    for (int i = threadIdx.x; i < tiles; i += DECIDING) most[0] = Most()(most[0], __ldg(job.numbers + SQUARE * tiles + i));
     over_block(most, room, Most());
     const bool bad = !(most[0] <= GREATEST);
     float sensor[2] = {0.f, 0.f}, quiet[2];
@@ -282,20 +291,25 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
         __syncthreads();  // the counts are read
     }
     float changed[1] = {0.f};
+#pragma unroll 2
     for (int i = threadIdx.x; i < tiles; i += DECIDING) {
         bool over = false;
-        for (int k = 0; k < 2 && !bad; ++k) {
-            const float now = job.numbers[(k ? FINE : NOW) * tiles + i], known = turn.flicker[k * tiles + i];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const float now = __ldg(job.numbers + (k ? FINE : NOW) * tiles + i), known = __ldg(turn.flicker + k * tiles + i);
+            const float differs = __ldg(job.numbers + (k ? FINE : COARSE) * tiles + i);
+            if (bad) continue;
             const float own = known + (now > known ? RISE : FALL) * (now - known), level = TIMES * fmaxf(sensor[k], own);
             const float limit = k ? fminf(fmaxf(level, FINE_LEAST), FINE_MOST) : fminf(fmaxf(level, COARSE_LEAST), COARSE_MOST);
             turn.flicker_next[k * tiles + i] = own, job.threshold[k * tiles + i] = limit;
-            over |= job.numbers[(k ? FINE : COARSE) * tiles + i] > limit;
+            over |= differs > limit;
         }
         job.mask[i] = over, sums[i] = over, changed[0] += over;
     }
     over_block(changed, room, Add());
     const float alike = bad ? 0.f : likeness(job.numbers, tiles, wide_room);
     const bool cut = changed[0] > CUT_SHARE * tiles && alike < CUT_LIKENESS, take = turn.take && !bad && !cut;
+#pragma unroll 2
     for (int i = threadIdx.x; i < tiles; i += DECIDING) {  // what each thread wrote itself
         const unsigned now = take && sums[i], before = job.moved[i];
         sums[i] = now | (now | (take && before)) << 16;
@@ -305,6 +319,17 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
         job.words[CHANGED] = changed[0], job.words[LIKENESS] = alike;
         job.words[GREATEST_SQUARE] = most[0], job.words[CUT] = cut;
     }
+}
+
+// A copy of a few thousand bytes: a copy engine would take longer to be told.
+struct Post {
+    const unsigned* from;
+    unsigned* to;
+    int words;
+};
+
+extern "C" __global__ void __launch_bounds__(DECIDING) change_post(const __grid_constant__ Post job) {
+    for (int i = threadIdx.x; i < job.words; i += DECIDING) job.to[i] = job.from[i];
 }
 
 struct Take {

@@ -21,6 +21,7 @@ _TURN = struct.Struct("=2Qq6Qf2i4x")
 _FRAME = struct.Struct("=2Q3i4x")
 _DECIDE = struct.Struct("=8Q3i4x")
 _TAKE = struct.Struct("=2Qi4x")
+_POST = struct.Struct("=2Qi4x")
 
 
 class Noise(Protocol):
@@ -52,11 +53,12 @@ class Comparison:
         rows, columns = (-(-extent // tile) for extent in size)
         self.rows, self.columns = rows, columns
         ends = 4 * WORDS, 4 * WORDS + rows * columns
-        self.record = torch.zeros(ends[1] + more, dtype=torch.uint8, device=device)
+        room = -(-(ends[1] + more) // 4) * 4  # whole words
+        self.record = torch.zeros(room, dtype=torch.uint8, device=device)
         self.device = self.record.device  # with its number
         self.words = self.record[: ends[0]].view(torch.float32)
         self.mask = self.record[ends[0] : ends[1]].view(torch.bool).view(rows, columns)
-        self.more = self.record[ends[1] :].view(torch.bool)
+        self.more = self.record[ends[1] : ends[1] + more].view(torch.bool)
         self.threshold = torch.zeros(2, rows, columns, device=device)
         self.moved = torch.zeros(rows, columns, dtype=torch.bool, device=device)
         sums = torch.zeros(2, rows + 1, columns + 1, dtype=torch.int32, device=device)
@@ -86,7 +88,7 @@ class Comparison:
         held: (1, 3, H, W), contiguous
         rank: of the tile, from the quietest, that shows the sensor's noise; counted from 1
         """
-        self._turn.copy_(self._note, non_blocking=True)
+        self._post(self._note, self._turn)
         parameters = self._frame(held) + address(self._numbers).to_bytes(8, "little")
         threads = 192 if self.tile > 16 else 96  # a warp has 32 blocks of a channel
         tiles = self.rows * self.columns
@@ -103,6 +105,14 @@ class Comparison:
         parameters = self._frame(held) + self.marks.packed + self.either.packed
         parameters += _TAKE.pack(address(self.moved), address(motion), aligned)
         launch("change.cu", "change_take", self.device, self.rows * self.columns, parameters, SCALAR=32)
+
+    def report(self, to: Tensor) -> None:
+        """Bring the record to the host; to: as many bytes, in memory that the GPU sees."""
+        self._post(self.record, to)
+
+    def _post(self, start: Tensor, to: Tensor) -> None:
+        parameters = _POST.pack(start.data_ptr(), to.data_ptr(), start.numel() // 4)
+        launch("change.cu", "change_post", self.device, 1, parameters, threads=DECIDING, SCALAR=32)
 
     def _frame(self, held: Tensor) -> bytes:
         return _FRAME.pack(self._turn.data_ptr(), held.data_ptr(), *self.size, self.tile)

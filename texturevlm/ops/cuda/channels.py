@@ -12,7 +12,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.compiler import TEXT_THREADS
 from texturevlm.ops.cuda.launch import address, launch
 from texturevlm.ops.cuda.marks import Marks, packed
 
@@ -120,9 +119,8 @@ def text_layer(
     missing = TEXT_LEVELS - len(levels)
     parameters = b"".join(jobs) + bytes(_SCALE.size * missing)
     parameters += _SCALES.pack(layers.shape[0], len(levels), packed(marks))
-    threads = TEXT_THREADS[marks is not None]
     for kernel, count in zip(TEXT_TILES, blocks):
-        launch("text.cu", kernel, layers.device, count, parameters, threads=threads, SCALAR=32, THREADS=threads)
+        launch("text.cu", kernel, layers.device, count, parameters, SCALAR=32)
     parameters = _pack_layers(layers) + b"".join(found) + bytes(_LEVEL.size * missing)
     parameters += _SLOTS.pack(len(levels), slot, reach, packed(marks))
     launch("coarse.cu", "channels_text", layers.device, _blocks(layers.shape, (32, WIDE)), parameters, SCALAR=32)

@@ -18,7 +18,6 @@ DIGEST_BYTES = 32
 # Every kernel there is: its source, and what must be defined to compile it. CI compiles them all without a GPU.
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
 PACKS = (1, 2, 4)
-TEXT_THREADS = (256, 512)
 KERNELS: dict[str, tuple[str, ...]] = {
     "mip.cu": ("mip_even", "mip_any", "mip_more", "mip_backward"),
     "lookup.cu": ("lookup", "lookup_backward"),
@@ -33,7 +32,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "information.cu": ("information_losses", "information_maps"),
     "cover.cu": ("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"),
     "density.cu": ("density_scale", "density_rows", "density_table", "density_tiles"),
-    "change.cu": ("change_measure", "change_decide", "change_take"),
+    "change.cu": ("change_measure", "change_decide", "change_take", "change_post"),
     "scout_seen.cu": ("scout_seen",),
     "scout_question.cu": ("scout_words", "scout_films"),
     "scout_spots.cu": ("scout_inputs", "scout_along"),
@@ -46,9 +45,7 @@ def variants(source: str) -> list[dict[str, int]]:
     scalars = [{"SCALAR": bits} for bits in SCALARS.values()]
     if source == "texture.cu":
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
-    if source == "text.cu":
-        return [{"SCALAR": 32, "THREADS": threads} for threads in TEXT_THREADS]
-    if source in ("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "select.cu", "information.cu"):
+    if source in ("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "select.cu", "information.cu"):
         return [{"SCALAR": 32}]
     if source in ("change.cu", "cover.cu", "density.cu", "scout_question.cu"):
         return [{"SCALAR": 32}]

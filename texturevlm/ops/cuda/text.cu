@@ -6,11 +6,7 @@
 // Beyond the border a window has nothing to choose from: there a maximum reads −∞ and a minimum ∞.
 #include "marks.cuh"
 
-// Of a block: 256, or 512 where few tiles are made, and what counts is how long one takes.
-#ifndef THREADS
-#define THREADS 256
-#endif
-
+constexpr int THREADS = 256;
 constexpr int CONTRAST = 15, RULED = 25, LETTER = 5, GAP = 17, DASH_ROWS = 7, DASH_COLUMNS = 5, MARGIN = 4;
 constexpr float FULL = 0.7f, FAINT = 0.02f, SPARSE = 0.06f;
 constexpr float INFINITE = 3e38f;
