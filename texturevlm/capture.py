@@ -97,7 +97,7 @@ class Look:
         if self.reason is not None:
             with torch.no_grad():
                 return self._patches(image, question)
-        inputs = [image, *self._asked(question, image.device)]
+        inputs = [image, *self._asked(question)]
         replay = self._replay(inputs)
         self.reason = replay.reason
         made = replay(*inputs)
@@ -142,9 +142,9 @@ class Look:
         self._kept[key] = Replay(self._parts, inputs)
         return self._kept[key]
 
-    def _asked(self, question: str, device: torch.device) -> tuple[Tensor, ...]:
+    def _asked(self, question: str) -> tuple[Tensor, ...]:
         """The question as tensors, where one is captured with the image."""
-        return tuple(part.to(device) for part in encode([question])) if self.relevance == "scout" else ()
+        return tuple(encode([question])) if self.relevance == "scout" else ()
 
     def _parts(self, image: Tensor, *asked: Tensor) -> tuple[Tensor, ...]:
         patches = self._patches(image, Question(*asked) if asked else "")

@@ -204,6 +204,11 @@ def test_layers_that_cannot_be_compiled_run_as_they_are(adapter, monkeypatch):
 
 @pytest.mark.gpu
 def test_a_graph_replays_new_numbers():
+    there = torch.device("cuda", torch.cuda.current_device())
+    brought = Replay(lambda one: (one.to("cuda", non_blocking=True) * 2,), [torch.zeros(5000)], device=there)
+    assert brought.reason is None and not brought.inputs[0].is_cuda
+    kept = [brought(torch.full((5000,), float(value)))[0].clone() for value in range(20)]  # each was read in time
+    assert all((one == 2 * value).all() for value, one in enumerate(kept))
     replay = Replay(lambda one, two: (one + two,), [torch.zeros(3, device="cuda"), torch.ones(3, device="cuda")])
     assert replay.reason is None
     for value in (1.0, 5.0):

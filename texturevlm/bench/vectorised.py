@@ -83,12 +83,12 @@ class Vectorised:
         if self.mode is None:
             return function
         compiled = torch.compile(function, dynamic=False, mode=self.mode)
-        tried = False
+        tried: set[tuple[int, ...]] = set()
 
         def part(*given: Any) -> Any:
-            nonlocal tried
-            if not tried:
-                tried = True
+            version = tuple(one for one in given if isinstance(one, int))  # each is compiled by itself
+            if version not in tried and name not in self.eager:
+                tried.add(version)
                 if reason := _differs(compiled, function, given):
                     self.eager[name] = reason
             return (function if name in self.eager else compiled)(*given)

@@ -11,7 +11,7 @@ import argparse
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -72,19 +72,17 @@ class EndToEnd(Ranking):
         return spotter.question(self.letters[list(batch)], traits), traits, asked
 
 
-def measure(settings: Ranking.Settings, config: FitConfig) -> dict[str, dict[str, float]]:
-    """The evaluation of each variant after its steps."""
+def measure(settings: Ranking.Settings, config: FitConfig) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each variant with its evaluation after its steps, as soon as it is known; the dearest first."""
     task = Ranking(settings, device=config.device)
-    found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(config.seed)
+        yield "one network, end to end", fit(EndToEnd(task), config, Path(folder) / "one")
         for left_out in (None, *LEFT_OUT):
             torch.manual_seed(config.seed)
             task.module = task.fresh(() if left_out is None else (left_out,))
-            name = "everything" if left_out is None else WORDS[left_out]
-            found[name] = fit(task, config, Path(folder) / str(left_out))
-        torch.manual_seed(config.seed)
-        found["one network, end to end"] = fit(EndToEnd(task), config, Path(folder) / "one")
-    return found
+            name = "spotter and ranker" if left_out is None else WORDS[left_out]
+            yield name, fit(task, config, Path(folder) / str(left_out))
 
 
 def report(found: dict[str, dict[str, float]], config: FitConfig, command: str) -> str:
@@ -128,13 +126,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             save_every=0,
         )
         settings = Ranking.Settings(options.pages, options.spotter, batch=options.batch, limit=options.limit)
-        found = measure(settings, config)
         options.out.mkdir(parents=True, exist_ok=True)
+        command = f"python -m texturevlm.train.ablation PAGES --spotter WEIGHTS --steps {options.steps}"
+        found: dict[str, dict[str, float]] = {}
+        for name, row in measure(settings, config):
+            found[name] = row
+            (options.out / "scout-ablation.md").write_text(report(found, config, command), encoding="utf-8")
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"texturevlm.train.ablation: {error}", file=sys.stderr)
         return 2
-    command = f"python -m texturevlm.train.ablation PAGES --spotter WEIGHTS --steps {options.steps}"
-    (options.out / "scout-ablation.md").write_text(report(found, config, command), encoding="utf-8")
     print(f"{options.out / 'scout-ablation.md'} written", file=sys.stderr)
     return 0
 

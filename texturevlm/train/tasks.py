@@ -16,6 +16,7 @@ TASKS: dict[str, str] = {
     "hypothesis": "texturevlm.train.hypothesis:Hypothesis",
     "spotter": "texturevlm.train.spotting:Spotting",
     "ranker": "texturevlm.train.ranking:Ranking",
+    "gist": "texturevlm.train.matching:Matching",
 }
 
 

@@ -195,7 +195,9 @@ struct Most {  // of which one that is no number is the greatest
 
 // The values of a rank, from 0, among two sets of floats that are not negative: their bits are ordered as they are, so
 // that the value is found bit by bit, by how many are smaller. Both counts share a word.
-__device__ void values_of_rank(const float* const (&sets)[2], int count, int rank, unsigned* smaller, float* found) {
+__device__ void values_of_rank(const float* const (&sets)[2], int count, int rank, float* found) {
+    __shared__ unsigned smaller[2][32];  // of each warp, in turns, so that one barrier a bit is enough
+    const int lane = threadIdx.x & 31;
     unsigned own[2][MOST_TILES / DECIDING], prefix[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < 2; ++k)
@@ -204,18 +206,17 @@ __device__ void values_of_rank(const float* const (&sets)[2], int count, int ran
             const int at = i * DECIDING + threadIdx.x;
             own[k][i] = at < count ? __ldg(reinterpret_cast<const unsigned*>(sets[k]) + at) : ~0u;
         }
-    if (threadIdx.x < 31) smaller[threadIdx.x] = 0;
-    __syncthreads();
 #pragma unroll 1
     for (int bit = 30; bit >= 0; --bit) {
         unsigned below = 0;
 #pragma unroll
         for (int i = 0; i < MOST_TILES / DECIDING; ++i)
-            below += (own[0][i] < (prefix[0] | 1u << bit)) + ((own[1][i] < (prefix[1] | 1u << bit)) << 16);
+            if (i * DECIDING < count)
+                below += (own[0][i] < (prefix[0] | 1u << bit)) + ((own[1][i] < (prefix[1] | 1u << bit)) << 16);
         below = __reduce_add_sync(~0u, below);
-        if ((threadIdx.x & 31) == 0) atomicAdd(smaller + bit, below);
+        if (lane == 0) smaller[bit & 1][threadIdx.x >> 5] = below;
         __syncthreads();
-        below = smaller[bit];
+        below = __reduce_add_sync(~0u, smaller[bit & 1][lane]);
         if (static_cast<int>(below & 0xffff) <= rank) prefix[0] |= 1u << bit;
         if (static_cast<int>(below >> 16) <= rank) prefix[1] |= 1u << bit;
     }
@@ -272,7 +273,7 @@ __device__ void sum_marks(const Decide& job, unsigned* sums) {
 }
 
 extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __grid_constant__ Decide job) {
-    __shared__ unsigned sums[MOST_TILES];  // and before that counts
+    __shared__ unsigned sums[MOST_TILES];
     __shared__ float room[1][32];
     __shared__ double wide_room[5][32];
     const Turn turn = *job.turn;
@@ -285,10 +286,9 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
     float sensor[2] = {0.f, 0.f}, quiet[2];
     if (!bad) {
         const float* const sets[2] = {job.numbers + NOW * tiles, job.numbers + FINE * tiles};
-        values_of_rank(sets, tiles, job.rank, sums, quiet);
+        values_of_rank(sets, tiles, job.rank, quiet);
         for (int k = 0; k < 2; ++k) sensor[k] = turn.sensor[k] + turn.rate * (quiet[k] - turn.sensor[k]);
         if (threadIdx.x == 0) turn.sensor_next[0] = sensor[0], turn.sensor_next[1] = sensor[1];
-        __syncthreads();  // the counts are read
     }
     float changed[1] = {0.f};
 #pragma unroll 2

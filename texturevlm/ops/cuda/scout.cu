@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_lift(const __grid_consta
     for (int i = 0; i < 4; ++i) own[i] = there[i] ? widen(to[(i / 2 * job.columns + i % 2) * job.width]) : 0.f;
     const scalar* from = job.coarse + (static_cast<long long>(blockIdx.y) * across * down + cell) * job.inputs;
     float sum = widen(job.added[map]);
-#pragma unroll 4
+#pragma unroll 8
     for (int input = 0; input < job.inputs; input += PACK) {
         const Pack pack = *reinterpret_cast<const Pack*>(from + input);
 #pragma unroll
