@@ -206,7 +206,7 @@ def test_the_ablation_trains_every_variant_and_one_network(settings, tmp_path, m
     arguments = [str(given.pages), "--spotter", str(given.spotter), "--out", str(tmp_path)]
     assert ablation.main([*arguments, "--steps", "2", "--batch", "3"]) == 0
     text = (tmp_path / "scout-ablation.md").read_text()
-    for name in ("everything", ablation.WORDS["along"], ablation.WORDS["place"], "one network, end to end"):
+    for name in ("spotter and ranker", ablation.WORDS["along"], ablation.WORDS["place"], "one network, end to end"):
         assert f"| {name} | " in text
     assert "nan" not in text and "2 steps each" in text
     assert ablation.main([str(tmp_path / "none"), *arguments[1:]]) == 2
