@@ -103,7 +103,9 @@ def test_addresses_stay_and_ten_thousand_steps_leave_memory_flat():
     places, memory = set(), []
     for index in range(10_000):
         one.step(frames[index % 30])
-        places.add((one.pixels.data_ptr(), *(level.data_ptr() for level in (*one.canvas.levels, *one.layers.levels))))
+        places.add(
+            (one.samples.pixels.data_ptr(), *(level.data_ptr() for level in (*one.canvas.levels, *one.layers.levels)))
+        )
         if index % 1000 == 999:
             memory.append(torch.cuda.memory_allocated())
     assert len(places) == 1 and max(memory[1:]) - min(memory[1:]) < 1 << 20

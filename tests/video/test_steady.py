@@ -146,5 +146,7 @@ def test_buffers_stay_where_they_are():
     one, places = stream(channels=["edges", "motion"], keyframe=3), set()
     for frame in crossing(SIZE, 7):
         one.step(frame)
-        places.add((one.pixels.data_ptr(), *(level.data_ptr() for level in (*one.canvas.levels, *one.layers.levels))))
+        places.add(
+            (one.samples.pixels.data_ptr(), *(level.data_ptr() for level in (*one.canvas.levels, *one.layers.levels)))
+        )
     assert len(places) == 1

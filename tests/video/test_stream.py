@@ -211,12 +211,12 @@ def test_a_state_of_another_stream_is_refused(tmp_path):
 def test_buffers_stay_at_their_addresses_through_restore():
     one = stream()
     one.step(scene(SIZE))
-    places = [one.pixels.data_ptr(), *(level.data_ptr() for level in one.canvas.levels)]
+    places = [one.samples.pixels.data_ptr(), *(level.data_ptr() for level in one.canvas.levels)]
     state = one.state()
     for frame in crossing(SIZE, 4):
         one.step(frame)
     one.restore(state)
-    assert places == [one.pixels.data_ptr(), *(level.data_ptr() for level in one.canvas.levels)]
+    assert places == [one.samples.pixels.data_ptr(), *(level.data_ptr() for level in one.canvas.levels)]
 
 
 BAD = {

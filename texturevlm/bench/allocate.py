@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -172,7 +173,8 @@ def _vectorised_rows(report: Report, add: Add, image: Tensor, *, mode: str | Non
             call = partial(function, image)
             found[by] = add(WORK, by, "host", timing.host(call, calls=5, repeats=3))
             found[f"{by}, in a graph"] = add(WORK, f"{by}, in a graph", "warm", timing.device_warm(call, repeats=5))
-    except Exception as error:  # a missing compiler, a failed capture: the table says which
+    except Exception as error:  # a missing compiler, a failed capture: the table says which, and this where
+        traceback.print_exc()
         report.rows.append(Row(WORK, by, f"failed: {str(error).splitlines()[0][:80]}", None))
     return found
 

@@ -6,10 +6,8 @@ DATA holds `funsd/` and `sroie/` (text_boxes.jsonl) and `coco/` (questions.jsonl
 baseline's blur) is chosen on `train` images; what is reported is `eval`.
 """
 
-import argparse
 import json
 import math
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ from torch import Tensor
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.structure import edges, edges_inverted
 from texturevlm.channels.text import text_map, text_map_ocr
-from texturevlm.check import check_count
 from texturevlm.evaluate.baselines import (
     Map,
     bias,
@@ -35,6 +32,7 @@ from texturevlm.evaluate.baselines import (
     edge_density,
     spectral_residual,
 )
+from texturevlm.evaluate.study import check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
 
@@ -279,7 +277,7 @@ def report(record: dict[str, Any]) -> str:
     lines = [
         "# Channels that find structure: how good they are",
         "",
-        f"Command: `{record['command']}`; torch {record['torch']}, Python {record['python']}.",
+        provenance(record),
         "",
         "## Text: pixels inside a box or not",
         "",
@@ -344,30 +342,24 @@ def _interval(gain: list[float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.evaluate.channels", description=__doc__.split("\n")[0])
+    parser = command_parser("texturevlm.evaluate.channels", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with funsd, sroie and coco")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for channels.md and channels.json")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N images of each set and split: to try it out")
     options = parser.parse_args(arguments)
     try:
-        if options.limit is not None:
-            check_count("--limit", "N", options.limit, 1)
+        check_limit(options.limit)
         command = "python -m texturevlm.evaluate.channels DATA --out DIR"
-        record: dict[str, Any] = {
-            "command": command + (f" --limit {options.limit}" if options.limit else ""),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
+        command += f" --limit {options.limit}" if options.limit else ""
+        record: dict[str, Any] = {"command": command, **versions()}
         options.out.mkdir(parents=True, exist_ok=True)
         with torch.inference_mode():
             record["text"] = measure_text(options.data, options.limit)
             record["saliency"] = measure_saliency(options.data, options.limit)
             record["polarity"] = measure_polarity()
     except (ValueError, TypeError, OSError) as error:
-        print(f"texturevlm.evaluate.channels: {error}", file=sys.stderr)
-        return 2
-    (options.out / "channels.md").write_text(report(record))
-    (options.out / "channels.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        return complain(parser, error)
+    write_study(options.out, "channels", record, report)
     print(f"{options.out / 'channels.md'} and channels.json written", file=sys.stderr)
     return 0
 

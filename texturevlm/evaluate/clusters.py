@@ -7,8 +7,6 @@ share of borders with an edge that near. A method can buy recall by drawing more
 Needs scikit-image (extra `dev`).
 """
 
-import argparse
-import json
 import platform
 import statistics
 import sys
@@ -20,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from texturevlm.evaluate.study import command_parser, complain, write_study
 from texturevlm.image import to_tensor
 from texturevlm.ops.segment import boundaries, superpixels
 
@@ -100,21 +99,15 @@ def report(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m texturevlm.evaluate.clusters", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = command_parser("texturevlm.evaluate.clusters", __doc__)
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     options = parser.parse_args(arguments)
     try:
         rows = [row for path in options.images for side in (512, 1024) for row in measure(path, side)]
     except (ValueError, OSError, ImportError) as error:
-        print(f"texturevlm.evaluate.clusters: {error}", file=sys.stderr)
-        return 2
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "clusters.md").write_text(report(rows))
-    (options.out / "clusters.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(report(rows))
+        return complain(parser, error)
+    print(write_study(options.out, "clusters", rows, report))
     return 0
 
 

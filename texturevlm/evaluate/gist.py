@@ -11,9 +11,6 @@ Differences are paired, with a 95% interval from resampling photographs.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +27,7 @@ from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.relevance import TOPS, gain
 from texturevlm.evaluate.scout import answer_shares, box_map
+from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.pipeline import BALANCE, image_maps
 from texturevlm.scout.layer import folded
 from texturevlm.train.captions import load_photographs
@@ -51,8 +49,7 @@ def measure(folder: Path, weights: Path, photographs: Path | None, side: int, li
     gist = folded(load_gist(weights))
     samples = load(folder, split="eval", located=True, limit=limit).samples
     record: dict[str, Any] = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **versions(),
         "side": side,
         "words": len(gist.vocabulary),
         **measure_places(samples, gist, side),
@@ -189,7 +186,7 @@ def report(record: dict[str, Any]) -> str:
     lines = [
         "# The gist: does the scout know where in a photograph a named thing is?",
         "",
-        f"Command: `{record['command']}`; torch {record['torch']}, Python {record['python']}.",
+        provenance(record),
         "",
         f"{record['rows']} names of things in {record['photographs']} `eval` photographs of {record['set']}, asked as "
         f"“Where is the NAME?”. The gist sees a photograph at {record['side']}×{record['side']} pixels, {SPOT}×{SPOT} "
@@ -233,8 +230,7 @@ def _telling(told: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    said = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.evaluate.gist", description=said)
+    parser = command_parser("texturevlm.evaluate.gist", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with images and questions.jsonl")
     parser.add_argument("--weights", type=Path, required=True, metavar="FILE", help="of a training run of gist")
     parser.add_argument("--photographs", type=Path, metavar="FOLDER", help="from train.captions")
@@ -243,8 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, metavar="N", help="at most N names, evenly spread: to try it out")
     options = parser.parse_args(arguments)
     try:
-        if options.limit is not None:
-            check_count("--limit", "N", options.limit, 1)
+        check_limit(options.limit)
         if check_count("--side", "N", options.side, SPOT) % SPOT:
             raise ValueError(f"--side must be a multiple of {SPOT}, got {options.side}")
         command = "python -m texturevlm.evaluate.gist DATA --weights FILE --photographs FOLDER --out DIR"
@@ -252,15 +247,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command += f" --limit {options.limit}" if options.limit else ""
         with torch.inference_mode():
             found = measure(options.data, options.weights, options.photographs, options.side, options.limit)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.evaluate.gist: {error}", file=sys.stderr)
-        return 2
+    except MISTAKES as error:
+        return complain(parser, error)
     record = {"command": command, "set": options.data.resolve().name, **found}
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "scout-photographs.md").write_text(report(record), encoding="utf-8")
-    (options.out / "scout-photographs.json").write_text(
-        json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    write_study(options.out, "scout-photographs", record, report)
     print(f"{options.out / 'scout-photographs.md'} and .json written", file=sys.stderr)
     return 0
 

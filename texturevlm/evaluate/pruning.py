@@ -8,9 +8,6 @@ the descent, over the number of cells, which is what testing every cell reads. B
 level once: it pays where a map is tested more than once, or comes with its levels.
 """
 
-import argparse
-import json
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -22,9 +19,9 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.prune import above, relevance_pyramid
-from texturevlm.check import check_count
 from texturevlm.evaluate.data import load
 from texturevlm.evaluate.progress import Progress
+from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.pipeline import relevance_of
 from texturevlm.relevance.reader import load_page
 from texturevlm.types import Texture
@@ -74,7 +71,7 @@ def report(record: dict[str, Any]) -> str:
     lines = [
         "# The relevance pyramid: values read by the descent, as a share of all cells",
         "",
-        f"Command: `{record['command']}`; torch {record['torch']}, Python {record['python']}.",
+        provenance(record),
         "",
         f"{record['questions']} questions on {record['images']} images of {record['cells']:.0f} cells on average. The "
         f"answer was {'always' if record['same'] else '**not** always'} that of testing every cell. In brackets: the "
@@ -97,32 +94,22 @@ def _count(record: dict[str, Any], name: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m texturevlm.evaluate.pruning", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = command_parser("texturevlm.evaluate.pruning", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with images and questions.jsonl")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for pruning.md and pruning.json")
     parser.add_argument("--pages", type=Path, metavar="CACHE", help="folder where the words of the pages are kept")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N questions, evenly spread")
     options = parser.parse_args(arguments)
     try:
-        if options.limit is not None:
-            check_count("--limit", "N", options.limit, 1)
+        check_limit(options.limit)
         options.out.mkdir(parents=True, exist_ok=True)
-        record: dict[str, Any] = {
-            "command": "python -m texturevlm.evaluate.pruning DATA --pages CACHE --out DIR"
-            + (f" --limit {options.limit}" if options.limit else ""),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
+        command = "python -m texturevlm.evaluate.pruning DATA --pages CACHE --out DIR"
+        command += f" --limit {options.limit}" if options.limit else ""
         with torch.inference_mode():
-            record |= measure(options.data, options.pages, options.limit)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.evaluate.pruning: {error}", file=sys.stderr)
-        return 2
-    (options.out / "pruning.md").write_text(report(record), encoding="utf-8")
-    (options.out / "pruning.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(report(record))
+            found = measure(options.data, options.pages, options.limit)
+    except MISTAKES as error:
+        return complain(parser, error)
+    print(write_study(options.out, "pruning", {"command": command, **versions(), **found}, report))
     return 0
 
 

@@ -8,9 +8,7 @@ area, but shrunk more across than down, and the reverse. `recall` takes its thre
 """
 
 import argparse
-import json
 import math
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -26,6 +24,7 @@ from texturevlm.evaluate.legibility import Box, as_bytes, places, similarity
 from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.evaluate.study import provenance, versions, write_study
 from texturevlm.image import to_tensor
 from texturevlm.rebuild import shrunk_axis
 
@@ -152,7 +151,7 @@ def report(record: dict[str, Any]) -> str:
     lines = [
         "# How tall text must stand in the tokens' pixels to be read",
         "",
-        f"Command: `{record['command']}`; {record['reader']}; torch {record['torch']}, Python {record['python']}.",
+        provenance(record, record["reader"]),
         "",
         f"{record['places']} places of answers to {record['questions']} questions, those that the reader reads in the "
         "full image. Height: of the answer's box, in token pixels. Legibility as in the evaluation, of one place.",
@@ -216,15 +215,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         + (f" --limit {options.limit}" if options.limit else ""),
         "data": options.data.name,
         "reader": reader.name,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **versions(),
         "questions": len(samples),
         "places": len(found),
         **summary(found),
     }
-    (options.out / "readable-height.json").write_text(json.dumps(record, indent=1) + "\n")
-    (options.out / "readable-height.md").write_text(report(record))
-    print(report(record))
+    print(write_study(options.out, "readable-height", record, report))
     return 0
 
 

@@ -9,10 +9,7 @@ cells ranked highest that make up x% of the page. Words come from RapidOCR and a
 paired, with a 95% interval from resampling pages (questions of one page are not independent).
 """
 
-import argparse
-import json
 import math
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -26,10 +23,10 @@ from torch.nn import functional
 
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
-from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.statistics import pooled_ratio
+from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
 from texturevlm.relevance.clues import NAMES, clues
@@ -177,7 +174,7 @@ def report(record: dict[str, Any]) -> str:
     lines = [
         "# Relevance: how often the whole answer lies in the part of the page that a map ranks highest",
         "",
-        f"Command: `{record['command']}`; torch {record['torch']}, Python {record['python']}.",
+        provenance(record),
         "",
         f"{record['questions']} questions with a located answer on {record['pages']} pages, all `eval`. Cells of "
         f"{CELL}×{CELL} pixels; found if {100 * COVERED:.0f}% of one of the answer's boxes lies in the chosen cells. "
@@ -214,31 +211,22 @@ def report(record: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.evaluate.relevance", description=__doc__.split("\n")[0])
+    parser = command_parser("texturevlm.evaluate.relevance", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with images and questions.jsonl")
     parser.add_argument("--pages", type=Path, metavar="CACHE", help="folder where the words of the pages are kept")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for relevance.md and relevance.json")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N questions: to try it out")
     options = parser.parse_args(arguments)
     try:
-        if options.limit is not None:
-            check_count("--limit", "N", options.limit, 1)
+        check_limit(options.limit)
         options.out.mkdir(parents=True, exist_ok=True)
         command = "python -m texturevlm.evaluate.relevance DATA --pages CACHE --out DIR"
-        record: dict[str, Any] = {
-            "command": command + (f" --limit {options.limit}" if options.limit else ""),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
+        command += f" --limit {options.limit}" if options.limit else ""
         with torch.inference_mode():
-            record |= measure(options.data, options.pages, options.limit)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.evaluate.relevance: {error}", file=sys.stderr)
-        return 2
-    (options.out / "relevance.md").write_text(report(record), encoding="utf-8")
-    (options.out / "relevance.json").write_text(
-        json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+            found = measure(options.data, options.pages, options.limit)
+    except MISTAKES as error:
+        return complain(parser, error)
+    write_study(options.out, "relevance", {"command": command, **versions(), **found}, report)
     print(f"{options.out / 'relevance.md'} and relevance.json written", file=sys.stderr)
     return 0
 

@@ -11,10 +11,7 @@ CACHE. Differences are paired, with a 95% interval from resampling pages.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -34,6 +31,7 @@ from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.relevance import COVERED, ENOUGH, TOPS, gain, image_maps, of_another_page, shares_within
 from texturevlm.evaluate.spotting import evenly, measure_spotting
 from texturevlm.evaluate.statistics import pooled_ratio
+from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.relevance.reader import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
@@ -57,8 +55,7 @@ def measure(folder: Path, cache: Path | None, limit: int | None, read: int) -> d
     record: dict[str, Any] = {
         "command": command + (f" --limit {limit}" if limit else "") + (f" --read {read}" if read != READ_PAGES else ""),
         "set": name,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **versions(),
         "threads": torch.get_num_threads(),
         "processors": os.cpu_count(),
         "dtype": str(scout.dtype).removeprefix("torch."),
@@ -203,7 +200,7 @@ def report(record: dict[str, Any]) -> str:
     lines = [
         "# The scout: does it know where the answer is?",
         "",
-        f"Command: `{record['command']}`; torch {record['torch']}, Python {record['python']}.",
+        provenance(record),
         "",
         f"{record['questions']} `eval` questions with a located answer on {record['pages']} pages of {record['set']}. "
         f"Every map is ranked on the scout's spots (8×8 of the pixels that it sees, 16×16 of a page of 200 dots an "
@@ -270,7 +267,7 @@ def _spotting_lines(spotting: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.evaluate.scout", description=__doc__.split("\n")[0])
+    parser = command_parser("texturevlm.evaluate.scout", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with images and questions.jsonl")
     parser.add_argument("--pages", type=Path, metavar="CACHE", help="folder where the words of the pages are kept")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for scout.md and scout.json")
@@ -280,16 +277,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        if options.limit is not None:
-            check_count("--limit", "N", options.limit, 1)
+        check_limit(options.limit)
         check_count("--read", "N", options.read, 1)
         options.out.mkdir(parents=True, exist_ok=True)
         record = measure(options.data, options.pages, options.limit, options.read)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.evaluate.scout: {error}", file=sys.stderr)
-        return 2
-    (options.out / "scout.md").write_text(report(record), encoding="utf-8")
-    (options.out / "scout.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except MISTAKES as error:
+        return complain(parser, error)
+    write_study(options.out, "scout", record, report)
     print(f"{options.out / 'scout.md'} and scout.json written", file=sys.stderr)
     return 0
 

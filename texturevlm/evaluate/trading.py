@@ -8,8 +8,6 @@ a reader whether that was worth anything.
 """
 
 import argparse
-import json
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.run import as_grey
 from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.evaluate.study import provenance, versions, write_study
 from texturevlm.pipeline import relevance_of
 from texturevlm.rebuild import median_grey
 from texturevlm.relevance import Relevance
@@ -147,8 +146,7 @@ def report(record: dict[str, Any]) -> str:
     lines = [
         "# One budget shared by a batch of pages against the same budget for each",
         "",
-        f"Command: `{record['command']}`; {record['reader'] or 'no reader'}; torch {record['torch']}, "
-        f"Python {record['python']}.",
+        provenance(record, record["reader"] or "no reader"),
         "",
         f"Groups of {record['pages']} pages drawn at random, one question a page, allocator `{record['allocator']}`, "
         f"patches of {record['patch']}. Shared: the group's pages trade k tokens a page among themselves by expected "
@@ -207,16 +205,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         + (" --words DIR" if options.words else ""),
         "data": options.data.name,
         "reader": reader.name if reader is not None else None,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **versions(),
         "pages": options.pages,
         "patch": options.patch,
         "allocator": options.allocator,
         "rows": sorted(summary(results), key=lambda row: relevances.index(row["relevance"])),
     }
-    (options.out / "trading.json").write_text(json.dumps(record, indent=1) + "\n")
-    (options.out / "trading.md").write_text(report(record))
-    print(report(record))
+    print(write_study(options.out, "trading", record, report))
     return 0
 
 

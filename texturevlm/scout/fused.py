@@ -73,7 +73,7 @@ class Fused(nn.Module):
         return as_spots(said.view(*values.shape[:3], -1).permute(0, 3, 1, 2))
 
     def question(self, question: Question) -> Laid:
-        """A question that is on the GPU."""
+        """A question that the GPU can read."""
         found = (cast(Tensor, getattr(self, f"question_{name}")) for name in QuestionWeights._fields)
         return kernels.lay_question(*question, QuestionWeights(*found))
 

@@ -92,6 +92,8 @@ class Scout(nn.Module):
         count = len(question.letters)
         if count not in (1, pages):
             raise ValueError(f"Scout.where: question must be one, or one for each of {pages} pages, got {count}")
+        if self.fused.takes(like) and all(part.is_pinned() for part in question):
+            return self.fused.question(question)  # a GPU reads these few bytes where they are
         letters, traits, kinds = (part.to(like.device, non_blocking=True) for part in question)
         if self.fused.takes(like):
             return self.fused.question(Question(letters, traits, kinds))

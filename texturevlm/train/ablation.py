@@ -7,7 +7,6 @@ judged on documents that it did not learn from. The network that is trained end 
 same layers as spotter and ranker together and sees the pages, but nobody teaches it to read.
 """
 
-import argparse
 import platform
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
+from texturevlm.evaluate.study import MISTAKES, command_parser, complain
 from texturevlm.scout.question import encode
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.train.config import FitConfig
@@ -103,7 +103,7 @@ def report(found: dict[str, dict[str, float]], config: FitConfig, command: str) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.train.ablation", description=__doc__.split("\n")[0])
+    parser = command_parser("texturevlm.train.ablation", __doc__)
     parser.add_argument("pages", type=Path, metavar="PAGES", help="a folder from texturevlm.train.pages")
     parser.add_argument("--spotter", type=Path, required=True, metavar="WEIGHTS", help="trained weights of the spotter")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for scout-ablation.md")
@@ -132,9 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, row in measure(settings, config):
             found[name] = row
             (options.out / "scout-ablation.md").write_text(report(found, config, command), encoding="utf-8")
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.train.ablation: {error}", file=sys.stderr)
-        return 2
+    except MISTAKES as error:
+        return complain(parser, error)
     print(f"{options.out / 'scout-ablation.md'} written", file=sys.stderr)
     return 0
 

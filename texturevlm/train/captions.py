@@ -9,7 +9,6 @@ machine with a GPU.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
@@ -26,8 +25,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from texturevlm.check import check_count
 from texturevlm.evaluate.data import load
+from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain
 from texturevlm.train.gist import SIDE
 
 CAPTIONED, BOXED = "flickr8k_small", "coco"
@@ -125,20 +124,16 @@ def _share(box: Sequence[float], size: tuple[int, int]) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m texturevlm.train.captions", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = command_parser("texturevlm.train.captions", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help=f"folder with {CAPTIONED} and {BOXED}")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N photographs of each set: to try it out")
     options = parser.parse_args(arguments)
     try:
-        if options.limit is not None:
-            check_count("--limit", "N", options.limit, 1)
+        check_limit(options.limit)
         count = pack(options.data, options.out, options.limit)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.train.captions: {error}", file=sys.stderr)
-        return 2
+    except MISTAKES as error:
+        return complain(parser, error)
     size = (options.out / PACKED).stat().st_size
     print(f"{options.out / PACKED}: {count} photographs, {size / 1e6:.1f} MB", file=sys.stderr)
     return 0

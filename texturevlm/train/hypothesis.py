@@ -11,7 +11,6 @@ objects. Before learning, the weights are zero and salience alone decides.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.objects import painted
+from texturevlm.evaluate.study import command_parser, complain
 from texturevlm.relevance.balance import Balance
 from texturevlm.train.curriculum import Curriculum
 from texturevlm.train.losses import iou, overlap
@@ -192,7 +192,7 @@ def measured(footprints: Sequence[Sequence[float]], objects: Sequence[Sequence[f
 def main(arguments: Sequence[str] | None = None) -> int:
     from texturevlm.train.hypothesis_report import experiment
 
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.train.hypothesis", description=__doc__.split("\n")[0])
+    parser = command_parser("texturevlm.train.hypothesis", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="photographs with object boxes, such as COCO")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for hypothesis.md, .csv and .png")
     parser.add_argument("--cache", type=Path, default=Path("runs/cache"), metavar="DIR", help="for the channels")
@@ -203,8 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_count("--steps", "N", options.steps, 1)
         experiment(options.data, options.out, cache=options.cache, steps=options.steps, limit=options.limit)
     except (ValueError, TypeError, OSError) as error:
-        print(f"texturevlm.train.hypothesis: {error}", file=sys.stderr)
-        return 2
+        return complain(parser, error)
     return 0
 
 

@@ -7,7 +7,6 @@ CACHE (one folder a set), as `relevance.fit_words` does; a page that is not ther
 seconds. FOLDER gets images as WebP and pages.json, small enough to be carried to a machine with a GPU.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from texturevlm.check import check_count
 from texturevlm.evaluate.progress import Progress
+from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain
 from texturevlm.relevance.fit_words import train_rows
 from texturevlm.relevance.reader import load_page
 from texturevlm.scout.spotter import seen_size
@@ -120,19 +119,17 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.train.pages", description=__doc__.split("\n")[0])
+    parser = command_parser("texturevlm.train.pages", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help=f"folder with {', '.join(SETS)}")
     parser.add_argument("--words", type=Path, required=True, metavar="CACHE", help="where the words of pages are kept")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N pages of each set: to try it out")
     options = parser.parse_args(arguments)
     try:
-        if options.limit is not None:
-            check_count("--limit", "N", options.limit, 1)
+        check_limit(options.limit)
         count = pack(options.data, options.words, options.out, options.limit)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.train.pages: {error}", file=sys.stderr)
-        return 2
+    except MISTAKES as error:
+        return complain(parser, error)
     print(f"{options.out}: {count} pages", file=sys.stderr)
     return 0
 

@@ -3,18 +3,18 @@
 python -m texturevlm.train.ship --spotter WEIGHTS --ranker WEIGHTS --out texturevlm/scout/scout.npz
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from texturevlm.evaluate.study import command_parser, complain
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.spotter import Spotter
 from texturevlm.scout.weights import load_module, ranker_widths, save_modules
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.train.ship", description=__doc__.split("\n")[0])
+    parser = command_parser("texturevlm.train.ship", __doc__)
     parser.add_argument("--spotter", type=Path, required=True, metavar="WEIGHTS", help="weights.safetensors of a run")
     parser.add_argument("--ranker", type=Path, required=True, metavar="WEIGHTS", help="weights.safetensors of a run")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.npz")
@@ -26,8 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ranker = load_module(Ranker(ranker_widths(options.ranker)), options.ranker)
         save_modules(options.out, spotter=spotter, ranker=ranker)
     except (ValueError, OSError, ImportError) as error:
-        print(f"texturevlm.train.ship: {error}", file=sys.stderr)
-        return 2
+        return complain(parser, error)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
     return 0
 

@@ -7,18 +7,15 @@ frame, for the last frames of the clip). A clip of a still camera is made of one
 video.json.
 """
 
-import argparse
-import json
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.evaluate.study import MISTAKES, command_parser, complain, versions, write_study
 from texturevlm.video import study
 from texturevlm.video.sources import open_video
 
@@ -239,23 +236,19 @@ def _tell(what: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m texturevlm.video.measure", description=__doc__.split("\n")[0])
+    parser = command_parser("texturevlm.video.measure", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with the clips")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for video.md and video.json")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N frames of each clip: to try it out")
     options = parser.parse_args(arguments)
-    command = "python -m texturevlm.video.measure DATA --out DIR" + (
-        f" --limit {options.limit}" if options.limit else ""
-    )
-    record: dict[str, Any] = {"command": command, "torch": torch.__version__, "python": platform.python_version()}
+    command = "python -m texturevlm.video.measure DATA --out DIR"
+    command += f" --limit {options.limit}" if options.limit else ""
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        record |= measure(options.data, options.limit)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.video.measure: {error}", file=sys.stderr)
-        return 2
-    (options.out / "video.md").write_text(report(record))
-    (options.out / "video.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        found = measure(options.data, options.limit)
+    except MISTAKES as error:
+        return complain(parser, error)
+    write_study(options.out, "video", {"command": command, **versions(), **found}, report)
     _tell(f"{options.out / 'video.md'} and video.json written")
     return 0
 

@@ -66,8 +66,8 @@ def of(stream: Stream) -> State:
         "sensor": stream.noise.sensor,
         "flicker": stream.noise.tiles,
         "blocks": stream.noise.last,
-        "pixels": stream.pixels,
-        "stale": stream.stale,
+        "pixels": stream.samples.pixels,
+        "stale": stream.samples.stale,
         "grey": carry.grey,
         "waits": carry.waits,
         "pointed": carry.pointed,
@@ -103,8 +103,8 @@ def restore(stream: Stream, state: State) -> None:
     update_region(stream.canvas.levels, stream.canvas.everything)
     sensor, flicker, blocks = (tensors[name].clone() for name in ("sensor", "flicker", "blocks"))
     stream.noise = Noise(sensor, flicker, blocks, numbers["learned"])
-    stream.pixels.copy_(tensors["pixels"])
-    stream.stale = tensors["stale"].clone()
+    stream.samples.pixels.copy_(tensors["pixels"])
+    stream.samples.stale = tensors["stale"].clone()
     if stream.rate is not None:
         stream.rate.saved = numbers.get("saved", stream.rate.saved)
     _restore_choice(stream, numbers, tensors)

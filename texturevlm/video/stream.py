@@ -27,7 +27,6 @@ from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.pipeline import Allocator, relevance_of
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.relevance.maps import cell_level
-from texturevlm.sample import sample
 from texturevlm.types import Patches, Texture
 from texturevlm.video import state as states
 from texturevlm.video.budget import Rate
@@ -42,6 +41,7 @@ from texturevlm.video.glance import Glance, can_glance
 from texturevlm.video.layers import CARRIED, Layers
 from texturevlm.video.result import Step
 from texturevlm.video.reuse import Reuse
+from texturevlm.video.samples import Samples
 from texturevlm.video.steady import Steady
 from texturevlm.video.tiles import Rectangle, rectangles, touched
 from texturevlm.video.watch import can_watch
@@ -128,13 +128,12 @@ class Stream:
         self.encoded = None if encode is None else Encoded(encode, keep=keep, context=context)
         self.rate = None if rate is None else Rate(rate, budget)
         self.noise = no_noise(self.size, tile, self.device)
-        self.pixels = torch.zeros(1, budget, 3, patch, patch, device=self.device)
-        self.stale = torch.zeros(budget, dtype=torch.bool, device=self.device)
-        self.steady = Steady(self.canvas, self.layers, self.pixels) if kernels else None
+        self.samples = Samples(budget, patch, self.device)
+        self.steady = Steady(self.canvas, self.layers, self.samples.pixels) if kernels else None
         if self.steady is not None and can_glance(self.canvas, cell) and not _moving(names):
             self.steady.glance = Glance(self.canvas, cell, self.balance, self.steady.watch.found, worth)
         self._patches: Patches | None = None  # as they were given out last
-        self._used = self.stale
+        self._used = self.samples.stale
         self.frames, self.since, self.seconds = 0, 0, 0.0  # since: the last keyframe
         self.moved = False  # whether anything changed since the last keyframe
         self.short = False  # whether the last cut got less than a full look
@@ -157,8 +156,8 @@ class Stream:
         self.waiting, origin = why or "failure", None
         with torch.no_grad():
             if why not in ("", "interval") and self._affordable(why) < max(1, self.budget // LEAST_LOOK):
-                self.stale = torch.ones_like(self.stale)  # another scene, and nothing left to pay for a look at it
-                sampled = torch.zeros_like(self.stale)
+                self.samples.forsake()  # another scene, and nothing left to pay for a look at it
+                sampled = torch.zeros_like(self.samples.stale)
             else:
                 if why:
                     origin = self._anew(image, found, why)
@@ -353,20 +352,10 @@ class Stream:
         if origin is None:
             origin = torch.arange(self.budget, device=self.device)
         else:
-            self.pixels.copy_(self.pixels[:, origin.clamp(min=0)])
-            self.stale = self.stale[origin.clamp(min=0)]
-        if why and self.rate is None:
-            need = torch.ones_like(self.stale)
-        else:
-            need = (origin < 0) | self.stale | touched(allocation, mask, self.tile)
-        paid = need = need & allocation.valid[0]
-        if self.rate is not None:
-            paid = self.rate.pay(need, origin < 0, allocation.score[0], cut=why not in ("", "interval"))
-        self.stale = need & ~paid
-        if self.pixels.is_cuda:  # all of them: nothing is counted, nothing waits
-            self.pixels.copy_(torch.where(paid[:, None, None, None], sample(texture, allocation).pixels, self.pixels))
-        elif len(some := paid.nonzero()[:, 0]):
-            self.pixels[:, some] = sample(texture, allocation.each(lambda column: column[:, some])).pixels
+            self.samples.rearrange(origin)
+        changed = None if why and self.rate is None else touched(allocation, mask, self.tile)
+        cut = why not in ("", "interval")
+        paid = self.samples.renew(texture, allocation, changed, origin < 0, rate=self.rate, cut=cut)
         if self.encoded is not None:
             self.encoded.update(texture, allocation, paid, origin)
         return paid
@@ -397,8 +386,8 @@ class Stream:
         allocation, known = self.choice.allocation, self.carry.relevance
         assert allocation is not None and known is not None
         if self._patches is None or self._patches.allocation is not allocation:
-            self._patches, self._used = Patches(self.pixels, allocation), allocation.valid[0]
-        reuse = Reuse(found.marked.size, found.count, why, chosen, sampled, self.stale, self._used)
+            self._patches, self._used = Patches(self.samples.pixels, allocation), allocation.valid[0]
+        reuse = Reuse(found.marked.size, found.count, why, chosen, sampled, self.samples.stale, self._used)
         return Step(
             self.frames - 1,
             self.seconds,

@@ -47,7 +47,7 @@ class Replay:
     """Calls a function of tensors; on a GPU by replaying a graph of it.
 
     function: tensors in, a tuple of tensors out; shapes and dtypes never change
-    example:  tensors like those that will come; what is on the CPU stays there, pinned, and the function brings it over
+    example:  tensors like those that will come; what is on the CPU stays there, pinned, for the function to read
     device:   where it runs, if nothing will come: a function of buffers that stay where they are
     reason:   why there is no graph, if there is none
     What it returns is overwritten by the next call.
@@ -70,6 +70,8 @@ class Replay:
         # Not in inference mode, or the buffers could not be written to outside of it.
         with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad(), _capturing:
             self.inputs = [one.clone() if one.is_cuda else one.clone().pin_memory() for one in example]
+            if not all(buffer.is_cuda for buffer in self.inputs):
+                self._read = torch.cuda.Event()
             self._capture()
 
     def _capture(self) -> None:
@@ -103,8 +105,8 @@ class Replay:
                 if buffer.data_ptr() != given.data_ptr():
                     buffer.copy_(given, non_blocking=True)
             self.graph.replay()
-            if not all(buffer.is_cuda for buffer in self.inputs):
-                self._read = torch.cuda.current_stream().record_event(self._read)
+            if self._read is not None:
+                self._read.record()
         return self.outputs
 
 

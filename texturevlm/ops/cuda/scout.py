@@ -82,7 +82,7 @@ def seen_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> Te
 
 
 def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: QuestionWeights) -> Laid:
-    """A question by two launches.
+    """A question by two launches; it may lie in pinned memory.
 
     letters: (Q, WORDS, LONGEST) int64; traits: (Q, WORDS, TRAITS); asked: (Q, A), at most MOST_ASKED
     """
@@ -90,11 +90,11 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: Questi
     assert letters.dtype == torch.int64 and letters.shape[1] == WORDS and asked.shape[1] <= MOST_ASKED
     letters, traits, asked = letters.contiguous(), traits.float().contiguous(), asked.float().contiguous()
     shapes = ((WORDS, EMBEDDING), (WORDS, MAPS), (outputs,))
-    laid = Laid(*(traits.new_empty((count, *shape)) for shape in shapes))
+    laid = Laid(*(weights.film_added.new_empty((count, *shape)) for shape in shapes))
     parameters = _ASKED.pack(
         *(address(tensor) for tensor in (letters, traits, asked, *weights, *laid)), asked.shape[1], outputs
     )
-    device = letters.device
+    device = weights.film_added.device
     launch("scout_question.cu", "scout_words", device, (WORDS, count), parameters, SCALAR=32)
     launch("scout_question.cu", "scout_films", device, count, parameters, early=True, SCALAR=32)
     return laid

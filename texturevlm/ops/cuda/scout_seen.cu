@@ -3,7 +3,8 @@
 // the rows of the image that they need are resampled along x, some at a time, and added up along y.
 #include "scalar.cuh"
 
-constexpr int STEM = 4, ACROSS = 64, DOWN = 16, STAGE = 16, TAPS = 4;
+constexpr int STEM = 4, ACROSS = 64, DOWN = 16;
+constexpr int STAGE = 20, TAPS = 3;  // rows and columns at once: all, where a level has about as many as are seen
 constexpr float RED = 0.299f, GREEN = 0.587f, BLUE = 0.114f;
 
 struct Seen {
