@@ -98,28 +98,28 @@ class Vectorised:
     def _search(self, tables: Tensor) -> Tokens:
         tiles = selection._begin(self.plans, 1, self.budget)
         for step in range(self.steps):
-            tiles = self.cut(tables, tiles, step)
+            tiles = selection._Tiles(*self.cut(tables, tiles, step))
         tiles = self.keep_best(tables, tiles)
         for _ in range(CUTS):
-            tiles = self.cut_in_two(tables, tiles)
+            tiles = selection._Tiles(*self.cut_in_two(tables, tiles))
         tokens: Tokens = self.ended(tables, tiles)
         return tokens
 
     def _searching(self, tables: Tensor) -> selection._Search:
         return selection._Search(tables, self.levels, self.size, self.patch)
 
-    def _cut(self, tables: Tensor, tiles: selection._Tiles, step: int) -> selection._Tiles:
+    def _cut(self, tables: Tensor, tiles: selection._Tiles, step: int) -> tuple[Tensor, ...]:
         search = self._searching(tables)
-        return search.cut(tiles, search.gains(tiles, step), step)
+        return (*search.cut(tiles, search.gains(tiles, step), step),)  # torch 2.11 loses a named tuple made elsewhere
 
     def _best(self, tables: Tensor, tiles: selection._Tiles) -> selection._Tiles:
         search = self._searching(tables)
         value = (search.sums(tiles, search.number(tiles, SEEN_BY_THE_LAST)) * tiles.used).sum(-1)
         return tiles.only(value.argmax(1))
 
-    def _in_two(self, tables: Tensor, tiles: selection._Tiles) -> selection._Tiles:
+    def _in_two(self, tables: Tensor, tiles: selection._Tiles) -> tuple[Tensor, ...]:
         search = self._searching(tables)
-        return search.cut_in_two(tiles, search.gains(tiles, None))
+        return (*search.cut_in_two(tiles, search.gains(tiles, None)),)
 
     def _ended(self, tables: Tensor, tiles: selection._Tiles) -> Tokens:
         search = self._searching(tables)
