@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.check import check_choice
+from texturevlm.check import check_choice, check_count
 from texturevlm.relevance.strings import ASKED, KINDS
 from texturevlm.scout.layer import Block, Layer, within
 from texturevlm.scout.question import TRAITS
@@ -25,6 +25,7 @@ from texturevlm.scout.spotter import EMBEDDING, Spots
 SURE, VAGUE = 8, 4  # maps of hits, and of what only resembles the words
 SEEN = 24  # numbers of the spotter's embedding that are looked at as they are
 WIDTHS = (48, 64, 96)
+REACHES = ((1, 1), (1, 2))  # of the layers of a scale's blocks, the last of them last
 STEER = 64
 PLACES = 4
 # What the network is given, and how many maps each is; any but the hits can be left out, to see what it is worth.
@@ -50,9 +51,17 @@ class Ranker(nn.Module):
     """Spots, words and what is asked → scores of spots, and of "not on this page"."""
 
     def __init__(
-        self, widths: tuple[int, int, int] = WIDTHS, *, drop: float = 0.0, without: Sequence[str] = ()
+        self,
+        widths: tuple[int, int, int] = WIDTHS,
+        *,
+        blocks: int = len(REACHES),
+        drop: float = 0.0,
+        without: Sequence[str] = (),
     ) -> None:
+        """widths: maps of each scale; blocks: how many each has, the ones of the furthest reach; drop: of the maps
+        while it learns; without: what it is not to look at"""
         super().__init__()
+        reaches = REACHES[-check_count("Ranker", "blocks", blocks, 1, len(REACHES)) :]
         for name in without:
             check_choice("Ranker", "without", name, tuple(PARTS))
         self.without = tuple(without)
@@ -65,7 +74,7 @@ class Ranker(nn.Module):
         self.enter = nn.ModuleList(
             [Layer(INPUTS, fine), Layer(fine, middle, stride=2), Layer(middle, coarse, stride=2)]
         )
-        self.inner = nn.ModuleList(nn.ModuleList([Block(width, (1, 1)), Block(width, (1, 2))]) for width in widths)
+        self.inner = nn.ModuleList(nn.ModuleList(Block(width, reach) for reach in reaches) for width in widths)
         self.lift = nn.ModuleList([nn.Conv2d(middle, fine, 1), nn.Conv2d(coarse, middle, 1)])
         self.merge = nn.ModuleList([Block(fine, (1, 1)), Block(middle, (1, 1))])
         self.last = nn.Conv2d(fine, 4, 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -34,18 +35,31 @@ def load_arrays(path: Path | str) -> dict[str, Tensor]:
         return {name: torch.from_numpy(file[name].astype(np.float32)) for name in file.files}
 
 
-def ranker_widths(path: Path | str, *, prefix: str = "") -> tuple[int, int, int]:
-    """How wide the ranker is whose weights a file holds."""
-    return widths_of(read_weights(path), str(path), prefix=prefix)
+class RankerShape(NamedTuple):
+    """What `Ranker` has to be made with before weights fit into it."""
+
+    widths: tuple[int, int, int]
+    blocks: int
 
 
-def widths_of(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> tuple[int, int, int]:
-    """`ranker_widths` of a file that was read already; where: its name, for errors."""
-    names = [f"{prefix}{name}.weight" for name in ("last", "lift.0", "lift.1")]
+def ranker_shape(path: Path | str, *, prefix: str = "") -> RankerShape:
+    """How wide and how deep the ranker is whose weights a file holds."""
+    return shape_of(read_weights(path), str(path), prefix=prefix)
+
+
+def shape_of(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> RankerShape:
+    """`ranker_shape` of a file that was read already; where: its name, for errors."""
+    names = [f"{prefix}{name}.weight" for name in ("last", "lift.0", "lift.1", "inner.0.0.first.convolution")]
     if missing := [name for name in names if name not in tensors]:
-        raise ValueError(f"ranker_widths: {where} must hold the weights of Ranker, lacks {missing[0]}")
-    fine, middle, coarse = (tensors[name].shape[1] for name in names)
-    return fine, middle, coarse
+        raise ValueError(f"ranker_shape: {where} must hold the weights of Ranker, lacks {missing[0]}")
+    fine, middle, coarse = (tensors[name].shape[1] for name in names[:3])
+    block = re.compile(rf"{re.escape(prefix)}inner\.0\.\d+\.first\.convolution\.weight")
+    return RankerShape((fine, middle, coarse), sum(block.fullmatch(name) is not None for name in tensors))
+
+
+def ranker_widths(path: Path | str, *, prefix: str = "") -> tuple[int, int, int]:
+    """The widths alone."""
+    return ranker_shape(path, prefix=prefix).widths
 
 
 def save_modules(path: Path | str, **modules: nn.Module) -> None:
@@ -81,6 +95,8 @@ def _filled(module: Module, tensors: dict[str, Tensor], where: str) -> Module:
     wanted = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
     if missing := sorted(set(wanted) - set(tensors)):
         raise ValueError(f"load_module: {where} must hold the weights of {kind}, lacks {missing[0]}")
+    if others := sorted(set(tensors) - set(module.state_dict())):  # as of a deeper network, which would do otherwise
+        raise ValueError(f"load_module: {where} must hold the weights of {kind} and no others, has {others[0]}")
     for name, value in wanted.items():
         if tensors[name].shape != value.shape:
             raise ValueError(

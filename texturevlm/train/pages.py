@@ -1,34 +1,44 @@
 """Real pages to learn from, packed: each as the spotter sees it, with its words, its questions and their boxes.
 
-    python -m texturevlm.train.pages DATA --words CACHE --out FOLDER [--limit N]
+    python -m texturevlm.train.pages DATA --words CACHE --out FOLDER [--sets NAME ...] [--limit N]
 
-DATA holds docvqa_half, funsd and sroie; of each the `train` pages are taken and no others. Their words are kept in
-CACHE (one folder a set), as `relevance.fit_words` does; a page that is not there is read by RapidOCR, which takes
-seconds. FOLDER gets images as WebP and pages.json, small enough to be carried to a machine with a GPU.
+DATA holds docvqa_half, funsd, sroie and chartqa; of each the `train` pages are taken and no others. Their words are
+kept in CACHE (one folder a set), as `relevance.fit_words` does; a page that is not there is read by RapidOCR, which
+takes seconds. Nobody has marked where a chart's answers stand: they are looked for among its words, and a question
+whose answer is not found is left out. FOLDER gets images as WebP and pages.json, small enough to be carried to a
+machine with a GPU.
 """
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from texturevlm.check import check_choice
 from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain
 from texturevlm.relevance.fit_words import train_rows
-from texturevlm.relevance.reader import load_page
+from texturevlm.relevance.reader import Page, Word, load_page
+from texturevlm.relevance.strings import plain
 from texturevlm.scout.spotter import seen_size
 
-SETS = ("docvqa_half", "funsd", "sroie")
+CHARTS = "chartqa"
+SETS = ("docvqa_half", "funsd", "sroie", CHARTS)
 LISTING = "pages.json"
 QUALITY = 50  # of WebP
 CONFIDENT = 0.6  # an OCR word that is less sure teaches no reading
 HELD_OUT = 12  # one document in so many is not learned from
+MOST_PLACES = 3  # an answer that stands in more of them is as likely to be there by accident
+# "1200", "1,200", "1 200" and "$1200*" are one number; no part of "2019/20" is any.
+NUMBER = re.compile(r"[^\w.-]*(-?(?:\d{1,3}(?:[ ,]\d{3})+|\d+)(?:\.\d+)?)\W*")
 
 Box = tuple[float, float, float, float]
 
@@ -72,18 +82,25 @@ def _page(folder: Path, row: dict[str, Any]) -> TrainingPage:
 
 
 def held_out(pages: Sequence[TrainingPage], seed: int = 7) -> list[bool]:
-    """Which pages are of the documents that nothing is learned from."""
-    documents = sorted({page.document for page in pages})
-    order = np.random.default_rng(seed).permutation(len(documents))
-    kept = {documents[index] for index in order[: -(-len(documents) // HELD_OUT)]}
+    """Which pages are of the documents that nothing is learned from.
+
+    Charts are drawn apart: whether they are there must not change which papers a trained spotter has never seen.
+    """
+    kept: set[str] = set()
+    for charts in (False, True):
+        documents = sorted({page.document for page in pages if (page.source == CHARTS) == charts})
+        order = np.random.default_rng(seed).permutation(len(documents))
+        kept |= {documents[index] for index in order[: -(-len(documents) // HELD_OUT)]}
     return [page.document in kept for page in pages]
 
 
-def pack(data: Path, cache: Path, out: Path, limit: int | None = None) -> int:
+def pack(data: Path, cache: Path, out: Path, limit: int | None = None, *, sets: Sequence[str] = SETS) -> int:
     """Write the folder; returns the number of pages."""
+    for name in sets:
+        check_choice("pack", "sets", name, SETS)
     (out / "pages").mkdir(parents=True, exist_ok=True)
     by_image: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for name in SETS:
+    for name in dict.fromkeys(sets):
         for row in train_rows(data, name, limit):
             by_image.setdefault((name, row["image"]), []).append(row)
     listed = []
@@ -109,13 +126,70 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
         across, down = width / size[1], height / size[0]
         return [round(value * ratio, 1) for value, ratio in zip(box, (across, down, across, down))]
 
+    if name == CHARTS:
+        asked = [(row["question"], places, read.size) for row in rows if (places := located(read, row["answers"]))]
+    else:
+        asked = [(row["question"], row["boxes"], row["size"]) for row in rows]
     return {
         "file": file_name,
         "set": name,
         "document": f"{name}/{rows[0].get('document', image)}",
         "words": [[word.text, scaled(word.box, read.size), word.line, word.confidence] for word in read.words],
-        "questions": [[row["question"], [scaled(box, row["size"]) for box in row["boxes"]]] for row in rows],
+        "questions": [[question, [scaled(box, size) for box in boxes]] for question, boxes, size in asked],
     }
+
+
+def located(page: Page, answers: Sequence[str]) -> list[Box]:
+    """The places where one of the answers stands, as words of one line; none where they tell nothing.
+
+    They tell nothing if they are more than MOST_PLACES, or if the answer is yes, no or one character: that is more
+    often judged, counted or computed than read. Numbers are compared by value, all else by its letters and digits.
+    """
+    found: set[Box] = set()
+    for answer in answers:
+        wanted, value = plain(answer), number(answer)
+        if wanted in ("yes", "no") or sum(map(str.isalnum, wanted)) < 2:
+            continue
+        for _, words in groupby(page.words, key=lambda word: word.line):
+            line = [word for word in words if plain(word.text)]  # bullets and the like are no part of an answer
+            runs = _spelling(line, wanted) if value is None else _worth(line, value)
+            found.update(_around(run) for run in runs)
+    return sorted(found) if len(found) <= MOST_PLACES else []
+
+
+def number(text: str) -> float | None:
+    """The value of a text that is one number, whatever stands around it: "1,200" → 1200, "45 %" → 45."""
+    match = NUMBER.fullmatch(text.replace("−", "-"))
+    return float(match[1].replace(",", "").replace(" ", "")) if match else None
+
+
+def _spelling(line: Sequence[Word], wanted: str) -> Iterator[Sequence[Word]]:
+    """Words one after another whose letters and digits are those wanted."""
+    for start in range(len(line)):
+        text = ""
+        for end, word in enumerate(line[start:], start + 1):
+            text += plain(word.text)
+            if text == wanted:
+                yield line[start:end]
+            if not wanted.startswith(text):
+                break
+
+
+def _worth(line: Sequence[Word], value: float) -> Iterator[Sequence[Word]]:
+    """Numbers of this value. Each is as many words as can be one number: the "152" of "60 932 152" is none."""
+    start = 0
+    while start < len(line):
+        ends = range(len(line), start, -1)
+        read = ((end, number(" ".join(word.text for word in line[start:end]))) for end in ends)
+        end, said = next((one for one in read if one[1] is not None), (start + 1, None))
+        if said == value:
+            yield line[start:end]
+        start = end
+
+
+def _around(words: Sequence[Word]) -> Box:
+    left, top, right, bottom = zip(*(word.box for word in words))
+    return min(left), min(top), max(right), max(bottom)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,11 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("data", type=Path, metavar="DATA", help=f"folder with {', '.join(SETS)}")
     parser.add_argument("--words", type=Path, required=True, metavar="CACHE", help="where the words of pages are kept")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS, metavar="NAME", help="(default: all of them)")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N pages of each set: to try it out")
     options = parser.parse_args(arguments)
     try:
         check_limit(options.limit)
-        count = pack(options.data, options.words, options.out, options.limit)
+        count = pack(options.data, options.words, options.out, options.limit, sets=options.sets)
     except MISTAKES as error:
         return complain(parser, error)
     print(f"{options.out}: {count} pages", file=sys.stderr)

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from texturevlm.check import check_count
 from texturevlm.scout.question import Question, encode
-from texturevlm.scout.ranker import WIDTHS, Ranker
+from texturevlm.scout.ranker import REACHES, WIDTHS, Ranker
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.scout.weights import load_module
 from texturevlm.train.curriculum import Curriculum
@@ -26,7 +26,7 @@ from texturevlm.train.pages import TrainingPage, held_out, load_pages
 UNPLACED = 0.1
 PLACES = 8  # of an answer are looked at
 TOGETHER = ("funsd",)  # sets where all boxes are one answer
-COUNTS = {"docvqa_half": 1.0, "funsd": 0.3, "sroie": 0.3}  # how much a question of each set weighs
+COUNTS = {"docvqa_half": 1.0, "funsd": 0.3, "sroie": 0.3, "chartqa": 0.3}  # how much a question of each set weighs
 DROPPED, BLIND = 0.1, 0.05  # of words, of whole questions
 TOP = 0.1  # of a page's spots
 COVERED = 0.9  # of a place must lie in them
@@ -38,14 +38,15 @@ class Ranking:
     @dataclass(frozen=True)
     class Settings:
         """pages: a folder from `train.pages`; spotter: its trained weights; batch: questions a step; drop: of the
-        network's channels while it learns; without: parts of the input that are left out (`ranker.PARTS`);
-        limit: pages, to try it out."""
+        network's channels while it learns; widths and blocks: of each scale (`Ranker`); without: parts of the input
+        that are left out (`ranker.PARTS`); limit: pages, to try it out."""
 
         pages: Path
         spotter: Path
         batch: int = 96
         drop: float = 0.3
         widths: tuple[int, ...] = WIDTHS
+        blocks: int = len(REACHES)
         without: tuple[str, ...] = ()
         seed: int = 1
         limit: int | None = None
@@ -61,9 +62,9 @@ class Ranking:
         located = self.examples.here.any(1).tolist()
         every = range(len(located))
         self.learned = [
-            i for i in every if not held[self.examples.page[i]] and (located[i] or not self._forms(pages, i))
+            i for i in every if not held[self.examples.page[i]] and (located[i] or self._of_papers(pages, i))
         ]
-        self.judged = [i for i in every if held[self.examples.page[i]] and located[i] and not self._forms(pages, i)]
+        self.judged = [i for i in every if held[self.examples.page[i]] and located[i] and self._of_papers(pages, i)]
         self.course = Curriculum({"questions": len(self.learned)}, seed=settings.seed)
         with torch.random.fork_rng():  # the same start whatever was drawn before
             torch.manual_seed(settings.seed)
@@ -72,10 +73,12 @@ class Ranking:
     def fresh(self, without: Sequence[str] = ()) -> Ranker:
         """A ranker that has learned nothing."""
         fine, middle, coarse = self.settings.widths
-        return Ranker((fine, middle, coarse), drop=self.settings.drop, without=without)
+        blocks, drop = self.settings.blocks, self.settings.drop
+        return Ranker((fine, middle, coarse), blocks=blocks, drop=drop, without=without)
 
-    def _forms(self, pages: Sequence[TrainingPage], index: int) -> bool:
-        return pages[self.examples.page[index]].source != "docvqa_half"
+    def _of_papers(self, pages: Sequence[TrainingPage], index: int) -> bool:
+        """Whether a question is of the set that is judged on, and the one that can teach that there is no answer."""
+        return pages[self.examples.page[index]].source == "docvqa_half"
 
     def batch(self, step: int) -> list[int]:
         return [self.learned[index] for _, index in self.course.draw(step, self.settings.batch)]

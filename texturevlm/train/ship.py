@@ -10,7 +10,7 @@ from pathlib import Path
 from texturevlm.evaluate.study import command_parser, complain
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.spotter import Spotter
-from texturevlm.scout.weights import load_module, ranker_widths, save_modules
+from texturevlm.scout.weights import load_module, ranker_shape, save_modules
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out.suffix != ".npz":
             raise ValueError(f"--out must end in .npz, got {options.out}")
         spotter = load_module(Spotter(), options.spotter)
-        ranker = load_module(Ranker(ranker_widths(options.ranker)), options.ranker)
+        widths, blocks = ranker_shape(options.ranker)
+        ranker = load_module(Ranker(widths, blocks=blocks), options.ranker)
         save_modules(options.out, spotter=spotter, ranker=ranker)
     except (ValueError, OSError, ImportError) as error:
         return complain(parser, error)

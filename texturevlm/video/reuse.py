@@ -9,6 +9,7 @@ another, so one kept beside others that changed is what the tower would have sai
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ class Reuse:
     keyframe:  why everything was done anew: first, cut, interval, refill (a cut's full look, once it can be paid for),
                pointed, failure; "" if it was not
     chosen:    whether tokens were given out anew
-    sampled:   (K,), which patches were sampled (and encoded); on the host where kernels told
+    told:      (K,), which patches were sampled (and encoded), on the host if it was told there: see `sampled`
     stale:     (K,), which patches still show an older frame, because there was no budget to refresh them
     used:      (K,), which tokens there are
     """
@@ -37,9 +38,14 @@ class Reuse:
     changed: int
     keyframe: str
     chosen: bool
-    sampled: Tensor
+    told: Tensor
     stale: Tensor
     used: Tensor
+
+    @cached_property
+    def sampled(self) -> Tensor:
+        """(K,), which patches were sampled, where the patches are."""
+        return self.told.to(self.used.device)
 
     @property
     def share(self) -> float:
@@ -53,7 +59,7 @@ class Reuse:
     @property
     def fresh(self) -> int:
         """Tokens that were sampled for this frame."""
-        return int((self.sampled.to(self.used.device) & self.used).sum())
+        return int((self.sampled & self.used).sum())
 
     @property
     def kept(self) -> int:
