@@ -10,7 +10,7 @@ from texturevlm.scout.question import encode
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import EMBEDDING, Spots, Spotter
-from texturevlm.scout.weights import load_module, ranker_widths
+from texturevlm.scout.weights import load_module, ranker_shape
 
 SHIPPED = str(files("texturevlm.scout").joinpath("scout.npz"))
 
@@ -29,7 +29,8 @@ def lively(module: nn.Module) -> nn.Module:
 def shipped() -> Scout:
     """The shipped scout as it was trained: on some CPUs `load_scout` rounds it to bfloat16."""
     spotter = load_module(Spotter(), SHIPPED, prefix="spotter.")
-    return Scout(spotter, load_module(Ranker(ranker_widths(SHIPPED, prefix="ranker.")), SHIPPED, prefix="ranker."))
+    widths, blocks = ranker_shape(SHIPPED, prefix="ranker.")
+    return Scout(spotter, load_module(Ranker(widths, blocks=blocks), SHIPPED, prefix="ranker."))
 
 
 def random_spots(batch: int, rows: int, columns: int) -> Spots:

@@ -1,5 +1,7 @@
 """The ranker: a page scores the same however it comes, and only what it is given moves it."""
 
+import re
+
 import pytest
 import torch
 from torch.nn import functional
@@ -7,15 +9,15 @@ from torch.nn import functional
 from tests.conftest import worst
 from tests.scout.networks import lively, random_question, random_spots
 from texturevlm.scout.layer import folded
-from texturevlm.scout.ranker import INPUTS, PARTS, Ranker, _made_places
+from texturevlm.scout.ranker import INPUTS, PARTS, REACHES, Ranker, _made_places
 from texturevlm.scout.spotter import Spots
 
 WIDTHS = (8, 12, 16)
 
 
-@pytest.fixture
-def ranker():
-    return lively(Ranker(WIDTHS)).requires_grad_(False)
+@pytest.fixture(params=[1, 2])
+def ranker(request):
+    return lively(Ranker(WIDTHS, blocks=request.param)).requires_grad_(False)
 
 
 def test_shapes_and_that_the_last_is_absent(ranker):
@@ -24,6 +26,32 @@ def test_shapes_and_that_the_last_is_absent(ranker):
         assert scores.shape == (3, rows * columns + 1) and scores.isfinite().all() and scores.dtype == torch.float32
         assert (scores[:, -1] == ranker.absent).all()
     assert ranker.enter[0].convolution.in_channels == INPUTS == sum(PARTS.values())
+
+
+def test_how_deep_it_is():
+    """By default as deep as it was when depth could not be chosen, also in the names and the order of its weights."""
+    reaches = {
+        blocks: [[part.convolution.dilation[1] for part in block.children()] for block in ranker.inner[2]]
+        for blocks, ranker in ((blocks, Ranker(WIDTHS, blocks=blocks)) for blocks in (1, 2))
+    }
+    assert reaches == {1: [[1, 2]], 2: [[1, 1], [1, 2]]} and len(REACHES) == 2
+    deep, shallow = (set(Ranker(WIDTHS, **given).state_dict()) for given in ({}, {"blocks": 1}))
+    assert deep - shallow == {name for name in deep if re.match(r"inner\.\d\.1\.", name)} and shallow < deep
+    for blocks, message in ((0, "between 1 and 2, got 0"), (3, "between 1 and 2, got 3")):
+        with pytest.raises(ValueError, match=rf"Ranker: blocks must be {message}"):
+            Ranker(WIDTHS, blocks=blocks)
+
+
+def test_each_block_counts(ranker):
+    spots, question = random_spots(1, 10, 14), random_question()
+    before = ranker(spots, *question)
+    for scale in ranker.inner:
+        for block in scale:
+            kept = block.second.convolution.weight.clone()
+            block.second.convolution.weight.zero_()
+            assert worst(ranker(spots, *question), before) > 1e-5
+            block.second.convolution.weight.copy_(kept)
+    assert torch.equal(ranker(spots, *question), before)
 
 
 def test_the_whole_as_extent_is_no_extent(ranker):

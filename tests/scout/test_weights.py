@@ -11,26 +11,28 @@ from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
-from texturevlm.scout.weights import load_arrays, load_module, ranker_widths, save_modules
+from texturevlm.scout.weights import load_arrays, load_module, ranker_shape, save_modules
 from texturevlm.types import Texture
 
 WIDTHS = (8, 12, 16)
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """A file of networks of other widths, and the networks."""
+@pytest.fixture(scope="module", params=[1, 2])
+def own(request, tmp_path_factory):
+    """A file of networks of other widths and depths, and the networks."""
     torch.manual_seed(3)
     path = tmp_path_factory.mktemp("weights") / "own.npz"
-    spotter, ranker = lively(Spotter()), lively(Ranker(WIDTHS))
+    spotter, ranker = lively(Spotter()), lively(Ranker(WIDTHS, blocks=request.param))
     save_modules(path, spotter=spotter, ranker=ranker)
     return path, spotter, ranker
 
 
 def test_a_round_trip_rounds_to_half(own):
     path, spotter, ranker = own
-    assert ranker_widths(path, prefix="ranker.") == WIDTHS
-    for prefix, module, fresh in (("spotter.", spotter, Spotter()), ("ranker.", ranker, Ranker(WIDTHS))):
+    widths, blocks = ranker_shape(path, prefix="ranker.")
+    assert widths == WIDTHS and blocks == len(ranker.inner[0])
+    again = Ranker(widths, blocks=blocks)
+    for prefix, module, fresh in (("spotter.", spotter, Spotter()), ("ranker.", ranker, again)):
         loaded = load_module(fresh, path, prefix=prefix).state_dict()
         for name, value in module.state_dict().items():
             if value.is_floating_point():
@@ -44,12 +46,12 @@ def test_a_round_trip_rounds_to_half(own):
 
 
 def test_a_scout_of_another_file(own):
-    path, _, _ = own
+    path, _, trained = own
     scout = load_scout(path)
     assert scout is load_scout(str(path)) and scout is not load_scout()
     spotter, ranker = (
         load_module(module, path, prefix=prefix)
-        for module, prefix in ((Spotter(), "spotter."), (Ranker(WIDTHS), "ranker."))
+        for module, prefix in ((Spotter(), "spotter."), (Ranker(WIDTHS, blocks=len(trained.inner[0])), "ranker."))
     )
     wanted, texture = Scout(spotter, ranker), Texture.open(torch.rand(3, 48, 64))
     found, exact = (one.where(one.look(texture), "total") for one in (scout, wanted))
@@ -95,8 +97,15 @@ def test_a_file_that_is_no_scout(tmp_path, own):
 
 def test_weights_of_another_shape(own):
     message = r"must hold the weights of Ranker: .* must be \(\d.*, got \("
+    blocks = len(own[2].inner[0])
     with pytest.raises(ValueError, match=message):
-        load_module(Ranker((8, 12, 20)), own[0], prefix="ranker.")
+        load_module(Ranker((8, 12, 20), blocks=blocks), own[0], prefix="ranker.")
+    message = {
+        1: r"must hold the weights of Ranker, lacks inner\.0\.1\.",
+        2: r"must hold the weights of Ranker and no others, has inner\.0\.1\.",  # not the first of its blocks alone
+    }
+    with pytest.raises(ValueError, match=message[blocks]):
+        load_module(Ranker(WIDTHS, blocks=3 - blocks), own[0], prefix="ranker.")
 
 
 def test_numbers_that_half_precision_cannot_hold_are_not_shipped(tmp_path):

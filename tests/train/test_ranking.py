@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ from tests.train.papers import SIZE, packed
 from texturevlm.relevance.strings import ASKED
 from texturevlm.scout.question import TRAITS, WORDS, encode
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
-from texturevlm.scout.weights import load_module
+from texturevlm.scout.weights import load_module, ranker_shape
 from texturevlm.train import ablation
-from texturevlm.train.config import FitConfig
+from texturevlm.train.config import FitConfig, from_table
 from texturevlm.train.fit import evaluated, fit
-from texturevlm.train.ranking import PLACES, UNPLACED, Examples, Ranking, cost, in_top, padded
+from texturevlm.train.pages import SETS
+from texturevlm.train.ranking import COUNTS, PLACES, UNPLACED, Examples, Ranking, cost, in_top, padded
 
 CONFIG = FitConfig(steps=8, rate=2e-3, warmup=2, save_every=4, log_every=1, clip=1.0)
 WIDTHS = (8, 12, 16)
@@ -139,6 +141,25 @@ def test_what_is_learned_from_and_judged_on(settings):
     assert scores.softmax(1).isfinite().all()
 
 
+def test_charts_are_learned_from_and_not_judged_on(settings, tmp_path):
+    assert set(COUNTS) == set(SETS)
+    charts = Ranking(replace(settings(), pages=packed(tmp_path / "charts", source="chartqa", unplaced=2)))
+    placed = charts.examples.here.any(1)
+    assert len(charts.learned) >= 24 and all(placed[index] for index in charts.learned) and not charts.judged
+    assert (charts.examples.weight == COUNTS["chartqa"]).all() and not charts.examples.joined.any()
+
+
+def test_how_deep_it_is_can_be_chosen(settings, tmp_path):
+    given = settings()
+    table = {"pages": str(given.pages), "spotter": str(given.spotter), "widths": list(WIDTHS), "batch": 6, "blocks": 1}
+    task = Ranking(from_table(Ranking.Settings, table, "ranker"))
+    assert [len(scale) for scale in task.module.inner] == [1, 1, 1]
+    assert [len(scale) for scale in Ranking(given).module.inner] == [2, 2, 2]
+    fit(task, FitConfig(steps=2, save_every=2), tmp_path)
+    (written,) = tmp_path.glob("*/weights.safetensors")
+    assert ranker_shape(written) == (WIDTHS, 1)
+
+
 def test_blind_all_questions_are_one(settings):
     task = Ranking(settings())
     task.module.eval()
@@ -228,5 +249,7 @@ def test_complaints(settings, tmp_path):
         Ranking(settings(batch=0))
     with pytest.raises(ValueError, match="Ranker: without must be one of hits"):
         Ranking(settings(without=("colour",)))
+    with pytest.raises(ValueError, match="Ranker: blocks must be between 1 and 2, got 3"):
+        Ranking(settings(blocks=3))
     with pytest.raises(FileNotFoundError, match="must be a file of weights, and is not there"):
         Ranking(Ranking.Settings(settings().pages, tmp_path / "none.safetensors"))

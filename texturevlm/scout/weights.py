@@ -57,11 +57,6 @@ def shape_of(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> Ran
     return RankerShape((fine, middle, coarse), sum(block.fullmatch(name) is not None for name in tensors))
 
 
-def ranker_widths(path: Path | str, *, prefix: str = "") -> tuple[int, int, int]:
-    """The widths alone."""
-    return ranker_shape(path, prefix=prefix).widths
-
-
 def save_modules(path: Path | str, **modules: nn.Module) -> None:
     """Half-precision weights of several modules in one file; names start with the module's."""
     arrays = {}

@@ -147,7 +147,7 @@ def located(page: Page, answers: Sequence[str]) -> list[Box]:
     """
     found: set[Box] = set()
     for answer in answers:
-        wanted, value = plain(answer), number(answer)
+        wanted, value = plain(answer), value_of(answer)
         if wanted in ("yes", "no") or sum(map(str.isalnum, wanted)) < 2:
             continue
         for _, words in groupby(page.words, key=lambda word: word.line):
@@ -157,7 +157,7 @@ def located(page: Page, answers: Sequence[str]) -> list[Box]:
     return sorted(found) if len(found) <= MOST_PLACES else []
 
 
-def number(text: str) -> float | None:
+def value_of(text: str) -> float | None:
     """The value of a text that is one number, whatever stands around it: "1,200" → 1200, "45 %" → 45."""
     match = NUMBER.fullmatch(text.replace("−", "-"))
     return float(match[1].replace(",", "").replace(" ", "")) if match else None
@@ -180,7 +180,7 @@ def _worth(line: Sequence[Word], value: float) -> Iterator[Sequence[Word]]:
     start = 0
     while start < len(line):
         ends = range(len(line), start, -1)
-        read = ((end, number(" ".join(word.text for word in line[start:end]))) for end in ends)
+        read = ((end, value_of(" ".join(word.text for word in line[start:end]))) for end in ends)
         end, said = next((one for one in read if one[1] is not None), (start + 1, None))
         if said == value:
             yield line[start:end]
