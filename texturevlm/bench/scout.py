@@ -73,7 +73,8 @@ def _on_gpu(texture: Texture, asked: Question, work: str, quick: bool) -> list[R
     replay = Replay(answer, list(asked), device=torch.device("cuda", torch.cuda.current_device()))
     if replay.reason is not None:
         raise RuntimeError(f"bench scout: {replay.reason}")
-    spotter, ranker = Spotter().cuda().eval(), Ranker(blocks=len(scout.ranker.inner[0])).cuda().eval()
+    blocks = len(list(scout.ranker.inner[0].children()))
+    spotter, ranker = Spotter().cuda().eval(), Ranker(blocks=blocks).cuda().eval()
     letters = torch.rand(1, asked.letters.shape[1], EMBEDDING, device="cuda")
     given = [part.cuda() for part in asked[1:]]
     grey = torch.rand(1, 1, 1104, 848, device="cuda")
