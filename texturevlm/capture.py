@@ -138,7 +138,8 @@ class Look:
             self._kept.move_to_end(key)
             return self._kept[key]
         while len(self._kept) >= self.graphs:
-            self._kept.popitem(last=False)
+            _, oldest = self._kept.popitem(last=False)
+            oldest.finish()
         self._kept[key] = Replay(self._parts, inputs)
         return self._kept[key]
 

@@ -125,3 +125,10 @@ def test_files_that_are_none(gist, tmp_path):
     save_modules(tmp_path / "other.npz", other=gist)
     with pytest.raises(ValueError, match=r"must hold the weights of Gist, lacks gist\.spelling"):
         load_gist(tmp_path / "other.npz", prefix="gist.")
+
+
+def test_a_damaged_file_is_told_so(tmp_path):
+    broken = tmp_path / "weights.safetensors"
+    broken.write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00not at all")
+    with pytest.raises(ValueError, match="must be a file of weights, and cannot be read"):
+        load_gist(broken)

@@ -150,3 +150,14 @@ def test_buffers_stay_where_they_are():
             (one.samples.pixels.data_ptr(), *(level.data_ptr() for level in (*one.canvas.levels, *one.layers.levels)))
         )
     assert len(places) == 1
+
+
+@pytest.mark.parametrize("rate", [None, 10_000.0])
+def test_what_moved_stands_still_again(rate):
+    one = stream(channels=["motion", "edges"], rate=rate)
+    frames = list(crossing(SIZE, 3))
+    for frame in frames:
+        step = one.step(frame)
+    assert step.channels.channel("motion").max() > 0.1
+    step = one.step(frames[-1])
+    assert step.reuse.changed == 0 and all((level[:, 0] == 0).all() for level in step.channels.levels)

@@ -345,3 +345,32 @@ def test_wrong_settings_are_named(options, message):
 
 def test_numpy_times_are_numbers():
     assert isinstance(stream().step(scene(SIZE), time=np.float64(2.0)).time, float)
+
+
+def test_a_failure_with_a_rate_leaves_no_patch_of_an_older_frame(monkeypatch):
+    one = stream(rate=10_000.0)
+    frames = list(crossing(one.size, 8))
+    for frame in frames[:3]:
+        one.step(frame)
+    with monkeypatch.context() as broken:
+        broken.setattr(one.carry, "move", None)
+        with pytest.raises(TypeError):
+            one.step(frames[3])
+    saved, seconds = one.rate.saved, one.seconds
+    step = one.step(frames[4])
+    assert one.seconds == pytest.approx(seconds + 1 / one.fps) and one.rate.saved <= saved + 10_000 / one.fps
+    used = step.reuse.used
+    assert step.reuse.keyframe == "failure" and not step.reuse.stale.any()
+    fresh = sample(step.texture, step.allocation).pixels
+    assert torch.allclose(step.patches.pixels[:, used], fresh[:, used], atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [None, 10_000.0])
+def test_what_moved_stands_still_again(rate):
+    one = stream(channels=["motion", "edges"], rate=rate)
+    frames = list(crossing(one.size, 3))
+    for frame in frames:
+        step = one.step(frame)
+    assert step.channels.channel("motion").max() > 0.1
+    step = one.step(frames[-1])
+    assert step.reuse.changed == 0 and all((level[:, 0] == 0).all() for level in step.channels.levels)

@@ -48,19 +48,20 @@ STEP = 64  # photographs at a time
 def measure(folder: Path, weights: Path, photographs: Path | None, side: int, limit: int | None) -> dict[str, Any]:
     gist = folded(load_gist(weights))
     samples = load(folder, split="eval", located=True, limit=limit).samples
+    every = samples if limit is None else load(folder, split="eval", located=True).samples
     record: dict[str, Any] = {
         **versions(),
         "side": side,
         "words": len(gist.vocabulary),
-        **measure_places(samples, gist, side),
+        **measure_places(samples, gist, side, every),
     }
     if photographs is not None:
         record["telling"] = measure_words(photographs, gist)
     return record
 
 
-def measure_places(samples: Sequence[Sample], gist: Gist, side: int) -> dict[str, Any]:
-    """Shares of boxes in the top of each map, and how often its peak is in one."""
+def measure_places(samples: Sequence[Sample], gist: Gist, side: int, every: Sequence[Sample]) -> dict[str, Any]:
+    """Shares of boxes in the top of each map, and how often its peak is in one; every: of which `samples` are some."""
     shares: dict[str, list[np.ndarray]] = {}
     peaks: dict[str, list[float]] = {}
     by_image: tuple[Path, Tensor, dict[str, np.ndarray]] = (Path(), torch.empty(0), {})
@@ -72,7 +73,7 @@ def measure_places(samples: Sequence[Sample], gist: Gist, side: int) -> dict[str
         asked, over = _asked(gist, spots, sample.name), _asked(gist, spots, sample.name, fixed[SALIENCY])
         maps = {
             GIST: asked,
-            OTHER: _asked(gist, spots, name_not_there(samples, number)),
+            OTHER: _asked(gist, spots, name_not_there(samples, number, every)),
             OVER: over,
             WEIGHED: _weighed(over, fixed[SALIENCY]),
             **fixed,
@@ -132,9 +133,12 @@ def _weighed(chance: np.ndarray, standing: np.ndarray) -> np.ndarray:
     return mass
 
 
-def name_not_there(samples: Sequence[Sample], number: int) -> str:
-    """The next name of another photograph that this one has no object of; its own name if there is none."""
-    here = {sample.name for sample in samples if sample.image == samples[number].image}
+def name_not_there(samples: Sequence[Sample], number: int, every: Sequence[Sample] | None = None) -> str:
+    """The next name of another photograph that this one has no object of; its own name if there is none.
+
+    every: of which `samples` are some
+    """
+    here = {sample.name for sample in every or samples if sample.image == samples[number].image}
     following = (*samples[number:], *samples[:number])
     return next((later.name for later in following if later.name not in here), samples[number].name)
 
@@ -158,6 +162,8 @@ def measure_words(folder: Path, gist: Gist) -> dict[str, Any]:
     """Average precision of the words of photographs with captions that nothing was learned from."""
     read = load_photographs(folder)
     held = [number for number, one in enumerate(read.listed) if one.held_out and one.captions]
+    if not held:
+        raise ValueError(f"--photographs must hold photographs that nothing was learned from, got none in {folder}")
     truth = named([read.listed[number] for number in held], gist.vocabulary) > 0
     logits = []
     for chosen in torch.tensor(held).split(STEP):
@@ -242,7 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_limit(options.limit)
         if check_count("--side", "N", options.side, SPOT) % SPOT:
             raise ValueError(f"--side must be a multiple of {SPOT}, got {options.side}")
-        command = "python -m texturevlm.evaluate.gist DATA --weights FILE --photographs FOLDER --out DIR"
+        command = "python -m texturevlm.evaluate.gist DATA --weights FILE"
+        command += " --photographs FOLDER --out DIR" if options.photographs else " --out DIR"
         command += f" --side {options.side}" if options.side != SIDE else ""
         command += f" --limit {options.limit}" if options.limit else ""
         with torch.inference_mode():

@@ -7,6 +7,7 @@ would take seconds for costs milliseconds, at the price of reading less well.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -92,8 +93,8 @@ class Scout(nn.Module):
         count = len(question.letters)
         if count not in (1, pages):
             raise ValueError(f"Scout.where: question must be one, or one for each of {pages} pages, got {count}")
-        if self.fused.takes(like) and all(part.is_pinned() for part in question):
-            return self.fused.question(question)  # a GPU reads these few bytes where they are
+        if self.fused.takes(like) and _read_in_place(question):
+            return self.fused.question(question)
         letters, traits, kinds = (part.to(like.device, non_blocking=True) for part in question)
         if self.fused.takes(like):
             return self.fused.question(Question(letters, traits, kinds))
@@ -127,9 +128,26 @@ def _tuned() -> AbstractContextManager[None]:
     return tuned
 
 
-@lru_cache(maxsize=None)
+def _read_in_place(question: Question) -> bool:
+    """Whether a graph is being captured that will find the question in these pinned buffers whenever it is replayed.
+
+    A plain call must not: its caller may fill them again before the GPU has read them.
+    """
+    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+        return False
+    return (
+        all(part.is_pinned() and part.is_contiguous() for part in question) and question.traits.dtype == torch.float32
+    )
+
+
+_own = threading.local()  # a stream that takes part in one thread's capture cannot serve another
+
+
 def _beside(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+    streams: dict[torch.device, torch.cuda.Stream] = _own.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)
+    return streams[device]
 
 
 def seen(texture: Texture) -> Tensor:

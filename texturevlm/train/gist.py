@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.channels.pretrained import optional
 from texturevlm.relevance.salience import colour_levels
 from texturevlm.scout.layer import Block, Layer
-from texturevlm.scout.weights import load_arrays, load_module
+from texturevlm.scout.weights import fill_module, read_weights
 from texturevlm.train.vocabulary import Vocabulary
 from texturevlm.types import Texture
 
@@ -144,14 +143,11 @@ def spelled(vocabulary: Vocabulary) -> Tensor:
 
 def load_gist(path: Path | str, *, prefix: str = "") -> Gist:
     """The gist of a file of weights: that of a training run, or one that holds others too, their names by prefix."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"load_gist: {path} must be a file of weights, and is not there")
-    tensors = load_arrays(path) if path.suffix == ".npz" else optional("load_gist", "safetensors.torch").load_file(path)
+    tensors = read_weights(path)
     names = ["spelling", "stem.convolution.weight", *(f"enter.{index}.convolution.weight" for index in (0, 1))]
     if missing := [name for name in names if f"{prefix}{name}" not in tensors]:
         raise ValueError(f"load_gist: {path} must hold the weights of Gist, lacks {prefix}{missing[0]}")
     letters, *layers = (tensors[f"{prefix}{name}"] for name in names)
     fine, middle, wide = (len(layer) for layer in layers)
     vocabulary = Vocabulary(bytes(int(code) for code in letters.tolist()).decode("ascii").split("\n"))
-    return load_module(Gist(vocabulary, (fine, middle, wide)), path, prefix=prefix).eval()
+    return fill_module(Gist(vocabulary, (fine, middle, wide)), tensors, str(path), prefix=prefix).eval()

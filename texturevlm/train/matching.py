@@ -88,6 +88,11 @@ class Matching:
         learned = [number for number, one in enumerate(listed) if not one.held_out]
         self.captioned = torch.tensor([number for number in learned if listed[number].captions][: settings.limit])
         self.judged = [number for number, one in enumerate(listed) if one.held_out and one.captions]
+        if not len(self.captioned) or not self.judged:
+            raise ValueError(
+                f"Matching: {settings.photographs} must hold captioned photographs to learn from and to be judged on, got "
+                f"{len(self.captioned)} and {len(self.judged)}"
+            )
         vocabulary = gathered(
             [listed[number].captions for number in self.captioned.tolist()],
             [name for number in learned for name, _ in listed[number].objects],

@@ -54,11 +54,11 @@ class Ranking:
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         check_count("Ranking", "batch", settings.batch, 1)
         self.settings, self.device = settings, device
-        pages = load_pages(settings.pages)[: settings.limit]
+        every_page = load_pages(settings.pages)
+        pages, held = every_page[: settings.limit], held_out(every_page)  # as the spotter's task draws them
         self.spotter = load_module(Spotter(), settings.spotter).to(device)
         self.spots, self.extents = padded([look(self.spotter, page, device) for page in pages])
         self.examples = Examples.of(pages, self.spotter, device)
-        held = held_out(pages)
         located = self.examples.here.any(1).tolist()
         every = range(len(located))
         self.learned = [

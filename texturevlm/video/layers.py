@@ -144,6 +144,14 @@ class Layers:
             self.changed = np.zeros_like(changes.marked)
         return again
 
+    def stand_still(self) -> None:
+        """The motion channel of a frame in which nothing moved; where kernels refresh it, they have done so."""
+        if self.parts is None and "motion" in self.names:
+            if not self._in_parts:
+                self._whole(["motion"])
+            elif self.moved:
+                self._motion({})
+
     def cells(self, names: Sequence[str], grid: tuple[int, int]) -> Tensor:
         """(1, C, h, w): layers on a grid of cells, a mip level of the frame."""
         slots = [self.names.index(name) for name in names]

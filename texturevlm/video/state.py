@@ -109,7 +109,7 @@ def restore(stream: Stream, state: State) -> None:
         stream.rate.saved = numbers.get("saved", stream.rate.saved)
     _restore_choice(stream, numbers, tensors)
     if stream.steady is not None:
-        stream.steady.let_go()
+        stream.steady.let_go(soon=True)  # what was seen behind the last frames is not part of a state
     if stream.layers is not None:
         moving = tensors["moving"]
         boxes = rectangles(moving.cpu().numpy(), stream.tile, stream.size)

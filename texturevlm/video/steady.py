@@ -61,11 +61,14 @@ class Steady:
         if self.glance is not None:
             self.glance.scale.copy_(scale)
 
-    def let_go(self) -> None:
-        """What is known of the frame before is of no use any more: another one is held, and it stands still."""
+    def let_go(self, *, soon: bool = False) -> None:
+        """What is known of the frame before is of no use any more: another one is held, and it stands still.
+
+        soon: look at what matters behind the next frame that changes
+        """
         self.watch.forget_motion()
         self._glanced = False
-        self._unseen, self._since = 0.0, 0
+        self._unseen, self._since = 0.0, LATEST if soon else 0
 
     def compare(self, frame: Tensor, noise: Noise, *, take: bool) -> None:
         """Find what changed; take: it may be taken over (`advance`)."""

@@ -152,23 +152,16 @@ class Stream:
         found = self._compared(image)
         if self.rate is not None:
             self.rate.wait(now - self.seconds)
+        self.seconds = now
         why = self._keyframe(found)
-        self.waiting, origin = why or "failure", None
-        with torch.no_grad():
-            if why not in ("", "interval") and self._affordable(why) < max(1, self.budget // LEAST_LOOK):
-                self.samples.forsake()  # another scene, and nothing left to pay for a look at it
-                sampled = torch.zeros_like(self.samples.stale)
-            else:
-                if why:
-                    origin = self._anew(image, found, why)
-                elif found.count:
-                    origin = self._follow(image, found)
-                sampled = self._sample(found.mask, origin, why)
-                if self.steady is not None and found.count and not why and self._glances():
-                    self.carry.relevance = self.steady.look_ahead(found.share) or self.carry.relevance
-                self.noise = self._learned(found.noise, why)
-                self.waiting = ""
-        self.frames, self.seconds, self.since = self.frames + 1, now, 0 if why else self.since + 1
+        self.waiting = "failure" if why in ("", "interval") else why  # if anything goes wrong half-way
+        try:
+            with torch.no_grad():
+                origin, sampled = self._act(image, found, why)
+        except BaseException:
+            self.samples.forsake()  # what is held may be this frame already
+            raise
+        self.frames, self.since = self.frames + 1, 0 if why else self.since + 1
         return self._result(found, why, origin is not None, sampled)
 
     def point(self, box: tuple[float, float, float, float]) -> None:
@@ -204,6 +197,33 @@ class Stream:
         self.steady.wait()
         self.waiting = waiting
         return self.steady.changes()
+
+    def _act(self, image: Tensor, found: Changes, why: str) -> tuple[Tensor | None, Tensor]:
+        """What follows from the changes; the slots that tokens had, if they were given out anew, and what was sampled."""
+        if why not in ("", "interval") and self._affordable(why) < max(1, self.budget // LEAST_LOOK):
+            self.samples.forsake()  # another scene, and nothing left to pay for a look at it
+            return None, torch.zeros_like(self.samples.stale)
+        origin = None
+        if why:
+            origin = self._anew(image, found, why)
+        elif found.count:
+            origin = self._follow(image, found)
+        else:
+            self._stand_still()
+        sampled = self._sample(found.mask, origin, why)
+        if self.steady is not None and found.count and not why and self._glances():
+            self.carry.relevance = self.steady.look_ahead(found.share) or self.carry.relevance
+        self.noise = self._learned(found.noise, why)
+        self.waiting = ""
+        return origin, sampled
+
+    def _stand_still(self) -> None:
+        """Nothing changed: what moved last does not any more."""
+        if self.layers is not None and "motion" in self.layers.names:
+            if self.steady is None:
+                self.layers.stand_still()
+            elif self.rate is not None:  # else the kernels have done it
+                self.steady.advance()
 
     def _ask(self) -> None:
         """Relevance from the frame that is held, with the question, or with where someone pointed."""

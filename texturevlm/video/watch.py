@@ -64,7 +64,7 @@ class Watch:
     def wait(self) -> None:
         """Until all that was started is done, and so the record is here."""
         if self._done is not None:
-            self._done.record()
+            self._done.record(torch.cuda.current_stream(self.found.device))  # which need not be the current device
             self._done.synchronize()
 
     def changes(self) -> Changes:

@@ -94,13 +94,17 @@ class Replay:
             except RuntimeError as error:
                 self.reason = f"the capture failed: {_first_line(error)}"
 
+    def finish(self) -> None:
+        """Wait until nothing reads its inputs any more: they may go."""
+        if self._read is not None:
+            self._read.synchronize()
+
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         if self.reason is not None:
             with torch.no_grad():
                 return self.function(*inputs)
         with torch.cuda.device(self.device), torch.no_grad():
-            if self._read is not None:
-                self._read.synchronize()
+            self.finish()
             for buffer, given in zip(self.inputs, inputs, strict=True):
                 if buffer.data_ptr() != given.data_ptr():
                     buffer.copy_(given, non_blocking=True)
