@@ -58,7 +58,8 @@ def test_one_that_knows_is_seen_to(tmp_path):
     gist = KnowsColours(Vocabulary(list(COLOURS)), (8, 8, 8))
     gist.words.data = 8 / LENGTH * torch.eye(64)[:3]
     with torch.inference_mode():
-        found = study.measure_places(study.load(data / "coco").samples, gist, 144)
+        samples = study.load(data / "coco").samples
+        found = study.measure_places(samples, gist, 144, samples)
     assert found["rows"] == 6 and found["photographs"] == 6 and found["unknown"] == []
     assert found["mean"][study.GIST][-1] == 1 and found["mean"][study.OTHER][-1] < 1
     assert found["mean"][study.GIST][3] > 0.95 and found["mean"][study.ORACLE][3] > 0.95

@@ -120,7 +120,7 @@ def test_a_file_of_weights_is_complete(gist, tmp_path):
 
 
 def test_files_that_are_none(gist, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"load_gist: .*nothing\.npz must be a file of weights"):
+    with pytest.raises(FileNotFoundError, match=r"load_module: .*nothing\.npz must be a file of weights"):
         load_gist(tmp_path / "nothing.npz")
     save_modules(tmp_path / "other.npz", other=gist)
     with pytest.raises(ValueError, match=r"must hold the weights of Gist, lacks gist\.spelling"):

@@ -90,8 +90,8 @@ class Matching:
         self.judged = [number for number, one in enumerate(listed) if one.held_out and one.captions]
         if not len(self.captioned) or not self.judged:
             raise ValueError(
-                f"Matching: {settings.photographs} must hold captioned photographs to learn from and to be judged on, got "
-                f"{len(self.captioned)} and {len(self.judged)}"
+                f"Matching: {settings.photographs} must hold captioned photographs to learn from and to be judged on, "
+                f"got {len(self.captioned)} and {len(self.judged)}"
             )
         vocabulary = gathered(
             [listed[number].captions for number in self.captioned.tolist()],

@@ -199,7 +199,7 @@ class Stream:
         return self.steady.changes()
 
     def _act(self, image: Tensor, found: Changes, why: str) -> tuple[Tensor | None, Tensor]:
-        """What follows from the changes; the slots that tokens had, if they were given out anew, and what was sampled."""
+        """What follows from the changes: the slots that tokens had, if they were given out anew; what was sampled."""
         if why not in ("", "interval") and self._affordable(why) < max(1, self.budget // LEAST_LOOK):
             self.samples.forsake()  # another scene, and nothing left to pay for a look at it
             return None, torch.zeros_like(self.samples.stale)
