@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from texturevlm.relevance.strings import KINDS
 from texturevlm.scout.question import encode
-from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import EMBEDDING, Spots, Spotter
-from texturevlm.scout.weights import load_module, ranker_shape
+from texturevlm.scout.weights import load_module, load_ranker
 
 SHIPPED = str(files("texturevlm.scout").joinpath("scout.npz"))
 
@@ -29,8 +28,7 @@ def lively(module: nn.Module) -> nn.Module:
 def shipped() -> Scout:
     """The shipped scout as it was trained: on some CPUs `load_scout` rounds it to bfloat16."""
     spotter = load_module(Spotter(), SHIPPED, prefix="spotter.")
-    widths, blocks = ranker_shape(SHIPPED, prefix="ranker.")
-    return Scout(spotter, load_module(Ranker(widths, blocks=blocks), SHIPPED, prefix="ranker."))
+    return Scout(spotter, load_ranker(SHIPPED, prefix="ranker."))
 
 
 def random_spots(batch: int, rows: int, columns: int) -> Spots:

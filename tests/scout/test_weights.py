@@ -29,7 +29,7 @@ def own(request, tmp_path_factory):
 
 def test_a_round_trip_rounds_to_half(own):
     path, spotter, ranker = own
-    widths, blocks = ranker_shape(path, prefix="ranker.")
+    widths, blocks = ranker_shape(load_arrays(path), str(path), prefix="ranker.")
     assert widths == WIDTHS and blocks == len(ranker.inner[0])
     again = Ranker(widths, blocks=blocks)
     for prefix, module, fresh in (("spotter.", spotter, Spotter()), ("ranker.", ranker, again)):

@@ -14,7 +14,7 @@ from tests.train.papers import SIZE, packed
 from texturevlm.relevance.strings import ASKED
 from texturevlm.scout.question import TRAITS, WORDS, encode
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
-from texturevlm.scout.weights import load_module, ranker_shape
+from texturevlm.scout.weights import load_module, ranker_shape, read_weights
 from texturevlm.train import ablation
 from texturevlm.train.config import FitConfig, from_table
 from texturevlm.train.fit import evaluated, fit
@@ -157,7 +157,7 @@ def test_how_deep_it_is_can_be_chosen(settings, tmp_path):
     assert [len(scale) for scale in Ranking(given).module.inner] == [2, 2, 2]
     fit(task, FitConfig(steps=2, save_every=2), tmp_path)
     (written,) = tmp_path.glob("*/weights.safetensors")
-    assert ranker_shape(written) == (WIDTHS, 1)
+    assert ranker_shape(read_weights(written), str(written)) == (WIDTHS, 1)
 
 
 def test_blind_all_questions_are_one(settings):

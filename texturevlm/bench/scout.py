@@ -76,16 +76,15 @@ def _on_gpu(texture: Texture, asked: Question, work: str, quick: bool) -> list[R
     blocks = len(list(scout.ranker.inner[0].children()))
     spotter, ranker = Spotter().cuda().eval(), Ranker(blocks=blocks).cuda().eval()
     letters = torch.rand(1, asked.letters.shape[1], EMBEDDING, device="cuda")
-    given = [part.cuda() for part in asked[1:]]
+    question = Question(*(part.cuda() for part in asked))  # for device time alone, and for the rival
     grey = torch.rand(1, 1, 1104, 848, device="cuda")
 
     @torch.inference_mode()
     def plain() -> Tensor:
-        found: Tensor = ranker(spotter(grey), letters, *given)
+        found: Tensor = ranker(spotter(grey), letters, question.traits, question.asked)
         return found
 
     look = timing.device_warm(lambda: scout.look(texture))
-    question = Question(*(part.cuda() for part in asked))  # for device time alone
     several = Texture(tuple(level.expand(PAGES, -1, -1, -1).contiguous() for level in texture.levels))
     together = timing.device_warm(lambda: scout(several, question))
     shared = Timing(together.median / PAGES, together.low / PAGES, together.high / PAGES)

@@ -27,7 +27,7 @@ from texturevlm.scout.layer import folded
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.ranker import Ranker, Sought
 from texturevlm.scout.spotter import Spots, Spotter, seen_size
-from texturevlm.scout.weights import fill_module, read_weights, shape_of
+from texturevlm.scout.weights import fill_module, fill_ranker, read_weights
 from texturevlm.types import Texture
 
 WEIGHTS = "scout.npz"
@@ -182,8 +182,7 @@ def load_scout(path: Path | str | None = None, *, device: torch.device | str = "
 def _loaded(path: str, device: torch.device) -> Scout:
     tensors = read_weights(path)
     spotter = fill_module(Spotter(), tensors, path, prefix="spotter.")
-    widths, blocks = shape_of(tensors, path, prefix="ranker.")
-    ranker = fill_module(Ranker(widths, blocks=blocks), tensors, path, prefix="ranker.")
+    ranker = fill_ranker(tensors, path, prefix="ranker.")
     if device.type == "cuda":
         dtype = torch.float16
     else:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.channels.pretrained import optional
+from texturevlm.scout.ranker import Ranker
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -42,13 +43,19 @@ class RankerShape(NamedTuple):
     blocks: int
 
 
-def ranker_shape(path: Path | str, *, prefix: str = "") -> RankerShape:
-    """How wide and how deep the ranker is whose weights a file holds."""
-    return shape_of(read_weights(path), str(path), prefix=prefix)
+def load_ranker(path: Path | str, *, prefix: str = "") -> Ranker:
+    """`load_module` of a ranker, as wide and as deep as the file says."""
+    return fill_ranker(read_weights(path), str(path), prefix=prefix)
 
 
-def shape_of(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> RankerShape:
-    """`ranker_shape` of a file that was read already; where: its name, for errors."""
+def fill_ranker(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> Ranker:
+    """`load_ranker` from a file that was read already; where: its name, for errors."""
+    widths, blocks = ranker_shape(tensors, where, prefix=prefix)
+    return fill_module(Ranker(widths, blocks=blocks), tensors, where, prefix=prefix)
+
+
+def ranker_shape(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> RankerShape:
+    """How wide and how deep the ranker is whose weights a file holds; where: its name, for errors."""
     names = [f"{prefix}{name}.weight" for name in ("last", "lift.0", "lift.1", "inner.0.0.first.convolution")]
     if missing := [name for name in names if name not in tensors]:
         raise ValueError(f"ranker_shape: {where} must hold the weights of Ranker, lacks {missing[0]}")

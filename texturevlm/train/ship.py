@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from texturevlm.evaluate.study import command_parser, complain
-from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.spotter import Spotter
-from texturevlm.scout.weights import load_module, ranker_shape, save_modules
+from texturevlm.scout.weights import load_module, load_ranker, save_modules
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,9 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out.suffix != ".npz":
             raise ValueError(f"--out must end in .npz, got {options.out}")
         spotter = load_module(Spotter(), options.spotter)
-        widths, blocks = ranker_shape(options.ranker)
-        ranker = load_module(Ranker(widths, blocks=blocks), options.ranker)
-        save_modules(options.out, spotter=spotter, ranker=ranker)
+        save_modules(options.out, spotter=spotter, ranker=load_ranker(options.ranker))
     except (ValueError, OSError, ImportError) as error:
         return complain(parser, error)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

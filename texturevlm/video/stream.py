@@ -219,11 +219,11 @@ class Stream:
 
     def _stand_still(self) -> None:
         """Nothing changed: what moved last does not any more."""
-        if self.layers is not None and "motion" in self.layers.names:
-            if self.steady is None:
-                self.layers.stand_still()
-            elif self.rate is not None:  # else the kernels have done it
-                self.steady.advance()
+        if self.layers is None:
+            return
+        if self.steady is not None and self.rate is not None and self.layers.motion is not None:
+            self.steady.advance()  # without a rate the kernels have done it
+        self.layers.stand_still()
 
     def _ask(self) -> None:
         """Relevance from the frame that is held, with the question, or with where someone pointed."""

@@ -69,8 +69,9 @@ class Watch:
 
     def changes(self) -> Changes:
         """What the record says. Raises ValueError for a frame that is no image."""
-        _, likeness, greatest, _ = self.words[:4].tolist()
-        refuse_unless_image(greatest)
+        words = self.words.tolist()
+        refuse_unless_image(words[kernels.GREATEST])
+        likeness = words[kernels.LIKENESS]
         return Changes(self.found.mask, self._marked.copy(), likeness, self._learned, self.found.threshold)
 
     @property

@@ -48,7 +48,7 @@ class Replay:
 
     function: tensors in, a tuple of tensors out; shapes and dtypes never change
     example:  tensors like those that will come; what is on the CPU stays there, pinned, for the function to read
-    device:   where it runs, if nothing will come: a function of buffers that stay where they are
+    device:   where it runs (default: where the first of them lies)
     reason:   why there is no graph, if there is none
     What it returns is overwritten by the next call.
     """

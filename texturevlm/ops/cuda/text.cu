@@ -6,7 +6,6 @@
 // Beyond the border a window has nothing to choose from: there a maximum reads −∞ and a minimum ∞.
 #include "marks.cuh"
 
-constexpr int THREADS = 256;
 constexpr int CONTRAST = 15, RULED = 25, LETTER = 5, GAP = 17, DASH_ROWS = 7, DASH_COLUMNS = 5, MARGIN = 4;
 constexpr float FULL = 0.7f, FAINT = 0.02f, SPARSE = 0.06f;
 constexpr float INFINITE = 3e38f;
@@ -101,11 +100,11 @@ __device__ __forceinline__ bool unchanged(const Text& text, const Tile& tile, in
 constexpr int RUN = 8;  // windows that a thread makes at once
 
 namespace strokes {
-constexpr int TILE = 32, REACH = CONTRAST / 2, SEEN = TILE + 2 * REACH, ROWS = TILE * TILE / THREADS;
+constexpr int TILE = 32, REACH = CONTRAST / 2, SEEN = TILE + 2 * REACH, ROWS = 4;
 constexpr int PITCH = SEEN + 1, PART_PITCH = TILE + 1;  // odd, so that 32 rows lie in 32 banks
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) text_strokes(const __grid_constant__ Text text) {
+extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_constant__ Text text) {
     using namespace strokes;
     __shared__ float grey[SEEN * PITCH], high[SEEN * PART_PITCH], low[SEEN * PART_PITCH];
     const Tile tile = tile_of(text, TILE, TILE);
@@ -113,13 +112,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_strokes(const __grid_
     const int height = tile.scale->height, width = tile.scale->width;
     const long long plane = tile.plane();
     const float* image = tile.scale->image + 3 * tile.start();
-    for (int i = threadIdx.x; i < SEEN * SEEN; i += THREADS) {
+    for (int i = threadIdx.x; i < SEEN * SEEN; i += 256) {
         const int row = i / SEEN, column = i - row * SEEN;
         const float* at = image + inside(tile.y - REACH + row, height) * width + inside(tile.x - REACH + column, width);
         grey[row * PITCH + column] = __ldg(at) * 0.299f + __ldg(at + plane) * 0.587f + __ldg(at + 2 * plane) * 0.114f;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < SEEN * (TILE / RUN); i += THREADS) {
+    for (int i = threadIdx.x; i < SEEN * (TILE / RUN); i += 256) {
         const int row = i % SEEN, start = i / SEEN * RUN;
         float most[RUN + CONTRAST - 1], least[RUN + CONTRAST - 1];
         load<RUN + CONTRAST - 1>(most, grey + row * PITCH + start, 1);
@@ -149,12 +148,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_strokes(const __grid_
 }
 
 namespace letters {
-constexpr int TALL = 64, WIDE = 32, PITCH = WIDE + 2, LAST = TALL * WIDE / THREADS;  // LAST: rows that a thread ends with
+constexpr int TALL = 64, WIDE = 32, PITCH = WIDE + 2;
 constexpr int CLOSED = LETTER / 2, LINE = RULED / 2;
 constexpr int CLEAN = TALL + 4 * CLOSED, LONG = CLEAN + 2 * LINE, SEEN = LONG + 2 * LINE;  // rows
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) text_letters(const __grid_constant__ Text text) {
+extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_constant__ Text text) {
     using namespace letters;
     __shared__ float one[SEEN * PITCH], other[LONG * PITCH];
     const Tile tile = tile_of(text, TALL, WIDE);
@@ -162,14 +161,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_letters(const __grid_
     const int height = tile.scale->height, width = tile.scale->width;
     const float* strokes = tile.scale->strokes + tile.start();
     // Ruled lines: strokes up to three wide that go on for RULED rows or more.
-    for (int i = threadIdx.x; i < SEEN * PITCH; i += THREADS) {
+    for (int i = threadIdx.x; i < SEEN * PITCH; i += 256) {
         const int row = i / PITCH, y = tile.y - 2 * CLOSED - 2 * LINE + row;
         const int x = inside(tile.x - 1 + i - row * PITCH, width);
         const float *at = strokes + y * width + x, *left = x > 0 ? at - 1 : at, *right = x + 1 < width ? at + 1 : at;
         one[i] = exists(y, height) ? fmaxf(fmaxf(__ldg(left), __ldg(at)), __ldg(right)) : INFINITE;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < LONG / RUN * PITCH; i += THREADS) {
+    for (int i = threadIdx.x; i < LONG / RUN * PITCH; i += 256) {
         const int start = i / PITCH * RUN, column = i - start / RUN * PITCH;
         float run[RUN + RULED - 1];
         load<RUN + RULED - 1>(run, one + start * PITCH + column, PITCH);
@@ -181,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_letters(const __grid_
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < CLEAN / RUN * PITCH; i += THREADS) {
+    for (int i = threadIdx.x; i < CLEAN / RUN * PITCH; i += 256) {
         const int start = i / PITCH * RUN, column = i - start / RUN * PITCH;
         float run[RUN + RULED - 1];
         load<RUN + RULED - 1>(run, other + start * PITCH + column, PITCH);
@@ -189,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_letters(const __grid_
         store<RUN>(run, one + start * PITCH + column, PITCH);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < CLEAN * WIDE; i += THREADS) {
+    for (int i = threadIdx.x; i < CLEAN * WIDE; i += 256) {
         const int row = i / WIDE, column = i % WIDE, y = tile.y - 2 * CLOSED + row, x = tile.x + column;
         const float* line = one + row * PITCH + column + 1;
         float clean = 0.f;
@@ -201,26 +200,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_letters(const __grid_
         other[row * PITCH + column] = clean;
     }
     __syncthreads();
-    const int column = threadIdx.x % WIDE, start = threadIdx.x / WIDE * LAST, x = tile.x + column;
-    float run[LAST + 4 * CLOSED];
-    load<LAST + 4 * CLOSED>(run, other + start * PITCH + column, PITCH);
-    slide<LETTER, LAST + 2 * CLOSED>(run, Highest());
+    const int column = threadIdx.x % WIDE, start = threadIdx.x / WIDE * RUN, x = tile.x + column;
+    float run[RUN + 4 * CLOSED];
+    load<RUN + 4 * CLOSED>(run, other + start * PITCH + column, PITCH);
+    slide<LETTER, RUN + 2 * CLOSED>(run, Highest());
 #pragma unroll
-    for (int k = 0; k < LAST + 2 * CLOSED; ++k)
+    for (int k = 0; k < RUN + 2 * CLOSED; ++k)
         if (!exists(tile.y - CLOSED + start + k, height)) run[k] = INFINITE;
-    slide<LETTER, LAST>(run, Lowest());
+    slide<LETTER, RUN>(run, Lowest());
 #pragma unroll
-    for (int k = 0; k < LAST; ++k)
+    for (int k = 0; k < RUN; ++k)
         if (x < width && tile.y + start + k < height)
             tile.scale->letters[tile.start() + (tile.y + start + k) * width + x] = run[k];
 }
 
 namespace lines {
-constexpr int TALL = 32, WIDE = 64, LAST = TALL * WIDE / THREADS, AROUND = 8;  // AROUND: what the smallest text and its margin need on every side
+constexpr int TALL = 32, WIDE = 64, AROUND = 8;  // AROUND: what the smallest text and its margin need on every side
 constexpr int ROWS = TALL + 2 * AROUND, DENSE = WIDE + 2 * AROUND, HALF = GAP / 2;
 constexpr int LETTERS = DENSE + 4 * HALF, STROKES = DENSE + 2 * HALF;  // columns
 constexpr int LETTER_PITCH = LETTERS + 1, STROKE_PITCH = STROKES + 1, PITCH = DENSE + 1;
-constexpr int ROUNDS = (ROWS * (DENSE / RUN) + THREADS - 1) / THREADS;
+constexpr int ROUNDS = (ROWS * (DENSE / RUN) + 255) / 256;
 constexpr int HIGH = DASH_ROWS + MARGIN, LONG = DASH_COLUMNS + MARGIN, KEPT = TALL + HIGH - 1;  // KEPT: rows
 static_assert(DASH_ROWS / 2 + HIGH / 2 == AROUND && DASH_COLUMNS / 2 + LONG / 2 <= AROUND && KEPT % DASH_ROWS == 0, "");
 }
@@ -245,18 +244,18 @@ __device__ __forceinline__ void dense_run(const float* letters, const float* str
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) text_lines(const __grid_constant__ Text text) {
+extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_constant__ Text text) {
     using namespace lines;
     __shared__ float one[ROWS * LETTER_PITCH], other[ROWS * STROKE_PITCH];
     const Tile tile = tile_of(text, TALL, WIDE);
     if (unchanged(text, tile, TALL, WIDE, LINES_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
     const float *letters = tile.scale->letters + tile.start(), *strokes = tile.scale->clean + tile.start();
-    for (int i = threadIdx.x; i < ROWS * LETTERS; i += THREADS) {
+    for (int i = threadIdx.x; i < ROWS * LETTERS; i += 256) {
         const int row = i / LETTERS, column = i - row * LETTERS, line = inside(tile.y - AROUND + row, height) * width;
         one[row * LETTER_PITCH + column] = __ldg(letters + line + inside(tile.x - AROUND - 2 * HALF + column, width));
     }
-    for (int i = threadIdx.x; i < ROWS * STROKES; i += THREADS) {
+    for (int i = threadIdx.x; i < ROWS * STROKES; i += 256) {
         const int row = i / STROKES, column = i - row * STROKES, line = inside(tile.y - AROUND + row, height) * width;
         other[row * STROKE_PITCH + column] = __ldg(strokes + line + inside(tile.x - AROUND - HALF + column, width));
     }
@@ -264,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_lines(const __grid_co
     float dense[ROUNDS][RUN];
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
-        const int i = threadIdx.x + round * THREADS, row = i % ROWS, start = i / ROWS * RUN;
+        const int i = threadIdx.x + round * 256, row = i % ROWS, start = i / ROWS * RUN;
         if (start >= DENSE) break;
         const float *in_row = one + row * LETTER_PITCH + start, *its_strokes = other + row * STROKE_PITCH + start;
         dense_run(in_row, its_strokes, tile.x - AROUND + start, width, dense[round]);
@@ -272,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_lines(const __grid_co
     __syncthreads();  // where the letters were, now comes what they are closed to
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
-        const int i = threadIdx.x + round * THREADS, row = i % ROWS, start = i / ROWS * RUN;
+        const int i = threadIdx.x + round * 256, row = i % ROWS, start = i / ROWS * RUN;
         if (start >= DENSE) break;
 #pragma unroll
         for (int k = 0; k < RUN; ++k) {
@@ -281,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_lines(const __grid_co
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < KEPT / DASH_ROWS * DENSE; i += THREADS) {
+    for (int i = threadIdx.x; i < KEPT / DASH_ROWS * DENSE; i += 256) {
         const int start = i / DENSE * DASH_ROWS, column = i % DENSE;
         float run[2 * DASH_ROWS - 1];
         load<2 * DASH_ROWS - 1>(run, one + start * PITCH + column, PITCH);
@@ -289,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_lines(const __grid_co
         store<DASH_ROWS>(run, other + start * PITCH + column, PITCH);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < KEPT * (WIDE / RUN); i += THREADS) {
+    for (int i = threadIdx.x; i < KEPT * (WIDE / RUN); i += 256) {
         const int row = i % KEPT, start = i / KEPT * RUN, x = tile.x + start - LONG / 2;
         constexpr int LOADED = RUN + LONG - 1 + DASH_COLUMNS - 1, BEFORE = LONG / 2 + DASH_COLUMNS / 2;
         float run[LOADED];
@@ -302,12 +301,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) text_lines(const __grid_co
         store<RUN>(run, one + row * PITCH + start, 1);
     }
     __syncthreads();
-    const int column = threadIdx.x % WIDE, start = threadIdx.x / WIDE * LAST, x = tile.x + column;
-    float run[LAST + HIGH - 1];
-    load<LAST + HIGH - 1>(run, one + start * PITCH + column, PITCH);
-    slide<HIGH, LAST>(run, Highest());
+    const int column = threadIdx.x % WIDE, start = threadIdx.x / WIDE * RUN, x = tile.x + column;
+    float run[RUN + HIGH - 1];
+    load<RUN + HIGH - 1>(run, one + start * PITCH + column, PITCH);
+    slide<HIGH, RUN>(run, Highest());
 #pragma unroll
-    for (int k = 0; k < LAST; ++k)
+    for (int k = 0; k < RUN; ++k)
         if (x < width && tile.y + start + k < height)
             tile.scale->found[tile.start() + (tile.y + start + k) * width + x] = run[k];
 }
