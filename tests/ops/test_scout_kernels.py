@@ -93,7 +93,8 @@ def test_a_question(device, dtype):
     traits = traits.double()
     words = spots.question(letters, traits)
     wanted = ranks.question(words, traits, asked.double())
-    assert all(part.dtype == torch.float32 for part in found)
+    kernels.lay_films(found)
+    assert all(part.dtype == torch.float32 for part in found[:3])
     assert near(found.words, words)
     weights = found.worth.cpu().mT
     assert near(weights, by_map(wanted.worth))
@@ -121,12 +122,18 @@ def test_what_the_network_is_given(device, dtype, rows, columns, count):
     scores = ranks.rank(exact, sought)[:, :-1].view(2, rows, columns)
 
     worth = by_map(sought.worth)[:count].mT
-    packed = kernels.Laid(*(part.float().to(device).contiguous() for part in (words, worth, torch.empty(0))))
+    real = laid.question(question.Question(*(part.to(device) for part in encode(QUESTIONS[:count]))))
+    kernels.lay_films(real)
+    films = real.films.clone()
+    real.films.fill_(torch.nan)
+    words, worth = (part.float().to(device).contiguous() for part in (words, worth))
+    packed = real._replace(words=words, worth=worth)
     head = channels_last(torch.cat([spots.words * 2, spots.text[:, None], spots.height[:, None], spots.kinds], 1))
     for form in (spots, spotter.as_spots(head)):
-        form = spotter.Spots(*(part.to(device) for part in form))
-        maps, shown, found = kernels.spot_inputs(form, packed, (laid.steps, laid.seen, laid.direct), pitch=80)
-        assert maps.shape == (2, 80, rows // 2, columns // 2) and maps.is_contiguous(memory_format=torch.channels_last)
+        given_to = tuple(part.to(device) for part in form[:3])
+        maps, shown, found = kernels.spot_inputs(given_to, packed, (laid.steps, laid.direct), pitch=56)
+        assert torch.equal(real.films, films)
+        assert maps.shape == (2, 56, rows // 2, columns // 2) and maps.is_contiguous(memory_format=torch.channels_last)
         assert near(maps[:, : ranker.INPUTS], given[0], dtype) and maps[:, ranker.INPUTS :].eq(0).all()
         assert near(shown, exact.text.sigmoid()) and near(found, scores)
 
@@ -201,14 +208,14 @@ CONSTANTS = {
         "sizeof(Asked)": kernels._ASKED.size,
     },
     "scout_spots.cu": {
-        **named(ranker, "SURE", "VAGUE", "SEEN", "INPUTS"),
+        **named(ranker, "SURE", "VAGUE", "INPUTS"),
         **named(question, "WORDS"),
         **named(spotter, "EMBEDDING"),
         **starts(),
         "KINDS": len(KINDS),
         "CELLS": kernels.SPOT_CELLS,
         "sizeof(Map)": kernels._MAP.size,
-        "sizeof(Inputs)": 4 * kernels._MAP.size + kernels._INPUTS.size,
+        "sizeof(Inputs)": 3 * kernels._MAP.size + kernels._INPUTS.size,
     },
     "scout.cu": {
         **named(kernels, "PACK"),
@@ -236,7 +243,7 @@ def test_the_launchers_constants_are_the_networks():
     for module, names in (
         (question, ("WORDS",)),
         (spotter, ("EMBEDDING", "STEM")),
-        (ranker, ("SURE", "VAGUE", "SEEN", "INPUTS")),
+        (ranker, ("SURE", "VAGUE", "INPUTS")),
     ):
         assert named(kernels, *names) == named(module, *names)
     assert len(KINDS) == kernels.KINDS and len(ASKED) <= kernels.MOST_ASKED and 2 * spotter.SPOT % kernels.DOWN == 0

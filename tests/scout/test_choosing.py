@@ -45,8 +45,8 @@ def finest_at(allocation, x, y):
 
 
 def test_the_question_moves_the_tokens(texture, spots):
-    total = choose_tokens(texture, TOTAL, budget=48, relevance="scout", page=spots)
-    other = choose_tokens(texture, OTHER, budget=48, relevance="scout", page=spots)
+    total = choose_tokens(texture, TOTAL, budget=32, relevance="scout", page=spots)
+    other = choose_tokens(texture, OTHER, budget=32, relevance="scout", page=spots)
     assert finest_at(total, *AT) < finest_at(other, *AT) - 0.5
 
 

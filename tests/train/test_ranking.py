@@ -151,13 +151,13 @@ def test_charts_are_learned_from_and_not_judged_on(settings, tmp_path):
 
 def test_how_deep_it_is_can_be_chosen(settings, tmp_path):
     given = settings()
-    table = {"pages": str(given.pages), "spotter": str(given.spotter), "widths": list(WIDTHS), "batch": 6, "blocks": 1}
+    table = {"pages": str(given.pages), "spotter": str(given.spotter), "widths": list(WIDTHS), "batch": 6, "blocks": 2}
     task = Ranking(from_table(Ranking.Settings, table, "ranker"))
-    assert [len(scale) for scale in task.module.inner] == [1, 1, 1]
-    assert [len(scale) for scale in Ranking(given).module.inner] == [2, 2, 2]
+    assert [len(scale) for scale in task.module.inner] == [2, 2, 2]
+    assert [len(scale) for scale in Ranking(given).module.inner] == [1, 1, 1]
     fit(task, FitConfig(steps=2, save_every=2), tmp_path)
     (written,) = tmp_path.glob("*/weights.safetensors")
-    assert ranker_shape(read_weights(written), str(written)) == (WIDTHS, 1)
+    assert ranker_shape(read_weights(written), str(written)) == (WIDTHS, 2)
 
 
 def test_blind_all_questions_are_one(settings):
@@ -227,7 +227,13 @@ def test_the_ablation_trains_every_variant_and_one_network(settings, tmp_path, m
     arguments = [str(given.pages), "--spotter", str(given.spotter), "--out", str(tmp_path)]
     assert ablation.main([*arguments, "--steps", "2", "--batch", "3"]) == 0
     text = (tmp_path / "scout-ablation.md").read_text()
-    for name in ("spotter and ranker", ablation.WORDS["along"], ablation.WORDS["place"], "one network, end to end"):
+    for name in (
+        "spotter and ranker",
+        ablation.WORDS["along"],
+        ablation.WORDS["place"],
+        "one network, end to end",
+        "twice as deep",
+    ):
         assert f"| {name} | " in text
     assert "nan" not in text and "2 steps each" in text
     assert ablation.main([str(tmp_path / "none"), *arguments[1:]]) == 2

@@ -73,8 +73,7 @@ def _on_gpu(texture: Texture, asked: Question, work: str, quick: bool) -> list[R
     replay = Replay(answer, list(asked), device=torch.device("cuda", torch.cuda.current_device()))
     if replay.reason is not None:
         raise RuntimeError(f"bench scout: {replay.reason}")
-    blocks = len(list(scout.ranker.inner[0].children()))
-    spotter, ranker = Spotter().cuda().eval(), Ranker(blocks=blocks).cuda().eval()
+    spotter, ranker = Spotter().cuda().eval(), Ranker().cuda().eval()
     letters = torch.rand(1, asked.letters.shape[1], EMBEDDING, device="cuda")
     question = Question(*(part.cuda() for part in asked))  # for device time alone, and for the rival
     grey = torch.rand(1, 1, 1104, 848, device="cuda")

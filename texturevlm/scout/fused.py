@@ -30,7 +30,6 @@ class Fused(nn.Module):
     head: Tensor
     head_added: Tensor
     steps: Tensor
-    seen: Tensor
     direct: Tensor
     last: Tensor
     last_added: Tensor
@@ -45,8 +44,6 @@ class Fused(nn.Module):
         self._keep("head", functional.pad(head, (0, -len(added) % ALIGNED)))
         self._keep("head_added", functional.pad(added, (0, -len(added) % ALIGNED)))
         self._keep("steps", ranker.steps.detach().float())
-        seen, added = _parts(ranker.seen)
-        self._keep("seen", torch.cat([seen, added[None]]).float())
         direct, added = _parts(ranker.direct)
         self._keep("direct", torch.cat([direct[:, 0], added]).float())
         for level, layer in enumerate(ranker.lift):
@@ -65,9 +62,12 @@ class Fused(nn.Module):
         """Whether it can do pages that lie where this tensor does."""
         return backend.no_kernel_because(tensor) is None and not any(width % kernels.PACK for width in self.widths)
 
-    def look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
-        """colours: (B, 3, H, W), read at `size`; the words of what it returns are of any length."""
-        cells = kernels.seen_cells(colours, size, self.head.dtype)
+    def look(self, colours: Tensor, size: tuple[int, int], *, early: bool = False) -> Spots:
+        """colours: (B, 3, H, W), read at `size`; the words of what it returns are of any length.
+
+        early: right after `question`, which then costs no time of its own
+        """
+        cells = kernels.seen_cells(colours, size, self.head.dtype, early=early)
         values = self.spotter.features(cells).permute(0, 2, 3, 1)
         said = torch.addmm(self.head_added, values.flatten(0, 2), self.head)  # a 1×1 convolution, its bias at no cost
         return as_spots(said.view(*values.shape[:3], -1).permute(0, 3, 1, 2))
@@ -79,9 +79,9 @@ class Fused(nn.Module):
 
     def where(self, spots: Spots, laid: Laid) -> Tensor:
         """(B, h, w), the chance that the answer is in each spot; laid: one for all pages, or one for each."""
-        like = Spots(*(part.to(self.head.dtype) for part in spots))
-        weights = (self.steps, self.seen, self.direct)
-        values, shown, scores = kernels.spot_inputs(like, laid, weights, pitch=self.enter.weight.shape[1])
+        words, text, kinds, _ = (part.to(self.head.dtype) for part in spots)
+        weights, pitch = (self.steps, self.direct), self.enter.weight.shape[1]
+        values, shown, scores = kernels.spot_inputs((words, text, kinds), laid, weights, pitch=pitch)
         kept: list[Tensor] = []
         start = 0
         for level, (width, inner) in enumerate(zip(self.widths, self.ranker.inner)):

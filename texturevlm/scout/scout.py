@@ -7,12 +7,9 @@ would take seconds for costs milliseconds, at the price of reading less well.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -45,21 +42,9 @@ class Scout(nn.Module):
 
     def forward(self, texture: Texture, question: Question) -> Tensor:
         """`look` and `where` at once; on a GPU the question is prepared while the page is being read."""
-        device = texture.device
-        if device.type != "cuda":
-            return self.where(self.look(texture), question)
         colours, size = _to_read(texture)
-        here, beside = torch.cuda.current_stream(device), _beside(device)
-        begun = here.record_event()
-        spots = self._look(colours, size)  # first, since a graph starts its branches in this order, 40 µs apart
-        beside.wait_event(begun)
-        with torch.inference_mode(), torch.cuda.stream(beside):
-            sought = self._sought(question, len(colours), colours)
-        here.wait_stream(beside)
-        if not torch.cuda.is_current_stream_capturing():  # a graph has its memory for itself
-            for part in _tensors(sought):
-                part.record_stream(here)  # not to be written again by another thread's question before it was used
-        return self._where(spots, sought)
+        sought = self._sought(question, len(colours), colours)
+        return self._where(self._look(colours, size, early=isinstance(sought, Laid)), sought)
 
     @torch.inference_mode()
     def look(self, texture: Texture) -> Spots:
@@ -80,14 +65,15 @@ class Scout(nn.Module):
         return self._where(spots, self._sought(asked, len(spots.text), spots.text))
 
     @torch.inference_mode()
-    def _look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
+    def _look(self, colours: Tensor, size: tuple[int, int], *, early: bool = False) -> Spots:
         """By kernels the words are of any length: they are made of length 1 where the question is laid over them."""
         with _tuned():
             if self.fused.takes(colours):
-                return self.fused.look(colours, size)
+                return self.fused.look(colours, size, early=early)
             spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
             return spots
 
+    @torch.inference_mode()
     def _sought(self, question: Question, pages: int, like: Tensor) -> Sought | Laid:
         """The question where `like` lies."""
         count = len(question.letters)
@@ -116,10 +102,6 @@ class Scout(nn.Module):
         return chance * spots.text.sigmoid()  # where there is no text at all there is no answer to read
 
 
-def _tensors(sought: Sought | Laid) -> Iterable[Tensor]:
-    return sought if isinstance(sought, Laid) else (*sought[:3], *chain.from_iterable(sought.films))
-
-
 def _tuned() -> AbstractContextManager[None]:
     """Inside, cuDNN tries its algorithms once for each shape and keeps the fastest."""
     tuned: AbstractContextManager[None] = torch.backends.cudnn.flags(
@@ -138,16 +120,6 @@ def _read_in_place(question: Question) -> bool:
     return (
         all(part.is_pinned() and part.is_contiguous() for part in question) and question.traits.dtype == torch.float32
     )
-
-
-_own = threading.local()  # a stream that takes part in one thread's capture cannot serve another
-
-
-def _beside(device: torch.device) -> torch.cuda.Stream:
-    streams: dict[torch.device, torch.cuda.Stream] = _own.__dict__.setdefault("streams", {})
-    if device not in streams:
-        streams[device] = torch.cuda.Stream(device)
-    return streams[device]
 
 
 def seen(texture: Texture) -> Tensor:

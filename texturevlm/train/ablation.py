@@ -20,18 +20,17 @@ from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
 from texturevlm.evaluate.study import MISTAKES, command_parser, complain
 from texturevlm.scout.question import encode
+from texturevlm.scout.ranker import REACHES
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
 from texturevlm.train.pages import load_pages
 from texturevlm.train.ranking import Ranking
 
-LEFT_OUT = ("along", "kinds", "seen", "text", "place")
+LEFT_OUT = ("along", "kinds", "place")
 WORDS = {
     "along": "without the running maxima along rows and columns",
     "kinds": "without what kind of text a spot is",
-    "seen": "without the spots' own embeddings",
-    "text": "without where text is and how high",
     "place": "without the place on the page",
 }
 
@@ -83,6 +82,9 @@ def measure(settings: Ranking.Settings, config: FitConfig) -> Iterator[tuple[str
             task.module = task.fresh(() if left_out is None else (left_out,))
             name = "spotter and ranker" if left_out is None else WORDS[left_out]
             yield name, fit(task, config, Path(folder) / str(left_out))
+        torch.manual_seed(config.seed)
+        task.module = task.fresh(blocks=len(REACHES))
+        yield "twice as deep", fit(task, config, Path(folder) / "deep")
 
 
 def report(found: dict[str, dict[str, float]], config: FitConfig, command: str) -> str:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from texturevlm.check import check_count
 from texturevlm.scout.question import Question, encode
-from texturevlm.scout.ranker import REACHES, WIDTHS, Ranker
+from texturevlm.scout.ranker import WIDTHS, Ranker
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.scout.weights import load_module
 from texturevlm.train.curriculum import Curriculum
@@ -46,7 +46,7 @@ class Ranking:
         batch: int = 96
         drop: float = 0.3
         widths: tuple[int, ...] = WIDTHS
-        blocks: int = len(REACHES)
+        blocks: int = 1
         without: tuple[str, ...] = ()
         seed: int = 1
         limit: int | None = None
@@ -70,11 +70,12 @@ class Ranking:
             torch.manual_seed(settings.seed)
             self.module: nn.Module = self.fresh(settings.without)
 
-    def fresh(self, without: Sequence[str] = ()) -> Ranker:
-        """A ranker that has learned nothing."""
+    def fresh(self, without: Sequence[str] = (), *, blocks: int | None = None) -> Ranker:
+        """A ranker that has learned nothing; blocks: other than the settings say."""
         fine, middle, coarse = self.settings.widths
-        blocks, drop = self.settings.blocks, self.settings.drop
-        return Ranker((fine, middle, coarse), blocks=blocks, drop=drop, without=without)
+        return Ranker(
+            (fine, middle, coarse), blocks=blocks or self.settings.blocks, drop=self.settings.drop, without=without
+        )
 
     def _of_papers(self, pages: Sequence[TrainingPage], index: int) -> bool:
         """Whether a question is of the set that is judged on, and the one that can teach that there is no answer."""

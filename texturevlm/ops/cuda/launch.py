@@ -59,7 +59,8 @@ def launch(
     """Start kernel `name` of `source` with so many threads a block on the current stream of `device`.
 
     early: it may start while the kernel before it, which must be ours, still runs: each of its threads calls
-           `wait_for_previous` (scalar.cuh) before it touches what that kernel reads or writes
+           `wait_for_previous` (scalar.cuh) before it touches what that kernel reads or writes, and one of them does
+           so in any case: kernels that come later rely on both being done
     """
     index = device.index
     if torch.cuda.current_device() != index:

@@ -37,31 +37,37 @@ struct Lift {
     int rows, columns, inputs, width;
 };
 
-// A coarse cell's map by a thread, neighbouring maps side by side.
+// Four maps of a coarse cell by four threads: each goes through a quarter of the inputs, so that all of them are being
+// read at once, and then has one of the four cells to add the sums to.
 extern "C" __global__ void __launch_bounds__(256) scout_lift(const __grid_constant__ Lift job) {
-    const int across = (job.columns + 1) / 2, down = (job.rows + 1) / 2;
-    const int at = blockIdx.x * 256 + threadIdx.x, map = at % job.width, cell = at / job.width;
-    if (cell >= across * down) return;
-    const int row = 2 * (cell / across), column = 2 * (cell % across);
-    const bool right = column + 1 < job.columns, below = row + 1 < job.rows;
-    const bool there[4] = {true, right, below, right && below};
+    const int across = (job.columns + 1) / 2, cells = (job.rows + 1) / 2 * across, packs = job.width / PACK;
+    const int at = blockIdx.x * 256 + threadIdx.x, part = at % 4, pack = at / 4 % packs, wanted = at / 4 / packs;
+    const int cell = min(wanted, cells - 1), row = 2 * (cell / across) + part / 2, column = 2 * (cell % across) + part % 2;
+    const bool mine = wanted < cells && row < job.rows && column < job.columns;
     const long long line = static_cast<long long>(blockIdx.y) * job.rows + row;
-    scalar* to = job.values + (line * job.columns + column) * job.width + map;
-    float own[4];  // read before they are needed
+    Pack* to = reinterpret_cast<Pack*>(job.values + (line * job.columns + column) * job.width) + pack;
+    Pack own = {};
+    if (mine) own = *to;  // read before it is needed
+    const scalar* from = job.coarse + (static_cast<long long>(blockIdx.y) * cells + cell) * job.inputs;
+    float sums[PACK] = {};
+#pragma unroll 6
+    for (int input = part * PACK; input < job.inputs; input += 4 * PACK) {
+        const Pack values = *reinterpret_cast<const Pack*>(from + input);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) own[i] = there[i] ? widen(to[(i / 2 * job.columns + i % 2) * job.width]) : 0.f;
-    const scalar* from = job.coarse + (static_cast<long long>(blockIdx.y) * across * down + cell) * job.inputs;
-    float sum = widen(job.added[map]);
-#pragma unroll 8
-    for (int input = 0; input < job.inputs; input += PACK) {
-        const Pack pack = *reinterpret_cast<const Pack*>(from + input);
+        for (int i = 0; i < PACK; ++i) {
+            const Pack weights = reinterpret_cast<const Pack*>(job.weight + (input + i) * job.width)[pack];
 #pragma unroll
-        for (int i = 0; i < PACK; ++i)
-            sum += widen(pack.values[i]) * widen(__ldg(job.weight + (input + i) * job.width + map));
+            for (int map = 0; map < PACK; ++map) sums[map] += widen(values.values[i]) * widen(weights.values[map]);
+        }
     }
+    const Pack added = reinterpret_cast<const Pack*>(job.added)[pack];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-        if (there[i]) to[(i / 2 * job.columns + i % 2) * job.width] = narrow(own[i] + sum);
+    for (int map = 0; map < PACK; ++map) {
+        sums[map] += __shfl_xor_sync(~0u, sums[map], 1);
+        sums[map] += __shfl_xor_sync(~0u, sums[map], 2);
+        own.values[map] = narrow(widen(own.values[map]) + widen(added.values[map]) + sums[map]);
+    }
+    if (mine) *to = own;
 }
 
 struct Tail {

@@ -14,14 +14,14 @@ from texturevlm.ops.cuda.launch import address, launch, scalar_bits
 
 # As in the sources.
 STEM, ACROSS, DOWN = 4, 64, 16
-EMBEDDING, WORDS, SURE, VAGUE, KINDS, SEEN = 64, 24, 8, 4, 12, 24
-MAPS, INPUTS = SURE + VAGUE, SURE + VAGUE + KINDS + 2 * SURE + SEEN + 3 + 4
+EMBEDDING, WORDS, SURE, VAGUE, KINDS = 64, 24, 8, 4, 12
+MAPS, INPUTS = SURE + VAGUE, SURE + VAGUE + KINDS + 2 * SURE + 4
 MOST_ASKED, PACK = 64, 4
 SPOT_CELLS, SCORE_CELLS, LINES, THREADS = 8, 64, 8, 256  # a block
 _SEEN = struct.Struct("=2Q3q4i")
 _ASKED = struct.Struct("=18Q2i")
 _MAP = struct.Struct("=Qq4i")
-_INPUTS = struct.Struct("=8Q4i")
+_INPUTS = struct.Struct("=7Q4i")
 _FILM = struct.Struct("=2Qq3i4x")
 _LIFT = struct.Struct("=4Q4i")
 _TAIL = struct.Struct("=7Q4i")
@@ -51,19 +51,24 @@ class QuestionWeights(NamedTuple):
 class Laid(NamedTuple):
     """Questions as the kernels take them, all float32.
 
-    words: (Q, WORDS, EMBEDDING), of length 1; worth: (Q, WORDS, MAPS); films: (Q, the outputs of `film`)
+    words: (Q, WORDS, EMBEDDING), of length 1; worth: (Q, WORDS, MAPS)
+    films: (Q, the outputs of `film`), filled by `lay_films`
+    given: the question itself, and job: where all of it lies, for that
     """
 
     words: Tensor
     worth: Tensor
     films: Tensor
+    given: tuple[Tensor, Tensor, Tensor]
+    job: bytes
 
 
-def seen_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
+def seen_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype, *, early: bool = False) -> Tensor:
     """`pixel_unshuffle(1 − 2 · grey, STEM)` of what is seen of images, in channels-last order: one launch.
 
     colours: (B, 3, H, W)
     size:    (height, width) of what is seen, multiples of DOWN
+    early:   `lay_question` has just been called, and may still be at work
     returns  (B, STEM · STEM, height / STEM, width / STEM) of `dtype`
     """
     assert size[0] % DOWN == 0 and size[1] % STEM == 0, size
@@ -77,12 +82,12 @@ def seen_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> Te
         *(*colours.shape[2:], *size),
     )
     blocks = (-(-size[1] // ACROSS) * (size[0] // DOWN), batch)
-    launch("scout_seen.cu", "scout_seen", colours.device, blocks, parameters, SCALAR=scalar_bits(dtype))
+    launch("scout_seen.cu", "scout_seen", colours.device, blocks, parameters, early=early, SCALAR=scalar_bits(dtype))
     return cells.permute(0, 3, 1, 2)
 
 
 def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: QuestionWeights) -> Laid:
-    """A question by two launches; it may lie in pinned memory.
+    """The words of a question by one launch; it may lie in pinned memory.
 
     letters: (Q, WORDS, LONGEST) int64; traits: (Q, WORDS, TRAITS); asked: (Q, A), at most MOST_ASKED
     """
@@ -90,47 +95,45 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: Questi
     assert letters.dtype == torch.int64 and letters.shape[1] == WORDS and asked.shape[1] <= MOST_ASKED
     letters, traits, asked = letters.contiguous(), traits.float().contiguous(), asked.float().contiguous()
     shapes = ((WORDS, EMBEDDING), (WORDS, MAPS), (outputs,))
-    laid = Laid(*(weights.film_added.new_empty((count, *shape)) for shape in shapes))
-    parameters = _ASKED.pack(
-        *(address(tensor) for tensor in (letters, traits, asked, *weights, *laid)), asked.shape[1], outputs
-    )
-    device = weights.film_added.device
-    launch("scout_question.cu", "scout_words", device, (WORDS, count), parameters, SCALAR=32)
-    launch("scout_question.cu", "scout_films", device, count, parameters, early=True, SCALAR=32)
-    return laid
+    words, worth, films = (weights.film_added.new_empty((count, *shape)) for shape in shapes)
+    tensors = (letters, traits, asked, *weights, words, worth, films)
+    job = _ASKED.pack(*(address(tensor) for tensor in tensors), asked.shape[1], outputs)
+    launch("scout_question.cu", "scout_words", words.device, (WORDS, count), job, SCALAR=32)
+    return Laid(words, worth, films, (letters, traits, asked), job)
+
+
+def lay_films(laid: Laid) -> None:
+    """The rest of a question: it fills `films`, by one launch."""
+    launch("scout_question.cu", "scout_films", laid.films.device, len(laid.films), laid.job, SCALAR=32)
 
 
 def spot_inputs(
-    spots: tuple[Tensor, Tensor, Tensor, Tensor],
-    laid: Laid,
-    weights: tuple[Tensor, Tensor, Tensor],
-    *,
-    pitch: int,
+    spots: tuple[Tensor, Tensor, Tensor], laid: Laid, weights: tuple[Tensor, Tensor], *, pitch: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the ranker's network is given, from what the spotter says: two launches.
+    """What the ranker's network is given, from what the spotter says, and the films of the question: three launches.
 
-    spots:   words (B, EMBEDDING, h, w), of any length, text (B, h, w), kinds (B, KINDS, h, w), height (B, h, w); h and
-             w are even, strides are any
-    laid:    for all pages, or one for each
-    weights: of the ranker: steps (2, 2), seen (EMBEDDING + 1, SEEN), direct (2 + KINDS + 1,); float32, what is added
-             comes last
+    spots:   words (B, EMBEDDING, h, w), of any length, text (B, h, w), kinds (B, KINDS, h, w); h and w are even,
+             strides are any
+    laid:    for all pages, or one for each; its weights must still be there
+    weights: of the ranker: steps (2, 2), direct (2 + KINDS + 1,); float32, what is added comes last
     pitch:   how many maps there are; those after INPUTS are zero. A multiple of 8
     returns  the maps (B, pitch, h / 2, w / 2), channels-last; how surely there is text, and scores of spots, (B, h, w)
     """
-    words, text, kinds, height = spots
+    words, text, kinds = spots
     batch, rows, columns = text.shape
     assert rows % 2 == 0 and columns % 2 == 0 and pitch % 8 == 0 and pitch >= INPUTS
     device, dtype = text.device, text.dtype
     inputs = text.new_empty((batch, rows // 2, columns // 2, pitch))
     shown, scores = text.new_empty((2, batch, rows, columns), dtype=torch.float32)
-    parameters = b"".join(_map(part) for part in (words, text[:, None], height[:, None], kinds)) + _INPUTS.pack(
+    parameters = b"".join(_map(part) for part in (words, text[:, None], kinds)) + _INPUTS.pack(
         *(address(tensor) for tensor in (laid.words, laid.worth, *weights, inputs, shown, scores)),
         *(rows, columns, len(laid.words), pitch),
     )
     blocks = -(-(rows * columns // 4) // SPOT_CELLS)
     lines = -(-((rows + columns) // 2) // LINES)
     scalar = scalar_bits(dtype)
-    launch("scout_spots.cu", "scout_inputs", device, (blocks, batch), parameters, SCALAR=scalar)
+    lay_films(laid)
+    launch("scout_spots.cu", "scout_inputs", device, (blocks, batch), parameters, early=True, SCALAR=scalar)
     launch("scout_spots.cu", "scout_along", device, (lines, batch), parameters, early=True, SCALAR=scalar)
     return inputs.permute(0, 3, 1, 2), shown, scores
 
@@ -159,7 +162,7 @@ def lift_(values: Tensor, coarse: Tensor, weight: Tensor, added: Tensor) -> Tens
     parameters = _LIFT.pack(
         *(address(tensor) for tensor in (coarse, weight, added, values)), rows, columns, coarse.shape[1], width
     )
-    blocks = (-(-coarse.shape[2] * coarse.shape[3] * width // THREADS), batch)
+    blocks = (-(-coarse.shape[2] * coarse.shape[3] * width // THREADS), batch)  # four threads for four maps
     launch("scout.cu", "scout_lift", values.device, blocks, parameters, SCALAR=scalar_bits(values.dtype))
     return values
 

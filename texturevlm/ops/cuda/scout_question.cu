@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_words(const __grid_const
 
 extern "C" __global__ void __launch_bounds__(256) scout_films(const __grid_constant__ Asked job) {
     __shared__ float given[MOST_ASKED + EMBEDDING], steer[STEER];
-    wait_for_previous();
+    let_next_start();
     const long long question = blockIdx.x;
     const float* traits = job.traits + question * WORDS * TRAITS;
     const float* words = job.words + question * WORDS * EMBEDDING;

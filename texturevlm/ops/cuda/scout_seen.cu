@@ -77,6 +77,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_seen(const __grid_consta
             }
         __syncthreads();
     }
+    if (blockIdx.x == 0) wait_for_previous();  // when this kernel is done, so is the question that may come before it
     if (left + column >= job.columns) return;
     const long long line = blockIdx.y * static_cast<long long>(job.rows / STEM) + y / STEM;
     scalar* to = job.cells + (line * (job.columns / STEM) + x / STEM) * (STEM * STEM) + x % STEM;
