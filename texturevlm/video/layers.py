@@ -110,7 +110,7 @@ class Layers:
         """
         reach = self._reach[text]
         if max(reach) >= 0 or MOVED in reach:
-            update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either)
+            update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either, early=text)
 
     def refresh(self, changes: Changes, before: Mapping[Rectangle, Tensor]) -> bool:
         """What the tiles that changed act on.

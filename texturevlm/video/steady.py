@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.mip import update_marked_cuda
+from texturevlm.ops.cuda.channels import TEXT_LEVELS
+from texturevlm.ops.cuda.mip import FAR, update_marked_cuda
 from texturevlm.ops.cuda.patches import refresh_patches_cuda
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation
@@ -41,7 +42,7 @@ class Steady:
         centre, ddx, ddy = (torch.zeros(1, count, 2, device=self.device) for _ in range(3))
         self._where = (centre, ddx, ddy)
         self._valid = torch.zeros(1, count, dtype=torch.bool, device=self.device)
-        self._near, self._coarse, self._patches = (Branch(self.device) for _ in range(3))
+        self._near, self._coarse = Branch(self.device), Branch(self.device)
         self._whole, self._rest = Captured(self._follow, self.device), Captured(self._advance, self.device)
         self.glance: Glance | None = None
         self._glanced = False  # whether the record of the next frame says what the held tokens are worth
@@ -148,22 +149,30 @@ class Steady:
         if layers is not None and layers.parts is not None:
             parts, found = layers.parts, self.watch.found
             self._near.run(lambda: parts.near(marks))
-            update_marked_cuda(self.canvas.levels, ("mean",) * 3, marks)
-            self._coarse.run(lambda: parts.coarse(marks))
-            self._patches.run(sample)
+            made = self._shrink(until=TEXT_LEVELS - 1)
+
+            def coarse() -> None:
+                self._shrink(since=made)
+                sample()
+                parts.coarse(marks)
 
             def shrink() -> None:
                 self._coarse.join()
                 layers.refresh_mips(marks, found.either, text=False)
 
+            self._coarse.run(coarse)
             self._near.run(shrink)
-            parts.text(marks)
+            parts.text(marks)  # what takes longest, and needs no coarser level
             layers.refresh_mips(marks, found.either, text=True)
             self._near.join()
-            self._patches.join()
         else:
-            update_marked_cuda(self.canvas.levels, ("mean",) * 3, marks)
+            self._shrink()
             sample()
+
+    def _shrink(self, *, since: int = 0, until: int = FAR) -> int:
+        """The canvas, where tiles are marked: from a level on until there is another; returns the last one."""
+        levels, marks = self.canvas.levels, self.watch.found.marks
+        return update_marked_cuda(levels, ("mean",) * 3, marks, since=since, until=until, early=since == 0)
 
     def _sample(self) -> None:
         marks = self.watch.found.marks

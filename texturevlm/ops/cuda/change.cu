@@ -4,6 +4,7 @@
 //   change_take:    the marked tiles of the frame → what is held; and how much they moved
 //   change_post:    a note from the host, or a record for it, in memory that both see
 #include "marks.cuh"
+#include "scalar.cuh"
 
 constexpr int BLOCK = 4;  // pixels
 constexpr float TIMES = 2.2f, RISE = 0.1f, FALL = 0.3f;
@@ -123,6 +124,8 @@ __device__ __forceinline__ Sums measure_block(const Frame& frame, const Turn& tu
 // A block measures a tile, its warp a part of one channel (warps are a multiple of three), a lane a 4×4 block of it.
 extern "C" __global__ void __launch_bounds__(192) change_measure(const __grid_constant__ Measure job) {
     __shared__ Sums sums[6];
+    wait_for_previous();
+    let_next_start();
     const Turn turn = *job.frame.turn;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, side = job.frame.tile / BLOCK;
     const int across = (job.frame.width + BLOCK - 1) / BLOCK, down = (job.frame.height + BLOCK - 1) / BLOCK;
@@ -276,6 +279,8 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
     __shared__ unsigned sums[MOST_TILES];
     __shared__ float room[1][32];
     __shared__ double wide_room[5][32];
+    wait_for_previous();
+    let_next_start();
     const Turn turn = *job.turn;
     const int tiles = job.rows * job.columns;
     float most[1] = {0.f};
@@ -329,6 +334,7 @@ struct Post {
 };
 
 extern "C" __global__ void __launch_bounds__(DECIDING) change_post(const __grid_constant__ Post job) {
+    let_next_start();
     for (int i = threadIdx.x; i < job.words; i += DECIDING) job.to[i] = job.from[i];
 }
 
@@ -342,6 +348,8 @@ struct Take {
 
 // A block serves a tile: one that is marked is taken over; one that was so last and is not now, stands still.
 extern "C" __global__ void __launch_bounds__(256) change_take(const __grid_constant__ Take job) {
+    wait_for_previous();
+    let_next_start();  // not before: what comes next may look at the marks at once
     const Frame& frame = job.frame;
     const int tile = frame.tile, columns = job.marks.columns, row = blockIdx.x / columns;
     const int top = row * tile, left = (blockIdx.x - row * columns) * tile;

@@ -92,19 +92,22 @@ class Comparison:
         parameters = self._frame(held) + address(self._numbers).to_bytes(8, "little")
         threads = 192 if self.tile > 16 else 96  # a warp has 32 blocks of a channel
         tiles = self.rows * self.columns
-        launch("change.cu", "change_measure", self.device, tiles, parameters, threads=threads, SCALAR=32)
+        launch("change.cu", "change_measure", self.device, tiles, parameters, early=True, threads=threads, SCALAR=32)
         outputs = (self.threshold, self.words, self.mask, self.moved, self.marks.total, self.either.total)
         parameters = _DECIDE.pack(
             *(address(tensor) for tensor in (self._turn, self._numbers, *outputs)), rank - 1, self.rows, self.columns
         )
-        launch("change.cu", "change_decide", self.device, 1, parameters, threads=DECIDING, SCALAR=32)
+        launch("change.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDING, SCALAR=32)
 
     def take(self, held: Tensor, motion: Tensor | None) -> None:
-        """Write the marked tiles of the frame into what is held; motion: (H, W), how much each pixel changed."""
+        """Right after `look`: write the marked tiles of the frame into what is held.
+
+        motion: (H, W), how much each pixel changed
+        """
         aligned = self.size[1] % 4 == 0 and address(motion) % 16 == 0
         parameters = self._frame(held) + self.marks.packed + self.either.packed
         parameters += _TAKE.pack(address(self.moved), address(motion), aligned)
-        launch("change.cu", "change_take", self.device, self.rows * self.columns, parameters, SCALAR=32)
+        launch("change.cu", "change_take", self.device, self.rows * self.columns, parameters, early=True, SCALAR=32)
 
     def report(self, to: Tensor) -> None:
         """Bring the record to the host; to: as many bytes, in memory that the GPU sees."""

@@ -120,10 +120,11 @@ def text_layer(
     parameters = b"".join(jobs) + bytes(_SCALE.size * missing)
     parameters += _SCALES.pack(layers.shape[0], len(levels), packed(marks))
     for kernel, count in zip(TEXT_TILES, blocks):
-        launch("text.cu", kernel, layers.device, count, parameters, SCALAR=32)
+        launch("text.cu", kernel, layers.device, count, parameters, early=True, SCALAR=32)
     parameters = _pack_layers(layers) + b"".join(found) + bytes(_LEVEL.size * missing)
     parameters += _SLOTS.pack(len(levels), slot, reach, packed(marks))
-    launch("coarse.cu", "channels_text", layers.device, _blocks(layers.shape, (32, WIDE)), parameters, SCALAR=32)
+    tiles = _blocks(layers.shape, (32, WIDE))
+    launch("coarse.cu", "channels_text", layers.device, tiles, parameters, early=True, SCALAR=32)
 
 
 def text_memory(levels: Sequence[Tensor]) -> int:

@@ -3,6 +3,7 @@
 //   channels_text:   from the text found on three levels (text.cu)
 // Constants are those of texturevlm/channels.
 #include "layers.cuh"
+#include "scalar.cuh"
 #include "marks.cuh"
 
 constexpr float COLOUR = 2.f, SALIENCY_HALF = 0.01f, EPSILON = 1e-9f;
@@ -230,8 +231,12 @@ struct TextLayer {
     Marks marks;
 };
 
-// A tile of WIDE × 32, a thread 8 rows of a column.
+// A tile of WIDE × 32, a thread 8 rows of a column, AT_ONCE of them read before the first is written.
+constexpr int AT_ONCE = 4;
+
 extern "C" __global__ void __launch_bounds__(256) channels_text(const __grid_constant__ TextLayer job) {
+    wait_for_previous();
+    let_next_start();
     const Tile tile = tile_of(job.layers, 32, WIDE);
     if (!job.marks.near(tile.y, tile.x, tile.y + 32, tile.x + WIDE, job.reach)) return;
     const int height = job.layers.height, width = job.layers.width, x = tile.x + threadIdx.x % WIDE;
@@ -245,22 +250,29 @@ extern "C" __global__ void __launch_bounds__(256) channels_text(const __grid_con
         if (level > 0 && level < job.levels) across[level] = between(x, width, from.width);
     }
     float* layer = job.layers.image(tile.image) + job.slot * job.layers.plane();
-    for (int row = 0; row < 8; ++row) {
-        const int y = tile.y + threadIdx.x / WIDE * 8 + row;
-        if (y >= height) return;
-        float most = __ldg(found[0] + y * width + x);
+    const int first = tile.y + threadIdx.x / WIDE * 8;
+#pragma unroll 1
+    for (int start = first; start < min(first + 8, height); start += AT_ONCE) {
+        float most[AT_ONCE];
 #pragma unroll
-        for (int level = 1; level < 3; ++level) {
-            if (level >= job.levels) break;
-            const Found& from = job.found[level];
-            const Between down = between(y, height, from.height);
-            const int left = across[level].low, right = min(left + 1, from.width - 1);
-            const float* upper = found[level] + down.low * from.width;
-            const float* lower = found[level] + min(down.low + 1, from.height - 1) * from.width;
-            const float value = blend(blend(__ldg(upper + left), __ldg(upper + right), across[level].share),
-                                      blend(__ldg(lower + left), __ldg(lower + right), across[level].share), down.share);
-            most = fmaxf(most, value * (level == 1 ? 0.5f : 0.25f));
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int y = min(start + i, height - 1);
+            most[i] = found[0][y * width + x];
+#pragma unroll
+            for (int level = 1; level < 3; ++level) {
+                if (level >= job.levels) break;
+                const Found& from = job.found[level];
+                const Between down = between(y, height, from.height);
+                const int left = across[level].low, right = min(left + 1, from.width - 1);
+                const float* upper = found[level] + down.low * from.width;
+                const float* lower = found[level] + min(down.low + 1, from.height - 1) * from.width;
+                const float value = blend(blend(upper[left], upper[right], across[level].share),
+                                          blend(lower[left], lower[right], across[level].share), down.share);
+                most[i] = fmaxf(most[i], value * (level == 1 ? 0.5f : 0.25f));
+            }
         }
-        layer[y * width + x] = most / (most + TEXT_HALF);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            if (start + i < height) layer[(start + i) * width + x] = most[i] / (most[i] + TEXT_HALF);
     }
 }

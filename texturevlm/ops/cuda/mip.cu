@@ -6,8 +6,8 @@
 // mip_any:  any extent, four levels (six where one tile holds everything). A coarse texel of an odd level reaches one
 //           texel further, so tiles read past their right and lower edge (`reach`); what they compute twice, they compute
 //           identically.
-// mip_more: the same for the launches that continue. Those start before the launch that they continue is done, which is
-//           why levels are not read by __ldg: what that reads must not be written while the kernel runs.
+// mip_more: the same for the launches that continue. Those start before the launch that they continue is done, and so may
+//           the first one, which is why levels are not read by __ldg: what that reads must not be written meanwhile.
 // update_region runs the same code on the tiles that a changed box touches, or that marks on a grid of tiles act on; every
 // block lists them for itself.
 #include "marks.cuh"
@@ -96,7 +96,7 @@ __device__ void nearest_level(const Mip& mip, const Tile& tile, int level, int y
         const int y = y0 + i / columns, x = x0 + i % columns;
         const long long source_y = (2LL * y + 1) * mip.finest_height / (2 * height);
         const long long source_x = (2LL * x + 1) * mip.finest_width / (2 * width);
-        to[static_cast<long long>(y) * width + x] = __ldg(from + source_y * mip.finest_width + source_x);
+        to[static_cast<long long>(y) * width + x] = from[source_y * mip.finest_width + source_x];
     }
 }
 

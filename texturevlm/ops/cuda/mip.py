@@ -87,16 +87,22 @@ def update_marked_cuda(
     *,
     reach: tuple[int, ...] = (),
     either: Marks | None = None,
-) -> None:
+    since: int = 0,
+    until: int = FAR,
+    early: bool = False,
+) -> int:
     """update_region where tiles are marked on the device, for one image: nothing is known of them here.
 
     levels: finest first, each (1, C, H_l, W_l), contiguous; marks are of texels of the first
     reach:  how many texels a mark acts, one a channel; LEFT: it stays as it is, MOVED: `either` counts for it
     either: the marks and those of before
+    since:  the level to go on from; until: the level that is wanted, and maybe some more are made with it
+    early:  right after a kernel of ours that began when the marks were there
+    returns the last level made
     """
     table = channel_table(reach, torch.int16, levels[0].device) if any(reach) else None
     searched = (packed(marks), packed(either or marks), address(table), max((0, *reach)))
-    _make_levels(levels, modes, None, searched)
+    return _make_levels(levels, modes, None, searched, since=since, until=until, early=early)
 
 
 def _make_levels(
@@ -104,7 +110,11 @@ def _make_levels(
     modes: tuple[str, ...],
     boxes: Tensor | None,
     marks: tuple[bytes, bytes, int, int] = _NOTHING,
-) -> None:
+    *,
+    since: int = 0,
+    until: int = FAR,
+    early: bool = False,
+) -> int:
     """One launch for all that a tile can make by itself, another from there for the few texels that are left."""
     finest = levels[0]
     codes = _codes(modes)
@@ -113,11 +123,17 @@ def _make_levels(
     aligned = tuple([pointer % 16 == 0 for pointer in pointers])
     scalar = scalar_bits(finest.dtype)
     count = int(marks is not _NOTHING) if boxes is None else boxes.shape[1]
+    made = since
     for step in _steps(finest.shape, aligned, count):
+        if step.base < since or step.base >= until:
+            continue
         search = marks if step.search else _NOTHING
         others = _OTHERS.pack(pointers[0], address(table), address(boxes) if step.search else 0, *search)
         parameters = pack_pointers(pointers[step.base : step.last + 1]) + others + step.geometry
-        launch("mip.cu", step.kernel, finest.device, step.blocks, parameters, early=step.base > 0, SCALAR=scalar)
+        soon = early if step.base == since else True  # a launch that continues another one may begin beside it
+        launch("mip.cu", step.kernel, finest.device, step.blocks, parameters, early=soon, SCALAR=scalar)
+        made = step.last
+    return made
 
 
 @lru_cache(maxsize=256)

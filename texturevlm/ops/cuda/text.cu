@@ -5,6 +5,7 @@
 //   text_lines:   letters → closed to lines, weighed by how many strokes they have; what is too small is dropped
 // Beyond the border a window has nothing to choose from: there a maximum reads −∞ and a minimum ∞.
 #include "marks.cuh"
+#include "scalar.cuh"
 
 constexpr int CONTRAST = 15, RULED = 25, LETTER = 5, GAP = 17, DASH_ROWS = 7, DASH_COLUMNS = 5, MARGIN = 4;
 constexpr float FULL = 0.7f, FAINT = 0.02f, SPARSE = 0.06f;
@@ -88,6 +89,21 @@ __device__ __forceinline__ void store(const float* run, float* to, int step) {
     for (int i = 0; i < COUNT; ++i) to[i * step] = run[i];
 }
 
+// COUNT values by the block, AT_ONCE of each thread under way at a time: a block with few others beside it waits for
+// its first reads more than for anything else. Plain reads, since the kernel before this one may still be writing.
+template <int COUNT, int AT_ONCE, class Read, class Write>
+__device__ __forceinline__ void fetch(Read read, Write write) {
+#pragma unroll 1
+    for (int start = threadIdx.x; start < COUNT; start += 256 * AT_ONCE) {
+        float values[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) values[k] = read(min(start + 256 * k, COUNT - 1));
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k)
+            if (start + 256 * k < COUNT) write(start + 256 * k, values[k]);
+    }
+}
+
 // How far a texel acts: on strokes, then by those on letters (downwards, which is further), then by those on lines.
 constexpr int STROKES_REACH = CONTRAST / 2, LETTERS_REACH = STROKES_REACH + 2 * (RULED / 2) + 2 * (LETTER / 2);
 constexpr int LINES_REACH = LETTERS_REACH + DASH_ROWS / 2 + (DASH_ROWS + MARGIN) / 2;
@@ -107,16 +123,19 @@ constexpr int PITCH = SEEN + 1, PART_PITCH = TILE + 1;  // odd, so that 32 rows 
 extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_constant__ Text text) {
     using namespace strokes;
     __shared__ float grey[SEEN * PITCH], high[SEEN * PART_PITCH], low[SEEN * PART_PITCH];
+    wait_for_previous();
+    let_next_start();
     const Tile tile = tile_of(text, TILE, TILE);
     if (unchanged(text, tile, TILE, TILE, STROKES_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
     const long long plane = tile.plane();
     const float* image = tile.scale->image + 3 * tile.start();
-    for (int i = threadIdx.x; i < SEEN * SEEN; i += 256) {
-        const int row = i / SEEN, column = i - row * SEEN;
-        const float* at = image + inside(tile.y - REACH + row, height) * width + inside(tile.x - REACH + column, width);
-        grey[row * PITCH + column] = __ldg(at) * 0.299f + __ldg(at + plane) * 0.587f + __ldg(at + 2 * plane) * 0.114f;
-    }
+    const auto read = [&](int i) {
+        const int y = inside(tile.y - REACH + i / SEEN, height), x = inside(tile.x - REACH + i % SEEN, width);
+        const float* at = image + y * width + x;
+        return *at * 0.299f + at[plane] * 0.587f + at[2 * plane] * 0.114f;
+    };
+    fetch<SEEN * SEEN, 3>(read, [&](int i, float value) { grey[i / SEEN * PITCH + i % SEEN] = value; });
     __syncthreads();
     for (int i = threadIdx.x; i < SEEN * (TILE / RUN); i += 256) {
         const int row = i % SEEN, start = i / SEEN * RUN;
@@ -156,17 +175,20 @@ constexpr int CLEAN = TALL + 4 * CLOSED, LONG = CLEAN + 2 * LINE, SEEN = LONG + 
 extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_constant__ Text text) {
     using namespace letters;
     __shared__ float one[SEEN * PITCH], other[LONG * PITCH];
+    wait_for_previous();
+    let_next_start();
     const Tile tile = tile_of(text, TALL, WIDE);
     if (unchanged(text, tile, TALL, WIDE, LETTERS_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
     const float* strokes = tile.scale->strokes + tile.start();
     // Ruled lines: strokes up to three wide that go on for RULED rows or more.
-    for (int i = threadIdx.x; i < SEEN * PITCH; i += 256) {
-        const int row = i / PITCH, y = tile.y - 2 * CLOSED - 2 * LINE + row;
-        const int x = inside(tile.x - 1 + i - row * PITCH, width);
-        const float *at = strokes + y * width + x, *left = x > 0 ? at - 1 : at, *right = x + 1 < width ? at + 1 : at;
-        one[i] = exists(y, height) ? fmaxf(fmaxf(__ldg(left), __ldg(at)), __ldg(right)) : INFINITE;
-    }
+    const auto widest = [&](int i) {
+        const int y = tile.y - 2 * CLOSED - 2 * LINE + i / PITCH, x = inside(tile.x - 1 + i % PITCH, width);
+        const float* at = strokes + inside(y, height) * width + x;
+        const float most = fmaxf(fmaxf(at[x > 0 ? -1 : 0], at[0]), at[x + 1 < width ? 1 : 0]);
+        return exists(y, height) ? most : INFINITE;
+    };
+    fetch<SEEN * PITCH, 4>(widest, [&](int i, float value) { one[i] = value; });
     __syncthreads();
     for (int i = threadIdx.x; i < LONG / RUN * PITCH; i += 256) {
         const int start = i / PITCH * RUN, column = i - start / RUN * PITCH;
@@ -194,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_cons
         float clean = 0.f;
         if (exists(y, height) && x < width) {
             const float ruled = fmaxf(fmaxf(line[x > 0 ? -1 : 0], line[0]), line[x + 1 < width ? 1 : 0]);
-            clean = fmaxf(__ldg(strokes + y * width + x) - ruled, 0.f);
+            clean = fmaxf(strokes[y * width + x] - ruled, 0.f);
             if (row >= 2 * CLOSED && row < TALL + 2 * CLOSED) tile.scale->clean[tile.start() + y * width + x] = clean;
         }
         other[row * PITCH + column] = clean;
@@ -247,18 +269,19 @@ __device__ __forceinline__ void dense_run(const float* letters, const float* str
 extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_constant__ Text text) {
     using namespace lines;
     __shared__ float one[ROWS * LETTER_PITCH], other[ROWS * STROKE_PITCH];
+    wait_for_previous();
+    let_next_start();
     const Tile tile = tile_of(text, TALL, WIDE);
     if (unchanged(text, tile, TALL, WIDE, LINES_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
     const float *letters = tile.scale->letters + tile.start(), *strokes = tile.scale->clean + tile.start();
-    for (int i = threadIdx.x; i < ROWS * LETTERS; i += 256) {
-        const int row = i / LETTERS, column = i - row * LETTERS, line = inside(tile.y - AROUND + row, height) * width;
-        one[row * LETTER_PITCH + column] = __ldg(letters + line + inside(tile.x - AROUND - 2 * HALF + column, width));
-    }
-    for (int i = threadIdx.x; i < ROWS * STROKES; i += 256) {
-        const int row = i / STROKES, column = i - row * STROKES, line = inside(tile.y - AROUND + row, height) * width;
-        other[row * STROKE_PITCH + column] = __ldg(strokes + line + inside(tile.x - AROUND - HALF + column, width));
-    }
+    const auto at = [&](int row, int column) {
+        return inside(tile.y - AROUND + row, height) * width + inside(tile.x - AROUND + column, width);
+    };
+    fetch<ROWS * LETTERS, 7>([&](int i) { return letters[at(i / LETTERS, i % LETTERS - 2 * HALF)]; },
+                             [&](int i, float value) { one[i / LETTERS * LETTER_PITCH + i % LETTERS] = value; });
+    fetch<ROWS * STROKES, 6>([&](int i) { return strokes[at(i / STROKES, i % STROKES - HALF)]; },
+                             [&](int i, float value) { other[i / STROKES * STROKE_PITCH + i % STROKES] = value; });
     __syncthreads();
     float dense[ROUNDS][RUN];
 #pragma unroll
