@@ -141,11 +141,15 @@ def test_what_is_learned_from_and_judged_on(settings):
     assert scores.softmax(1).isfinite().all()
 
 
-def test_charts_are_learned_from_and_not_judged_on(settings, tmp_path):
+def test_charts_are_learned_from_and_judged_apart(settings, tmp_path):
     assert set(COUNTS) == set(SETS)
     charts = Ranking(replace(settings(), pages=packed(tmp_path / "charts", source="chartqa", unplaced=2)))
     placed = charts.examples.here.any(1)
     assert len(charts.learned) >= 24 and all(placed[index] for index in charts.learned) and not charts.judged
+    assert charts.judged_charts and not set(charts.judged_charts) & set(charts.learned)
+    with torch.no_grad():
+        judged = charts.evaluate()
+    assert judged["loss_charts"] > 0 == judged["loss"] and not Ranking(settings()).judged_charts
     assert (charts.examples.weight == COUNTS["chartqa"]).all() and not charts.examples.joined.any()
 
 

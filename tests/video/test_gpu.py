@@ -98,7 +98,9 @@ def test_a_cut_and_a_still_frame():
 
 def test_addresses_stay_and_ten_thousand_steps_leave_memory_flat():
     size = (128, 192)
-    one = Stream(size, 24, patch=16, relevance="none", channels=["edges", "motion", "text"], device="cuda", keyframe=500)
+    one = Stream(
+        size, 24, patch=16, relevance="none", channels=["edges", "motion", "text"], device="cuda", keyframe=500
+    )
     frames = [frame.cuda() for frame in crossing(size, 30)]
     places, memory = set(), []
     for index in range(10_000):

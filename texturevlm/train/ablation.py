@@ -42,6 +42,7 @@ class EndToEnd(Ranking):
         """prepared: whose questions are used"""
         self.settings, self.device, self.examples = prepared.settings, prepared.device, prepared.examples
         self.learned, self.judged, self.course = prepared.learned, prepared.judged, prepared.course
+        self.judged_charts = prepared.judged_charts
         pages = load_pages(self.settings.pages)[: self.settings.limit]
         self.images = [torch.from_numpy(page.image)[None, None].to(self.device) for page in pages]
         self.letters = encode([question for page in pages for question, _ in page.questions]).letters.to(self.device)

@@ -21,7 +21,7 @@ from texturevlm.scout.ranker import WIDTHS, Ranker
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.scout.weights import load_module
 from texturevlm.train.curriculum import Curriculum
-from texturevlm.train.pages import TrainingPage, held_out, load_pages
+from texturevlm.train.pages import CHARTS, TrainingPage, held_out, load_pages
 
 UNPLACED = 0.1
 PLACES = 8  # of an answer are looked at
@@ -64,7 +64,9 @@ class Ranking:
         self.learned = [
             i for i in every if not held[self.examples.page[i]] and (located[i] or self._of_papers(pages, i))
         ]
-        self.judged = [i for i in every if held[self.examples.page[i]] and located[i] and self._of_papers(pages, i)]
+        apart = [i for i in every if held[self.examples.page[i]] and located[i]]
+        self.judged = [i for i in apart if self._of_papers(pages, i)]
+        self.judged_charts = [i for i in apart if pages[self.examples.page[i]].source == CHARTS]
         self.course = Curriculum({"questions": len(self.learned)}, seed=settings.seed)
         with torch.random.fork_rng():  # the same start whatever was drawn before
             torch.manual_seed(settings.seed)
@@ -121,9 +123,15 @@ class Ranking:
 
     def evaluate(self) -> dict[str, float]:
         """Of pages that nothing was learned from: the loss, and how often the answer is in the top tenth."""
+        found = self._judged(self.judged)
+        if self.judged_charts:
+            found |= {f"{name}_charts": value for name, value in self._judged(self.judged_charts).items()}
+        return found
+
+    def _judged(self, questions: Sequence[int]) -> dict[str, float]:
         found = {"loss": 0.0, "recall": 0.0, "recall_blind": 0.0}
-        for start in range(0, len(self.judged), self.settings.batch):
-            batch = self.judged[start : start + self.settings.batch]
+        for start in range(0, len(questions), self.settings.batch):
+            batch = questions[start : start + self.settings.batch]
             for blind in (False, True):
                 scores, extents, columns = self.scores(batch, blind=blind)
                 places = self.examples.places(batch, columns, scores.shape[1] - 1)
@@ -132,7 +140,7 @@ class Ranking:
                     found["loss"] += float(cost(scores, places, torch.ones(len(batch), device=self.device))) * len(
                         batch
                     )
-        return {name: value / max(1, len(self.judged)) for name, value in found.items()}
+        return {name: value / max(1, len(questions)) for name, value in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
