@@ -172,21 +172,25 @@ constexpr int DECIDING = 1024;  // threads
 
 // The sum (or the greatest) of each of COUNT numbers over the block, for every thread.
 template <int COUNT, class Number, class Join>
-__device__ __forceinline__ void over_block(Number (&values)[COUNT], Number (*room)[32], Join join) {
+__device__ __forceinline__ void over_block(Number (&values)[COUNT], Number (*room)[33], Join join) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 #pragma unroll
     for (int step = 16; step; step /= 2)
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) values[k] = join(values[k], __shfl_xor_sync(~0u, values[k], step));
     __syncthreads();
-    if ((threadIdx.x & 31) == 0)
-        for (int k = 0; k < COUNT; ++k) room[k][threadIdx.x >> 5] = values[k];
+    if (lane == 0)
+        for (int k = 0; k < COUNT; ++k) room[k][warp] = values[k];
+    __syncthreads();
+    if (warp < COUNT) {  // a warp for each
+        Number value = room[warp][lane];
+#pragma unroll
+        for (int step = 16; step; step /= 2) value = join(value, __shfl_xor_sync(~0u, value, step));
+        if (lane == 0) room[warp][32] = value;
+    }
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) values[k] = room[k][threadIdx.x & 31];
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-#pragma unroll
-        for (int k = 0; k < COUNT; ++k) values[k] = join(values[k], __shfl_xor_sync(~0u, values[k], step));
+    for (int k = 0; k < COUNT; ++k) values[k] = room[k][32];
 }
 
 struct Add {
@@ -196,39 +200,69 @@ struct Most {  // of which one that is no number is the greatest
     __device__ float operator()(float a, float b) const { return a <= b || b != b ? b : a; }
 };
 
-// The values of a rank, from 0, among two sets of floats that are not negative: their bits are ordered as they are, so
-// that the value is found bit by bit, by how many are smaller. Both counts share a word.
-__device__ void values_of_rank(const float* const (&sets)[2], int count, int rank, float* found) {
-    __shared__ unsigned smaller[2][32];  // of each warp, in turns, so that one barrier a bit is enough
-    const int lane = threadIdx.x & 31;
-    unsigned own[2][MOST_TILES / DECIDING], prefix[2] = {0, 0};
+// The sums of lane 0 to this one.
+__device__ __forceinline__ unsigned sum_to_lane(unsigned value) {
 #pragma unroll
-    for (int k = 0; k < 2; ++k)
-#pragma unroll
-        for (int i = 0; i < MOST_TILES / DECIDING; ++i) {
-            const int at = i * DECIDING + threadIdx.x;
-            own[k][i] = at < count ? __ldg(reinterpret_cast<const unsigned*>(sets[k]) + at) : ~0u;
-        }
-#pragma unroll 1
-    for (int bit = 30; bit >= 0; --bit) {
-        unsigned below = 0;
-#pragma unroll
-        for (int i = 0; i < MOST_TILES / DECIDING; ++i)
-            if (i * DECIDING < count)
-                below += (own[0][i] < (prefix[0] | 1u << bit)) + ((own[1][i] < (prefix[1] | 1u << bit)) << 16);
-        below = __reduce_add_sync(~0u, below);
-        if (lane == 0) smaller[bit & 1][threadIdx.x >> 5] = below;
-        __syncthreads();
-        below = __reduce_add_sync(~0u, smaller[bit & 1][lane]);
-        if (static_cast<int>(below & 0xffff) <= rank) prefix[0] |= 1u << bit;
-        if (static_cast<int>(below >> 16) <= rank) prefix[1] |= 1u << bit;
+    for (int step = 1; step < 32; step *= 2) {
+        const unsigned other = __shfl_up_sync(~0u, value, step);
+        if ((threadIdx.x & 31) >= step) value += other;
     }
-    for (int k = 0; k < 2; ++k) found[k] = __int_as_float(static_cast<int>(prefix[k]));
+    return value;
+}
+
+constexpr int HALF = DECIDING / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32;
+constexpr int SHIFTS[] = {20, 10, 0};  // where a float's digits begin, the highest first; its sign is not counted
+
+// The values of a rank, from 0, among two sets of floats that are not negative: their bits are ordered as they are. Digit
+// by digit it is counted how many there are of each, and so which digit the rank falls on; half of the block has each set.
+// room: 2 · BINS numbers.
+__device__ void values_of_rank(const float* const (&sets)[2], int count, int rank, unsigned* room, float* found) {
+    __shared__ unsigned before[2][HALF_WARPS], digit[2], rest[2];
+    const int half = threadIdx.x / HALF, own = threadIdx.x % HALF, lane = threadIdx.x & 31, warp = own / 32;
+    const unsigned* values = reinterpret_cast<const unsigned*>(half ? sets[1] : sets[0]);
+    unsigned* bins = room + half * BINS;
+    unsigned known = 0, left = rank;
+#pragma unroll 1
+    for (int step = 0; step < 3; ++step) {
+        const int shift = SHIFTS[step], above = step ? SHIFTS[step - 1] : 31;
+        for (int i = own; i < BINS; i += HALF) bins[i] = 0;
+        __syncthreads();
+#pragma unroll 4
+        for (int start = 0; start < count; start += HALF) {
+            const int at = start + own;
+            const unsigned value = at < count ? __ldg(values + at) : ~0u;
+            const bool counts = value >> above == known;  // a place after the last has all bits set, so it never does
+            const unsigned bin = value >> shift & (1u << above - shift) - 1;
+            // Values of a still picture are alike: those that are as the first lane's are counted at once.
+            const unsigned common = __shfl_sync(~0u, bin, 0), alike = __ballot_sync(~0u, counts && bin == common);
+            if (lane == 0 && alike) atomicAdd(bins + common, static_cast<unsigned>(__popc(alike)));
+            if (counts && bin != common) atomicAdd(bins + bin, 1u);
+        }
+        __syncthreads();
+        unsigned each[OWN_BINS], total = 0;
+#pragma unroll
+        for (int i = 0; i < OWN_BINS; ++i) total += each[i] = bins[own * OWN_BINS + i];
+        const unsigned sum = sum_to_lane(total);
+        if (lane == 31) before[half][warp] = sum;
+        __syncthreads();
+        unsigned smaller = sum - total;
+        for (int i = 0; i < warp; ++i) smaller += before[half][i];
+#pragma unroll
+        for (int i = 0; i < OWN_BINS; ++i) {
+            if (left >= smaller && left < smaller + each[i]) digit[half] = own * OWN_BINS + i, rest[half] = left - smaller;
+            smaller += each[i];
+        }
+        __syncthreads();
+        known = known << above - shift | digit[half], left = rest[half];
+    }
+    if (own == 0) digit[half] = known;
+    __syncthreads();
+    for (int k = 0; k < 2; ++k) found[k] = __int_as_float(static_cast<int>(digit[k]));
 }
 
 // Correlation of the frame's and the held picture's thumbnails, a texel a tile; 0 where one of them is flat. In double
 // precision, so that one pass does.
-__device__ float likeness(const float* numbers, int tiles, double (*room)[32]) {
+__device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
     const float *moved = numbers + MOVED * tiles, *before = numbers + BEFORE * tiles;
     double sums[5] = {};
 #pragma unroll 2
@@ -243,42 +277,42 @@ __device__ float likeness(const float* numbers, int tiles, double (*room)[32]) {
     return static_cast<float>(both / fmax(sqrt(fmax(old_power, 0.) * fmax(new_power, 0.)), 1e-6));
 }
 
-// Sums of the marks, above and to the left: both tables at once, in the halves of a word.
-__device__ void sum_marks(const Decide& job, unsigned* sums) {
-    const unsigned rows = job.rows, columns = job.columns, pitch = columns + 1, lane = threadIdx.x & 31;
-    __syncthreads();
+// Each number of a line becomes the sum of all up to it; a line by a warp, its numbers `step` apart.
+__device__ void sum_lines(unsigned* sums, int lines, int next_line, int count, int step) {
+    const int lane = threadIdx.x & 31;
 #pragma unroll 1
-    for (unsigned y = threadIdx.x >> 5; y < rows; y += DECIDING / 32) {
+    for (int line = threadIdx.x >> 5; line < lines; line += DECIDING / 32) {
         unsigned before = 0;
 #pragma unroll 1
-        for (unsigned start = 0; start < columns; start += 32) {
-            unsigned sum = start + lane < columns ? sums[y * columns + start + lane] : 0;
-#pragma unroll
-            for (unsigned step = 1; step < 32; step *= 2) {
-                const unsigned other = __shfl_up_sync(~0u, sum, step);
-                if (lane >= step) sum += other;
-            }
-            if (start + lane < columns) sums[y * columns + start + lane] = before + sum;
-            before += __shfl_sync(~0u, sum, 31);
+        for (int start = 0; start < count; start += 32) {
+            unsigned* at = sums + line * next_line + min(start + lane, count - 1) * step;
+            const unsigned sum = before + sum_to_lane(start + lane < count ? *at : 0);
+            if (start + lane < count) *at = sum;
+            before = __shfl_sync(~0u, sum, 31);
         }
     }
+}
+
+// Sums of the marks, above and to the left: both tables at once, in the halves of a word.
+__device__ void sum_marks(const Decide& job, unsigned* sums) {
+    const int rows = job.rows, columns = job.columns, pitch = columns + 1;
     __syncthreads();
-    for (unsigned x = threadIdx.x; x < columns; x += DECIDING)
-#pragma unroll 4
-        for (unsigned y = 0, sum = 0; y < rows; ++y) sums[y * columns + x] = sum += sums[y * columns + x];
+    sum_lines(sums, rows, columns, columns, 1);
+    __syncthreads();
+    sum_lines(sums, columns, 1, rows, columns);
     __syncthreads();
 #pragma unroll 1
-    for (unsigned i = threadIdx.x; i < (rows + 1) * pitch; i += DECIDING) {
-        const unsigned y = i / pitch, x = i - y * pitch;
+    for (int i = threadIdx.x; i < (rows + 1) * pitch; i += DECIDING) {
+        const int y = i / pitch, x = i - y * pitch;
         const unsigned sum = y && x ? sums[(y - 1) * columns + x - 1] : 0;
         job.total[i] = sum & 0xffff, job.either[i] = sum >> 16;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __grid_constant__ Decide job) {
-    __shared__ unsigned sums[MOST_TILES];
-    __shared__ float room[1][32];
-    __shared__ double wide_room[5][32];
+    __shared__ unsigned sums[MOST_TILES];  // before there are any: room for the search
+    __shared__ float room[1][33];
+    __shared__ double wide_room[5][33];
     wait_for_previous();
     let_next_start();
     const Turn turn = *job.turn;
@@ -291,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
     float sensor[2] = {0.f, 0.f}, quiet[2];
     if (!bad) {
         const float* const sets[2] = {job.numbers + NOW * tiles, job.numbers + FINE * tiles};
-        values_of_rank(sets, tiles, job.rank, quiet);
+        values_of_rank(sets, tiles, job.rank, sums, quiet);
         for (int k = 0; k < 2; ++k) sensor[k] = turn.sensor[k] + turn.rate * (quiet[k] - turn.sensor[k]);
         if (threadIdx.x == 0) turn.sensor_next[0] = sensor[0], turn.sensor_next[1] = sensor[1];
     }

@@ -236,7 +236,6 @@ constexpr int AT_ONCE = 4;
 
 extern "C" __global__ void __launch_bounds__(256) channels_text(const __grid_constant__ TextLayer job) {
     wait_for_previous();
-    let_next_start();
     const Tile tile = tile_of(job.layers, 32, WIDE);
     if (!job.marks.near(tile.y, tile.x, tile.y + 32, tile.x + WIDE, job.reach)) return;
     const int height = job.layers.height, width = job.layers.width, x = tile.x + threadIdx.x % WIDE;
@@ -271,6 +270,7 @@ extern "C" __global__ void __launch_bounds__(256) channels_text(const __grid_con
                 most[i] = fmaxf(most[i], value * (level == 1 ? 0.5f : 0.25f));
             }
         }
+        let_next_start();
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
             if (start + i < height) layer[(start + i) * width + x] = most[i] / (most[i] + TEXT_HALF);

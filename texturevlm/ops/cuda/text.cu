@@ -4,6 +4,7 @@
 //   text_letters: strokes → without ruled lines; and closed downwards to letters
 //   text_lines:   letters → closed to lines, weighed by how many strokes they have; what is too small is dropped
 // Beyond the border a window has nothing to choose from: there a maximum reads −∞ and a minimum ∞.
+// Each lets the next one start when its own blocks are nearly done: earlier, those would only stand in others' way.
 #include "marks.cuh"
 #include "scalar.cuh"
 
@@ -124,7 +125,6 @@ extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_cons
     using namespace strokes;
     __shared__ float grey[SEEN * PITCH], high[SEEN * PART_PITCH], low[SEEN * PART_PITCH];
     wait_for_previous();
-    let_next_start();
     const Tile tile = tile_of(text, TILE, TILE);
     if (unchanged(text, tile, TILE, TILE, STROKES_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
@@ -148,6 +148,7 @@ extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_cons
         store<RUN>(least, low + row * PART_PITCH + start, 1);
     }
     __syncthreads();
+    let_next_start();
     const int column = threadIdx.x & 31, first = (threadIdx.x >> 5) * ROWS, x = tile.x + column;
     float most[ROWS + CONTRAST - 1], least[ROWS + CONTRAST - 1];
     load<ROWS + CONTRAST - 1>(most, high + first * PART_PITCH + column, PART_PITCH);
@@ -170,17 +171,24 @@ namespace letters {
 constexpr int TALL = 64, WIDE = 32, PITCH = WIDE + 2;
 constexpr int CLOSED = LETTER / 2, LINE = RULED / 2;
 constexpr int CLEAN = TALL + 4 * CLOSED, LONG = CLEAN + 2 * LINE, SEEN = LONG + 2 * LINE;  // rows
+constexpr int OWN = CLEAN * WIDE / 256;
+static_assert(OWN * 256 == CLEAN * WIDE, "each thread has as many");
 }
 
 extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_constant__ Text text) {
     using namespace letters;
     __shared__ float one[SEEN * PITCH], other[LONG * PITCH];
     wait_for_previous();
-    let_next_start();
     const Tile tile = tile_of(text, TALL, WIDE);
     if (unchanged(text, tile, TALL, WIDE, LETTERS_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
     const float* strokes = tile.scale->strokes + tile.start();
+    float own[OWN];  // strokes that are needed last, but asked for first
+#pragma unroll
+    for (int k = 0; k < OWN; ++k) {
+        const int i = threadIdx.x + 256 * k, y = inside(tile.y - 2 * CLOSED + i / WIDE, height);
+        own[k] = strokes[y * width + min(tile.x + i % WIDE, width - 1)];
+    }
     // Ruled lines: strokes up to three wide that go on for RULED rows or more.
     const auto widest = [&](int i) {
         const int y = tile.y - 2 * CLOSED - 2 * LINE + i / PITCH, x = inside(tile.x - 1 + i % PITCH, width);
@@ -210,18 +218,21 @@ extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_cons
         store<RUN>(run, one + start * PITCH + column, PITCH);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < CLEAN * WIDE; i += 256) {
-        const int row = i / WIDE, column = i % WIDE, y = tile.y - 2 * CLOSED + row, x = tile.x + column;
+#pragma unroll
+    for (int k = 0; k < OWN; ++k) {
+        const int i = threadIdx.x + 256 * k, row = i / WIDE, column = i % WIDE;
+        const int y = tile.y - 2 * CLOSED + row, x = tile.x + column;
         const float* line = one + row * PITCH + column + 1;
         float clean = 0.f;
         if (exists(y, height) && x < width) {
             const float ruled = fmaxf(fmaxf(line[x > 0 ? -1 : 0], line[0]), line[x + 1 < width ? 1 : 0]);
-            clean = fmaxf(strokes[y * width + x] - ruled, 0.f);
+            clean = fmaxf(own[k] - ruled, 0.f);
             if (row >= 2 * CLOSED && row < TALL + 2 * CLOSED) tile.scale->clean[tile.start() + y * width + x] = clean;
         }
         other[row * PITCH + column] = clean;
     }
     __syncthreads();
+    let_next_start();
     const int column = threadIdx.x % WIDE, start = threadIdx.x / WIDE * RUN, x = tile.x + column;
     float run[RUN + 4 * CLOSED];
     load<RUN + 4 * CLOSED>(run, other + start * PITCH + column, PITCH);
@@ -270,7 +281,6 @@ extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_consta
     using namespace lines;
     __shared__ float one[ROWS * LETTER_PITCH], other[ROWS * STROKE_PITCH];
     wait_for_previous();
-    let_next_start();
     const Tile tile = tile_of(text, TALL, WIDE);
     if (unchanged(text, tile, TALL, WIDE, LINES_REACH)) return;
     const int height = tile.scale->height, width = tile.scale->width;
@@ -324,6 +334,7 @@ extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_consta
         store<RUN>(run, one + row * PITCH + start, 1);
     }
     __syncthreads();
+    let_next_start();
     const int column = threadIdx.x % WIDE, start = threadIdx.x / WIDE * RUN, x = tile.x + column;
     float run[RUN + HIGH - 1];
     load<RUN + HIGH - 1>(run, one + start * PITCH + column, PITCH);
