@@ -130,10 +130,10 @@ def test_what_the_network_is_given(device, dtype, rows, columns, count):
     packed = real._replace(words=words, worth=worth)
     head = channels_last(torch.cat([spots.words * 2, spots.text[:, None], spots.height[:, None], spots.kinds], 1))
     for form in (spots, spotter.as_spots(head)):
-        given_to = tuple(part.to(device) for part in form[:3])
-        maps, shown, found = kernels.spot_inputs(given_to, packed, (laid.steps, laid.direct), pitch=56)
+        given_to = tuple(part.to(device) for part in form)
+        maps, shown, found = kernels.spot_inputs(given_to, packed, (laid.steps, laid.seen, laid.direct), pitch=80)
         assert torch.equal(real.films, films)
-        assert maps.shape == (2, 56, rows // 2, columns // 2) and maps.is_contiguous(memory_format=torch.channels_last)
+        assert maps.shape == (2, 80, rows // 2, columns // 2) and maps.is_contiguous(memory_format=torch.channels_last)
         assert near(maps[:, : ranker.INPUTS], given[0], dtype) and maps[:, ranker.INPUTS :].eq(0).all()
         assert near(shown, exact.text.sigmoid()) and near(found, scores)
 
@@ -208,14 +208,14 @@ CONSTANTS = {
         "sizeof(Asked)": kernels._ASKED.size,
     },
     "scout_spots.cu": {
-        **named(ranker, "SURE", "VAGUE", "INPUTS"),
+        **named(ranker, "SURE", "VAGUE", "SEEN", "INPUTS"),
         **named(question, "WORDS"),
         **named(spotter, "EMBEDDING"),
         **starts(),
         "KINDS": len(KINDS),
         "CELLS": kernels.SPOT_CELLS,
         "sizeof(Map)": kernels._MAP.size,
-        "sizeof(Inputs)": 3 * kernels._MAP.size + kernels._INPUTS.size,
+        "sizeof(Inputs)": 4 * kernels._MAP.size + kernels._INPUTS.size,
     },
     "scout.cu": {
         **named(kernels, "PACK"),
@@ -243,7 +243,7 @@ def test_the_launchers_constants_are_the_networks():
     for module, names in (
         (question, ("WORDS",)),
         (spotter, ("EMBEDDING", "STEM")),
-        (ranker, ("SURE", "VAGUE", "INPUTS")),
+        (ranker, ("SURE", "VAGUE", "SEEN", "INPUTS")),
     ):
         assert named(kernels, *names) == named(module, *names)
     assert len(KINDS) == kernels.KINDS and len(ASKED) <= kernels.MOST_ASKED and 2 * spotter.SPOT % kernels.DOWN == 0

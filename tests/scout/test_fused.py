@@ -62,7 +62,7 @@ def test_a_page_and_a_question_take_few_launches(launches):
     assert made == {**{f"scout_{name}": 1 for name in once}, "scout_film": 3, "scout_lift": 2}
 
 
-@pytest.mark.parametrize("without", [("along",), ("kinds", "place"), tuple(name for name in PARTS if name != "hits")])
+@pytest.mark.parametrize("without", [("along",), ("seen", "text"), tuple(name for name in PARTS if name != "hits")])
 def test_what_is_left_out_is_not_looked_at(launches, without):
     scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS, without=without)))
     spots = scout.look(Texture.open(torch.rand(1, 3, 48, 96)))

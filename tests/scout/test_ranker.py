@@ -95,12 +95,17 @@ def test_folded_it_is_the_same(ranker):
 
 def test_what_is_left_out_is_not_looked_at():
     spots, question = random_spots(1, 10, 14), random_question()
+    higher = spots._replace(height=spots.height + 1)  # which is a part of "text" alone
     state = lively(Ranker(WIDTHS)).state_dict()
     made = {}
     for without in ((), *((name,) for name in PARTS)):
         ranker = Ranker(WIDTHS, without=without).eval().requires_grad_(False)
         ranker.load_state_dict(state)
         made[without] = ranker(spots, *question)
+        if without == ("text",):
+            assert torch.equal(ranker(higher, *question), made[without])
+        elif without == ():
+            assert worst(ranker(higher, *question), made[without]) > 1e-4
     assert all(worst(made[(name,)], made[()]) > 1e-4 for name in PARTS)
     with pytest.raises(ValueError, match=r"Ranker: without must be one of hits, kinds, along, .*, got 'colour'"):
         Ranker(without=("colour",))

@@ -32,7 +32,7 @@ from texturevlm.evaluate.baselines import (
     edge_density,
     spectral_residual,
 )
-from texturevlm.evaluate.study import check_limit, command_parser, complain, provenance, versions, write_study
+from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
 
@@ -357,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             record["text"] = measure_text(options.data, options.limit)
             record["saliency"] = measure_saliency(options.data, options.limit)
             record["polarity"] = measure_polarity()
-    except (ValueError, TypeError, OSError) as error:
+    except MISTAKES as error:
         return complain(parser, error)
     write_study(options.out, "channels", record, report)
     print(f"{options.out / 'channels.md'} and channels.json written", file=sys.stderr)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from texturevlm.evaluate.study import command_parser, complain, write_study
+from texturevlm.evaluate.study import MISTAKES, command_parser, complain, write_study
 from texturevlm.image import to_tensor
 from texturevlm.ops.segment import boundaries, superpixels
 
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         rows = [row for path in options.images for side in (512, 1024) for row in measure(path, side)]
-    except (ValueError, OSError, ImportError) as error:
+    except MISTAKES as error:
         return complain(parser, error)
     print(write_study(options.out, "clusters", rows, report))
     return 0

@@ -30,6 +30,7 @@ class Fused(nn.Module):
     head: Tensor
     head_added: Tensor
     steps: Tensor
+    seen: Tensor
     direct: Tensor
     last: Tensor
     last_added: Tensor
@@ -44,6 +45,8 @@ class Fused(nn.Module):
         self._keep("head", functional.pad(head, (0, -len(added) % ALIGNED)))
         self._keep("head_added", functional.pad(added, (0, -len(added) % ALIGNED)))
         self._keep("steps", ranker.steps.detach().float())
+        seen, added = _parts(ranker.seen)
+        self._keep("seen", torch.cat([seen, added[None]]).float())
         direct, added = _parts(ranker.direct)
         self._keep("direct", torch.cat([direct[:, 0], added]).float())
         for level, layer in enumerate(ranker.lift):
@@ -79,9 +82,9 @@ class Fused(nn.Module):
 
     def where(self, spots: Spots, laid: Laid) -> Tensor:
         """(B, h, w), the chance that the answer is in each spot; laid: one for all pages, or one for each."""
-        words, text, kinds, _ = (part.to(self.head.dtype) for part in spots)
-        weights, pitch = (self.steps, self.direct), self.enter.weight.shape[1]
-        values, shown, scores = kernels.spot_inputs((words, text, kinds), laid, weights, pitch=pitch)
+        like = Spots(*(part.to(self.head.dtype) for part in spots))
+        weights = (self.steps, self.seen, self.direct)
+        values, shown, scores = kernels.spot_inputs(like, laid, weights, pitch=self.enter.weight.shape[1])
         kept: list[Tensor] = []
         start = 0
         for level, (width, inner) in enumerate(zip(self.widths, self.ranker.inner)):

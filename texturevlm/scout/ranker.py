@@ -23,12 +23,13 @@ from texturevlm.scout.question import TRAITS
 from texturevlm.scout.spotter import EMBEDDING, Spots
 
 SURE, VAGUE = 8, 4  # maps of hits, and of what only resembles the words
-WIDTHS = (48, 64, 96)
+SEEN = 24  # numbers of the spotter's embedding that are looked at as they are
+WIDTHS = (64, 96, 128)
 REACHES = ((1, 1), (1, 2))  # of the layers of a scale's blocks, the last of them last
 STEER = 64
 PLACES = 4
 # What the network is given, and how many maps each is; any but the hits can be left out, to see what it is worth.
-PARTS = {"hits": SURE + VAGUE, "kinds": len(KINDS), "along": 2 * SURE, "place": PLACES}
+PARTS = {"hits": SURE + VAGUE, "kinds": len(KINDS), "along": 2 * SURE, "seen": SEEN, "text": 3, "place": PLACES}
 INPUTS = sum(PARTS.values())
 
 
@@ -67,6 +68,7 @@ class Ranker(nn.Module):
         fine, middle, coarse = widths
         self.worth = nn.Sequential(nn.Linear(TRAITS, 32), nn.ReLU(), nn.Linear(32, SURE + VAGUE))
         self.steps = nn.Parameter(torch.tensor([[16.0, 8.0], [8.0, 3.0]]))  # sharpness and doubt of sure and vague hits
+        self.seen = nn.Conv2d(EMBEDDING, SEEN, 1)
         self.asked = nn.Sequential(nn.Linear(len(ASKED) + EMBEDDING, STEER), nn.ReLU(), nn.Dropout(drop))
         self.steer = nn.ModuleList(nn.Linear(STEER, 2 * width) for width in widths)
         self.enter = nn.ModuleList(
@@ -129,12 +131,16 @@ class Ranker(nn.Module):
         # (B, 2 K, h · w): how surely, and how vaguely, each word stands at each spot; then by what words are worth
         found = torch.baddbmm(-sought.doubts, sought.words, spots.words.flatten(2)).sigmoid()
         hits = torch.bmm(sought.worth.to(found), found).unflatten(2, (rows, columns)) * text
-        small = functional.max_pool2d(torch.cat([hits, kinds], 1), 2)
+        small = functional.max_pool2d(torch.cat([hits, kinds, text], 1), 2)
         sure = small[:, :SURE]
+        seen = torch.cat([self.seen(spots.words), torch.ones_like(text), spots.height[:, None] - 2.5], 1) * text
+        pooled = functional.avg_pool2d(seen, 2)
         parts = {
             "hits": small[:, : SURE + VAGUE],
-            "kinds": small[:, SURE + VAGUE :],
+            "kinds": small[:, SURE + VAGUE : -1],
             "along": torch.cat([sure.cummax(3).values, sure.cummax(2).values], 1),
+            "seen": pooled[:, :SEEN],
+            "text": torch.cat([small[:, -1:], pooled[:, SEEN:]], 1),
             "place": place.to(small.dtype),
         }
         inputs = torch.cat([part * 0 if name in self.without else part for name, part in parts.items()], 1)

@@ -27,10 +27,12 @@ from texturevlm.train.fit import fit
 from texturevlm.train.pages import load_pages
 from texturevlm.train.ranking import Ranking
 
-LEFT_OUT = ("along", "kinds", "place")
+LEFT_OUT = ("along", "kinds", "seen", "text", "place")
 WORDS = {
     "along": "without the running maxima along rows and columns",
     "kinds": "without what kind of text a spot is",
+    "seen": "without the spots' own embeddings",
+    "text": "without where text is and how high",
     "place": "without the place on the page",
 }
 

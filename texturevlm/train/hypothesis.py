@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.objects import painted
-from texturevlm.evaluate.study import command_parser, complain
+from texturevlm.evaluate.study import MISTAKES, command_parser, complain
 from texturevlm.relevance.balance import Balance
 from texturevlm.train.curriculum import Curriculum
 from texturevlm.train.losses import iou, overlap
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_count("--steps", "N", options.steps, 1)
         experiment(options.data, options.out, cache=options.cache, steps=options.steps, limit=options.limit)
-    except (ValueError, TypeError, OSError) as error:
+    except MISTAKES as error:
         return complain(parser, error)
     return 0
 

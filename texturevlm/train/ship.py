@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from texturevlm.evaluate.study import command_parser, complain
+from texturevlm.evaluate.study import MISTAKES, command_parser, complain
 from texturevlm.scout.spotter import Spotter
 from texturevlm.scout.weights import load_module, load_ranker, save_modules
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"--out must end in .npz, got {options.out}")
         spotter = load_module(Spotter(), options.spotter)
         save_modules(options.out, spotter=spotter, ranker=load_ranker(options.ranker))
-    except (ValueError, OSError, ImportError) as error:
+    except MISTAKES as error:
         return complain(parser, error)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
     return 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from texturevlm.check import check_count
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.evaluate.study import MISTAKES, command_parser, complain, versions, write_study
 from texturevlm.video import study
@@ -26,6 +27,7 @@ DRIFT_FRAMES, MADE_FRAMES, REUSE_FRAMES, CLUSTER_FRAMES = 301, 80, 12, 40
 SHARES = (0.01, 0.05, 0.2)  # of the image that wanders before a still camera
 CARRIED = "incremental: carried from the first box"
 NO_KEYFRAMES = "no keyframe but the first"
+FEWEST = 3  # frames: two in a row, after the first
 STILL_BUDGET, REUSE_BUDGET = 128, 64
 FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
 CONTEXTS = (0.0, 1.0, 3.0)
@@ -239,11 +241,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("texturevlm.video.measure", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with the clips")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for video.md and video.json")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N frames of each clip: to try it out")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help=f"at most N frames of each clip, {FEWEST} or more: to try it out"
+    )
     options = parser.parse_args(arguments)
     command = "python -m texturevlm.video.measure DATA --out DIR"
     command += f" --limit {options.limit}" if options.limit else ""
     try:
+        if options.limit is not None:
+            check_count("--limit", "N", options.limit, FEWEST)
         options.out.mkdir(parents=True, exist_ok=True)
         found = measure(options.data, options.limit)
     except MISTAKES as error:

@@ -14,14 +14,14 @@ from texturevlm.ops.cuda.launch import address, launch, scalar_bits
 
 # As in the sources.
 STEM, ACROSS, DOWN = 4, 64, 16
-EMBEDDING, WORDS, SURE, VAGUE, KINDS = 64, 24, 8, 4, 12
-MAPS, INPUTS = SURE + VAGUE, SURE + VAGUE + KINDS + 2 * SURE + 4
+EMBEDDING, WORDS, SURE, VAGUE, KINDS, SEEN = 64, 24, 8, 4, 12, 24
+MAPS, INPUTS = SURE + VAGUE, SURE + VAGUE + KINDS + 2 * SURE + SEEN + 3 + 4
 MOST_ASKED, PACK = 64, 4
 SPOT_CELLS, SCORE_CELLS, LINES, THREADS = 8, 64, 8, 256  # a block
 _SEEN = struct.Struct("=2Q3q4i")
 _ASKED = struct.Struct("=18Q2i")
 _MAP = struct.Struct("=Qq4i")
-_INPUTS = struct.Struct("=7Q4i")
+_INPUTS = struct.Struct("=8Q4i")
 _FILM = struct.Struct("=2Qq3i4x")
 _LIFT = struct.Struct("=4Q4i")
 _TAIL = struct.Struct("=7Q4i")
@@ -108,24 +108,29 @@ def lay_films(laid: Laid) -> None:
 
 
 def spot_inputs(
-    spots: tuple[Tensor, Tensor, Tensor], laid: Laid, weights: tuple[Tensor, Tensor], *, pitch: int
+    spots: tuple[Tensor, Tensor, Tensor, Tensor],
+    laid: Laid,
+    weights: tuple[Tensor, Tensor, Tensor],
+    *,
+    pitch: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the ranker's network is given, from what the spotter says, and the films of the question: three launches.
 
-    spots:   words (B, EMBEDDING, h, w), of any length, text (B, h, w), kinds (B, KINDS, h, w); h and w are even,
-             strides are any
+    spots:   words (B, EMBEDDING, h, w), of any length, text (B, h, w), kinds (B, KINDS, h, w), height (B, h, w); h and
+             w are even, strides are any
     laid:    for all pages, or one for each; its weights must still be there
-    weights: of the ranker: steps (2, 2), direct (2 + KINDS + 1,); float32, what is added comes last
+    weights: of the ranker: steps (2, 2), seen (EMBEDDING + 1, SEEN), direct (2 + KINDS + 1,); float32, what is added
+             comes last
     pitch:   how many maps there are; those after INPUTS are zero. A multiple of 8
     returns  the maps (B, pitch, h / 2, w / 2), channels-last; how surely there is text, and scores of spots, (B, h, w)
     """
-    words, text, kinds = spots
+    words, text, kinds, height = spots
     batch, rows, columns = text.shape
     assert rows % 2 == 0 and columns % 2 == 0 and pitch % 8 == 0 and pitch >= INPUTS
     device, dtype = text.device, text.dtype
     inputs = text.new_empty((batch, rows // 2, columns // 2, pitch))
     shown, scores = text.new_empty((2, batch, rows, columns), dtype=torch.float32)
-    parameters = b"".join(_map(part) for part in (words, text[:, None], kinds)) + _INPUTS.pack(
+    parameters = b"".join(_map(part) for part in (words, text[:, None], height[:, None], kinds)) + _INPUTS.pack(
         *(address(tensor) for tensor in (laid.words, laid.worth, *weights, inputs, shown, scores)),
         *(rows, columns, len(laid.words), pitch),
     )

@@ -1,14 +1,16 @@
 // What the ranker's network is given (texturevlm/scout/ranker.py, `rank`), from what the spotter says and the question.
-//   scout_inputs: words found at spots, worth by worth; pooled with kinds and place, two by two spots to a cell
+//   scout_inputs: words found at spots, worth by worth; pooled with kinds, text and place, two by two spots to a cell
 //   scout_along:  next to them, whether a hit is somewhere to the left, or somewhere above
 // A warp has a cell; a block's eight cells are compared with all words of the question together.
 #include "scalar.cuh"
 
-constexpr int EMBEDDING = 64, WORDS = 24, SURE = 8, VAGUE = 4, KINDS = 12;
+constexpr int EMBEDDING = 64, WORDS = 24, SURE = 8, VAGUE = 4, KINDS = 12, SEEN = 24;
 constexpr int MAPS = SURE + VAGUE, CELLS = 8, SPOTS = 4 * CELLS, QUADS = EMBEDDING / 4;
 // Where each part begins among the inputs.
-constexpr int KINDS_AT = MAPS, ALONG_AT = KINDS_AT + KINDS, PLACE_AT = ALONG_AT + 2 * SURE, INPUTS = PLACE_AT + 4;
-static_assert(WORDS % CELLS == 0 && EMBEDDING % 32 == 0, "a warp does as much as any other");
+constexpr int KINDS_AT = MAPS, ALONG_AT = KINDS_AT + KINDS, SEEN_AT = ALONG_AT + 2 * SURE, TEXT_AT = SEEN_AT + SEEN;
+constexpr int PLACE_AT = TEXT_AT + 3, INPUTS = PLACE_AT + 4;
+constexpr float USUAL_HEIGHT = 2.5f;
+static_assert(WORDS % CELLS == 0 && EMBEDDING % 32 == 0 && SEEN <= 32, "a warp does as much as any other");
 static_assert(SURE == 8 && ALONG_AT % 8 == 0, "a cell's sure hits are read at once");
 
 // Maps of spots, wherever each number lies.
@@ -23,10 +25,11 @@ struct Map {
 };
 
 struct Inputs {
-    Map words, text, kinds;
+    Map words, text, height, kinds;
     const float* sought;  // (Q, WORDS, EMBEDDING)
     const float* worth;   // (Q, WORDS, MAPS)
     const float* steps;   // (2, 2): sharpness and doubt of sure hits, then of vague ones
+    const float* seen;    // (EMBEDDING + 1, SEEN): by what the embedding is looked at, the last is added
     const float* direct;  // (3 + KINDS): of text, of the best sure hit, of kinds, and what is added
     scalar* inputs;       // (B, rows / 2, columns / 2, pitch)
     float* shown;         // (B, rows, columns): how surely there is text
@@ -47,7 +50,7 @@ __device__ __forceinline__ float best_of(const float* four) {
 
 extern "C" __global__ void __launch_bounds__(256) scout_inputs(const __grid_constant__ Inputs job) {
     __shared__ float4 spots[SPOTS][QUADS + 1], sought[WORDS][QUADS];
-    __shared__ float worth[WORDS][MAPS], text[SPOTS];
+    __shared__ float worth[WORDS][MAPS], seen[EMBEDDING][SEEN], mean[CELLS][EMBEDDING], text[SPOTS];
     __shared__ float found[2][WORDS][SPOTS], hits[MAPS][SPOTS], kinds[KINDS][SPOTS];
     let_next_start();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, image = blockIdx.y;
@@ -57,11 +60,14 @@ extern "C" __global__ void __launch_bounds__(256) scout_inputs(const __grid_cons
     const float* words = job.sought + question * (WORDS * EMBEDDING);
     for (int i = threadIdx.x; i < WORDS * EMBEDDING; i += 256) reinterpret_cast<float*>(sought)[i] = words[i];
     for (int i = threadIdx.x; i < WORDS * MAPS; i += 256) (&worth[0][0])[i] = job.worth[question * (WORDS * MAPS) + i];
+    for (int i = threadIdx.x; i < EMBEDDING * SEEN; i += 256) (&seen[0][0])[i] = job.seen[i];
 
     // The four spots of this warp's cell; the first four lanes have one each.
     const int y = row + lane / 2 % 2, x = column + lane % 2;
     const float here = sigmoid(job.text.read(image, y, x, 0));
+    const float high = (job.height.read(image, y, x, 0) - USUAL_HEIGHT) * here;
     if (lane < 4) text[first + lane] = here;
+    float means[EMBEDDING / 32] = {};
 #pragma unroll
     for (int spot = 0; spot < 4; ++spot) {
         float values[EMBEDDING / 32], squares = 0;
@@ -71,10 +77,15 @@ extern "C" __global__ void __launch_bounds__(256) scout_inputs(const __grid_cons
             squares += values[i] * values[i];
         }
         const float inverse = 1.f / fmaxf(sqrtf(over_warp(squares)), 1e-12f);
+        const float share = __shfl_sync(~0u, here, spot) * 0.25f;
 #pragma unroll
-        for (int i = 0; i < EMBEDDING / 32; ++i)
-            reinterpret_cast<float*>(spots[first + spot])[lane + 32 * i] = values[i] * inverse;
+        for (int i = 0; i < EMBEDDING / 32; ++i) {
+            values[i] *= inverse, means[i] += values[i] * share;
+            reinterpret_cast<float*>(spots[first + spot])[lane + 32 * i] = values[i];
+        }
     }
+#pragma unroll
+    for (int i = 0; i < EMBEDDING / 32; ++i) mean[warp][lane + 32 * i] = means[i];
     __syncwarp();
     for (int i = lane; i < 4 * KINDS; i += 32) {
         const int spot = i / KINDS, kind = i % KINDS;
@@ -98,6 +109,15 @@ extern "C" __global__ void __launch_bounds__(256) scout_inputs(const __grid_cons
     for (int i = 0; i < WORDS / CELLS; ++i)
         for (int way = 0; way < 2; ++way)
             found[way][warp + CELLS * i][lane] = sigmoid(job.steps[2 * way] * cosines[i] - job.steps[2 * way + 1]);
+    const float shown = over_warp(lane < 4 ? here : 0.f) * 0.25f, heights = over_warp(lane < 4 ? high : 0.f) * 0.25f;
+    scalar* to = job.inputs + (static_cast<long long>(image) * cells + cell) * job.pitch;
+    const bool mine = wanted < cells;
+    if (mine && lane < SEEN) {
+        float sum = job.seen[EMBEDDING * SEEN + lane] * shown;
+#pragma unroll 8
+        for (int i = 0; i < EMBEDDING; ++i) sum += mean[warp][i] * seen[i][lane];
+        to[SEEN_AT + lane] = narrow(sum);
+    }
     __syncthreads();
     for (int map = warp; map < MAPS; map += CELLS) {
         float sum = 0;
@@ -107,13 +127,14 @@ extern "C" __global__ void __launch_bounds__(256) scout_inputs(const __grid_cons
     }
     __syncthreads();
     if (blockIdx.x == 0) wait_for_previous();  // when this kernel is done, the films are
-    if (wanted >= cells) return;
+    if (!mine) return;
 
-    scalar* to = job.inputs + (static_cast<long long>(image) * cells + cell) * job.pitch;
     for (int i = lane; i < MAPS; i += 32) to[i] = narrow(best_of(hits[i] + first));
     for (int i = lane; i < KINDS; i += 32) to[KINDS_AT + i] = narrow(best_of(kinds[i] + first));
     for (int i = INPUTS + lane; i < job.pitch; i += 32) to[i] = narrow(0.f);
     if (lane == 4) {
+        to[TEXT_AT] = narrow(best_of(text + first)), to[TEXT_AT + 1] = narrow(shown), to[TEXT_AT + 2] = narrow(heights);
+    } else if (lane == 5) {
         const float down = (row + 0.5f) / job.rows, right = (column + 0.5f) / job.columns;
         to[PLACE_AT] = narrow(down), to[PLACE_AT + 1] = narrow(right);
         to[PLACE_AT + 2] = narrow(square(down - 0.5f)), to[PLACE_AT + 3] = narrow(square(right - 0.5f));
