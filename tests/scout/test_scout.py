@@ -87,8 +87,8 @@ def test_nothing_to_read_no_answer(scout):
 
 def test_a_photograph_has_little_to_read(scout):
     photo = scout.look(Texture.open(EXAMPLES / "photo.jpg"))
-    for question in (TOTAL, OTHER, ""):
-        assert scout.where(photo, question).sum() < 0.1
+    for question, most in ((TOTAL, 0.1), (OTHER, 0.1), ("", 0.2)):
+        assert scout.where(photo, question).sum() < most
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 700), (300, 2), (17, 33)])
