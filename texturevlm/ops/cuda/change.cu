@@ -265,7 +265,7 @@ __device__ void values_of_rank(const float* const (&sets)[2], int count, int ran
 __device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
     const float *moved = numbers + MOVED * tiles, *before = numbers + BEFORE * tiles;
     double sums[5] = {};
-#pragma unroll 2
+#pragma unroll 6
     for (int i = threadIdx.x; i < 3 * tiles; i += DECIDING) {
         const double old_value = __ldg(before + i), new_value = old_value + __ldg(moved + i);
         sums[0] += old_value, sums[1] += new_value;
