@@ -71,7 +71,7 @@ def channels_last(values):
 def test_what_is_seen(device, dtype, size, seen):
     wide = torch.rand(2, 4, *size, device=device)
     for colours in (wide[:, :3], wide[:, 1:2].expand(-1, 3, -1, -1), wide.mT.contiguous().mT[:, 1:]):
-        found = kernels.seen_cells(colours, seen, dtype)
+        found = kernels.seen_cells(kernels.prepare_cells(colours, seen, dtype))
         wanted = functional.pixel_unshuffle(1 - 2 * _grey(colours.cpu().double(), seen), 4)
         assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
         assert near(found, wanted, dtype)
@@ -80,7 +80,7 @@ def test_what_is_seen(device, dtype, size, seen):
 def test_half_precision_images_are_seen_as_they_are(emulator, monkeypatch):
     monkeypatch.setattr(kernels, "launch", emulator.launch)
     image = torch.rand(1, 3, 40, 40).half()
-    found = kernels.seen_cells(image, (32, 32), torch.float32)
+    found = kernels.seen_cells(kernels.prepare_cells(image, (32, 32), torch.float32))
     assert near(found, functional.pixel_unshuffle(1 - 2 * _grey(image, (32, 32)), 4))
 
 

@@ -236,7 +236,7 @@ def test_the_ablation_trains_every_variant_and_one_network(settings, tmp_path, m
         ablation.WORDS["along"],
         ablation.WORDS["place"],
         "one network, end to end",
-        "twice as deep",
+        "2 blocks a scale",
     ):
         assert f"| {name} | " in text
     assert "nan" not in text and "2 steps each" in text

@@ -34,7 +34,15 @@ SMALL = [((96, 128), 32), ((33, 31), 32), ((3, 90), 32), ((70, 101), 12), ((64, 
 @pytest.mark.parametrize(("size", "tile"), SMALL)
 @pytest.mark.parametrize("kind", ["crossing", "cut", "noise"])
 def test_the_same_changes_are_found(emulated, size, kind, tile):
-    frames = clip(size, kind)
+    check_changes(size, clip(size, kind), tile)
+
+
+def test_changes_of_many_tiles(emulated):
+    """More rows and columns than a warp has lanes, and more tiles than the block that decides has threads."""
+    check_changes((140, 132), clip((140, 132), "noise")[:3], 4)
+
+
+def check_changes(size, frames, tile):
     held = frames[0].clone()
     watch, ours, noise = Watch(size, tile, DEVICE), no_noise(size, tile, DEVICE), no_noise(size, tile, DEVICE)
     motion = torch.rand(size)
@@ -127,24 +135,48 @@ def two_frames(size, share, tile=32):
 SIZES = [(96, 128), (150, 221), (3, 90)]
 
 
-@pytest.mark.parametrize(("size", "share"), [((72, 136), 0.1), ((150, 221), 0.1), ((3, 90), 1.0), ((264, 520), 0.05)])
-def test_marked_mips_equal_rebuilt_ones(emulated, monkeypatch, size, share):
-    monkeypatch.setattr(mip, "UPDATE_BLOCKS", 8)  # so that few tiles are searched, too
+@pytest.fixture(params=[8, mip.UPDATE_BLOCKS], ids=["searched", "not searched"])
+def many_or_few(request, monkeypatch):
+    """So that few tiles are searched, too; or as it is, where each of them asks for itself."""
+    monkeypatch.setattr(mip, "UPDATE_BLOCKS", request.param)
     mip._steps.cache_clear()
+    yield
+    mip._steps.cache_clear()
+
+
+@pytest.mark.parametrize(("size", "share"), [((72, 136), 0.1), ((150, 221), 0.1), ((3, 90), 1.0), ((264, 520), 0.05)])
+def test_marked_mips_equal_rebuilt_ones(emulated, many_or_few, size, share):
     one, other, mask = two_frames(size, share)
     levels = [level.clone() for level in mipmap(torch.cat([one, one], 1))]
     levels[0].copy_(torch.cat([other, other], 1))
     wanted = mipmap(levels[0].clone(), backend="reference")
     nowhere, everywhere = marked(torch.zeros_like(mask)), marked(mask)
+    for level in levels[1:]:
+        level[:, 2] = -7  # which another launch may be making
     mip.update_marked_cuda(levels, ("mean",) * 6, everywhere, reach=(0, 0, mip.LEFT, mip.MOVED, 40, 0))
     for got, made in zip(levels[1:], wanted[1:]):
         for channel in (0, 1, 3, 4, 5):
             assert torch.allclose(got[:, channel], made[:, channel], atol=1e-6)
+        assert got[:, 2].eq(-7).all()
     levels[0].copy_(torch.cat([one, one], 1))
     mip.update_marked_cuda(levels, ("mean",) * 6, nowhere, reach=(0,) * 5 + (mip.MOVED,), either=everywhere)
     before = mipmap(levels[0].clone(), backend="reference")
     assert torch.allclose(levels[1][:, 5], before[1][:, 5], atol=1e-6) if len(levels) > 1 else True
-    mip._steps.cache_clear()
+
+
+@pytest.mark.parametrize("size", [(108, 192), (264, 520), (150, 221), (3, 90), (1, 3)])
+def test_mips_in_two_goes_are_those_of_one(emulated, many_or_few, size):
+    one, other, mask = two_frames(size, 0.3)
+    once, twice = ([level.clone() for level in mipmap(one)] for _ in range(2))
+    for levels in (once, twice):
+        levels[0].copy_(other)
+    last = len(once) - 1
+    assert mip.update_marked_cuda(once, ("mean",) * 3, marked(mask)) == last
+    made = mip.update_marked_cuda(twice, ("mean",) * 3, marked(mask), until=2)
+    assert min(2, last) <= made <= last
+    assert all(torch.equal(one, other) for one, other in zip(once[: made + 1], twice))
+    assert mip.update_marked_cuda(twice, ("mean",) * 3, marked(mask), since=made) == last
+    assert all(torch.equal(one, other) for one, other in zip(once, twice))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -16,7 +16,8 @@ from texturevlm.types import Allocation
 # Measured on shrunken text at equal area (results/readable-height.md): r times coarser across than down reads like
 # text r^0.35 smaller; r times finer across costs nothing up to 1.5, and then about (r / 1.5)^0.23.
 COARSER_ACROSS, FINER_ACROSS, FREE = 0.35, 0.23, 1.5
-AT_ONCE, ON_A_GPU = 1 << 20, 16  # cells × footprints that are tested together; times so many, where that is faster
+AT_ONCE = 1 << 20  # cells × footprints that are tested together,
+MORE_ON_A_GPU = 16  # times so many there, where each step costs a launch: some 150 MB
 EDGE = 1e-4  # of a footprint's half width: a cell's centre on its rim lies in it, up to rounding
 
 
@@ -43,7 +44,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int]) -> Tensor:
     x = (torch.arange(columns, device=device) + 0.5) * (width / columns)
     scale = torch.where(allocation.valid, reading_scale(allocation), torch.inf)
     found = scale.new_full((allocation.batch, rows, columns), torch.inf)
-    most = AT_ONCE * (ON_A_GPU if device.type == "cuda" else 1)
+    most = AT_ONCE * (MORE_ON_A_GPU if device.type == "cuda" else 1)
     step = max(1, most // max(1, found.numel()))
     (a, b), (c, d) = (axis.unbind(-1) for axis in _to_own_axes(allocation))
     for first in range(0, allocation.budget, step):

@@ -65,12 +65,17 @@ class Fused(nn.Module):
         """Whether it can do pages that lie where this tensor does."""
         return backend.no_kernel_because(tensor) is None and not any(width % kernels.PACK for width in self.widths)
 
-    def look(self, colours: Tensor, size: tuple[int, int], *, early: bool = False) -> Spots:
-        """colours: (B, 3, H, W), read at `size`; the words of what it returns are of any length.
+    def look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
+        """colours: (B, 3, H, W), read at `size`; the words of what it returns are of any length."""
+        return self._spots(kernels.seen_cells(kernels.prepare_cells(colours, size, self.head.dtype)))
 
-        early: right after `question`, which then costs no time of its own
-        """
-        cells = kernels.seen_cells(colours, size, self.head.dtype, early=early)
+    def look_and_ask(self, colours: Tensor, size: tuple[int, int], question: Question) -> tuple[Spots, Laid]:
+        """`look` and `question` beside one another."""
+        cells = kernels.prepare_cells(colours, size, self.head.dtype)
+        laid = self.question(question)
+        return self._spots(kernels.seen_cells(cells, early=True)), laid
+
+    def _spots(self, cells: Tensor) -> Spots:
         values = self.spotter.features(cells).permute(0, 2, 3, 1)
         said = torch.addmm(self.head_added, values.flatten(0, 2), self.head)  # a 1×1 convolution, its bias at no cost
         return as_spots(said.view(*values.shape[:3], -1).permute(0, 3, 1, 2))

@@ -43,8 +43,12 @@ class Scout(nn.Module):
     def forward(self, texture: Texture, question: Question) -> Tensor:
         """`look` and `where` at once; on a GPU the question is prepared while the page is being read."""
         colours, size = _to_read(texture)
-        sought = self._sought(question, len(colours), colours)
-        return self._where(self._look(colours, size, early=isinstance(sought, Laid)), sought)
+        if not self.fused.takes(colours):
+            return self._where(self._look(colours, size), self._sought(question, len(colours), colours))
+        given = self._given(question, len(colours), colours)
+        with torch.inference_mode(), _tuned():
+            spots, laid = self.fused.look_and_ask(colours, size, given)
+        return self._where(spots, laid)
 
     @torch.inference_mode()
     def look(self, texture: Texture) -> Spots:
@@ -65,27 +69,31 @@ class Scout(nn.Module):
         return self._where(spots, self._sought(asked, len(spots.text), spots.text))
 
     @torch.inference_mode()
-    def _look(self, colours: Tensor, size: tuple[int, int], *, early: bool = False) -> Spots:
+    def _look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
         """By kernels the words are of any length: they are made of length 1 where the question is laid over them."""
         with _tuned():
             if self.fused.takes(colours):
-                return self.fused.look(colours, size, early=early)
+                return self.fused.look(colours, size)
             spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
             return spots
 
     @torch.inference_mode()
     def _sought(self, question: Question, pages: int, like: Tensor) -> Sought | Laid:
         """The question where `like` lies."""
+        given = self._given(question, pages, like)
+        if self.fused.takes(like):
+            return self.fused.question(given)
+        letters, traits, kinds = given.letters, given.traits.to(self.dtype), given.asked.to(self.dtype)
+        return self.ranker.question(self.spotter.question(letters, traits), traits, kinds)
+
+    def _given(self, question: Question, pages: int, like: Tensor) -> Question:
+        """The question's parts where they can be read for pages that lie where `like` does."""
         count = len(question.letters)
         if count not in (1, pages):
             raise ValueError(f"Scout.where: question must be one, or one for each of {pages} pages, got {count}")
         if self.fused.takes(like) and _read_in_place(question):
-            return self.fused.question(question)
-        letters, traits, kinds = (part.to(like.device, non_blocking=True) for part in question)
-        if self.fused.takes(like):
-            return self.fused.question(Question(letters, traits, kinds))
-        traits = traits.to(self.dtype)
-        return self.ranker.question(self.spotter.question(letters, traits), traits, kinds.to(self.dtype))
+            return question
+        return Question(*(part.to(like.device, non_blocking=True) for part in question))
 
     @torch.inference_mode()
     def _where(self, spots: Spots, sought: Sought | Laid) -> Tensor:

@@ -87,7 +87,7 @@ def measure(settings: Ranking.Settings, config: FitConfig) -> Iterator[tuple[str
             yield name, fit(task, config, Path(folder) / str(left_out))
         torch.manual_seed(config.seed)
         task.module = task.fresh(blocks=len(REACHES))
-        yield "twice as deep", fit(task, config, Path(folder) / "deep")
+        yield f"{len(REACHES)} blocks a scale", fit(task, config, Path(folder) / "deep")
 
 
 def report(found: dict[str, dict[str, float]], config: FitConfig, command: str) -> str:

@@ -80,7 +80,7 @@ class Ranking:
         )
 
     def _of_papers(self, pages: Sequence[TrainingPage], index: int) -> bool:
-        """Whether a question is of the set that is judged on, and the one that can teach that there is no answer."""
+        """Whether a question is of the set that is judged first, and the one that can teach that there is no answer."""
         return pages[self.examples.page[index]].source == "docvqa_half"
 
     def batch(self, step: int) -> list[int]:
@@ -122,7 +122,10 @@ class Ranking:
         return words, traits, asked
 
     def evaluate(self) -> dict[str, float]:
-        """Of pages that nothing was learned from: the loss, and how often the answer is in the top tenth."""
+        """Of pages that nothing was learned from: the loss, and how often the answer is in the top tenth.
+
+        The same of charts, where there are any, under names that end in _charts.
+        """
         found = self._judged(self.judged)
         if self.judged_charts:
             found |= {f"{name}_charts": value for name, value in self._judged(self.judged_charts).items()}

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops.cuda.channels import TEXT_LEVELS
-from texturevlm.ops.cuda.mip import FAR, update_marked_cuda
+from texturevlm.ops.cuda.launch import MAX_LEVELS
+from texturevlm.ops.cuda.mip import update_marked_cuda
 from texturevlm.ops.cuda.patches import refresh_patches_cuda
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation
@@ -169,8 +170,8 @@ class Steady:
             self._shrink()
             sample()
 
-    def _shrink(self, *, since: int = 0, until: int = FAR) -> int:
-        """The canvas, where tiles are marked: from a level on until there is another; returns the last one."""
+    def _shrink(self, *, since: int = 0, until: int = MAX_LEVELS) -> int:
+        """The canvas's levels after `since`, where tiles are marked, at least up to `until`; returns the last made."""
         levels, marks = self.canvas.levels, self.watch.found.marks
         return update_marked_cuda(levels, ("mean",) * 3, marks, since=since, until=until, early=since == 0)
 

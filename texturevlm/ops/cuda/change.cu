@@ -210,14 +210,14 @@ __device__ __forceinline__ unsigned sum_to_lane(unsigned value) {
     return value;
 }
 
-constexpr int HALF = DECIDING / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32;
+constexpr int HALF = DECIDING / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32, AT_ONCE = 4;
 constexpr int SHIFTS[] = {20, 10, 0};  // where a float's digits begin, the highest first; its sign is not counted
 
 // The values of a rank, from 0, among two sets of floats that are not negative: their bits are ordered as they are. Digit
 // by digit it is counted how many there are of each, and so which digit the rank falls on; half of the block has each set.
 // room: 2 · BINS numbers.
 __device__ void values_of_rank(const float* const (&sets)[2], int count, int rank, unsigned* room, float* found) {
-    __shared__ unsigned before[2][HALF_WARPS], digit[2], rest[2];
+    __shared__ unsigned before[2][HALF_WARPS], digit[2], rest[2], whole[2];
     const int half = threadIdx.x / HALF, own = threadIdx.x % HALF, lane = threadIdx.x & 31, warp = own / 32;
     const unsigned* values = reinterpret_cast<const unsigned*>(half ? sets[1] : sets[0]);
     unsigned* bins = room + half * BINS;
@@ -227,16 +227,20 @@ __device__ void values_of_rank(const float* const (&sets)[2], int count, int ran
         const int shift = SHIFTS[step], above = step ? SHIFTS[step - 1] : 31;
         for (int i = own; i < BINS; i += HALF) bins[i] = 0;
         __syncthreads();
-#pragma unroll 4
-        for (int start = 0; start < count; start += HALF) {
-            const int at = start + own;
-            const unsigned value = at < count ? __ldg(values + at) : ~0u;
-            const bool counts = value >> above == known;  // a place after the last has all bits set, so it never does
-            const unsigned bin = value >> shift & (1u << above - shift) - 1;
-            // Values of a still picture are alike: those that are as the first lane's are counted at once.
-            const unsigned common = __shfl_sync(~0u, bin, 0), alike = __ballot_sync(~0u, counts && bin == common);
-            if (lane == 0 && alike) atomicAdd(bins + common, static_cast<unsigned>(__popc(alike)));
-            if (counts && bin != common) atomicAdd(bins + bin, 1u);
+#pragma unroll 1
+        for (int start = own; start < count + own; start += HALF * AT_ONCE) {
+            unsigned some[AT_ONCE];  // a place after the last has all bits set, so that it is never counted
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) some[i] = start + i * HALF < count ? values[start + i * HALF] : ~0u;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const bool counts = some[i] >> above == known;
+                const unsigned bin = some[i] >> shift & (1u << above - shift) - 1;
+                // Values of a still picture are alike: those that are as the first lane's are counted at once.
+                const unsigned common = __shfl_sync(~0u, bin, 0), alike = __ballot_sync(~0u, counts && bin == common);
+                if (lane == 0 && alike) atomicAdd(bins + common, static_cast<unsigned>(__popc(alike)));
+                if (counts && bin != common) atomicAdd(bins + bin, 1u);
+            }
         }
         __syncthreads();
         unsigned each[OWN_BINS], total = 0;
@@ -255,9 +259,9 @@ __device__ void values_of_rank(const float* const (&sets)[2], int count, int ran
         __syncthreads();
         known = known << above - shift | digit[half], left = rest[half];
     }
-    if (own == 0) digit[half] = known;
+    if (own == 0) whole[half] = known;
     __syncthreads();
-    for (int k = 0; k < 2; ++k) found[k] = __int_as_float(static_cast<int>(digit[k]));
+    for (int k = 0; k < 2; ++k) found[k] = __int_as_float(static_cast<int>(whole[k]));
 }
 
 // Correlation of the frame's and the held picture's thumbnails, a texel a tile; 0 where one of them is flat. In double
@@ -267,7 +271,7 @@ __device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
     double sums[5] = {};
 #pragma unroll 6
     for (int i = threadIdx.x; i < 3 * tiles; i += DECIDING) {
-        const double old_value = __ldg(before + i), new_value = old_value + __ldg(moved + i);
+        const double old_value = before[i], new_value = old_value + moved[i];
         sums[0] += old_value, sums[1] += new_value;
         sums[2] += old_value * old_value, sums[3] += new_value * new_value, sums[4] += old_value * new_value;
     }
@@ -319,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
     const int tiles = job.rows * job.columns;
     float most[1] = {0.f};
 #pragma unroll 2
-    for (int i = threadIdx.x; i < tiles; i += DECIDING) most[0] = Most()(most[0], __ldg(job.numbers + SQUARE * tiles + i));
+    for (int i = threadIdx.x; i < tiles; i += DECIDING) most[0] = Most()(most[0], job.numbers[SQUARE * tiles + i]);
     over_block(most, room, Most());
     const bool bad = !(most[0] <= GREATEST);
     float sensor[2] = {0.f, 0.f}, quiet[2];
@@ -335,8 +339,8 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
         bool over = false;
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-            const float now = __ldg(job.numbers + (k ? FINE : NOW) * tiles + i), known = __ldg(turn.flicker + k * tiles + i);
-            const float differs = __ldg(job.numbers + (k ? FINE : COARSE) * tiles + i);
+            const float now = job.numbers[(k ? FINE : NOW) * tiles + i], known = __ldg(turn.flicker + k * tiles + i);
+            const float differs = job.numbers[(k ? FINE : COARSE) * tiles + i];
             if (bad) continue;
             const float own = known + (now > known ? RISE : FALL) * (now - known), level = TIMES * fmaxf(sensor[k], own);
             const float limit = k ? fminf(fmaxf(level, FINE_LEAST), FINE_MOST) : fminf(fmaxf(level, COARSE_LEAST), COARSE_MOST);

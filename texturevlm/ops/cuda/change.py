@@ -100,7 +100,7 @@ class Comparison:
         launch("change.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDING, SCALAR=32)
 
     def take(self, held: Tensor, motion: Tensor | None) -> None:
-        """Right after `look`: write the marked tiles of the frame into what is held.
+        """Write the marked tiles of the frame into what is held.
 
         motion: (H, W), how much each pixel changed
         """

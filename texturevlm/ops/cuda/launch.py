@@ -58,9 +58,10 @@ def launch(
 ) -> None:
     """Start kernel `name` of `source` with so many threads a block on the current stream of `device`.
 
-    early: it may start while the kernel before it, which must be ours, still runs: each of its threads calls
-           `wait_for_previous` (scalar.cuh) before it touches what that kernel reads or writes, and one of them does
-           so in any case: kernels that come later rely on both being done
+    early: it may start while the kernel before it still runs, if that one allows it (`let_next_start`, scalar.cuh).
+           What a thread does before `wait_for_previous` must not touch what that kernel reads or writes, nor what one
+           before it does that was not waited for when it allowed that. One thread at least must wait in any case:
+           what comes later relies on all of them being done
     """
     index = device.index
     if torch.cuda.current_device() != index:

@@ -31,7 +31,8 @@ struct Mip {
     int finest_height, finest_width;
     int halvings;                  // from level 0 to the base level
     int levels;                    // to be made
-    int channels, planes, box_count;
+    int channels, planes;
+    int box_count;                 // 1 for marks; 0: every tile has a block of its own
 };
 
 struct Tile {
@@ -282,7 +283,7 @@ struct Changed {
     }
 };
 
-// A full build has one block a tile of a plane; update_region has fewer blocks, which share the changed tiles.
+// A full build has one block a tile of a plane; an update of many tiles has fewer, which share those that changed.
 template <class Work>
 __device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
     const int across = (mip.width[0] + TILE - 1) / TILE, down = (mip.height[0] + TILE - 1) / TILE, tiles = across * down;
@@ -292,7 +293,7 @@ __device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
         if (channel_touched(mip, tile.x, tile.y, channel)) work(tile, mip.modes ? mip.modes[channel] : MEAN);
     };
     let_next_start();
-    if (!mip.boxes && !mip.marks.total) {
+    if (!mip.box_count) {  // no search: all, or where few tiles make a list not worth it, each asks for itself
         wait_for_previous();
         return run(blockIdx.x % tiles, blockIdx.x / tiles);
     }

@@ -88,7 +88,7 @@ def update_marked_cuda(
     reach: tuple[int, ...] = (),
     either: Marks | None = None,
     since: int = 0,
-    until: int = FAR,
+    until: int = MAX_LEVELS,
     early: bool = False,
 ) -> int:
     """update_region where tiles are marked on the device, for one image: nothing is known of them here.
@@ -96,8 +96,9 @@ def update_marked_cuda(
     levels: finest first, each (1, C, H_l, W_l), contiguous; marks are of texels of the first
     reach:  how many texels a mark acts, one a channel; LEFT: it stays as it is, MOVED: `either` counts for it
     either: the marks and those of before
-    since:  the level to go on from; until: the level that is wanted, and maybe some more are made with it
-    early:  right after a kernel of ours that began when the marks were there
+    since:  the level to go on from, 0 or what an earlier call returned
+    until:  the level that is wanted; one launch may make some more
+    early:  right after a kernel of ours that lets the next one start only once the marks are there
     returns the last level made
     """
     table = channel_table(reach, torch.int16, levels[0].device) if any(reach) else None
@@ -112,10 +113,13 @@ def _make_levels(
     marks: tuple[bytes, bytes, int, int] = _NOTHING,
     *,
     since: int = 0,
-    until: int = FAR,
+    until: int = MAX_LEVELS,
     early: bool = False,
 ) -> int:
-    """One launch for all that a tile can make by itself, another from there for the few texels that are left."""
+    """One launch for all that a tile can make by itself, another from there for the few texels that are left.
+
+    since, until, early and what is returned: see `update_marked_cuda`
+    """
     finest = levels[0]
     codes = _codes(modes)
     table = channel_table(codes, torch.uint8, finest.device) if codes else None
@@ -125,14 +129,14 @@ def _make_levels(
     count = int(marks is not _NOTHING) if boxes is None else boxes.shape[1]
     made = since
     for step in _steps(finest.shape, aligned, count):
-        if step.base < since or step.base >= until:
+        if step.base != made or step.base >= until:
             continue
-        search = marks if step.search else _NOTHING
-        others = _OTHERS.pack(pointers[0], address(table), address(boxes) if step.search else 0, *search)
+        others = _OTHERS.pack(pointers[0], address(table), address(boxes) if step.search else 0, *marks)
         parameters = pack_pointers(pointers[step.base : step.last + 1]) + others + step.geometry
         soon = early if step.base == since else True  # a launch that continues another one may begin beside it
         launch("mip.cu", step.kernel, finest.device, step.blocks, parameters, early=soon, SCALAR=scalar)
         made = step.last
+    assert made > since or since == len(levels) - 1, f"no launch begins at level {since}"
     return made
 
 

@@ -49,27 +49,35 @@ class QuestionWeights(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """Questions as the kernels take them, all float32.
+    """Questions as the kernels take them.
 
-    words: (Q, WORDS, EMBEDDING), of length 1; worth: (Q, WORDS, MAPS)
-    films: (Q, the outputs of `film`), filled by `lay_films`
-    given: the question itself, and job: where all of it lies, for that
+    words: (Q, WORDS, EMBEDDING), of length 1; worth: (Q, WORDS, MAPS); both float32
+    films: (Q, the outputs of `film`) float32, filled by `lay_films`
+    job:   for that: where all of it lies; kept: what it refers to besides
     """
 
     words: Tensor
     worth: Tensor
     films: Tensor
-    given: tuple[Tensor, Tensor, Tensor]
     job: bytes
+    kept: tuple[Tensor, ...]
 
 
-def seen_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype, *, early: bool = False) -> Tensor:
-    """`pixel_unshuffle(1 − 2 · grey, STEM)` of what is seen of images, in channels-last order: one launch.
+class Cells(NamedTuple):
+    """A page about to be seen: from `colours` to `values`, as `job` says."""
+
+    colours: Tensor
+    values: Tensor
+    job: bytes
+    blocks: tuple[int, int]
+
+
+def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> Cells:
+    """All that `seen_cells` needs, so that nothing comes between it and what is launched before it.
 
     colours: (B, 3, H, W)
     size:    (height, width) of what is seen, multiples of DOWN
-    early:   `lay_question` has just been called, and may still be at work
-    returns  (B, STEM · STEM, height / STEM, width / STEM) of `dtype`
+    dtype:   of the result
     """
     assert size[0] % DOWN == 0 and size[1] % STEM == 0, size
     colours = colours.float()
@@ -77,13 +85,23 @@ def seen_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype, *, ea
         colours = colours.contiguous()
     batch = len(colours)
     cells = colours.new_empty((batch, size[0] // STEM, size[1] // STEM, STEM * STEM), dtype=dtype)
-    parameters = _SEEN.pack(
+    job = _SEEN.pack(
         *(address(colours), address(cells), *colours.stride()[:3]),
         *(*colours.shape[2:], *size),
     )
-    blocks = (-(-size[1] // ACROSS) * (size[0] // DOWN), batch)
-    launch("scout_seen.cu", "scout_seen", colours.device, blocks, parameters, early=early, SCALAR=scalar_bits(dtype))
-    return cells.permute(0, 3, 1, 2)
+    return Cells(colours, cells, job, (-(-size[1] // ACROSS) * (size[0] // DOWN), batch))
+
+
+def seen_cells(cells: Cells, *, early: bool = False) -> Tensor:
+    """`pixel_unshuffle(1 − 2 · grey, STEM)` of what is seen of images, in channels-last order: one launch.
+
+    early:  right after `lay_question`, which may still be at work; the cells were prepared before it
+    returns (B, STEM · STEM, height / STEM, width / STEM)
+    """
+    colours, values, job, blocks = cells
+    scalar = scalar_bits(values.dtype)
+    launch("scout_seen.cu", "scout_seen", colours.device, blocks, job, early=early, SCALAR=scalar)
+    return values.permute(0, 3, 1, 2)
 
 
 def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: QuestionWeights) -> Laid:
@@ -99,7 +117,7 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: Questi
     tensors = (letters, traits, asked, *weights, words, worth, films)
     job = _ASKED.pack(*(address(tensor) for tensor in tensors), asked.shape[1], outputs)
     launch("scout_question.cu", "scout_words", words.device, (WORDS, count), job, SCALAR=32)
-    return Laid(words, worth, films, (letters, traits, asked), job)
+    return Laid(words, worth, films, job, tensors)
 
 
 def lay_films(laid: Laid) -> None:
@@ -118,7 +136,7 @@ def spot_inputs(
 
     spots:   words (B, EMBEDDING, h, w), of any length, text (B, h, w), kinds (B, KINDS, h, w), height (B, h, w); h and
              w are even, strides are any
-    laid:    for all pages, or one for each; its weights must still be there
+    laid:    for all pages, or one for each
     weights: of the ranker: steps (2, 2), seen (EMBEDDING + 1, SEEN), direct (2 + KINDS + 1,); float32, what is added
              comes last
     pitch:   how many maps there are; those after INPUTS are zero. A multiple of 8
