@@ -244,14 +244,26 @@ def test_marked_patches_equal_those_of_sampling_everything(emulated, size, share
 def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
     pytest.importorskip("cuda.bindings")
     monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
-    sizes = {
-        "Turn": change._TURN.size,
-        "Measure": change._FRAME.size + 8,
-        "Decide": change._DECIDE.size,
-        "Take": change._FRAME.size + 2 * len(NO_MARKS) + change._TAKE.size,
+    wanted = {
+        "change.cu": {
+            "sizeof(Turn)": change._TURN.size,
+            "sizeof(Measure)": change._FRAME.size + 8,
+            "sizeof(Take)": change._FRAME.size + 2 * len(NO_MARKS) + change._TAKE.size,
+            "sizeof(Post)": change._POST.size,
+            "NUMBERS": change.NUMBERS,
+            "BLOCK": change.BLOCK,
+            "POSTING": change.POSTING,
+        },
+        "change_decide.cu": {
+            "sizeof(Decide)": change._DECIDE.size,
+            "WORDS": change.WORDS,
+            "DECIDING": change.DECIDING,
+            "MOST_TILES": change.MOST_TILES,
+        },
     }
-    checks = "".join(f'\nstatic_assert(sizeof({name}) == {size}, "{name}");' for name, size in sizes.items())
-    checks += f"\nstatic_assert(DECIDING == {change.DECIDING} && MOST_TILES == {change.MOST_TILES});"
     compile_text = compiler._nvrtc
-    monkeypatch.setattr(compiler, "_nvrtc", lambda name, code, *more: compile_text(name, code + checks, *more))
-    compiler.compile_source("change.cu", "sm_90", {"SCALAR": 32})
+    for source, values in wanted.items():
+        checks = "".join(f'\nstatic_assert({name} == {value}, "{name}");' for name, value in values.items())
+        checked = (compiler.SOURCES / source).read_text(encoding="utf-8") + checks
+        monkeypatch.setattr(compiler, "_nvrtc", lambda name, _, *more, code=checked: compile_text(name, code, *more))
+        compiler.compile_source(source, "sm_90", {"SCALAR": 32})

@@ -1,34 +1,13 @@
-// What changed between a frame and the one that is held (texturevlm/video/change.py is the specification):
+// What changed between a frame and the one that is held, tile by tile:
 //   change_measure: two numbers a tile, and what is needed to tell noise from change
-//   change_decide:  one block: learns the noise, marks tiles, sums the marks, tells a cut and a frame that is no image
-//   change_take:    the marked tiles of the frame → what is held; and how much they moved
+//   change_take:    the tiles that change_decide.cu marks → what is held; and how much they moved
 //   change_post:    a note from the host, or a record for it, in memory that both see
+#include "change.cuh"
 #include "marks.cuh"
 #include "scalar.cuh"
 
-constexpr int BLOCK = 4;  // pixels
-constexpr float TIMES = 2.2f, RISE = 0.1f, FALL = 0.3f;
-constexpr float COARSE_LEAST = 5.f / 255.f, COARSE_MOST = 12.f / 255.f, FINE_LEAST = 4.f / 255.f, FINE_MOST = 12.f / 255.f;
-constexpr float GREATEST = 1.1f, CUT_SHARE = 0.5f, CUT_LIKENESS = 0.5f;
-constexpr int MOST_TILES = 8192;
-
-// What is known of a tile, each (rows, columns).
-enum Number { COARSE, NOW, FINE, SQUARE, MOVED, BEFORE = MOVED + 3, NUMBERS = BEFORE + 3 };
-// What the host reads.
-enum Word { CHANGED, LIKENESS, GREATEST_SQUARE, CUT, WORDS = 8 };
-
-// What differs from frame to frame. It lies in memory, so that one captured graph serves them all.
-struct Turn {
-    const float* floats;            // (3, H, W), or null
-    const unsigned char* bytes;     // the same as 0 … 255
-    long long channel;              // from one channel to the next, in elements; 0 for grey
-    const float *sensor, *flicker;  // (2,), (2, rows, columns): the noise so far
-    const float* last;              // (3, h, w): how the blocks of the last frame differed
-    float *sensor_next, *flicker_next, *blocks;  // the same after this one
-    float rate;                     // how fast the sensor's noise is followed
-    int take;                       // whether marked tiles will be taken over
-    int aligned;                    // whether four pixels of a row can be read at once
-};
+constexpr int BLOCK = 4;       // pixels
+constexpr int POSTING = 1024;  // threads
 
 struct Frame {
     const Turn* turn;
@@ -157,213 +136,6 @@ extern "C" __global__ void __launch_bounds__(192) change_measure(const __grid_co
     numbers[SQUARE * tiles] = fine + total.square * share / 3.f;
 }
 
-struct Decide {
-    const Turn* turn;
-    const float* numbers;      // (NUMBERS, rows, columns)
-    float* threshold;          // (2, rows, columns)
-    float* words;              // (WORDS,)
-    unsigned char* mask;       // (rows, columns): what changed
-    unsigned char* moved;      // (rows, columns): what was taken over, before and after
-    int *total, *either;       // (rows + 1, columns + 1): sums of what is taken over, and of that or what was before
-    int rank, rows, columns;   // rank: of the quiet tile, from 0
-};
-
-constexpr int DECIDING = 1024;  // threads
-
-// The sum (or the greatest) of each of COUNT numbers over the block, for every thread.
-template <int COUNT, class Number, class Join>
-__device__ __forceinline__ void over_block(Number (&values)[COUNT], Number (*room)[33], Join join) {
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-#pragma unroll
-        for (int k = 0; k < COUNT; ++k) values[k] = join(values[k], __shfl_xor_sync(~0u, values[k], step));
-    __syncthreads();
-    if (lane == 0)
-        for (int k = 0; k < COUNT; ++k) room[k][warp] = values[k];
-    __syncthreads();
-    if (warp < COUNT) {  // a warp for each
-        Number value = room[warp][lane];
-#pragma unroll
-        for (int step = 16; step; step /= 2) value = join(value, __shfl_xor_sync(~0u, value, step));
-        if (lane == 0) room[warp][32] = value;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < COUNT; ++k) values[k] = room[k][32];
-}
-
-struct Add {
-    template <class Number> __device__ Number operator()(Number a, Number b) const { return a + b; }
-};
-struct Most {  // of which one that is no number is the greatest
-    __device__ float operator()(float a, float b) const { return a <= b || b != b ? b : a; }
-};
-
-// The sums of lane 0 to this one.
-__device__ __forceinline__ unsigned sum_to_lane(unsigned value) {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const unsigned other = __shfl_up_sync(~0u, value, step);
-        if ((threadIdx.x & 31) >= step) value += other;
-    }
-    return value;
-}
-
-constexpr int HALF = DECIDING / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32, AT_ONCE = 4;
-constexpr int SHIFTS[] = {20, 10, 0};  // where a float's digits begin, the highest first; its sign is not counted
-
-// The values of a rank, from 0, among two sets of floats that are not negative: their bits are ordered as they are. Digit
-// by digit it is counted how many there are of each, and so which digit the rank falls on; half of the block has each set.
-// room: 2 · BINS numbers.
-__device__ void values_of_rank(const float* const (&sets)[2], int count, int rank, unsigned* room, float* found) {
-    __shared__ unsigned before[2][HALF_WARPS], digit[2], rest[2], whole[2];
-    const int half = threadIdx.x / HALF, own = threadIdx.x % HALF, lane = threadIdx.x & 31, warp = own / 32;
-    const unsigned* values = reinterpret_cast<const unsigned*>(half ? sets[1] : sets[0]);
-    unsigned* bins = room + half * BINS;
-    unsigned known = 0, left = rank;
-#pragma unroll 1
-    for (int step = 0; step < 3; ++step) {
-        const int shift = SHIFTS[step], above = step ? SHIFTS[step - 1] : 31;
-        for (int i = own; i < BINS; i += HALF) bins[i] = 0;
-        __syncthreads();
-#pragma unroll 1
-        for (int start = own; start < count + own; start += HALF * AT_ONCE) {
-            unsigned some[AT_ONCE];  // a place after the last has all bits set, so that it is never counted
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) some[i] = start + i * HALF < count ? values[start + i * HALF] : ~0u;
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const bool counts = some[i] >> above == known;
-                const unsigned bin = some[i] >> shift & (1u << above - shift) - 1;
-                // Values of a still picture are alike: those that are as the first lane's are counted at once.
-                const unsigned common = __shfl_sync(~0u, bin, 0), alike = __ballot_sync(~0u, counts && bin == common);
-                if (lane == 0 && alike) atomicAdd(bins + common, static_cast<unsigned>(__popc(alike)));
-                if (counts && bin != common) atomicAdd(bins + bin, 1u);
-            }
-        }
-        __syncthreads();
-        unsigned each[OWN_BINS], total = 0;
-#pragma unroll
-        for (int i = 0; i < OWN_BINS; ++i) total += each[i] = bins[own * OWN_BINS + i];
-        const unsigned sum = sum_to_lane(total);
-        if (lane == 31) before[half][warp] = sum;
-        __syncthreads();
-        unsigned smaller = sum - total;
-        for (int i = 0; i < warp; ++i) smaller += before[half][i];
-#pragma unroll
-        for (int i = 0; i < OWN_BINS; ++i) {
-            if (left >= smaller && left < smaller + each[i]) digit[half] = own * OWN_BINS + i, rest[half] = left - smaller;
-            smaller += each[i];
-        }
-        __syncthreads();
-        known = known << above - shift | digit[half], left = rest[half];
-    }
-    if (own == 0) whole[half] = known;
-    __syncthreads();
-    for (int k = 0; k < 2; ++k) found[k] = __int_as_float(static_cast<int>(whole[k]));
-}
-
-// Correlation of the frame's and the held picture's thumbnails, a texel a tile; 0 where one of them is flat. In double
-// precision, so that one pass does.
-__device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
-    const float *moved = numbers + MOVED * tiles, *before = numbers + BEFORE * tiles;
-    double sums[5] = {};
-#pragma unroll 6
-    for (int i = threadIdx.x; i < 3 * tiles; i += DECIDING) {
-        const double old_value = before[i], new_value = old_value + moved[i];
-        sums[0] += old_value, sums[1] += new_value;
-        sums[2] += old_value * old_value, sums[3] += new_value * new_value, sums[4] += old_value * new_value;
-    }
-    over_block(sums, room, Add());
-    const double share = 1. / (3 * tiles), both = sums[4] - sums[0] * sums[1] * share;
-    const double old_power = sums[2] - sums[0] * sums[0] * share, new_power = sums[3] - sums[1] * sums[1] * share;
-    return static_cast<float>(both / fmax(sqrt(fmax(old_power, 0.) * fmax(new_power, 0.)), 1e-6));
-}
-
-// Each number of a line becomes the sum of all up to it; a line by a warp, its numbers `step` apart.
-__device__ void sum_lines(unsigned* sums, int lines, int next_line, int count, int step) {
-    const int lane = threadIdx.x & 31;
-#pragma unroll 1
-    for (int line = threadIdx.x >> 5; line < lines; line += DECIDING / 32) {
-        unsigned before = 0;
-#pragma unroll 1
-        for (int start = 0; start < count; start += 32) {
-            unsigned* at = sums + line * next_line + min(start + lane, count - 1) * step;
-            const unsigned sum = before + sum_to_lane(start + lane < count ? *at : 0);
-            if (start + lane < count) *at = sum;
-            before = __shfl_sync(~0u, sum, 31);
-        }
-    }
-}
-
-// Sums of the marks, above and to the left: both tables at once, in the halves of a word.
-__device__ void sum_marks(const Decide& job, unsigned* sums) {
-    const int rows = job.rows, columns = job.columns, pitch = columns + 1;
-    __syncthreads();
-    sum_lines(sums, rows, columns, columns, 1);
-    __syncthreads();
-    sum_lines(sums, columns, 1, rows, columns);
-    __syncthreads();
-#pragma unroll 1
-    for (int i = threadIdx.x; i < (rows + 1) * pitch; i += DECIDING) {
-        const int y = i / pitch, x = i - y * pitch;
-        const unsigned sum = y && x ? sums[(y - 1) * columns + x - 1] : 0;
-        job.total[i] = sum & 0xffff, job.either[i] = sum >> 16;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __grid_constant__ Decide job) {
-    __shared__ unsigned sums[MOST_TILES];  // before there are any: room for the search
-    __shared__ float room[1][33];
-    __shared__ double wide_room[5][33];
-    wait_for_previous();
-    let_next_start();
-    const Turn turn = *job.turn;
-    const int tiles = job.rows * job.columns;
-    float most[1] = {0.f};
-#pragma unroll 2
-    for (int i = threadIdx.x; i < tiles; i += DECIDING) most[0] = Most()(most[0], job.numbers[SQUARE * tiles + i]);
-    over_block(most, room, Most());
-    const bool bad = !(most[0] <= GREATEST);
-    float sensor[2] = {0.f, 0.f}, quiet[2];
-    if (!bad) {
-        const float* const sets[2] = {job.numbers + NOW * tiles, job.numbers + FINE * tiles};
-        values_of_rank(sets, tiles, job.rank, sums, quiet);
-        for (int k = 0; k < 2; ++k) sensor[k] = turn.sensor[k] + turn.rate * (quiet[k] - turn.sensor[k]);
-        if (threadIdx.x == 0) turn.sensor_next[0] = sensor[0], turn.sensor_next[1] = sensor[1];
-    }
-    float changed[1] = {0.f};
-#pragma unroll 2
-    for (int i = threadIdx.x; i < tiles; i += DECIDING) {
-        bool over = false;
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            const float now = job.numbers[(k ? FINE : NOW) * tiles + i], known = __ldg(turn.flicker + k * tiles + i);
-            const float differs = job.numbers[(k ? FINE : COARSE) * tiles + i];
-            if (bad) continue;
-            const float own = known + (now > known ? RISE : FALL) * (now - known), level = TIMES * fmaxf(sensor[k], own);
-            const float limit = k ? fminf(fmaxf(level, FINE_LEAST), FINE_MOST) : fminf(fmaxf(level, COARSE_LEAST), COARSE_MOST);
-            turn.flicker_next[k * tiles + i] = own, job.threshold[k * tiles + i] = limit;
-            over |= differs > limit;
-        }
-        job.mask[i] = over, sums[i] = over, changed[0] += over;
-    }
-    over_block(changed, room, Add());
-    const float alike = bad ? 0.f : likeness(job.numbers, tiles, wide_room);
-    const bool cut = changed[0] > CUT_SHARE * tiles && alike < CUT_LIKENESS, take = turn.take && !bad && !cut;
-#pragma unroll 2
-    for (int i = threadIdx.x; i < tiles; i += DECIDING) {  // what each thread wrote itself
-        const unsigned now = take && sums[i], before = job.moved[i];
-        sums[i] = now | (now | (take && before)) << 16;
-    }
-    sum_marks(job, sums);
-    if (threadIdx.x == 0) {
-        job.words[CHANGED] = changed[0], job.words[LIKENESS] = alike;
-        job.words[GREATEST_SQUARE] = most[0], job.words[CUT] = cut;
-    }
-}
-
 // A copy of a few thousand bytes: a copy engine would take longer to be told.
 struct Post {
     const unsigned* from;
@@ -371,9 +143,9 @@ struct Post {
     int words;
 };
 
-extern "C" __global__ void __launch_bounds__(DECIDING) change_post(const __grid_constant__ Post job) {
+extern "C" __global__ void __launch_bounds__(POSTING) change_post(const __grid_constant__ Post job) {
     let_next_start();
-    for (int i = threadIdx.x; i < job.words; i += DECIDING) job.to[i] = job.from[i];
+    for (int i = threadIdx.x; i < job.words; i += POSTING) job.to[i] = job.from[i];
 }
 
 struct Take {

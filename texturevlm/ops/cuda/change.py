@@ -1,4 +1,4 @@
-"""A frame against the one that is held, by our kernels (change.cu): three launches, nothing read on the host.
+"""A frame against the one that is held, by our kernels (change.cu, change_decide.cu): nothing is read on the host.
 
 What differs from frame to frame is told by a small note that the kernels read, so that a captured graph of them serves
 every frame. What the host needs to know (how many tiles changed and which, whether it is a cut, whether it is an image
@@ -14,7 +14,7 @@ from torch import Tensor
 from texturevlm.ops.cuda.launch import address, launch
 from texturevlm.ops.cuda.marks import Marks
 
-BLOCK, MOST_TILES, DECIDING = 4, 8192, 1024  # as in change.cu
+BLOCK, MOST_TILES, DECIDING, POSTING = 4, 8192, 1024, 1024  # as in change.cu and change_decide.cu
 NUMBERS, WORDS = 10, 8  # what is known of a tile; what the host reads besides the mask
 CHANGED, LIKENESS, GREATEST, CUT = range(4)  # of those
 _TURN = struct.Struct("=2Qq6Qf2i4x")
@@ -97,7 +97,7 @@ class Comparison:
         parameters = _DECIDE.pack(
             *(address(tensor) for tensor in (self._turn, self._numbers, *outputs)), rank - 1, self.rows, self.columns
         )
-        launch("change.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDING, SCALAR=32)
+        launch("change_decide.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDING, SCALAR=32)
 
     def take(self, held: Tensor, motion: Tensor | None) -> None:
         """Write the marked tiles of the frame into what is held.
@@ -115,7 +115,7 @@ class Comparison:
 
     def _post(self, start: Tensor, to: Tensor) -> None:
         parameters = _POST.pack(start.data_ptr(), to.data_ptr(), start.numel() // 4)
-        launch("change.cu", "change_post", self.device, 1, parameters, threads=DECIDING, SCALAR=32)
+        launch("change.cu", "change_post", self.device, 1, parameters, threads=POSTING, SCALAR=32)
 
     def _frame(self, held: Tensor) -> bytes:
         return _FRAME.pack(self._turn.data_ptr(), held.data_ptr(), *self.size, self.tile)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).parent
-HEADERS = ("scalar.cuh", "probe.cuh", "layers.cuh", "marks.cuh", "cover.cuh")
+HEADERS = ("scalar.cuh", "probe.cuh", "layers.cuh", "marks.cuh", "mip.cuh", "change.cuh", "cover.cuh")
 DIGEST_BYTES = 32
 
 # Every kernel there is: its source, and what must be defined to compile it. CI compiles them all without a GPU.
@@ -32,7 +32,8 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "information.cu": ("information_losses", "information_maps"),
     "cover.cu": ("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"),
     "density.cu": ("density_scale", "density_rows", "density_table", "density_tiles"),
-    "change.cu": ("change_measure", "change_decide", "change_take", "change_post"),
+    "change.cu": ("change_measure", "change_take", "change_post"),
+    "change_decide.cu": ("change_decide",),
     "scout_seen.cu": ("scout_seen",),
     "scout_question.cu": ("scout_words", "scout_films"),
     "scout_spots.cu": ("scout_inputs", "scout_along"),
@@ -47,7 +48,7 @@ def variants(source: str) -> list[dict[str, int]]:
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
     if source in ("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "select.cu", "information.cu"):
         return [{"SCALAR": 32}]
-    if source in ("change.cu", "cover.cu", "density.cu", "scout_question.cu"):
+    if source in ("change.cu", "change_decide.cu", "cover.cu", "density.cu", "scout_question.cu"):
         return [{"SCALAR": 32}]
     return scalars
 

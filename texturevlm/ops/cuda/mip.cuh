@@ -1,0 +1,148 @@
+// Which tiles of a pyramid a launch makes (mip.cu): all of them, or those that a changed box touches, or that marks on a grid
+// of tiles act on. Every block lists them for itself.
+#pragma once
+#include "marks.cuh"
+#include "scalar.cuh"
+
+constexpr int TILE = 64;
+constexpr int FAR = 1 << 20;  // beyond every image: a box may say "everything" with any number
+enum Mode { MEAN = 0, MAX = 1, MIN = 2, NEAREST = 3 };
+constexpr int LEFT = -1, MOVED = -2;  // a channel that stays as it is; one that goes by `either`
+
+struct Mip {
+    scalar* level[MAX_LEVELS];     // the base level and those to be made from it
+    const scalar* finest;          // level 0 of the whole pyramid, where names are taken from
+    const unsigned char* modes;    // one a channel; null: all by mean
+    const int4* boxes;             // (B, box_count): x0 y0 x1 y1 in texels of level 0; null: everything changed, but for
+    Marks marks, either;           // what is marked on level 0; either: that, and what was marked before
+    const short* reach;            // one a channel: how many texels of level 0 a mark acts; LEFT and MOVED besides; null: 0
+    int furthest;                  // the greatest of them
+    int height[MAX_LEVELS], width[MAX_LEVELS];
+    int reach_y[MAX_LEVELS], reach_x[MAX_LEVELS];  // how far a tile must see past its edge on each level
+    int finest_height, finest_width;
+    int halvings;                  // from level 0 to the base level
+    int levels;                    // to be made
+    int channels, planes;
+    int box_count;                 // 1 for marks; 0: every tile has a block of its own
+};
+
+struct Tile {
+    int x, y, plane;  // x and y in tiles
+};
+
+// Box i as texels of the base level that it may have changed; an empty one as a box outside every tile.
+__device__ __forceinline__ int4 box_on_base(const Mip& mip, int i) {
+    int4 box = __ldg(mip.boxes + i);
+    const int halvings = mip.halvings;
+    if (box.x >= box.z || box.y >= box.w) return {-1, -1, -1, -1};
+    box = {max(box.x, -FAR), max(box.y, -FAR), min(box.z, FAR), min(box.w, FAR)};
+    if (halvings == 0) return box;
+    // A change acts on the texel above it and, where extents are odd, on up to two before that.
+    return {(box.x >> halvings) - 2, (box.y >> halvings) - 2, ((box.z - 1) >> halvings) + 1, ((box.w - 1) >> halvings) + 1};
+}
+
+// Whether marks on level 0 act on a tile of the base level; see box_on_base for the two texels more.
+__device__ __forceinline__ bool touched(const Mip& mip, const Marks& marks, int x, int y, int reach) {
+    const int halvings = mip.halvings, more = halvings ? 2 : 0, top = y * TILE, left = x * TILE;
+    return marks.near(top << halvings, left << halvings, (top + TILE + mip.reach_y[0] + more) << halvings,
+                      (left + TILE + mip.reach_x[0] + more) << halvings, reach);
+}
+
+// The same for one channel.
+__device__ __forceinline__ bool channel_touched(const Mip& mip, int x, int y, int channel) {
+    if (!mip.marks.total) return true;
+    const int reach = mip.reach ? mip.reach[channel] : 0;
+    return reach != LEFT && touched(mip, reach == MOVED ? mip.either : mip.marks, x, y, max(reach, 0));
+}
+
+// The tiles of an image that changed: a bit each, then a list. Every block finds the same list, in the same order.
+constexpr int MARK_WORDS = 2048, LISTED = 2048;
+
+struct Changed {
+    unsigned marks[MARK_WORDS];   // a row of tiles begins a word
+    unsigned short list[LISTED];  // tiles, counted from the first that was asked for
+    int in_warp[8];
+
+    __device__ void mark(const Mip& mip, int image, int across, int down) {
+        const int pitch = (across + 31) / 32;
+        for (int i = threadIdx.x; i < pitch * down; i += 256) marks[i] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < mip.box_count; i += 256) {
+            const int4 box = box_on_base(mip, image * mip.box_count + i);
+            const int left = max((box.x - mip.reach_x[0]) >> 6, 0), right = min((box.z - 1) >> 6, across - 1);
+            const int top = max((box.y - mip.reach_y[0]) >> 6, 0), bottom = min((box.w - 1) >> 6, down - 1);
+            for (int word = left / 32; word <= right / 32 && left <= right; ++word) {
+                const unsigned from = word == left / 32 ? ~0u << left % 32 : ~0u;
+                const unsigned upto = word == right / 32 ? ~0u >> (31 - right % 32) : ~0u;
+                for (int y = top; y <= bottom; ++y) atomicOr(marks + y * pitch + word, from & upto);
+            }
+        }
+        __syncthreads();
+    }
+
+    // By marks, as far as any channel goes.
+    __device__ void mark_by_sums(const Mip& mip, int across, int down) {
+        const int pitch = (across + 31) / 32;
+        for (int i = threadIdx.x; i < pitch * down; i += 256) marks[i] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < across * down; i += 256) {
+            const int y = i / across, x = i - y * across;
+            if (touched(mip, mip.either, x, y, mip.furthest)) atomicOr(marks + y * pitch + x / 32, 1u << x % 32);
+        }
+        __syncthreads();
+    }
+
+    // The marked ones of tiles first … first + LISTED; how many they are.
+    __device__ int find(int first, int tiles, int across) {
+        const int pitch = (across + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        unsigned mine = 0;
+        const int start = first + threadIdx.x * 8;
+        int y = start / across, x = start - y * across;
+        for (int i = 0; i < 8 && start + i < tiles; ++i) {
+            mine |= (marks[y * pitch + x / 32] >> x % 32 & 1) << i;
+            if (++x == across) x = 0, ++y;
+        }
+        int upto = __popc(mine), total = 0;
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_up_sync(~0u, upto, step);
+            if (lane >= step) upto += other;
+        }
+        if (lane == 31) in_warp[warp] = upto;
+        __syncthreads();
+        for (int i = 0; i < 8; ++i) {
+            if (i < warp) upto += in_warp[i];
+            total += in_warp[i];
+        }
+        for (int at = upto - __popc(mine); mine; mine &= mine - 1) list[at++] = threadIdx.x * 8 + __ffs(mine) - 1;
+        __syncthreads();
+        return total;
+    }
+};
+
+// A full build has one block a tile of a plane; an update of many tiles has fewer, which share those that changed.
+template <class Work>
+__device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
+    const int across = (mip.width[0] + TILE - 1) / TILE, down = (mip.height[0] + TILE - 1) / TILE, tiles = across * down;
+    const auto run = [&](int index, int plane) {
+        const Tile tile = {index % across, index / across, plane};
+        const int channel = plane % mip.channels;
+        if (channel_touched(mip, tile.x, tile.y, channel)) work(tile, mip.modes ? mip.modes[channel] : MEAN);
+    };
+    let_next_start();
+    if (!mip.box_count) {  // no search: all, or where few tiles make a list not worth it, each asks for itself
+        wait_for_previous();
+        return run(blockIdx.x % tiles, blockIdx.x / tiles);
+    }
+    __shared__ Changed changed;
+    for (int image = 0; image < mip.planes / mip.channels; ++image) {
+        if (mip.boxes) changed.mark(mip, image, across, down);
+        else changed.mark_by_sums(mip, across, down);
+        for (int first = 0; first < tiles; first += LISTED) {
+            const int items = changed.find(first, tiles, across) * mip.channels;
+            wait_for_previous();  // the tiles to make are known while the levels that they are made from still come
+            for (int item = blockIdx.x; item < items; item += gridDim.x)
+                run(first + changed.list[item / mip.channels], image * mip.channels + item % mip.channels);
+            __syncthreads();
+        }
+    }
+}
