@@ -24,13 +24,15 @@ from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.channels.registry import EMBEDDING
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_choice, check_count, check_size
-from texturevlm.pipeline import Allocator, relevance_of
+from texturevlm.pipeline import Allocator
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Patches, Texture
 from texturevlm.video import state as states
+from texturevlm.video.asking import Asking
 from texturevlm.video.budget import Rate
 from texturevlm.video.canvas import Canvas
+from texturevlm.video.carried import carried_channels, give_channels
 from texturevlm.video.carry import Carry, worth
 from texturevlm.video.change import Changes, Noise, changes, no_noise
 from texturevlm.video.choose import Choice
@@ -110,15 +112,16 @@ class Stream:
                 "Stream: rate with a model needs keep='approximate', since 'exact' encodes every token again"
             )
         check_choice("Stream", "flow", flow, METHODS)
-        self.query, self.way, self.balance, self.fps = query, relevance, balance or Balance(), fps
-        self.models: dict[str, Any] = {"encoder": encoder, "projection": projection}
+        self.fps, models = fps, {"encoder": encoder, "projection": projection}
+        self.asking = Asking(query, relevance, patch, balance or Balance(), models)
         self.canvas = Canvas(self.size, torch.device(device), tile)
         self.device = self.canvas.levels[0].device  # with its number
         cell = min(cell_level(self.size, patch), len(self.canvas.levels) - 1)
         self.cells = self.canvas.levels[cell]
         names, kernels = resolve(channels) if len(channels) else (), can_watch(self.canvas.levels[0], tile)
-        models: Any = {"encoder": encoder, "projection": projection}
-        self.layers = Layers(names, self.canvas, marked=kernels, **models) if names else None
+        self.layers = None
+        if names:
+            self.layers = Layers(names, self.canvas, marked=kernels, encoder=encoder, projection=projection)
         self.carry = Carry(self.size, tile, flow)
         self.choice = Choice(
             lambda texture, known, tokens: allocator(texture, known, budget=tokens, patch=patch, **options),
@@ -131,7 +134,7 @@ class Stream:
         self.samples = Samples(budget, patch, self.device)
         self.steady = Steady(self.canvas, self.layers, self.samples.pixels) if kernels else None
         if self.steady is not None and can_glance(self.canvas, cell) and not _moving(names):
-            self.steady.glance = Glance(self.canvas, cell, self.balance, self.steady.watch.found, worth)
+            self.steady.glance = Glance(self.canvas, cell, self.asking.balance, self.steady.watch.found, worth)
         self._patches: Patches | None = None  # as they were given out last
         self._used = self.samples.stale
         self.frames, self.since, self.seconds = 0, 0, 0.0  # since: the last keyframe
@@ -227,20 +230,8 @@ class Stream:
 
     def _ask(self) -> None:
         """Relevance from the frame that is held, with the question, or with where someone pointed."""
-        texture = self.canvas.texture
-        pointed = self.carry.pointed_map()
-        if callable(self.way):
-            known = self.way(texture)
-        elif pointed is not None:
-            known = relevance_of(
-                texture, self.query, patch=self.patch, way="attention", balance=self.balance, attention=pointed
-            )
-        else:
-            known = relevance_of(
-                texture, self.query, patch=self.patch, way=self.way, balance=self.balance, **self.models
-            )
-        if known.grid != self.cells.shape[2:]:
-            raise ValueError(f"Stream: relevance must be on a grid of {tuple(self.cells.shape[2:])}, got {known.grid}")
+        rows, columns = self.cells.shape[2:]
+        known = self.asking.ask(self.canvas.texture, self.carry.pointed_map(), (rows, columns))
         self.carry.start(known, luma(self.cells))
 
     def _keyframe(self, found: Changes) -> str:
@@ -277,13 +268,13 @@ class Stream:
             self.carry.forget()
         elif why != "failure" and self.carry.relevance is not None and not self._glances():
             self._move(found)
-        carried = self._carried()
+        carried = {} if self.layers is None else carried_channels(self.carry)
         if why != "interval" or self.moved or found.count:  # a question need not be asked again of a still scene
             self._ask()
         self.moved = False
         if self.layers is not None:
             self.layers.remake()
-            self._give({name: one for name, one in carried.items() if name not in EMBEDDING})
+            give_channels(_without_embedding(carried), self.layers, self.carry)
         most = self._affordable(why) if why == "interval" and self.rate is not None else None
         self.short = tokens < self.budget
         origin = self.choice.choose(
@@ -309,14 +300,13 @@ class Stream:
         if asked or found.share <= EVERYTHING:
             self._move(found)
             if self.carry.overdue():
-                self.carry.look_again(relevance_of(self.canvas.texture, patch=self.patch, way="none"))
+                self.carry.look_again(self.asking.look(self.canvas.texture))
         else:
             self._ask()
         if self.layers is not None:
-            carried = self._carried()
-            if self.layers.refresh(found, before):
-                carried = {name: one for name, one in carried.items() if name not in EMBEDDING}
-            self._give(carried)
+            carried = carried_channels(self.carry)
+            made = self.layers.refresh(found, before)
+            give_channels(_without_embedding(carried) if made else carried, self.layers, self.carry)
         most = None if self.rate is None else self._affordable("")
         tokens = int(self.choice.allocation.valid.sum()) if self.short else self.budget
         origin = self.choice.choose(self.canvas.texture, self.carry, tokens=tokens, most=most)
@@ -326,7 +316,7 @@ class Stream:
     def _glances(self) -> bool:
         """Whether relevance comes from the image alone, by kernels that look at it anew, and nothing is carried."""
         known = self.carry.relevance
-        if self.steady is None or self.steady.glance is None or known is None or callable(self.way):
+        if self.steady is None or self.steady.glance is None or known is None or callable(self.asking.way):
             return False
         return self.carry.pointed is None and known.source == "none"
 
@@ -380,28 +370,6 @@ class Stream:
             self.encoded.update(texture, allocation, paid, origin)
         return paid
 
-    def _carried(self) -> dict[str, Tensor]:
-        """Channels 15 to 17, and embeddings, as they were carried to this frame: (1, h, w) each."""
-        if self.layers is None or self.carry.relevance is None:
-            return {}
-        mass = self.carry.relevance.mass
-        found = {"previous_relevance": mass / mass.amax().clamp(min=1e-30)}
-        if "history" in self.carry.maps:
-            found["fixation_history"] = self.carry.maps["history"][:, 0]
-        if "saliency" in self.carry.maps:
-            found["previous_saliency"] = self.carry.maps["saliency"][:, 0]
-        if "embedding" in self.carry.maps:
-            found |= {name: self.carry.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING)}
-        return found
-
-    def _give(self, carried: dict[str, Tensor]) -> None:
-        """Write the carried channels, and take what the next frame will carry."""
-        assert self.layers is not None and self.carry.relevance is not None
-        self.layers.give(carried)
-        for name, of in (("saliency", ("saliency",)), ("embedding", EMBEDDING)):
-            if set(of) <= set(self.layers.names):
-                self.carry.maps[name] = self.layers.cells(of, self.carry.relevance.grid)
-
     def _result(self, found: Changes, why: str, chosen: bool, sampled: Tensor) -> Step:
         allocation, known = self.choice.allocation, self.carry.relevance
         assert allocation is not None and known is not None
@@ -418,6 +386,11 @@ class Stream:
             None if self.encoded is None else self.encoded.tokens,
             reuse,
         )
+
+
+def _without_embedding(carried: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Less what was just made anew."""
+    return {name: one for name, one in carried.items() if name not in EMBEDDING}
 
 
 def _moving(names: Sequence[str]) -> bool:

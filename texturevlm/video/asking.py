@@ -1,0 +1,39 @@
+"""What matters in a stream's frame: asked with its question, by a function of the user's, or where someone pointed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import Balance, Relevance
+from texturevlm.types import Texture
+
+
+@dataclass(frozen=True, eq=False)
+class Asking:
+    """query, patch, balance and models: as for `relevance_of`; way: its name for a way, or a function of a Texture."""
+
+    query: str
+    way: str | Callable[[Texture], Relevance]
+    patch: int
+    balance: Balance
+    models: dict[str, Any]
+
+    def ask(self, texture: Texture, pointed: Tensor | None, grid: tuple[int, int]) -> Relevance:
+        """pointed: a map of where someone pointed, if anyone did; grid: of cells that the answer must be on"""
+        if callable(self.way):
+            known = self.way(texture)
+        else:
+            way, more = (self.way, self.models) if pointed is None else ("attention", {"attention": pointed})
+            known = relevance_of(texture, self.query, patch=self.patch, way=way, balance=self.balance, **more)
+        if known.grid != grid:
+            raise ValueError(f"Stream: relevance must be on a grid of {grid}, got {known.grid}")
+        return known
+
+    def look(self, texture: Texture) -> Relevance:
+        """What the image says by itself."""
+        return relevance_of(texture, patch=self.patch, way="none")
