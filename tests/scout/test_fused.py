@@ -12,7 +12,7 @@ from texturevlm.ops.cuda import scout as kernels
 from texturevlm.ops.cuda.compiler import KERNELS
 from texturevlm.scout import Question, encode
 from texturevlm.scout.ranker import PARTS, Ranker
-from texturevlm.scout.scout import Scout, _to_read
+from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.types import Texture
 
@@ -48,9 +48,7 @@ def test_pages_and_questions(launches, size):
     assert all(worst(one, other) < 1e-4 for one, other in zip(found, spots))
     for question, right in zip(asked, wanted):
         assert worst(scout.where(found, question), right) < 1e-4 * float(right.max())
-        colours, side = _to_read(texture)
-        at_once = scout._where(scout._look(colours, side), scout._sought(question, 2, colours))
-        assert worst(at_once, right) < 1e-4 * float(right.max())
+        assert worst(scout(texture, question), right) < 1e-4 * float(right.max())
     assert set(made) == {name for source, names in KERNELS.items() if source.startswith("scout") for name in names}
 
 

@@ -45,6 +45,8 @@ def test_the_question_beside_the_page_is_the_question_after_it(page):
     for question in (TOTAL, OTHER):
         wanted = scout.where(scout.look(page), question)
         assert worst(scout(page, asked(question)), wanted) < 3e-3  # `look` rounds its words once more
+    half = Texture(tuple(level.half() for level in page.levels))  # which is converted before anything is launched
+    assert worst(scout(half, asked(OTHER)), scout.where(scout.look(half), OTHER)) < 3e-3
     two = Texture(tuple(level.expand(2, -1, -1, -1).contiguous() for level in page.levels))
     assert worst(scout(two, asked(OTHER))[1], wanted[0]) < 3e-3
 
