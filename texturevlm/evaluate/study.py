@@ -32,10 +32,10 @@ def complain(parser: ArgumentParser, error: Exception) -> int:
     return 2
 
 
-def check_limit(limit: int | None) -> None:
+def check_limit(limit: int | None, least: int = 1) -> None:
     """--limit N, where it was given, must leave something to measure."""
     if limit is not None:
-        check_count("--limit", "N", limit, 1)
+        check_count("--limit", "N", limit, least)
 
 
 def versions() -> dict[str, str]:

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from texturevlm.check import check_count
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.evaluate.study import MISTAKES, command_parser, complain, versions, write_study
+from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, versions, write_study
 from texturevlm.video import study
 from texturevlm.video.sources import open_video
 
@@ -248,8 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = "python -m texturevlm.video.measure DATA --out DIR"
     command += f" --limit {options.limit}" if options.limit else ""
     try:
-        if options.limit is not None:
-            check_count("--limit", "N", options.limit, FEWEST)
+        check_limit(options.limit, FEWEST)
         options.out.mkdir(parents=True, exist_ok=True)
         found = measure(options.data, options.limit)
     except MISTAKES as error:

@@ -2,6 +2,7 @@
 // a cut and a frame that is no image.
 #include "change.cuh"
 #include "scalar.cuh"
+#include "warp.cuh"
 
 constexpr float TIMES = 2.2f, RISE = 0.1f, FALL = 0.3f;
 constexpr float COARSE_LEAST = 5.f / 255.f, COARSE_MOST = 12.f / 255.f, FINE_LEAST = 4.f / 255.f, FINE_MOST = 12.f / 255.f;
@@ -53,16 +54,6 @@ struct Add {
 struct Most {  // of which one that is no number is the greatest
     __device__ float operator()(float a, float b) const { return a <= b || b != b ? b : a; }
 };
-
-// The sums of lane 0 to this one.
-__device__ __forceinline__ unsigned sum_to_lane(unsigned value) {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const unsigned other = __shfl_up_sync(~0u, value, step);
-        if ((threadIdx.x & 31) >= step) value += other;
-    }
-    return value;
-}
 
 constexpr int HALF = DECIDING / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32, AT_ONCE = 4;
 constexpr int SHIFTS[] = {20, 10, 0};  // where a float's digits begin, the highest first; its sign is not counted
@@ -144,7 +135,7 @@ __device__ void sum_lines(unsigned* sums, int lines, int next_line, int count, i
 #pragma unroll 1
         for (int start = 0; start < count; start += 32) {
             unsigned* at = sums + line * next_line + min(start + lane, count - 1) * step;
-            const unsigned sum = before + sum_to_lane(start + lane < count ? *at : 0);
+            const unsigned sum = before + sum_to_lane(start + lane < count ? *at : 0u);
             if (start + lane < count) *at = sum;
             before = __shfl_sync(~0u, sum, 31);
         }

@@ -3,8 +3,8 @@
 //   channels_text:   from the text found on three levels (text.cu)
 // Constants are those of texturevlm/channels.
 #include "layers.cuh"
-#include "scalar.cuh"
 #include "marks.cuh"
+#include "scalar.cuh"
 
 constexpr float COLOUR = 2.f, SALIENCY_HALF = 0.01f, EPSILON = 1e-9f;
 constexpr float TEXT_HALF = 0.03f;

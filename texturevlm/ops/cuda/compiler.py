@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).parent
-HEADERS = ("scalar.cuh", "probe.cuh", "layers.cuh", "marks.cuh", "mip.cuh", "change.cuh", "cover.cuh")
+HEADERS = ("scalar.cuh", "probe.cuh", "layers.cuh", "marks.cuh", "warp.cuh", "mip.cuh", "change.cuh", "cover.cuh")
 DIGEST_BYTES = 32
 
 # Every kernel there is: its source, and what must be defined to compile it. CI compiles them all without a GPU.
@@ -39,6 +39,10 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "scout_spots.cu": ("scout_inputs", "scout_along"),
     "scout.cu": ("scout_film", "scout_lift", "scout_scores", "scout_chance"),
 }
+FLOAT_ALONE = (
+    *("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "select.cu", "information.cu"),
+    *("cover.cu", "density.cu", "change.cu", "change_decide.cu", "scout_question.cu"),
+)
 
 
 def variants(source: str) -> list[dict[str, int]]:
@@ -46,11 +50,7 @@ def variants(source: str) -> list[dict[str, int]]:
     scalars = [{"SCALAR": bits} for bits in SCALARS.values()]
     if source == "texture.cu":
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
-    if source in ("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "select.cu", "information.cu"):
-        return [{"SCALAR": 32}]
-    if source in ("change.cu", "change_decide.cu", "cover.cu", "density.cu", "scout_question.cu"):
-        return [{"SCALAR": 32}]
-    return scalars
+    return scalars[:1] if source in FLOAT_ALONE else scalars
 
 
 def compile_source(source: str, architecture: str, definitions: dict[str, int]) -> bytes:

@@ -4,6 +4,7 @@
 //   density_table: those, summed down each column
 //   density_tiles: the image cut in two again and again by a plan that the budget alone decides; footprints
 #include "scalar.cuh"
+#include "warp.cuh"
 
 constexpr int MOST_TOKENS = 1024, MOST_ROUNDS = 16, STEPS = 60;
 
@@ -83,13 +84,8 @@ extern "C" __global__ void __launch_bounds__(256) density_rows(const __grid_cons
     if (lane == 0) sums[0] = 0;
     for (int start = 0; start < job.columns; start += 32) {
         const int x = start + lane;
-        double value = x < job.columns ? fmin(scale * wanted_at(job, mass, x), job.cap) * job.area * share : 0;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const double other = __shfl_up_sync(~0u, value, step);
-            if (lane >= step) value += other;
-        }
-        value += before;
+        const double own = x < job.columns ? fmin(scale * wanted_at(job, mass, x), job.cap) * job.area * share : 0;
+        const double value = before + sum_to_lane(own);
         if (x < job.columns) sums[x + 1] = value;
         before = __shfl_sync(~0u, value, 31);
     }

@@ -5,6 +5,7 @@
 //                       whether it is blank (ink), whether the image is a photograph, and what a cell is worth
 // Constants are those of texturevlm/relevance.
 #include "layers.cuh"
+#include "warp.cuh"
 
 constexpr int COARSEST = 6, WINDOW = 5, MOST_CELL = 5;
 constexpr int BINS = 256, STEPS = 32, COUNTS = BINS + STEPS;  // of deviation and of brightness
@@ -136,12 +137,7 @@ constexpr int AROUND = WINDOW / 2, SEEN = SIDE + 2 * AROUND;
 __device__ __forceinline__ float blank_of(const int* histogram, int rank) {
     __shared__ int totals[8], found;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = __ldg(histogram + threadIdx.x);
-    int sum = mine;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += other;
-    }
+    int sum = sum_to_lane(mine);
     if (lane == 31) totals[warp] = sum;
     __syncthreads();
     for (int i = 0; i < warp; ++i) sum += totals[i];

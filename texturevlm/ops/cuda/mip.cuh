@@ -3,6 +3,7 @@
 #pragma once
 #include "marks.cuh"
 #include "scalar.cuh"
+#include "warp.cuh"
 
 constexpr int TILE = 64;
 constexpr int FAR = 1 << 20;  // beyond every image: a box may say "everything" with any number
@@ -102,11 +103,7 @@ struct Changed {
             mine |= (marks[y * pitch + x / 32] >> x % 32 & 1) << i;
             if (++x == across) x = 0, ++y;
         }
-        int upto = __popc(mine), total = 0;
-        for (int step = 1; step < 32; step *= 2) {
-            const int other = __shfl_up_sync(~0u, upto, step);
-            if (lane >= step) upto += other;
-        }
+        int upto = sum_to_lane(__popc(mine)), total = 0;
         if (lane == 31) in_warp[warp] = upto;
         __syncthreads();
         for (int i = 0; i < 8; ++i) {

@@ -53,7 +53,7 @@ class Laid(NamedTuple):
 
     words: (Q, WORDS, EMBEDDING), of length 1; worth: (Q, WORDS, MAPS); both float32
     films: (Q, the outputs of `film`) float32, filled by `lay_films`
-    job:   for that: where all of it lies; kept: what it refers to besides
+    job:   for that: where all of it lies; kept: every tensor that it refers to
     """
 
     words: Tensor

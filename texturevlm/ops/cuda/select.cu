@@ -4,6 +4,7 @@
 //   select_best:   the tokens of the plan that shows most, as footprints
 // All sums are of whole numbers, so no order changes them.
 #include "scalar.cuh"
+#include "warp.cuh"
 
 constexpr int MOST_TOKENS = 1024, MOST_PLANS = 32, MOST_LEVELS = 160, MOST_SCALES = 64;
 constexpr int CUTS = 8;
@@ -62,12 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) select_sums(const __grid_const
             const float lost = square * square * ratio * sqrtf(ratio);  // to the power of STEEPNESS (ops/readable.py)
             value = table == count - 1 ? 1 : __float2int_rn(__ldg(mass + x) * (1.f / (1.f + lost)) * UNIT);
         }
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const int other = __shfl_up_sync(~0u, value, step);
-            if (lane >= step) value += other;
-        }
-        value += before;
+        value = before + sum_to_lane(value);
         if (x < columns) sums[x + 1] = value;
         before = __shfl_sync(~0u, value, 31);
     }

@@ -90,8 +90,8 @@ __device__ __forceinline__ void store(const float* run, float* to, int step) {
     for (int i = 0; i < COUNT; ++i) to[i * step] = run[i];
 }
 
-// COUNT values by the block, AT_ONCE of each thread under way at a time: a block with few others beside it waits for
-// its first reads more than for anything else. Plain reads, since the kernel before this one may still be writing.
+// COUNT values by the block, AT_ONCE of each thread under way at a time. What is read was just written by the kernel
+// before, so not by __ldg (mip.cu); then only reads that come before all writes need not wait for one another.
 template <int COUNT, int AT_ONCE, class Read, class Write>
 __device__ __forceinline__ void fetch(Read read, Write write) {
 #pragma unroll 1
