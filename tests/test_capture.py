@@ -11,7 +11,7 @@ from texturevlm import Texture, choose_tokens, sample
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.capture import CAPTURABLE, Look, compile
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda import channels, cover, density, information, mip, probe
+from texturevlm.ops.cuda import channels, cover, density, information, mip, probe, text
 from texturevlm.ops.cuda import select as selection
 from texturevlm.pipeline import relevance_of
 
@@ -78,7 +78,7 @@ def made(monkeypatch) -> Counter[str]:
     def launch(source, name, device, blocks, parameters, *, early=False, **define):
         made[name] += 1
 
-    for module in (mip, channels, information, selection, probe, cover, density):
+    for module in (mip, channels, information, selection, probe, cover, density, text):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
     return made

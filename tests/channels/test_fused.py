@@ -17,6 +17,7 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops import mipmap
 from texturevlm.ops.cuda import channels as kernels
 from texturevlm.ops.cuda import compiler, distance, mip, segment
+from texturevlm.ops.cuda import text as text_kernels
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
 
@@ -83,7 +84,7 @@ def compare_clusters(image: torch.Tensor, built: Texture) -> None:
 
 def stand_in(monkeypatch, launch) -> None:
     """Tensors on the CPU pass for tensors on a GPU."""
-    for module in (kernels, distance, mip, segment):
+    for module in (kernels, text_kernels, distance, mip, segment):
         monkeypatch.setattr(module, "launch", launch)
     refused = {torch.float64: "float64"}  # what the truth is worked out in
     monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: refused.get(tensor.dtype))
@@ -253,15 +254,18 @@ def test_the_kernels_constants_are_the_specifications():
             "SALIENCY_HALF": saliency.HALF,
             "TEXT_HALF": text.HALF,
             "WIDE": kernels.WIDE,
+            "TEXT_TALL": text_kernels.LAYER_TILE[0],
         },
         "text.cu": {
             **{name: getattr(text, name) for name in ("CONTRAST", "RULED", "LETTER", "GAP", "MARGIN")},
             **{name: getattr(text, name) for name in ("FULL", "FAINT", "SPARSE")},
             **dict(zip(("DASH_ROWS", "DASH_COLUMNS"), text.DASH)),
+            **dict(zip(("LAYER_TALL", "LAYER_WIDE"), text_kernels.LAYER_TILE)),
+            "LISTING": text_kernels.LISTING,
         },
         "distance.cu": {"LIMIT": EDGE_DISTANCE_LIMIT},
     }
-    assert kernels.TEXT_LEVELS == text.SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
+    assert text_kernels.TEXT_LEVELS == text.SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
     assert len(CHANNELS) <= kernels.MOST_LAYERS and fused.REGIONS < kernels.MOST_REGIONS // 2
     for source, constants in python.items():
         code = (compiler.SOURCES / source).read_text(encoding="utf-8")
@@ -273,14 +277,15 @@ def test_the_kernels_constants_are_the_specifications():
 def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
     pytest.importorskip("cuda.bindings")
     monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
-    levels = 3 * kernels._LEVEL.size + kernels._SLOTS.size
+    levels = kernels._LAYERS.size + 3 * kernels.LEVEL.size
+    lines = 3 * text_kernels._SCALE.size + text_kernels._SCALES.size
     sizes = {
         "channels.cu": {
             "Near": 2 * kernels._LAYERS.size + kernels._NEAR.size,
             "RegionLayers": kernels._LAYERS.size + kernels._REGIONS.size,
         },
-        "coarse.cu": {"Coarse": kernels._LAYERS.size + levels, "TextLayer": kernels._LAYERS.size + levels},
-        "text.cu": {"Text": 3 * kernels._SCALE.size + kernels._SCALES.size},
+        "coarse.cu": {"Coarse": levels + kernels._SLOTS.size, "TextLayer": levels + text_kernels._LAYER.size},
+        "text.cu": {"Text": lines, "TextTiles": lines + text_kernels._LISTS.size},
         "distance.cu": {"Within": distance._WITHIN.size},
     }
     compile_text = compiler._nvrtc

@@ -26,7 +26,7 @@ PARAMETERS = {
     },
     "channels.cu": {"channels_near": "Near", "channels_regions": "RegionLayers"},
     "coarse.cu": {"channels_coarse": "Coarse", "channels_text": "TextLayer"},
-    "text.cu": {"text_strokes": "Text", "text_letters": "Text", "text_lines": "Text"},
+    "text.cu": {"text_strokes": "Text", "text_letters": "Text", "text_lines": "Text", "text_tiles": "TextTiles"},
     "select.cu": {"select_sums": "Select", "select_tokens": "Select", "select_best": "Select"},
     "information.cu": {"information_losses": "Losses", "information_maps": "Maps"},
     "cover.cu": dict.fromkeys(("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"), "Cover"),

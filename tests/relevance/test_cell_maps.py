@@ -10,7 +10,7 @@ from tests.conftest import poison, worst
 from texturevlm import Texture
 from texturevlm.channels.saliency import CENTRE
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda import channels, compiler, mip
+from texturevlm.ops.cuda import channels, compiler, mip, text
 from texturevlm.ops.cuda import information as kernels
 from texturevlm.relevance import information, salience, scene
 from texturevlm.relevance.salience import cell_maps, colour_levels
@@ -59,7 +59,7 @@ def test_colours_are_found_by_name():
 
 @pytest.fixture
 def emulated(emulator, monkeypatch):
-    for module in (kernels, channels, mip):
+    for module in (kernels, channels, mip, text):
         monkeypatch.setattr(module, "launch", emulator.launch)
     monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None if tensor.dtype == torch.float32 else "no")
     plain = torch.Tensor.new_empty

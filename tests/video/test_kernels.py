@@ -192,7 +192,7 @@ def test_marked_layers_equal_rebuilt_ones(emulated, size, share):
             level.copy_(made)
         parts.near(marks)
         parts.coarse(marks)
-        parts.text(marks)
+        parts.text(None if marks is None else parts.text_tiles(marks))
         wanted = build(Texture(tuple(levels)), IN_PARTS, backend="cuda").levels[0]
         assert torch.equal(layers[:, 1:-1], wanted)
     assert (layers[:, [0, -1]] == -1).all()
@@ -212,7 +212,7 @@ def test_what_marks_do_not_reach_stays_as_it_is(emulated):
         level.copy_(made)
     before = layers.clone()
     layers.fill_(-1)
-    parts.near(marked(mask)), parts.coarse(marked(mask)), parts.text(marked(mask))
+    parts.near(marked(mask)), parts.coarse(marked(mask)), parts.text(parts.text_tiles(marked(mask)))
     wanted = build(Texture(tuple(levels)), IN_PARTS, backend="cuda").levels[0]
     assert torch.equal(torch.where(layers == -1, before, layers), wanted)
     for slot, name in enumerate(IN_PARTS):

@@ -16,6 +16,7 @@ from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.structure import COARSE, COARSER, EDGES_REACH, LOW_PASS_REACH
 from texturevlm.channels.text import TEXT_REACH
 from texturevlm.ops.cuda import channels as kernels
+from texturevlm.ops.cuda import text
 from texturevlm.ops.cuda.distance import distance_within_cuda
 from texturevlm.ops.cuda.marks import Marks
 from texturevlm.ops.cuda.segment import region_sums_cuda
@@ -97,7 +98,7 @@ def build_layers(
     if edges is not None:
         distance_within_cuda(edges, layers.select(1, todo.edge_distance))
     if todo.text >= 0:
-        kernels.text_layer(layers, levels, todo.text)
+        text.text_layer(layers, levels, todo.text)
     if max(todo.clusters) >= 0:
         rows, columns = seed_grid(height, width, REGIONS)
         ids = superpixels(image, count=REGIONS, backend="cuda")
@@ -119,7 +120,11 @@ class LayersInPlace:
         self.layers, self.levels = layers, levels
         self._plan = plan(names, frozenset(), tuple(name for name in names if name not in which))
         self._edges = edge_bits(levels[0]) if self._plan.edge_distance >= 0 else None
-        self._text = levels[0].new_empty(kernels.text_memory(levels)) if self._plan.text >= 0 else None
+        self._text = self._text_tiles = None
+        if self._plan.text >= 0:
+            self._text = levels[0].new_empty(text.text_memory(levels))
+            shape = (4, 1 + text.most_text_tiles(levels))
+            self._text_tiles = torch.zeros(shape, dtype=torch.int32, device=levels[0].device)
 
     def near(self, marks: Marks | None) -> None:
         """What level 0 alone says; marks: the tiles that changed, None for all of them."""
@@ -132,11 +137,16 @@ class LayersInPlace:
         """What coarser levels say."""
         _coarse(self.layers, self.levels, self._plan, marks)
 
-    def text(self, marks: Marks | None) -> None:
+    def text_tiles(self, marks: Marks) -> Tensor | None:
+        """Which tiles `text` has to make; known before the levels are."""
+        if self._text_tiles is not None:
+            text.list_text_tiles(self._text_tiles, self.levels, marks, TEXT_REACH)
+        return self._text_tiles
+
+    def text(self, tiles: Tensor | None) -> None:
+        """tiles: of `text_tiles`, None for all of them."""
         if self._text is not None:
-            kernels.text_layer(
-                self.layers, self.levels, self._plan.text, marks=marks, kept=self._text, reach=TEXT_REACH
-            )
+            text.text_layer(self.layers, self.levels, self._plan.text, kept=self._text, tiles=tiles)
 
 
 def edge_bits(image: Tensor) -> Tensor:

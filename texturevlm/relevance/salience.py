@@ -54,8 +54,9 @@ def _no_kernel_because(image: Tensor, cell: int) -> str | None:
 
 
 def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from texturevlm.ops.cuda.channels import coarse_layers, text_layer
+    from texturevlm.ops.cuda.channels import coarse_layers
     from texturevlm.ops.cuda.information import information_cuda
+    from texturevlm.ops.cuda.text import text_layer
 
     finer = levels[1:]
     last = len(finer) - 1

@@ -60,14 +60,13 @@ class Branch:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def run(self, work: Callable[[], object]) -> None:
+    def run(self, work: Callable[[], Result]) -> Result:
         """Start it once all that was started before is done."""
         if self._stream is None:
-            work()
-            return
+            return work()
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
-            work()
+            return work()
 
     def join(self) -> None:
         """What is started from here on waits for it."""

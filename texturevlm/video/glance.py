@@ -12,9 +12,10 @@ from torch import Tensor
 
 from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.structure import COARSE, COARSER
-from texturevlm.ops.cuda import channels as kernels
 from texturevlm.ops.cuda.change import Comparison
+from texturevlm.ops.cuda.channels import coarse_layers
 from texturevlm.ops.cuda.information import information_cuda
+from texturevlm.ops.cuda.text import text_layer
 from texturevlm.ops.mip import mipmap
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.relevance.information import NOISE_SHARE
@@ -62,9 +63,9 @@ class Glance:
     def _look(self) -> Relevance:
         levels = self.canvas.levels
         finer, last = levels[1:], len(levels) - 2
-        kernels.text_layer(self._layers, finer, 0)
+        text_layer(self._layers, finer, 0)
         wanted = [finer[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)]
-        kernels.coarse_layers(self._layers, wanted, -1, 1)
+        coarse_layers(self._layers, wanted, -1, 1)
         found = mipmap(self._layers, levels=self.cell, backend="cuda")[-1]
         worth, half, ink, scene = information_cuda(levels, self.cell, found, quiet=NOISE_SHARE, page=PAGE)
         relevance = self.balance.weigh(None, normalised(worth), half, ink, self.canvas.size, "none", scene)

@@ -108,9 +108,14 @@ class Layers:
 
         either: the marks, and those of the frame before
         """
-        reach = self._reach[text]
-        if max(reach) >= 0 or MOVED in reach:
-            update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either, early=text)
+        if not text:
+            reach = tuple([LEFT if name == "text" else self._reach.get(name, LEFT) for name in self.names])
+            if set(reach) != {LEFT}:
+                update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either)
+        elif "text" in self._reach:
+            slot = self.names.index("text")
+            one = [level[:, slot : slot + 1] for level in self.levels]
+            update_marked_cuda(one, self.reduce[slot : slot + 1], marks, reach=(self._reach["text"],), early=True)
 
     def refresh(self, changes: Changes, before: Mapping[Rectangle, Tensor]) -> bool:
         """What the tiles that changed act on.
@@ -188,13 +193,9 @@ class Layers:
             update_region(self.levels, self.canvas.everything, reduce=self.reduce)
 
     @cached_property
-    def _reach(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """How far a changed tile acts in each channel, as `update_marked_cuda` takes it: in all but text, and there."""
-        found = {name: CHANNELS[name].reach or 0 for name in self._placed} | {"motion": MOVED}
-        every = [(name == "text", found.get(name, LEFT)) for name in self.names]
-        return tuple(LEFT if text else reach for text, reach in every), tuple(
-            reach if text else LEFT for text, reach in every
-        )
+    def _reach(self) -> dict[str, int]:
+        """How far a changed tile acts in each channel that kernels remake, as `update_marked_cuda` takes it."""
+        return {name: CHANNELS[name].reach or 0 for name in self._placed} | {"motion": MOVED}
 
     def _whole(self, names: Sequence[str]) -> None:
         if not names:

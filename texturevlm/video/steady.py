@@ -12,10 +12,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.channels import TEXT_LEVELS
+from texturevlm.channels.fused import LayersInPlace
+from texturevlm.channels.structure import COARSER
 from texturevlm.ops.cuda.launch import MAX_LEVELS
 from texturevlm.ops.cuda.mip import update_marked_cuda
 from texturevlm.ops.cuda.patches import refresh_patches_cuda
+from texturevlm.ops.cuda.text import TEXT_LEVELS
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation
 from texturevlm.video.canvas import Canvas
@@ -43,7 +45,7 @@ class Steady:
         centre, ddx, ddy = (torch.zeros(1, count, 2, device=self.device) for _ in range(3))
         self._where = (centre, ddx, ddy)
         self._valid = torch.zeros(1, count, dtype=torch.bool, device=self.device)
-        self._near, self._coarse = Branch(self.device), Branch(self.device)
+        self._near, self._coarse, self._listing = (Branch(self.device) for _ in range(3))
         self._whole, self._rest = Captured(self._follow, self.device), Captured(self._advance, self.device)
         self.glance: Glance | None = None
         self._glanced = False  # whether the record of the next frame says what the held tokens are worth
@@ -145,30 +147,41 @@ class Steady:
 
     def _take_over(self, sample: Callable[[], None]) -> None:
         """What is held, canvas, channels and patches, where tiles are marked."""
-        marks, layers = self.watch.found.marks, self.layers
-        self.watch.take(self.canvas.levels[0], None if layers is None else layers.motion)
-        if layers is not None and layers.parts is not None:
-            parts, found = layers.parts, self.watch.found
-            self._near.run(lambda: parts.near(marks))
-            made = self._shrink(until=TEXT_LEVELS - 1)
+        if self.layers is not None and self.layers.parts is not None:
+            return self._take_over_layers(self.layers, self.layers.parts, sample)
+        self.watch.take(self.canvas.levels[0], None)
+        self._shrink()
+        sample()
 
-            def coarse() -> None:
-                self._shrink(since=made)
-                sample()
-                parts.coarse(marks)
+    def _take_over_layers(self, layers: Layers, parts: LayersInPlace, sample: Callable[[], None]) -> None:
+        """The same with channels, which do not wait for one another: text takes longest, and needs no coarse level."""
+        found, marks = self.watch.found, self.watch.found.marks
+        tiles = self._listing.run(lambda: parts.text_tiles(marks))
+        self.watch.take(self.canvas.levels[0], layers.motion)
+        self._near.run(lambda: parts.near(marks))
+        made = self._shrink(until=TEXT_LEVELS - 1)
 
-            def shrink() -> None:
-                self._coarse.join()
-                layers.refresh_mips(marks, found.either, text=False)
+        def coarse() -> int:
+            last = self._shrink(since=made, until=COARSER) if made < COARSER else made
+            parts.coarse(marks)
+            return last
 
-            self._coarse.run(coarse)
-            self._near.run(shrink)
-            parts.text(marks)  # what takes longest, and needs no coarser level
-            layers.refresh_mips(marks, found.either, text=True)
-            self._near.join()
-        else:
-            self._shrink()
+        def shrink() -> None:
+            self._coarse.join()
+            layers.refresh_mips(marks, found.either, text=False)
+
+        def rest() -> None:
+            self._shrink(since=known)
             sample()
+
+        known = self._coarse.run(coarse)
+        self._near.run(shrink)
+        self._coarse.run(rest)
+        self._listing.join()
+        parts.text(tiles)
+        layers.refresh_mips(marks, found.either, text=True)
+        self._near.join()
+        self._coarse.join()
 
     def _shrink(self, *, since: int = 0, until: int = MAX_LEVELS) -> int:
         """The canvas's levels after `since`, where tiles are marked, at least up to `until`; returns the last made."""

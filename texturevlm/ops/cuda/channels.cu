@@ -98,7 +98,7 @@ struct Windows {
 // A warp makes ROWS rows of a tile, a lane a column.
 extern "C" __global__ void __launch_bounds__(256, 6) channels_near(const __grid_constant__ Near job) {
     __shared__ Windows windows;
-    const Tile tile = tile_of(job.layers, NEAR_TILE, NEAR_TILE);
+    const Tile tile = tile_of(job.layers, blockIdx.x, NEAR_TILE, NEAR_TILE);
     if (!job.marks.near(tile.y, tile.x, tile.y + NEAR_TILE, tile.x + NEAR_TILE, job.windows ? NEAR_REACH : 0)) return;
     const int height = job.layers.height, width = job.layers.width, lane = threadIdx.x & 31;
     const int first = (threadIdx.x >> 5) * ROWS, x = tile.x + lane;
@@ -168,7 +168,7 @@ struct RegionLayers {
 // A thread makes four pixels of a column, its warp 32 × 4.
 extern "C" __global__ void __launch_bounds__(256) channels_regions(const __grid_constant__ RegionLayers job) {
     __shared__ float centre_x[MOST_REGIONS], centre_y[MOST_REGIONS], size[MOST_REGIONS];
-    const Tile tile = tile_of(job.layers, 32, 32);
+    const Tile tile = tile_of(job.layers, blockIdx.x, 32, 32);
     const int height = job.layers.height, width = job.layers.width;
     const long long plane = job.layers.plane();
     for (int i = threadIdx.x; i < job.regions; i += 256) {

@@ -1,4 +1,4 @@
-"""Layers of a texture by our kernels (channels.cu, coarse.cu, text.cu), each written where it belongs among the others.
+"""Layers of a texture by our kernels (channels.cu, coarse.cu), each written where it belongs among the others.
 
 A slot is a layer's place in the tensor `layers` (B, C, H, W); −1 is one that nobody asked for. With `marks` a kernel
 makes only what the marked tiles act on, and leaves the rest of its layers as it is; the marks are of pixels of level 0.
@@ -16,22 +16,14 @@ from texturevlm.ops.cuda.launch import address, launch
 from texturevlm.ops.cuda.marks import Marks, packed
 
 NEAR_TILE, WIDE = 32, 64  # as in channels.cu and coarse.cu
-TEXT_TILES = {
-    "text_strokes": (32, 32),
-    "text_letters": (64, 32),
-    "text_lines": (32, 64),
-}  # rows, columns, as in text.cu
 MOST_REGIONS = 128  # as in channels.cu
 MOST_LAYERS = 64  # bits
-TEXT_LEVELS = 3
 NO_SLOTS = (-1,) * 5
 _LAYERS = struct.Struct("=Q3i4x")
 _NEAR = struct.Struct("=24s2Q2I12i5iif4x")
-_LEVEL = struct.Struct("=Q2i")
+LEVEL = struct.Struct("=Q2i")
 _SLOTS = struct.Struct("=3i4x24s")
-_SCALES = struct.Struct("=2i24s")
 _REGIONS = struct.Struct("=2Q5if")
-_SCALE = struct.Struct("=5Q2i")
 _NO_LAYERS = bytes(_LAYERS.size)
 
 
@@ -58,7 +50,7 @@ def near_layers(
     before:  (B, C', H, W), contiguous: the last frame's layers
     before_slots: of its red, green, blue, saliency and attention; one that it lacks counts as zero
     """
-    parameters = _pack_layers(layers) + (_NO_LAYERS if before is None else _pack_layers(before))
+    parameters = pack_layers(layers) + (_NO_LAYERS if before is None else pack_layers(before))
     parameters += _NEAR.pack(
         packed(marks),
         image.data_ptr(),
@@ -87,62 +79,9 @@ def coarse_layers(
 
     reach: how many texels of the layers' own level a texel acts, for `marks`
     """
-    colour = b"".join([_LEVEL.pack(level.data_ptr(), *level.shape[2:]) for level in levels])
-    parameters = _pack_layers(layers) + colour + _SLOTS.pack(low_pass, saliency, reach, packed(marks))
+    colour = b"".join([LEVEL.pack(level.data_ptr(), *level.shape[2:]) for level in levels])
+    parameters = pack_layers(layers) + colour + _SLOTS.pack(low_pass, saliency, reach, packed(marks))
     launch("coarse.cu", "channels_coarse", layers.device, _blocks(layers.shape, (WIDE, WIDE)), parameters, SCALAR=32)
-
-
-def text_layer(
-    layers: Tensor,
-    levels: Sequence[Tensor],
-    slot: int,
-    *,
-    marks: Marks | None = None,
-    kept: Tensor | None = None,
-    reach: int = 0,
-) -> None:
-    """Where text is, from colour's mip levels 0, 1 and 2, as many as there are.
-
-    kept:  (`text_memory`,), what the next call with `marks` needs of this one
-    reach: how many texels of the layers' own level a texel acts, for `marks`
-    """
-    levels = levels[:TEXT_LEVELS]
-    texels, scales, blocks = _text_plan(layers.shape[0], tuple([level.shape[2:] for level in levels]))
-    memory = layers.new_empty(3 * texels) if kept is None else kept
-    start, part = memory.data_ptr(), 4 * texels
-    jobs, found = [], []
-    for level, (offset, rows, columns) in zip(levels, scales):
-        at = start + offset
-        result = at if kept is None else at + 3 * part
-        jobs.append(_SCALE.pack(level.data_ptr(), at, at + part, at + 2 * part, result, rows, columns))
-        found.append(_LEVEL.pack(result, rows, columns))
-    missing = TEXT_LEVELS - len(levels)
-    parameters = b"".join(jobs) + bytes(_SCALE.size * missing)
-    parameters += _SCALES.pack(layers.shape[0], len(levels), packed(marks))
-    for kernel, count in zip(TEXT_TILES, blocks):
-        launch("text.cu", kernel, layers.device, count, parameters, early=True, SCALAR=32)
-    parameters = _pack_layers(layers) + b"".join(found) + bytes(_LEVEL.size * missing)
-    parameters += _SLOTS.pack(len(levels), slot, reach, packed(marks))
-    tiles = _blocks(layers.shape, (32, WIDE))
-    launch("coarse.cu", "channels_text", layers.device, tiles, parameters, early=True, SCALAR=32)
-
-
-def text_memory(levels: Sequence[Tensor]) -> int:
-    """How many numbers `text_layer` keeps."""
-    return 4 * sum(level.shape[0] * level.shape[2] * level.shape[3] for level in levels[:TEXT_LEVELS])
-
-
-@lru_cache(maxsize=256)
-def _text_plan(
-    batch: int, extents: tuple[torch.Size, ...]
-) -> tuple[int, tuple[tuple[int, int, int], ...], tuple[int, ...]]:
-    """The texels of all scales; where each begins, in bytes, and its extent; the blocks of each kernel."""
-    texels, scales = 0, []
-    for rows, columns in extents:
-        scales.append((4 * texels, rows, columns))
-        texels += rows * columns * batch
-    blocks = [sum(_tiles(rows, columns, tile) for rows, columns in extents) * batch for tile in TEXT_TILES.values()]
-    return texels, tuple(scales), tuple(blocks)
 
 
 def region_layers(layers: Tensor, ids: Tensor, sums: Tensor, slots: Sequence[int]) -> None:
@@ -152,19 +91,21 @@ def region_layers(layers: Tensor, ids: Tensor, sums: Tensor, slots: Sequence[int
     sums: (B, R, 3) from `region_sums_cuda`, at most MOST_REGIONS regions
     """
     longer = max(layers.shape[2:])
-    parameters = _pack_layers(layers) + _REGIONS.pack(ids.data_ptr(), sums.data_ptr(), sums.shape[1], *slots, longer)
+    parameters = pack_layers(layers) + _REGIONS.pack(ids.data_ptr(), sums.data_ptr(), sums.shape[1], *slots, longer)
     launch("channels.cu", "channels_regions", layers.device, _blocks(layers.shape, (32, 32)), parameters, SCALAR=32)
 
 
-def _pack_layers(layers: Tensor) -> bytes:
+def pack_layers(layers: Tensor) -> bytes:
+    """`struct Layers` of layers.cuh."""
     return _LAYERS.pack(layers.data_ptr(), *layers.shape[1:])
 
 
 @lru_cache(maxsize=256)
 def _blocks(shape: torch.Size, tile: tuple[int, int]) -> int:
     batch, _, height, width = shape
-    return _tiles(height, width, tile) * batch
+    return tiles_of(height, width, tile) * batch
 
 
-def _tiles(height: int, width: int, tile: tuple[int, int]) -> int:
+def tiles_of(height: int, width: int, tile: tuple[int, int]) -> int:
+    """How many tiles cover an image."""
     return -(-height // tile[0]) * -(-width // tile[1])

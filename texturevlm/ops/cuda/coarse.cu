@@ -175,7 +175,7 @@ __device__ void find_salient(const Coarse& job, int image, Enlarged& shared) {
 
 extern "C" __global__ void __launch_bounds__(256) channels_coarse(const __grid_constant__ Coarse job) {
     __shared__ Enlarged shared;
-    const Tile tile = tile_of(job.layers, WIDE, WIDE);
+    const Tile tile = tile_of(job.layers, blockIdx.x, WIDE, WIDE);
     if (!job.marks.near(tile.y, tile.x, tile.y + WIDE, tile.x + WIDE, job.reach)) return;
     const int height = job.layers.height, width = job.layers.width;
     for (int i = threadIdx.x; i < 6 * WIDE; i += 256) {
@@ -227,17 +227,16 @@ struct TextLayer {
     Found found[3];   // levels 0, 1 and 2
     int levels;       // how many of them there are
     int slot;
-    int reach;  // how far a pixel acts
-    Marks marks;
+    Listed tiles;     // to make, see text_tiles
 };
 
-// A tile of WIDE × 32, a thread 8 rows of a column, AT_ONCE of them read before the first is written.
-constexpr int AT_ONCE = 4;
+constexpr int TEXT_TALL = 16, TEXT_ROWS = TEXT_TALL * WIDE / 256;
 
+// A tile of WIDE × TEXT_TALL, a thread TEXT_ROWS of a column, all of them read before the first is written.
 extern "C" __global__ void __launch_bounds__(256) channels_text(const __grid_constant__ TextLayer job) {
-    wait_for_previous();
-    const Tile tile = tile_of(job.layers, 32, WIDE);
-    if (!job.marks.near(tile.y, tile.x, tile.y + 32, tile.x + WIDE, job.reach)) return;
+    const int number = job.tiles.wait_for_own();
+    if (number < 0) return;
+    const Tile tile = tile_of(job.layers, number, TEXT_TALL, WIDE);
     const int height = job.layers.height, width = job.layers.width, x = tile.x + threadIdx.x % WIDE;
     if (x >= width) return;
     const float* found[3];
@@ -249,30 +248,27 @@ extern "C" __global__ void __launch_bounds__(256) channels_text(const __grid_con
         if (level > 0 && level < job.levels) across[level] = between(x, width, from.width);
     }
     float* layer = job.layers.image(tile.image) + job.slot * job.layers.plane();
-    const int first = tile.y + threadIdx.x / WIDE * 8;
-#pragma unroll 1
-    for (int start = first; start < min(first + 8, height); start += AT_ONCE) {
-        float most[AT_ONCE];
+    const int first = tile.y + threadIdx.x / WIDE * TEXT_ROWS;
+    float most[TEXT_ROWS];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            const int y = min(start + i, height - 1);
-            most[i] = found[0][y * width + x];
+    for (int i = 0; i < TEXT_ROWS; ++i) {
+        const int y = min(first + i, height - 1);
+        most[i] = found[0][y * width + x];
 #pragma unroll
-            for (int level = 1; level < 3; ++level) {
-                if (level >= job.levels) break;
-                const Found& from = job.found[level];
-                const Between down = between(y, height, from.height);
-                const int left = across[level].low, right = min(left + 1, from.width - 1);
-                const float* upper = found[level] + down.low * from.width;
-                const float* lower = found[level] + min(down.low + 1, from.height - 1) * from.width;
-                const float value = blend(blend(upper[left], upper[right], across[level].share),
-                                          blend(lower[left], lower[right], across[level].share), down.share);
-                most[i] = fmaxf(most[i], value * (level == 1 ? 0.5f : 0.25f));
-            }
+        for (int level = 1; level < 3; ++level) {
+            if (level >= job.levels) break;
+            const Found& from = job.found[level];
+            const Between down = between(y, height, from.height);
+            const int left = across[level].low, right = min(left + 1, from.width - 1);
+            const float* upper = found[level] + down.low * from.width;
+            const float* lower = found[level] + min(down.low + 1, from.height - 1) * from.width;
+            const float value = blend(blend(upper[left], upper[right], across[level].share),
+                                      blend(lower[left], lower[right], across[level].share), down.share);
+            most[i] = fmaxf(most[i], value * (level == 1 ? 0.5f : 0.25f));
         }
-        let_next_start();
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i)
-            if (start + i < height) layer[(start + i) * width + x] = most[i] / (most[i] + TEXT_HALF);
     }
+    let_next_start();
+#pragma unroll
+    for (int i = 0; i < TEXT_ROWS; ++i)
+        if (first + i < height) layer[(first + i) * width + x] = most[i] / (most[i] + TEXT_HALF);
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).parent
-HEADERS = ("scalar.cuh", "probe.cuh", "layers.cuh", "marks.cuh", "warp.cuh", "mip.cuh", "change.cuh", "cover.cuh")
+HEADERS = tuple(sorted(header.name for header in SOURCES.glob("*.cuh")))
 DIGEST_BYTES = 32
 
 # Every kernel there is: its source, and what must be defined to compile it. CI compiles them all without a GPU.
@@ -27,7 +27,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "segment.cu": ("superpixels_refine", "superpixels_assign", "region_sums", "boundaries"),
     "channels.cu": ("channels_near", "channels_regions"),
     "coarse.cu": ("channels_coarse", "channels_text"),
-    "text.cu": ("text_strokes", "text_letters", "text_lines"),
+    "text.cu": ("text_strokes", "text_letters", "text_lines", "text_tiles"),
     "select.cu": ("select_sums", "select_tokens", "select_best"),
     "information.cu": ("information_losses", "information_maps"),
     "cover.cu": ("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"),

@@ -20,8 +20,9 @@ struct Tile {
     int y, x, image;  // its first pixel
 };
 
-__device__ __forceinline__ Tile tile_of(const Layers& layers, int rows, int columns) {
+// Tile `number` of all images.
+__device__ __forceinline__ Tile tile_of(const Layers& layers, int number, int rows, int columns) {
     const int across = (layers.width + columns - 1) / columns, down = (layers.height + rows - 1) / rows;
-    const int strip = blockIdx.x / across, image = strip / down;
-    return {(strip - image * down) * rows, static_cast<int>(blockIdx.x - strip * across) * columns, image};
+    const int strip = number / across, image = strip / down;
+    return {(strip - image * down) * rows, (number - strip * across) * columns, image};
 }

@@ -126,9 +126,9 @@ def _make_levels(
     pointers = [level.data_ptr() for level in levels]
     aligned = tuple([pointer % 16 == 0 for pointer in pointers])
     scalar = scalar_bits(finest.dtype)
-    count = int(marks is not _NOTHING) if boxes is None else boxes.shape[1]
+    marked = marks is not _NOTHING
     made = since
-    for step in _steps(finest.shape, aligned, count):
+    for step in _steps(finest.shape, aligned, int(marked) if boxes is None else boxes.shape[1], marked):
         if step.base != made or step.base >= until:
             continue
         others = _OTHERS.pack(pointers[0], address(table), address(boxes) if step.search else 0, *marks)
@@ -159,8 +159,12 @@ class _Step:
 
 
 @lru_cache(maxsize=256)
-def _steps(shape: torch.Size, aligned: tuple[bool, ...], boxes: int) -> tuple[_Step, ...]:
-    """The launches for a pyramid. aligned: for each level, whether its texels can be read four at a time."""
+def _steps(shape: torch.Size, aligned: tuple[bool, ...], boxes: int, marked: bool) -> tuple[_Step, ...]:
+    """The launches for a pyramid.
+
+    aligned: for each level, whether its texels can be read four at a time
+    boxes:   that tell what changed, 0: everything; marked: marks do, instead of boxes
+    """
     batch, channels, height, width = shape
     extents = level_extents(height, width, len(aligned))
     steps: list[_Step] = []
@@ -168,19 +172,28 @@ def _steps(shape: torch.Size, aligned: tuple[bool, ...], boxes: int) -> tuple[_S
     while base < len(extents) - 1:
         even = _even_halvings(extents[base]) if all(aligned[base : base + 3]) else 0
         last = base + _tile_levels(extents[base:], even)
-        steps.append(_step(extents, base, last, even, batch, channels, boxes))
+        steps.append(_step(extents, base, last, even, batch, channels, boxes, marked))
         base = last
     return tuple(steps)
 
 
 def _step(
-    extents: Sequence[tuple[int, int]], base: int, last: int, even: int, batch: int, channels: int, boxes: int
+    extents: Sequence[tuple[int, int]],
+    base: int,
+    last: int,
+    even: int,
+    batch: int,
+    channels: int,
+    boxes: int,
+    marked: bool,
 ) -> _Step:
     heights, widths = zip(*extents[base : last + 1])
     across, down = -(-widths[0] // TILE), -(-heights[0] // TILE)
     tiles = across * down * batch * channels
-    # With few tiles a search is not worth it, more the kernel cannot mark: all are made again.
-    search = boxes > 0 and tiles > UPDATE_BLOCKS // 4 and -(-across // 32) * down <= MARK_WORDS
+    # With few tiles a search is not worth it, more the kernel cannot mark: all are made again. By marks each tile can tell
+    # for itself, so there a search is worth it only if they cannot all run at once.
+    few = UPDATE_BLOCKS if marked else UPDATE_BLOCKS // 4
+    search = boxes > 0 and tiles > few and -(-across // 32) * down <= MARK_WORDS
     geometry = _GEOMETRY.pack(
         *padded(heights),
         *padded(widths),

@@ -1,12 +1,13 @@
-// Lines of text by the structure of their strokes (texturevlm/channels/text.py), on three mip levels at once. Windows
-// slide in registers: a thread reads a run of texels, joins neighbours, then pairs of pairs, and so on.
+// Lines of text by the structure of their strokes (texturevlm/channels/text.py), on three mip levels at once.
 //   text_strokes: colour → how much of its contrast changes across each texel
 //   text_letters: strokes → without ruled lines; and closed downwards to letters
 //   text_lines:   letters → closed to lines, weighed by how many strokes they have; what is too small is dropped
+//   text_tiles:   which tiles each of those has to make, where only some of the image changed
 // Beyond the border a window has nothing to choose from: there a maximum reads −∞ and a minimum ∞.
 // Each lets the next one start when its own blocks are nearly done: earlier, those would only stand in others' way.
 #include "marks.cuh"
 #include "scalar.cuh"
+#include "slide.cuh"
 
 constexpr int CONTRAST = 15, RULED = 25, LETTER = 5, GAP = 17, DASH_ROWS = 7, DASH_COLUMNS = 5, MARGIN = 4;
 constexpr float FULL = 0.7f, FAINT = 0.02f, SPARSE = 0.06f;
@@ -24,7 +25,7 @@ struct Scale {
 struct Text {
     Scale scale[3];
     int batch, scales;
-    Marks marks;        // only what changed is made
+    Listed strokes, letters, lines;  // tiles to make
 };
 
 struct Tile {
@@ -35,73 +36,63 @@ struct Tile {
     __device__ long long start() const { return image * plane(); }
 };
 
-__device__ __forceinline__ Tile tile_of(const Text& text, int rows, int columns) {
-    int block = blockIdx.x, index = 0;
+// Tile `number` of all images on all scales.
+__device__ __forceinline__ Tile tile_of(const Text& text, int number, int rows, int columns) {
+    int level = 0;
     while (true) {
-        const Scale& scale = text.scale[index];
+        const Scale& scale = text.scale[level];
         const int across = (scale.width + columns - 1) / columns, down = (scale.height + rows - 1) / rows;
-        if (index + 1 == text.scales || block < across * down * text.batch) {
-            const int strip = block / across, image = strip / down;
-            return {(strip - image * down) * rows, (block - strip * across) * columns, image, index, &scale};
+        if (level + 1 == text.scales || number < across * down * text.batch) {
+            const int strip = number / across, image = strip / down;
+            return {(strip - image * down) * rows, (number - strip * across) * columns, image, level, &scale};
         }
-        block -= across * down * text.batch;
-        ++index;
+        number -= across * down * text.batch;
+        ++level;
     }
 }
 
 __device__ __forceinline__ int inside(int at, int extent) { return min(max(at, 0), extent - 1); }
 __device__ __forceinline__ bool exists(int at, int extent) { return at >= 0 && at < extent; }
 
-struct Highest {
-    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
-};
-struct Lowest {
-    __device__ float operator()(float a, float b) const { return fminf(a, b); }
-};
+// Texels x … x + 3 of a row, x being a multiple of four; beyond the border the texel on it goes on. What is read was just
+// written by the kernel before, so not by __ldg (mip.cu).
+struct Row {
+    const float* start;
+    int width;
+    bool aligned;  // every multiple of four lies on 16 bytes
 
-// From the joins of STEP values to those of POWER values. Not a loop: an index that is no constant is not in a register.
-template <int STEP, int POWER, int LENGTH, class Join>
-__device__ __forceinline__ void grow(float* run, Join join) {
-    if constexpr (STEP < POWER) {
-#pragma unroll
-        for (int i = 0; i + 2 * STEP <= LENGTH; ++i) run[i] = join(run[i], run[i + STEP]);
-        grow<2 * STEP, POWER, LENGTH>(run, join);
+    __device__ Row(const float* map, int y, int width)
+        : start(map + y * width), width(width), aligned(width % 4 == 0 && reinterpret_cast<unsigned long long>(map) % 16 == 0) {}
+
+    __device__ float at(int x) const { return start[inside(x, width)]; }
+
+    __device__ float4 four(int x) const {
+        if (!aligned) return {at(x), at(x + 1), at(x + 2), at(x + 3)};
+        const int near = inside(x, width - 3);
+        const float4 four = *reinterpret_cast<const float4*>(start + near);
+        if (x == near) return four;
+        const float border = x < near ? four.x : four.w;
+        return {border, border, border, border};
     }
-}
+};
 
-// run[i] = the join of run[i … i + WINDOW), for the first COUNT of COUNT + WINDOW − 1 values.
-template <int WINDOW, int COUNT, class Join>
-__device__ __forceinline__ void slide(float* run, Join join) {
-    constexpr int POWER = WINDOW >= 16 ? 16 : WINDOW >= 8 ? 8 : 4;
-    grow<1, POWER, COUNT + WINDOW - 1>(run, join);
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) run[i] = join(run[i], run[i + WINDOW - POWER]);
-}
-
-template <int COUNT>
-__device__ __forceinline__ void load(float* run, const float* from, int step) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) run[i] = from[i * step];
-}
-
-template <int COUNT>
-__device__ __forceinline__ void store(const float* run, float* to, int step) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) to[i * step] = run[i];
-}
-
-// COUNT values by the block, AT_ONCE of each thread under way at a time. What is read was just written by the kernel
-// before, so not by __ldg (mip.cu); then only reads that come before all writes need not wait for one another.
-template <int COUNT, int AT_ONCE, class Read, class Write>
+// ROWS × FOURS · 4 values by the block: all reads of a thread come before its first write, so they do not wait for one
+// another. read(row, four) gives four values, write(row, column, value) takes each.
+template <int ROWS, int FOURS, class Read, class Write>
 __device__ __forceinline__ void fetch(Read read, Write write) {
-#pragma unroll 1
-    for (int start = threadIdx.x; start < COUNT; start += 256 * AT_ONCE) {
-        float values[AT_ONCE];
+    constexpr int COUNT = ROWS * FOURS, EACH = (COUNT + 255) / 256;
+    float4 values[EACH];
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k) values[k] = read(min(start + 256 * k, COUNT - 1));
+    for (int k = 0; k < EACH; ++k) {
+        const int i = min(static_cast<int>(threadIdx.x) + 256 * k, COUNT - 1);
+        values[k] = read(i / FOURS, i % FOURS);
+    }
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k)
-            if (start + 256 * k < COUNT) write(start + 256 * k, values[k]);
+    for (int k = 0; k < EACH; ++k) {
+        const int i = threadIdx.x + 256 * k, row = i / FOURS, column = i % FOURS * 4;
+        if (i >= COUNT) break;
+        write(row, column, values[k].x), write(row, column + 1, values[k].y);
+        write(row, column + 2, values[k].z), write(row, column + 3, values[k].w);
     }
 }
 
@@ -110,38 +101,38 @@ constexpr int STROKES_REACH = CONTRAST / 2, LETTERS_REACH = STROKES_REACH + 2 * 
 constexpr int LINES_REACH = LETTERS_REACH + DASH_ROWS / 2 + (DASH_ROWS + MARGIN) / 2;
 static_assert(LINES_REACH >= STROKES_REACH + 2 + DASH_COLUMNS / 2 + (DASH_COLUMNS + MARGIN) / 2 + 2 * (GAP / 2), "along lines");
 
-__device__ __forceinline__ bool unchanged(const Text& text, const Tile& tile, int rows, int columns, int reach) {
-    return !text.marks.near_on_level(tile.level, tile.y, tile.x, tile.y + rows, tile.x + columns, reach);
-}
-
 constexpr int RUN = 8;  // windows that a thread makes at once
 
 namespace strokes {
 constexpr int TILE = 32, REACH = CONTRAST / 2, SEEN = TILE + 2 * REACH, ROWS = 4;
-constexpr int PITCH = SEEN + 1, PART_PITCH = TILE + 1;  // odd, so that 32 rows lie in 32 banks
+constexpr int LEAD = 8, FOURS = (TILE + 2 * LEAD) / 4;         // columns before the tile, REACH of them wanted
+constexpr int PITCH = 4 * FOURS + 1, PART_PITCH = TILE + 1;  // odd, so that 32 rows lie in 32 banks
 }
 
 extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_constant__ Text text) {
     using namespace strokes;
     __shared__ float grey[SEEN * PITCH], high[SEEN * PART_PITCH], low[SEEN * PART_PITCH];
-    wait_for_previous();
-    const Tile tile = tile_of(text, TILE, TILE);
-    if (unchanged(text, tile, TILE, TILE, STROKES_REACH)) return;
+    const int number = text.strokes.wait_for_own();
+    if (number < 0) return;
+    const Tile tile = tile_of(text, number, TILE, TILE);
     const int height = tile.scale->height, width = tile.scale->width;
     const long long plane = tile.plane();
     const float* image = tile.scale->image + 3 * tile.start();
-    const auto read = [&](int i) {
-        const int y = inside(tile.y - REACH + i / SEEN, height), x = inside(tile.x - REACH + i % SEEN, width);
-        const float* at = image + y * width + x;
-        return *at * 0.299f + at[plane] * 0.587f + at[2 * plane] * 0.114f;
+    const auto read = [&](int row, int four) {
+        const int y = inside(tile.y - REACH + row, height), x = tile.x - LEAD + 4 * four;
+        const float4 red = Row(image, y, width).four(x), green = Row(image + plane, y, width).four(x);
+        const float4 blue = Row(image + 2 * plane, y, width).four(x);
+        const auto luma = [](float r, float g, float b) { return r * 0.299f + g * 0.587f + b * 0.114f; };
+        return float4{luma(red.x, green.x, blue.x), luma(red.y, green.y, blue.y), luma(red.z, green.z, blue.z),
+                      luma(red.w, green.w, blue.w)};
     };
-    fetch<SEEN * SEEN, 3>(read, [&](int i, float value) { grey[i / SEEN * PITCH + i % SEEN] = value; });
+    fetch<SEEN, FOURS>(read, [&](int row, int column, float value) { grey[row * PITCH + column] = value; });
     __syncthreads();
     for (int i = threadIdx.x; i < SEEN * (TILE / RUN); i += 256) {
         const int row = i % SEEN, start = i / SEEN * RUN;
         float most[RUN + CONTRAST - 1], least[RUN + CONTRAST - 1];
-        load<RUN + CONTRAST - 1>(most, grey + row * PITCH + start, 1);
-        load<RUN + CONTRAST - 1>(least, grey + row * PITCH + start, 1);
+        load<RUN + CONTRAST - 1>(most, grey + row * PITCH + LEAD - REACH + start, 1);
+        load<RUN + CONTRAST - 1>(least, grey + row * PITCH + LEAD - REACH + start, 1);
         slide<CONTRAST, RUN>(most, Highest());
         slide<CONTRAST, RUN>(least, Lowest());
         store<RUN>(most, high + row * PART_PITCH + start, 1);
@@ -160,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_cons
     for (int i = 0; i < ROWS; ++i) {
         const int y = tile.y + first + i;
         if (x >= width || y >= height) break;
-        const float* centre = grey + (first + i + REACH) * PITCH + column + REACH;
+        const float* centre = grey + (first + i + REACH) * PITCH + column + LEAD;
         const float left = (centre[-PITCH - 1] + centre[-1] + centre[PITCH - 1]) * (1.f / 3.f);
         const float right = (centre[-PITCH + 1] + centre[1] + centre[PITCH + 1]) * (1.f / 3.f);
         to[y * width + x] = fminf(fabsf(right - left) / (FULL * (most[i] - least[i]) + FAINT), 1.f);
@@ -169,6 +160,7 @@ extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_cons
 
 namespace letters {
 constexpr int TALL = 64, WIDE = 32, PITCH = WIDE + 2;
+constexpr int LEAD = 4, FOURS = (WIDE + 2 * LEAD) / 4;  // columns before the tile, one of them wanted
 constexpr int CLOSED = LETTER / 2, LINE = RULED / 2;
 constexpr int CLEAN = TALL + 4 * CLOSED, LONG = CLEAN + 2 * LINE, SEEN = LONG + 2 * LINE;  // rows
 constexpr int OWN = CLEAN * WIDE / 256;
@@ -178,9 +170,9 @@ static_assert(OWN * 256 == CLEAN * WIDE, "each thread has as many");
 extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_constant__ Text text) {
     using namespace letters;
     __shared__ float one[SEEN * PITCH], other[LONG * PITCH];
-    wait_for_previous();
-    const Tile tile = tile_of(text, TALL, WIDE);
-    if (unchanged(text, tile, TALL, WIDE, LETTERS_REACH)) return;
+    const int number = text.letters.wait_for_own();
+    if (number < 0) return;
+    const Tile tile = tile_of(text, number, TALL, WIDE);
     const int height = tile.scale->height, width = tile.scale->width;
     const float* strokes = tile.scale->strokes + tile.start();
     float own[OWN];  // strokes that are needed last, but asked for first
@@ -190,13 +182,17 @@ extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_cons
         own[k] = strokes[y * width + min(tile.x + i % WIDE, width - 1)];
     }
     // Ruled lines: strokes up to three wide that go on for RULED rows or more.
-    const auto widest = [&](int i) {
-        const int y = tile.y - 2 * CLOSED - 2 * LINE + i / PITCH, x = inside(tile.x - 1 + i % PITCH, width);
-        const float* at = strokes + inside(y, height) * width + x;
-        const float most = fmaxf(fmaxf(at[x > 0 ? -1 : 0], at[0]), at[x + 1 < width ? 1 : 0]);
-        return exists(y, height) ? most : INFINITE;
+    const auto widest = [&](int row, int four) {
+        const int y = tile.y - 2 * CLOSED - 2 * LINE + row, x = tile.x - LEAD + 4 * four;
+        const Row line(strokes, inside(y, height), width);
+        const float4 own = line.four(x);
+        const float before = line.at(x - 1), after = line.at(x + 4), left = fmaxf(own.x, own.y), right = fmaxf(own.z, own.w);
+        if (!exists(y, height)) return float4{INFINITE, INFINITE, INFINITE, INFINITE};
+        return float4{fmaxf(before, left), fmaxf(left, own.z), fmaxf(own.y, right), fmaxf(right, after)};
     };
-    fetch<SEEN * PITCH, 4>(widest, [&](int i, float value) { one[i] = value; });
+    fetch<SEEN, FOURS>(widest, [&](int row, int column, float value) {
+        if (column >= LEAD - 1 && column <= LEAD + WIDE) one[row * PITCH + column - LEAD + 1] = value;
+    });
     __syncthreads();
     for (int i = threadIdx.x; i < LONG / RUN * PITCH; i += 256) {
         const int start = i / PITCH * RUN, column = i - start / RUN * PITCH;
@@ -254,6 +250,7 @@ constexpr int LETTERS = DENSE + 4 * HALF, STROKES = DENSE + 2 * HALF;  // column
 constexpr int LETTER_PITCH = LETTERS + 1, STROKE_PITCH = STROKES + 1, PITCH = DENSE + 1;
 constexpr int ROUNDS = (ROWS * (DENSE / RUN) + 255) / 256;
 constexpr int HIGH = DASH_ROWS + MARGIN, LONG = DASH_COLUMNS + MARGIN, KEPT = TALL + HIGH - 1;  // KEPT: rows
+static_assert(LETTERS % 4 == 0 && STROKES % 4 == 0 && HALF % 4 == 0 && AROUND % 4 == 0, "four at a time");
 static_assert(DASH_ROWS / 2 + HIGH / 2 == AROUND && DASH_COLUMNS / 2 + LONG / 2 <= AROUND && KEPT % DASH_ROWS == 0, "");
 }
 
@@ -280,18 +277,18 @@ __device__ __forceinline__ void dense_run(const float* letters, const float* str
 extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_constant__ Text text) {
     using namespace lines;
     __shared__ float one[ROWS * LETTER_PITCH], other[ROWS * STROKE_PITCH];
-    wait_for_previous();
-    const Tile tile = tile_of(text, TALL, WIDE);
-    if (unchanged(text, tile, TALL, WIDE, LINES_REACH)) return;
+    const int number = text.lines.wait_for_own();
+    if (number < 0) return;
+    const Tile tile = tile_of(text, number, TALL, WIDE);
     const int height = tile.scale->height, width = tile.scale->width;
     const float *letters = tile.scale->letters + tile.start(), *strokes = tile.scale->clean + tile.start();
-    const auto at = [&](int row, int column) {
-        return inside(tile.y - AROUND + row, height) * width + inside(tile.x - AROUND + column, width);
+    const auto read = [&](const float* map, int row, int column) {
+        return Row(map, inside(tile.y - AROUND + row, height), width).four(tile.x - AROUND + column);
     };
-    fetch<ROWS * LETTERS, 7>([&](int i) { return letters[at(i / LETTERS, i % LETTERS - 2 * HALF)]; },
-                             [&](int i, float value) { one[i / LETTERS * LETTER_PITCH + i % LETTERS] = value; });
-    fetch<ROWS * STROKES, 6>([&](int i) { return strokes[at(i / STROKES, i % STROKES - HALF)]; },
-                             [&](int i, float value) { other[i / STROKES * STROKE_PITCH + i % STROKES] = value; });
+    fetch<ROWS, LETTERS / 4>([&](int row, int four) { return read(letters, row, 4 * four - 2 * HALF); },
+                             [&](int row, int column, float value) { one[row * LETTER_PITCH + column] = value; });
+    fetch<ROWS, STROKES / 4>([&](int row, int four) { return read(strokes, row, 4 * four - HALF); },
+                             [&](int row, int column, float value) { other[row * STROKE_PITCH + column] = value; });
     __syncthreads();
     float dense[ROUNDS][RUN];
 #pragma unroll
@@ -343,4 +340,42 @@ extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_consta
     for (int k = 0; k < RUN; ++k)
         if (x < width && tile.y + start + k < height)
             tile.scale->found[tile.start() + (tile.y + start + k) * width + x] = run[k];
+}
+
+constexpr int LISTING = 1024;                    // threads
+constexpr int LAYER_TALL = 16, LAYER_WIDE = 64;  // a tile of channels_text (coarse.cu)
+
+struct TextTiles {
+    Text text;
+    int* list[4];  // for strokes, letters, lines and channels_text: how many tiles, and their numbers
+    Marks marks;
+    int reach;     // how far a pixel acts on the layer
+};
+
+// A block makes a list.
+extern "C" __global__ void __launch_bounds__(LISTING) text_tiles(const __grid_constant__ TextTiles job) {
+    constexpr int ROWS[] = {strokes::TILE, letters::TALL, lines::TALL, LAYER_TALL};
+    constexpr int COLUMNS[] = {strokes::TILE, letters::WIDE, lines::WIDE, LAYER_WIDE};
+    constexpr int REACH[] = {STROKES_REACH, LETTERS_REACH, LINES_REACH};
+    __shared__ int listed;
+    if (threadIdx.x == 0) listed = 0;
+    __syncthreads();
+    const int which = blockIdx.x, rows = ROWS[which], columns = COLUMNS[which], reach = which < 3 ? REACH[which] : job.reach;
+    int tiles = 0;
+    for (int level = 0; level < (which < 3 ? job.text.scales : 1); ++level)
+        tiles += (job.text.scale[level].width + columns - 1) / columns * ((job.text.scale[level].height + rows - 1) / rows);
+    const int lane = threadIdx.x & 31;
+    for (int number = threadIdx.x; number < tiles + lane; number += LISTING) {  // a warp stays together
+        bool wanted = false;
+        if (number < tiles) {
+            const Tile tile = tile_of(job.text, number, rows, columns);
+            wanted = job.marks.near_on_level(tile.level, tile.y, tile.x, tile.y + rows, tile.x + columns, reach);
+        }
+        const unsigned those = __ballot_sync(~0u, wanted);
+        int at = lane == 0 ? atomicAdd(&listed, __popc(those)) : 0;
+        at = __shfl_sync(~0u, at, 0) + __popc(those & (1u << lane) - 1);
+        if (wanted) job.list[which][1 + at] = number;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) job.list[which][0] = listed;
 }
