@@ -32,7 +32,7 @@ PARAMETERS = {
     "cover.cu": dict.fromkeys(("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"), "Cover"),
     "density.cu": dict.fromkeys(("density_scale", "density_rows", "density_table", "density_tiles"), "Density"),
     "change.cu": {"change_measure": "Measure", "change_take": "Take", "change_post": "Post"},
-    "change_decide.cu": {"change_decide": "Decide"},
+    "change_decide.cu": {"change_decide": "Decide", "change_learn": "Learn"},
     "scout_seen.cu": {"scout_seen": "Seen"},
     "scout_question.cu": {"scout_words": "Asked", "scout_films": "Asked"},
     "scout_spots.cu": {"scout_inputs": "Inputs", "scout_along": "Inputs"},

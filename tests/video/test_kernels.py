@@ -256,6 +256,7 @@ def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
         },
         "change_decide.cu": {
             "sizeof(Decide)": change._DECIDE.size,
+            "sizeof(Learn)": change._LEARN.size,
             "WORDS": change.WORDS,
             "DECIDING": change.DECIDING,
             "MOST_TILES": change.MOST_TILES,

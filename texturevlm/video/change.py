@@ -3,9 +3,10 @@
 Two numbers a tile. `coarse` is the greatest difference between the means of 4×4 pixels: sensor noise averages out
 there, and what is left is movement, light, or a fade once it has added up (the comparison is with what is held, not
 with the last frame). `fine` is what those means do not tell: the root mean square of the rest, for texture that moves
-under equal means. How much of either is noise is learned from the stream itself: the sensor's from its quietest tiles,
-a compression's flicker, which sits where there is texture, from what each tile does from frame to frame. Fixed bounds
-hold whatever was learned: a difference above the upper one is a change, and none below the lower one is.
+under equal means. How much of either is noise is learned from the stream itself: the sensor's from the quietest tiles of
+the frames before, a compression's flicker, which sits where there is texture, from what each tile does from frame to
+frame. Fixed bounds hold whatever was learned: a difference above the upper one is a change, and none below the lower one
+is. While nothing is known of the sensor, only the upper one counts.
 """
 
 from __future__ import annotations
@@ -83,9 +84,10 @@ class Changes:
 
 
 def no_noise(size: tuple[int, int], tile: int, device: torch.device) -> Noise:
-    """Before anything is known of a stream."""
+    """Before anything is known of a stream: as much noise as it may be."""
     blocks = torch.zeros(1, 3, *tile_grid(size, BLOCK), device=device)
-    return Noise(torch.zeros(2, device=device), torch.zeros(2, *tile_grid(size, tile), device=device), blocks, 0)
+    sensor = torch.tensor([COARSE[1], FINE[1]], device=device) / TIMES
+    return Noise(sensor, torch.zeros(2, *tile_grid(size, tile), device=device), blocks, 0)
 
 
 def changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -> Changes:
@@ -104,7 +106,7 @@ def changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -> Cha
     coarse = _greatest(block, tile)
     fine = (square - _pooled(block.square(), tile // BLOCK).mean(1)).clamp(min=0).sqrt()
     learned = _learned(noise, torch.cat([_greatest(block - noise.last, tile), fine]))
-    level = TIMES * torch.maximum(learned.sensor[:, None, None], learned.tiles)
+    level = TIMES * torch.maximum(noise.sensor[:, None, None], learned.tiles)
     threshold = torch.stack([one.clamp(*bounds) for one, bounds in zip(level, (COARSE, FINE))])
     mask = (torch.cat([coarse, fine]) > threshold).any(0)
     likeness = _likeness(held, block, tile)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cuda import change as kernels
+from texturevlm.video.captured import Branch
 from texturevlm.video.change import BLOCK, QUIET, RATE, Changes, Noise, no_noise, refuse_unless_image
 from texturevlm.video.tiles import tile_grid
 
@@ -34,6 +35,7 @@ class Watch:
         end = words + self.found.rows * self.found.columns
         self._marked = read[words:end].view(bool).reshape(self.found.rows, self.found.columns)
         self._sampled = read[end : end + tokens].view(bool)
+        self._learning = Branch(device)
         self._done = torch.cuda.Event() if device.type == "cuda" else None
 
     def tell(self, frame: Tensor, noise: Noise, *, take: bool) -> None:
@@ -47,7 +49,8 @@ class Watch:
 
     def look(self, held: Tensor) -> None:
         """Mark what changed; held: level 0 of what is held."""
-        self.found.look(held, rank=self._rank)
+        self.found.look(held)
+        self._learning.run(lambda: self.found.learn(rank=self._rank))
 
     def take(self, held: Tensor, motion: Tensor | None) -> None:
         """Write the marked tiles into what is held, and how much they moved."""
@@ -59,6 +62,7 @@ class Watch:
 
     def report(self) -> None:
         """Start to bring the record to the host."""
+        self._learning.join()
         self.found.report(self._read)
 
     def wait(self) -> None:

@@ -73,16 +73,19 @@ struct Sums {
     }
 };
 
-// One 4×4 block of one channel.
-__device__ __forceinline__ Sums measure_block(const Frame& frame, const Turn& turn, int c, int y, int x, int place) {
-    const int rows = min(BLOCK, frame.height - y), columns = min(BLOCK, frame.width - x);
-    const float* held = frame.held + static_cast<long long>(c) * frame.height * frame.width;
+// One 4×4 block of one channel. All of it is asked for before any of it is used, and what is held before it is known where
+// the frame lies.
+__device__ __forceinline__ Sums measure_block(const Frame& frame, int c, int y, int x, int place) {
+    const int rows = min(BLOCK, frame.height - y), columns = min(BLOCK, frame.width - x), start = y * frame.width + x;
+    const float* held = frame.held + static_cast<long long>(c) * frame.height * frame.width + start;
     float ours[BLOCK][BLOCK] = {}, theirs[BLOCK][BLOCK] = {}, mean = 0.f, before = 0.f;
 #pragma unroll
-    for (int i = 0; i < BLOCK; ++i) {  // all of it is asked for before any of it is used
-        const int index = (y + i) * frame.width + x;
-        if (i < rows) load_frame(turn, c, index, columns, ours[i]), load_held(held + index, turn.aligned, columns, theirs[i]);
-    }
+    for (int i = 0; i < BLOCK; ++i)
+        if (i < rows) load_held(held + i * frame.width, frame.width % BLOCK == 0, columns, theirs[i]);
+    const Turn turn = *frame.turn;
+#pragma unroll
+    for (int i = 0; i < BLOCK; ++i)
+        if (i < rows) load_frame(turn, c, start + i * frame.width, columns, ours[i]);
     const float last = turn.last[place];
 #pragma unroll
     for (int i = 0; i < BLOCK; ++i)
@@ -105,7 +108,6 @@ extern "C" __global__ void __launch_bounds__(192) change_measure(const __grid_co
     __shared__ Sums sums[6];
     wait_for_previous();
     let_next_start();
-    const Turn turn = *job.frame.turn;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, side = job.frame.tile / BLOCK;
     const int across = (job.frame.width + BLOCK - 1) / BLOCK, down = (job.frame.height + BLOCK - 1) / BLOCK;
     const int columns = (across + side - 1) / side, tiles = columns * ((down + side - 1) / side);
@@ -115,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(192) change_measure(const __grid_co
     for (int i = warp / 3 * 32 + lane; i < side * side; i += warps / 3 * 32) {
         const int block_y = i / side, block_x = i - block_y * side, y = first_y + block_y, x = first_x + block_x;
         if (block_y < high && block_x < wide)
-            own.join(measure_block(job.frame, turn, c, y * BLOCK, x * BLOCK, (c * down + y) * across + x));
+            own.join(measure_block(job.frame, c, y * BLOCK, x * BLOCK, (c * down + y) * across + x));
     }
 #pragma unroll
     for (int away = 16; away; away /= 2) own.join(own.of_lane(away));

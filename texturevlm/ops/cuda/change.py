@@ -19,7 +19,8 @@ NUMBERS, WORDS = 10, 8  # what is known of a tile; what the host reads besides t
 CHANGED, LIKENESS, GREATEST, CUT = range(4)  # of those
 _TURN = struct.Struct("=2Qq6Qf2i4x")
 _FRAME = struct.Struct("=2Q3i4x")
-_DECIDE = struct.Struct("=8Q3i4x")
+_DECIDE = struct.Struct("=8Q2i")
+_LEARN = struct.Struct("=3Q2i")
 _TAKE = struct.Struct("=2Qi4x")
 _POST = struct.Struct("=2Qi4x")
 
@@ -82,11 +83,10 @@ class Comparison:
         pointers = (0, start) if whole else (start, 0)
         _TURN.pack_into(self._written, 0, *pointers, channel, *known, rate, take, aligned)
 
-    def look(self, held: Tensor, *, rank: int) -> None:
+    def look(self, held: Tensor) -> None:
         """Find what changed.
 
         held: (1, 3, H, W), contiguous
-        rank: of the tile, from the quietest, that shows the sensor's noise; counted from 1
         """
         self._post(self._note, self._turn)
         parameters = self._frame(held) + address(self._numbers).to_bytes(8, "little")
@@ -95,9 +95,18 @@ class Comparison:
         launch("change.cu", "change_measure", self.device, tiles, parameters, early=True, threads=threads, SCALAR=32)
         outputs = (self.threshold, self.words, self.mask, self.moved, self.marks.total, self.either.total)
         parameters = _DECIDE.pack(
-            *(address(tensor) for tensor in (self._turn, self._numbers, *outputs)), rank - 1, self.rows, self.columns
+            *(address(tensor) for tensor in (self._turn, self._numbers, *outputs)), self.rows, self.columns
         )
         launch("change_decide.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDING, SCALAR=32)
+
+    def learn(self, *, rank: int) -> None:
+        """What the frame says of the sensor's noise, and how alike the pictures are; nothing but `report` waits for it.
+
+        rank: of the tile, from the quietest, that shows the noise; counted from 1
+        """
+        pointers = [tensor.data_ptr() for tensor in (self._turn, self._numbers, self.words)]
+        parameters = _LEARN.pack(*pointers, rank - 1, self.rows * self.columns)
+        launch("change_decide.cu", "change_learn", self.device, 1, parameters, threads=DECIDING, SCALAR=32)
 
     def take(self, held: Tensor, motion: Tensor | None) -> None:
         """Write the marked tiles of the frame into what is held.

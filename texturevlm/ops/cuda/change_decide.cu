@@ -1,5 +1,6 @@
-// From what was measured of tiles to which of them changed: one block learns the noise, marks tiles, sums the marks, tells
-// a cut and a frame that is no image.
+// From what was measured of tiles, each by one block:
+//   change_decide: which of them changed, and sums of that; whether the frame is a cut, or no image at all
+//   change_learn:  what the frame says of the sensor's noise, and how alike it is to what is held
 #include "change.cuh"
 #include "scalar.cuh"
 #include "warp.cuh"
@@ -20,19 +21,19 @@ struct Decide {
     unsigned char* mask;       // (rows, columns): what changed
     unsigned char* moved;      // (rows, columns): what was taken over, before and after
     int *total, *either;       // (rows + 1, columns + 1): sums of what is taken over, and of that or what was before
-    int rank, rows, columns;   // rank: of the quiet tile, from 0
+    int rows, columns;
 };
 
 constexpr int DECIDING = 1024;  // threads
 
-// The sum (or the greatest) of each of COUNT numbers over the block, for every thread.
+// Each of COUNT numbers joined over the block, for every thread; join(k, a, b) joins two of the k-th.
 template <int COUNT, class Number, class Join>
 __device__ __forceinline__ void over_block(Number (&values)[COUNT], Number (*room)[33], Join join) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 #pragma unroll
     for (int step = 16; step; step /= 2)
 #pragma unroll
-        for (int k = 0; k < COUNT; ++k) values[k] = join(values[k], __shfl_xor_sync(~0u, values[k], step));
+        for (int k = 0; k < COUNT; ++k) values[k] = join(k, values[k], __shfl_xor_sync(~0u, values[k], step));
     __syncthreads();
     if (lane == 0)
         for (int k = 0; k < COUNT; ++k) room[k][warp] = values[k];
@@ -40,20 +41,13 @@ __device__ __forceinline__ void over_block(Number (&values)[COUNT], Number (*roo
     if (warp < COUNT) {  // a warp for each
         Number value = room[warp][lane];
 #pragma unroll
-        for (int step = 16; step; step /= 2) value = join(value, __shfl_xor_sync(~0u, value, step));
+        for (int step = 16; step; step /= 2) value = join(warp, value, __shfl_xor_sync(~0u, value, step));
         if (lane == 0) room[warp][32] = value;
     }
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) values[k] = room[k][32];
 }
-
-struct Add {
-    template <class Number> __device__ Number operator()(Number a, Number b) const { return a + b; }
-};
-struct Most {  // of which one that is no number is the greatest
-    __device__ float operator()(float a, float b) const { return a <= b || b != b ? b : a; }
-};
 
 constexpr int HALF = DECIDING / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32, AT_ONCE = 4;
 constexpr int SHIFTS[] = {20, 10, 0};  // where a float's digits begin, the highest first; its sign is not counted
@@ -120,7 +114,7 @@ __device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
         sums[0] += old_value, sums[1] += new_value;
         sums[2] += old_value * old_value, sums[3] += new_value * new_value, sums[4] += old_value * new_value;
     }
-    over_block(sums, room, Add());
+    over_block(sums, room, [](int, double a, double b) { return a + b; });
     const double share = 1. / (3 * tiles), both = sums[4] - sums[0] * sums[1] * share;
     const double old_power = sums[2] - sums[0] * sums[0] * share, new_power = sums[3] - sums[1] * sums[1] * share;
     return static_cast<float>(both / fmax(sqrt(fmax(old_power, 0.) * fmax(new_power, 0.)), 1e-6));
@@ -158,53 +152,68 @@ __device__ void sum_marks(const Decide& job, unsigned* sums) {
     }
 }
 
+enum Counted { TILES_CHANGED, MOST_SQUARE, COUNTED };
+
+// The greater one; one that is no number is greater than all.
+__device__ __forceinline__ float greater(float a, float b) { return a <= b || b != b ? b : a; }
+
 extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __grid_constant__ Decide job) {
-    __shared__ unsigned sums[MOST_TILES];  // before there are any: room for the search
-    __shared__ float room[1][33];
+    __shared__ unsigned sums[MOST_TILES];
+    __shared__ float room[COUNTED][33];
     __shared__ double wide_room[5][33];
     wait_for_previous();
     let_next_start();
     const Turn turn = *job.turn;
     const int tiles = job.rows * job.columns;
-    float most[1] = {0.f};
-#pragma unroll 2
-    for (int i = threadIdx.x; i < tiles; i += DECIDING) most[0] = Most()(most[0], job.numbers[SQUARE * tiles + i]);
-    over_block(most, room, Most());
-    const bool bad = !(most[0] <= GREATEST);
-    float sensor[2] = {0.f, 0.f}, quiet[2];
-    if (!bad) {
-        const float* const sets[2] = {job.numbers + NOW * tiles, job.numbers + FINE * tiles};
-        values_of_rank(sets, tiles, job.rank, sums, quiet);
-        for (int k = 0; k < 2; ++k) sensor[k] = turn.sensor[k] + turn.rate * (quiet[k] - turn.sensor[k]);
-        if (threadIdx.x == 0) turn.sensor_next[0] = sensor[0], turn.sensor_next[1] = sensor[1];
-    }
-    float changed[1] = {0.f};
+    const float sensor[2] = {turn.sensor[0], turn.sensor[1]};
+    float counted[COUNTED] = {};
 #pragma unroll 2
     for (int i = threadIdx.x; i < tiles; i += DECIDING) {
         bool over = false;
+        counted[MOST_SQUARE] = greater(counted[MOST_SQUARE], job.numbers[SQUARE * tiles + i]);
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
             const float now = job.numbers[(k ? FINE : NOW) * tiles + i], known = __ldg(turn.flicker + k * tiles + i);
             const float differs = job.numbers[(k ? FINE : COARSE) * tiles + i];
-            if (bad) continue;
             const float own = known + (now > known ? RISE : FALL) * (now - known), level = TIMES * fmaxf(sensor[k], own);
             const float limit = k ? fminf(fmaxf(level, FINE_LEAST), FINE_MOST) : fminf(fmaxf(level, COARSE_LEAST), COARSE_MOST);
             turn.flicker_next[k * tiles + i] = own, job.threshold[k * tiles + i] = limit;
             over |= differs > limit;
         }
-        job.mask[i] = over, sums[i] = over, changed[0] += over;
+        sums[i] = over, counted[TILES_CHANGED] += over;
     }
-    over_block(changed, room, Add());
-    const float alike = bad ? 0.f : likeness(job.numbers, tiles, wide_room);
-    const bool cut = changed[0] > CUT_SHARE * tiles && alike < CUT_LIKENESS, take = turn.take && !bad && !cut;
+    over_block(counted, room, [](int k, float a, float b) { return k == MOST_SQUARE ? greater(a, b) : a + b; });
+    const bool image = counted[MOST_SQUARE] <= GREATEST, much = counted[TILES_CHANGED] > CUT_SHARE * tiles;
+    const bool cut = image && much && likeness(job.numbers, tiles, wide_room) < CUT_LIKENESS;
+    const bool take = turn.take && image && !cut;
 #pragma unroll 2
     for (int i = threadIdx.x; i < tiles; i += DECIDING) {  // what each thread wrote itself
         const unsigned now = take && sums[i], before = job.moved[i];
+        job.mask[i] = image && sums[i];
         sums[i] = now | (now | (take && before)) << 16;
     }
     sum_marks(job, sums);
-    if (threadIdx.x == 0) {
-        job.words[CHANGED] = changed[0], job.words[LIKENESS] = alike;
-        job.words[GREATEST_SQUARE] = most[0], job.words[CUT] = cut;
-    }
+    if (threadIdx.x) return;
+    job.words[CHANGED] = counted[TILES_CHANGED], job.words[GREATEST_SQUARE] = counted[MOST_SQUARE], job.words[CUT] = cut;
+}
+
+struct Learn {
+    const Turn* turn;
+    const float* numbers;  // (NUMBERS, tiles)
+    float* words;          // (WORDS,)
+    int rank, tiles;       // rank: of the quiet tile, from 0
+};
+
+// What nobody waits for: the sensor's noise, which the next frame is judged by, and how alike the two pictures are.
+extern "C" __global__ void __launch_bounds__(DECIDING) change_learn(const __grid_constant__ Learn job) {
+    __shared__ unsigned bins[2 * BINS];
+    __shared__ double room[5][33];
+    const Turn turn = *job.turn;
+    const float* const sets[2] = {job.numbers + NOW * job.tiles, job.numbers + FINE * job.tiles};
+    float quiet[2];
+    values_of_rank(sets, job.tiles, job.rank, bins, quiet);
+    const float alike = likeness(job.numbers, job.tiles, room);
+    if (threadIdx.x) return;
+    for (int k = 0; k < 2; ++k) turn.sensor_next[k] = turn.sensor[k] + turn.rate * (quiet[k] - turn.sensor[k]);
+    job.words[LIKENESS] = alike;
 }

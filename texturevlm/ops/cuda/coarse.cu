@@ -233,8 +233,9 @@ struct TextLayer {
 constexpr int TEXT_TALL = 16, TEXT_ROWS = TEXT_TALL * WIDE / 256;
 
 // A tile of WIDE × TEXT_TALL, a thread TEXT_ROWS of a column, all of them read before the first is written.
-extern "C" __global__ void __launch_bounds__(256) channels_text(const __grid_constant__ TextLayer job) {
-    const int number = job.tiles.wait_for_own();
+extern "C" __global__ void __launch_bounds__(256, 6) channels_text(const __grid_constant__ TextLayer job) {
+    wait_for_previous();
+    const int number = job.tiles.own();
     if (number < 0) return;
     const Tile tile = tile_of(job.layers, number, TEXT_TALL, WIDE);
     const int height = job.layers.height, width = job.layers.width, x = tile.x + threadIdx.x % WIDE;

@@ -33,7 +33,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "cover.cu": ("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"),
     "density.cu": ("density_scale", "density_rows", "density_table", "density_tiles"),
     "change.cu": ("change_measure", "change_take", "change_post"),
-    "change_decide.cu": ("change_decide",),
+    "change_decide.cu": ("change_decide", "change_learn"),
     "scout_seen.cu": ("scout_seen",),
     "scout_question.cu": ("scout_words", "scout_films"),
     "scout_spots.cu": ("scout_inputs", "scout_along"),

@@ -1,18 +1,22 @@
 // Which tiles of an image changed, as a table of sums: one look says whether any of a rectangle did. A kernel that makes
 // part of something asks for its part, grown by how far a pixel acts, and leaves it as it is where nothing changed.
 #pragma once
-#include "scalar.cuh"
 
 struct Marks {
     const int* total;  // (rows + 1, columns + 1): how many tiles above and left of a corner are marked; null: all are
     int rows, columns, tile;
+    float inverse;     // 1 / tile
+
+    // The tile that pixel `at` lies in, of `count`; before the first one lies in that. Exact up to 2²⁰ pixels.
+    __device__ int tile_at(int at, int count) const {
+        return min(static_cast<int>((max(at, 0) + 0.5f) * inverse), count - 1);
+    }
 
     // Whether a marked tile lies within `reach` pixels of a rectangle; bottom and right are the first beyond it.
     __device__ bool near(int top, int left, int bottom, int right, int reach) const {
         if (!total) return true;
-        const int y0 = min(max(top - reach, 0) / tile, rows - 1), x0 = min(max(left - reach, 0) / tile, columns - 1);
-        const int y1 = min(max(bottom - 1 + reach, 0) / tile, rows - 1) + 1;
-        const int x1 = min(max(right - 1 + reach, 0) / tile, columns - 1) + 1;
+        const int y0 = tile_at(top - reach, rows), x0 = tile_at(left - reach, columns);
+        const int y1 = tile_at(bottom - 1 + reach, rows) + 1, x1 = tile_at(right - 1 + reach, columns) + 1;
         const int *upper = total + y0 * (columns + 1), *lower = total + y1 * (columns + 1);
         return lower[x1] - upper[x1] - lower[x0] + upper[x0] > 0;
     }
@@ -25,17 +29,15 @@ struct Marks {
     }
 };
 
-// The tiles that a kernel makes, listed beforehand: how many they are, and their numbers; at least as many words as blocks
-// follow the first. Without a list a block makes the tile of its own number.
+// The tiles that a kernel makes, listed beforehand: how many they are, and their numbers, with room for as many as blocks.
+// Without a list a block makes the tile of its own number.
 struct Listed {
     const int* list;
 
-    // The number of this block's tile, once the kernel before is done; −1: it has none. The list was there before that
-    // kernel began. Blocks without a tile do not wait, but for the first, since one must (launch.py, `early`).
-    __device__ int wait_for_own() const {
-        const int count = list ? list[0] : gridDim.x, number = list ? list[1 + blockIdx.x] : blockIdx.x;
-        const bool has = static_cast<int>(blockIdx.x) < count;
-        if (has || blockIdx.x == 0) wait_for_previous();
-        return has ? number : -1;
+    // The number of this block's tile; −1: it has none.
+    __device__ int own() const {
+        if (!list) return blockIdx.x;
+        const int count = list[0], number = list[1 + blockIdx.x];
+        return static_cast<int>(blockIdx.x) < count ? number : -1;
     }
 };

@@ -120,15 +120,16 @@ struct Changed {
 template <class Work>
 __device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
     const int across = (mip.width[0] + TILE - 1) / TILE, down = (mip.height[0] + TILE - 1) / TILE, tiles = across * down;
-    const auto run = [&](int index, int plane) {
-        const Tile tile = {index % across, index / across, plane};
-        const int channel = plane % mip.channels;
-        if (channel_touched(mip, tile.x, tile.y, channel)) work(tile, mip.modes ? mip.modes[channel] : MEAN);
-    };
+    const auto mode_of = [&](int plane) { return mip.modes ? mip.modes[plane % mip.channels] : MEAN; };
     let_next_start();
     if (!mip.box_count) {  // no search: all, or where few tiles make a list not worth it, each asks for itself
+        const int index = blockIdx.x % tiles, plane = blockIdx.x / tiles;
+        const Tile tile = {index % across, index / across, plane};
+        const bool wanted = channel_touched(mip, tile.x, tile.y, plane % mip.channels);
+        const int mode = mode_of(plane);
         wait_for_previous();
-        return run(blockIdx.x % tiles, blockIdx.x / tiles);
+        if (wanted) work(tile, mode);
+        return;
     }
     __shared__ Changed changed;
     for (int image = 0; image < mip.planes / mip.channels; ++image) {
@@ -137,8 +138,11 @@ __device__ __forceinline__ void for_each_tile(const Mip& mip, Work work) {
         for (int first = 0; first < tiles; first += LISTED) {
             const int items = changed.find(first, tiles, across) * mip.channels;
             wait_for_previous();  // the tiles to make are known while the levels that they are made from still come
-            for (int item = blockIdx.x; item < items; item += gridDim.x)
-                run(first + changed.list[item / mip.channels], image * mip.channels + item % mip.channels);
+            for (int item = blockIdx.x; item < items; item += gridDim.x) {
+                const int index = first + changed.list[item / mip.channels], channel = item % mip.channels;
+                const Tile tile = {index % across, index / across, image * mip.channels + channel};
+                if (!mip.reach || channel_touched(mip, tile.x, tile.y, channel)) work(tile, mode_of(tile.plane));
+            }
             __syncthreads();
         }
     }

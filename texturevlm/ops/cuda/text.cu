@@ -112,7 +112,8 @@ constexpr int PITCH = 4 * FOURS + 1, PART_PITCH = TILE + 1;  // odd, so that 32 
 extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_constant__ Text text) {
     using namespace strokes;
     __shared__ float grey[SEEN * PITCH], high[SEEN * PART_PITCH], low[SEEN * PART_PITCH];
-    const int number = text.strokes.wait_for_own();
+    wait_for_previous();
+    const int number = text.strokes.own();
     if (number < 0) return;
     const Tile tile = tile_of(text, number, TILE, TILE);
     const int height = tile.scale->height, width = tile.scale->width;
@@ -170,7 +171,8 @@ static_assert(OWN * 256 == CLEAN * WIDE, "each thread has as many");
 extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_constant__ Text text) {
     using namespace letters;
     __shared__ float one[SEEN * PITCH], other[LONG * PITCH];
-    const int number = text.letters.wait_for_own();
+    wait_for_previous();
+    const int number = text.letters.own();
     if (number < 0) return;
     const Tile tile = tile_of(text, number, TALL, WIDE);
     const int height = tile.scale->height, width = tile.scale->width;
@@ -277,7 +279,8 @@ __device__ __forceinline__ void dense_run(const float* letters, const float* str
 extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_constant__ Text text) {
     using namespace lines;
     __shared__ float one[ROWS * LETTER_PITCH], other[ROWS * STROKE_PITCH];
-    const int number = text.lines.wait_for_own();
+    wait_for_previous();
+    const int number = text.lines.own();
     if (number < 0) return;
     const Tile tile = tile_of(text, number, TALL, WIDE);
     const int height = tile.scale->height, width = tile.scale->width;
@@ -352,7 +355,7 @@ struct TextTiles {
     int reach;     // how far a pixel acts on the layer
 };
 
-// A block makes a list.
+// A block makes a list, a warp a row of tiles.
 extern "C" __global__ void __launch_bounds__(LISTING) text_tiles(const __grid_constant__ TextTiles job) {
     constexpr int ROWS[] = {strokes::TILE, letters::TALL, lines::TALL, LAYER_TALL};
     constexpr int COLUMNS[] = {strokes::TILE, letters::WIDE, lines::WIDE, LAYER_WIDE};
@@ -361,20 +364,21 @@ extern "C" __global__ void __launch_bounds__(LISTING) text_tiles(const __grid_co
     if (threadIdx.x == 0) listed = 0;
     __syncthreads();
     const int which = blockIdx.x, rows = ROWS[which], columns = COLUMNS[which], reach = which < 3 ? REACH[which] : job.reach;
-    int tiles = 0;
-    for (int level = 0; level < (which < 3 ? job.text.scales : 1); ++level)
-        tiles += (job.text.scale[level].width + columns - 1) / columns * ((job.text.scale[level].height + rows - 1) / rows);
-    const int lane = threadIdx.x & 31;
-    for (int number = threadIdx.x; number < tiles + lane; number += LISTING) {  // a warp stays together
-        bool wanted = false;
-        if (number < tiles) {
-            const Tile tile = tile_of(job.text, number, rows, columns);
-            wanted = job.marks.near_on_level(tile.level, tile.y, tile.x, tile.y + rows, tile.x + columns, reach);
-        }
-        const unsigned those = __ballot_sync(~0u, wanted);
-        int at = lane == 0 ? atomicAdd(&listed, __popc(those)) : 0;
-        at = __shfl_sync(~0u, at, 0) + __popc(those & (1u << lane) - 1);
-        if (wanted) job.list[which][1 + at] = number;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int first = 0;  // number of the level's first tile
+    for (int level = 0; level < (which < 3 ? job.text.scales : 1); ++level) {
+        const Scale& scale = job.text.scale[level];
+        const int across = (scale.width + columns - 1) / columns, down = (scale.height + rows - 1) / rows;
+        for (int row = warp; row < down; row += LISTING / 32)
+            for (int start = 0; start < across; start += 32) {
+                const int y = row * rows, x = (start + lane) * columns;
+                const bool wanted = job.marks.near_on_level(level, y, x, y + rows, x + columns, reach) && start + lane < across;
+                const unsigned those = __ballot_sync(~0u, wanted);
+                int at = lane == 0 && those ? atomicAdd(&listed, __popc(those)) : 0;
+                at = __shfl_sync(~0u, at, 0) + __popc(those & (1u << lane) - 1);
+                if (wanted) job.list[which][1 + at] = first + row * across + start + lane;
+            }
+        first += across * down;
     }
     __syncthreads();
     if (threadIdx.x == 0) job.list[which][0] = listed;
