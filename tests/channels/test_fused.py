@@ -137,6 +137,14 @@ def test_every_layer_of_a_picture_with_a_frame_before(emulated, size):
         assert built.channel("text").max() > 0.3
 
 
+def test_text_of_an_image_that_no_four_texels_can_be_read_from_at_once(emulated):
+    memory = torch.empty(1 + 3 * 40 * 64)
+    image = memory[1:].view(1, 3, 40, 64).copy_(picture(1, 40, 64))
+    assert image.data_ptr() % 16
+    got, wanted = (build(Texture((one,)), ["text"], backend="cuda").levels[0] for one in (image, image.clone()))
+    assert torch.equal(got, wanted) and got.max() > 0.3
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets(emulated, preset):
     image = picture(1, 50, 70)

@@ -37,6 +37,17 @@ def test_something_small_is_found_in_its_tile_and_nowhere_else():
     assert one.marked[1, 2] and one.marked.sum() == 1
 
 
+def test_a_frame_is_judged_by_the_noise_of_those_before():
+    ground = scene(SIZE) * 0.6 + 0.2
+    calm, loud = ([noisy(ground, sigma, seed) for seed in range(20)] for sigma in (0.1, 6))
+    found = follow([*calm, loud[0]], take=False)
+    assert found[-1].share == 1  # it does not excuse itself by being noisy all over
+    assert found[-1].noise.sensor[0] > found[-2].noise.sensor[0]
+    assert follow(loud, take=False)[-1].share < 0.05
+    first = changes(ground + 8 / 255, ground, no_noise(SIZE, 32, DEVICE), tile=32)
+    assert first.share == 0 and torch.allclose(first.threshold[0], torch.tensor(COARSE[1]))
+
+
 def test_it_is_found_above_the_noise_too():
     ground = scene(SIZE) * 0.6 + 0.2
     frames = [noisy(ground, 3, seed) for seed in range(20)]

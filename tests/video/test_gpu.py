@@ -61,6 +61,21 @@ def test_what_is_looked_at_behind_a_frame_is_what_looking_anew_would_say():
     assert len(looked) > 2 and one.steady.glance.reason is None
 
 
+@pytest.mark.parametrize("allocator", ["auto", "cascade", "layers", "fit", "density", "resize"])
+def test_a_captured_choice_is_the_choice(allocator):
+    size = (540, 960)
+    options = {"relevance": "none", "device": "cuda", "keyframe": 6, "hold": 0.0}
+    one, other = (Stream(size, 64, allocator, **options) for _ in range(2))
+    other.choice.captured = False
+    for frame in crossing(size, 20, side=250):
+        got, wanted = one.step(frame.cuda()), other.step(frame.cuda())
+        assert got.reuse.chosen == wanted.reuse.chosen
+        assert torch.allclose(got.allocation.centre, wanted.allocation.centre, atol=1e-3)
+        assert torch.allclose(got.patches.pixels, wanted.patches.pixels, atol=1e-4)
+    (graph,) = one.choice._graphs.values()
+    assert graph.reason is None
+
+
 def test_a_gpu_and_a_cpu_find_the_same_changes():
     size = (128, 192)
     streams = [Stream(size, 24, patch=16, relevance="none", device=device) for device in ("cpu", "cuda")]

@@ -7,7 +7,7 @@ from tests.channels.test_fused import picture
 from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.channels import CHANNELS, build
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
-from texturevlm.ops.cuda import change, compiler, mip, patches
+from texturevlm.ops.cuda import change, compiler, mip, patches, text
 from texturevlm.ops.cuda.marks import NO_MARKS, Marks
 from texturevlm.ops.mip import mipmap
 from texturevlm.sample import sample
@@ -196,6 +196,42 @@ def test_marked_layers_equal_rebuilt_ones(emulated, size, share):
         wanted = build(Texture(tuple(levels)), IN_PARTS, backend="cuda").levels[0]
         assert torch.equal(layers[:, 1:-1], wanted)
     assert (layers[:, [0, -1]] == -1).all()
+
+
+@pytest.mark.parametrize("size", [(200, 480), (37, 50), (150, 221), (1, 300)])
+@pytest.mark.parametrize("share", [0.0, 0.02, 1.0])
+def test_text_tiles_are_those_that_a_mark_acts_on(emulated, size, share):
+    """Each of them once; and whatever lies further from every marked tile than a texel acts is not among them."""
+    levels = mipmap(torch.zeros(1, 3, *size))[: text.TEXT_LEVELS]
+    mask = torch.rand(tile_grid(size, 32)) < share
+    lists = torch.full((4, 1 + text.most_text_tiles(levels)), -9, dtype=torch.int32)
+    text.list_text_tiles(lists, levels, marked(mask), reach=70)
+    acts = (7, 35, 43)  # texels: strokes; then ruled lines and letters; then lines
+    kernels = [
+        *((tile, levels, reach) for tile, reach in zip(text.TILES.values(), acts)),
+        (text.LAYER_TILE, levels[:1], 70),
+    ]
+    for (rows, columns), made, reach in kernels:
+        found, lists = lists[0], lists[1:]
+        count = int(found[0])
+        numbers = found[1 : 1 + count].tolist()
+        assert len(set(numbers)) == count and (found[1 + count :] == -9).all()
+        first = 0
+        for level, texels in enumerate(made):
+            down, across = (-(-extent // side) for extent, side in zip(texels.shape[2:], (rows, columns)))
+            for number in range(down * across):
+                top, left = number // across * rows, number % across * columns
+                near, far = (_marked_within(mask, level, top, left, rows, columns, reach + more) for more in (0, 3))
+                listed = first + number in numbers
+                assert listed or not near
+                assert far or not listed
+            first += down * across
+
+
+def _marked_within(mask, level, top, left, rows, columns, reach):
+    y0, x0 = (max(at - reach, 0) << level for at in (top, left))
+    y1, x1 = ((at + reach) << level for at in (top + rows, left + columns))
+    return bool(mask[y0 // 32 : -(-y1 // 32), x0 // 32 : -(-x1 // 32)].any())
 
 
 def test_what_marks_do_not_reach_stays_as_it_is(emulated):

@@ -98,6 +98,26 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(one.carry.relevance.half, known.half)
 
 
+@pytest.mark.parametrize("allocator", ["cascade", "density"])
+def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator):
+    """Here nothing is captured, but it goes the same way: as tensors in and out."""
+    one, other = (stream(allocator=allocator, keyframe=3, hold=0.0) for _ in range(2))
+    assert one.choice.captured
+    other.choice.captured = False
+    for frame in crossing(SIZE, 8):
+        got, wanted = one.step(frame), other.step(frame)
+        assert got.reuse.chosen == wanted.reuse.chosen and torch.equal(got.patches.pixels, wanted.patches.pixels)
+        for name in ("centre", "ddx", "ddy", "score", "valid", "source"):
+            assert torch.equal(getattr(got.allocation, name), getattr(wanted.allocation, name)), name
+        assert one.choice.worth == other.choice.worth and torch.equal(one.choice.scale, other.choice.scale)
+    assert len(one.choice._graphs) == 1 and not other.choice._graphs
+
+
+def test_an_allocator_of_the_users_or_with_options_is_not_captured():
+    assert not stream(allocator="cascade", levels=2).choice.captured
+    assert not stream(allocator=lambda texture, known, *, budget, patch: None).choice.captured
+
+
 def test_a_frame_that_is_no_image_is_refused_and_the_stream_goes_on():
     frames = list(crossing(SIZE, 5))
     one, other = stream(), stream()

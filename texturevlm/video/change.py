@@ -3,10 +3,10 @@
 Two numbers a tile. `coarse` is the greatest difference between the means of 4×4 pixels: sensor noise averages out
 there, and what is left is movement, light, or a fade once it has added up (the comparison is with what is held, not
 with the last frame). `fine` is what those means do not tell: the root mean square of the rest, for texture that moves
-under equal means. How much of either is noise is learned from the stream itself: the sensor's from the quietest tiles of
-the frames before, a compression's flicker, which sits where there is texture, from what each tile does from frame to
-frame. Fixed bounds hold whatever was learned: a difference above the upper one is a change, and none below the lower one
-is. While nothing is known of the sensor, only the upper one counts.
+under equal means. How much of either is noise is learned from the stream itself: the sensor's from the quietest tiles
+of the frames before, a compression's flicker, which sits where there is texture, from what each tile does from frame to
+frame. Fixed bounds hold whatever was learned: a difference above the upper one is a change, and none below the lower
+one is. While nothing is known of the sensor, only the upper one counts.
 """
 
 from __future__ import annotations

@@ -8,18 +8,12 @@ flicker; after a cut all of them are free to jump.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
-import torch
 from torch import Tensor
-from torch.nn import functional
 
-from texturevlm.allocate.value import delivered_scale
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.carry import Carry
-from texturevlm.video.reuse import settled
+from texturevlm.video.propose import Allocate, CapturedProposal, Proposal, propose
 
 GAIN = 0.01  # a new choice is taken if it is worth so much more than the old,
 FINER = 0.1  # or shows what matters so many levels finer
@@ -30,17 +24,19 @@ class Choice:
     """The allocation of one stream.
 
     allocate:   texture, relevance, budget → Allocation
+    captured:   it only starts kernels, and the texture stays where it is: graphs are made of it
     refused:    what it was worth when a new one was made and found no better
     allocation: that is held; `scale` (1, h, w) is what it delivers to each cell
     worth:      of it when it was chosen, see `Carry.worth`
     """
 
-    def __init__(self, allocate: Callable[[Texture, Relevance, int], Allocation], budget: int, hold: float) -> None:
-        self.allocate, self.budget, self.hold = allocate, budget, hold
+    def __init__(self, allocate: Allocate, budget: int, hold: float, *, captured: bool = False) -> None:
+        self.allocate, self.budget, self.hold, self.captured = allocate, budget, hold, captured
         self.allocation: Allocation | None = None
         self.scale: Tensor | None = None
         self.worth = (0.0, 0.0)
         self.refused: tuple[float, float] | None = None
+        self._graphs: dict[tuple[str, bool], CapturedProposal] = {}
 
     def choose(
         self,
@@ -64,20 +60,24 @@ class Choice:
         now = None if self.scale is None else carry.worth(self.scale)
         if now is not None and not force and not self.lost(now):
             return None
-        chosen = _padded(self.allocate(texture, carry.relevance, tokens), self.budget)
-        origin = torch.full((self.budget,), -1, device=texture.device)
-        if self.allocation is not None and not free:
-            chosen, origin = settled(self.allocation, chosen)
-        scale = delivered_scale(chosen, carry.relevance.grid)
-        worth = carry.worth(scale)
+        made = self._proposed(texture, carry.relevance, tokens, None if free else self.allocation)
+        value, level, new = made.told.tolist()
         if now is not None and not free:
-            too_many = most is not None and int(((origin < 0) & chosen.valid[0]).sum()) > most
-            better = worth[0] >= (1 + GAIN) * now[0] or worth[1] <= now[1] - FINER
+            too_many = most is not None and new > most
+            better = value >= (1 + GAIN) * now[0] or level <= now[1] - FINER
             if too_many or not (force or better):
                 self.refused = now  # nothing better is to be had: not asked again before it is worth less still
                 return None
-        self.allocation, self.scale, self.worth, self.refused = chosen, scale, worth, None
-        return origin
+        self.allocation, self.scale, self.worth, self.refused = made.allocation, made.scale, (value, level), None
+        return made.origin
+
+    def _proposed(self, texture: Texture, relevance: Relevance, tokens: int, held: Allocation | None) -> Proposal:
+        if not self.captured or held is None or tokens < self.budget:
+            return propose(self.allocate, texture, relevance, tokens, self.budget, held)
+        key = relevance.source, relevance.scene is None  # what an allocator may go by on the host
+        if key not in self._graphs:
+            self._graphs[key] = CapturedProposal(self.allocate, texture, relevance, held)
+        return self._graphs[key](relevance, held)
 
     def lost(self, now: tuple[float, float]) -> bool:
         """Whether the held choice is worth too little by now."""
@@ -85,12 +85,3 @@ class Choice:
             return False
         last = self.refused
         return last is None or now[0] < (1 - GAIN) * last[0] or now[1] > last[1] + FINER
-
-
-def _padded(allocation: Allocation, budget: int) -> Allocation:
-    """With unused slots up to the budget, which repeat the first."""
-    more = budget - allocation.budget
-    if not more:
-        return allocation
-    filled = allocation.each(lambda column: torch.cat([column, column[:, :1].expand(-1, more, *column.shape[2:])], 1))
-    return replace(filled, valid=functional.pad(allocation.valid, (0, more)))

@@ -13,13 +13,13 @@ from texturevlm.ops.mip import update_region
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation
 from texturevlm.video.change import Noise
+from texturevlm.video.propose import COLUMNS
 from texturevlm.video.tiles import rectangles, tile_grid
 from texturevlm.vlm import Tokens
 
 if TYPE_CHECKING:
     from texturevlm.video.stream import Stream
 
-COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
 TOKENS = ("embeds", "position", "size", "weight")
 NUMBERS = ("frames", "since", "seconds", "waiting", "short", "moved")
 FORMAT = 2

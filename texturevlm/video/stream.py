@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.capture import CAPTURABLE
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.channels.registry import EMBEDDING
 from texturevlm.channels.structure import luma
@@ -100,6 +101,7 @@ class Stream:
         self.size, self.budget = check_size("Stream", size), check_count("Stream", "budget", budget, 1)
         self.patch, self.tile = check_count("Stream", "patch", patch, 1), check_count("Stream", "tile", tile, 4)
         self.keyframe = check_count("Stream", "keyframe", keyframe, 1)
+        starts_kernels = allocator in CAPTURABLE and not options
         if isinstance(allocator, str):
             check_choice("Stream", "allocator", allocator, tuple(ALLOCATORS))
             allocator = ALLOCATORS[allocator]
@@ -127,6 +129,7 @@ class Stream:
             lambda texture, known, tokens: allocator(texture, known, budget=tokens, patch=patch, **options),
             budget,
             hold,
+            captured=kernels and starts_kernels,
         )
         self.encoded = None if encode is None else Encoded(encode, keep=keep, context=context)
         self.rate = None if rate is None else Rate(rate, budget)
@@ -230,8 +233,12 @@ class Stream:
 
     def _ask(self) -> None:
         """Relevance from the frame that is held, with the question, or with where someone pointed."""
-        rows, columns = self.cells.shape[2:]
-        known = self.asking.ask(self.canvas.texture, self.carry.pointed_map(), (rows, columns))
+        if self._glances():
+            assert self.steady is not None
+            known = self.steady.look_now()
+        else:
+            rows, columns = self.cells.shape[2:]
+            known = self.asking.ask(self.canvas.texture, self.carry.pointed_map(), (rows, columns))
         self.carry.start(known, luma(self.cells))
 
     def _keyframe(self, found: Changes) -> str:

@@ -190,8 +190,8 @@ def _step(
     heights, widths = zip(*extents[base : last + 1])
     across, down = -(-widths[0] // TILE), -(-heights[0] // TILE)
     tiles = across * down * batch * channels
-    # With few tiles a search is not worth it, more the kernel cannot mark: all are made again. By marks each tile can tell
-    # for itself, so there a search is worth it only if they cannot all run at once.
+    # With few tiles a search is not worth it, more the kernel cannot mark: all are made again. By marks each tile can
+    # tell for itself, so there a search is worth it only if they cannot all run at once.
     few = UPDATE_BLOCKS if marked else UPDATE_BLOCKS // 4
     search = boxes > 0 and tiles > few and -(-across // 32) * down <= MARK_WORDS
     geometry = _GEOMETRY.pack(

@@ -88,13 +88,12 @@ def _lists(tiles: Tensor | None) -> list[int]:
 
 
 @lru_cache(maxsize=256)
-def _plan(
-    batch: int, extents: tuple[torch.Size, ...]
-) -> tuple[int, tuple[tuple[int, int, int], ...], tuple[int, ...]]:
+def _plan(batch: int, extents: tuple[torch.Size, ...]) -> tuple[int, tuple[tuple[int, int, int], ...], tuple[int, ...]]:
     """The texels of all scales; where each begins, in bytes, and its extent; the blocks of each kernel."""
     texels, scales = 0, []
     for rows, columns in extents:
         scales.append((4 * texels, rows, columns))
         texels += rows * columns * batch
     blocks = [sum(tiles_of(rows, columns, tile) for rows, columns in extents) * batch for tile in TILES.values()]
-    return texels, tuple(scales), (*blocks, tiles_of(*extents[0], LAYER_TILE) * batch)
+    rows, columns = extents[0]
+    return texels, tuple(scales), (*blocks, tiles_of(rows, columns, LAYER_TILE) * batch)
