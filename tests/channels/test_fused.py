@@ -264,10 +264,15 @@ def test_the_kernels_constants_are_the_specifications():
             "WIDE": kernels.WIDE,
             "TEXT_TALL": text_kernels.LAYER_TILE[0],
         },
-        "text.cu": {
+        "text.cuh": {
             **{name: getattr(text, name) for name in ("CONTRAST", "RULED", "LETTER", "GAP", "MARGIN")},
-            **{name: getattr(text, name) for name in ("FULL", "FAINT", "SPARSE")},
             **dict(zip(("DASH_ROWS", "DASH_COLUMNS"), text.DASH)),
+            **dict(zip(("STROKES_TILE",) * 2, text_kernels.TILES["text_strokes"])),
+            **dict(zip(("LETTERS_TALL", "LETTERS_WIDE"), text_kernels.TILES["text_letters"])),
+            **dict(zip(("LINES_TALL", "LINES_WIDE"), text_kernels.TILES["text_lines"])),
+        },
+        "text.cu": {name: getattr(text, name) for name in ("FULL", "FAINT", "SPARSE")},
+        "text_tiles.cu": {
             **dict(zip(("LAYER_TALL", "LAYER_WIDE"), text_kernels.LAYER_TILE)),
             "LISTING": text_kernels.LISTING,
         },
@@ -293,7 +298,8 @@ def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
             "RegionLayers": kernels._LAYERS.size + kernels._REGIONS.size,
         },
         "coarse.cu": {"Coarse": levels + kernels._SLOTS.size, "TextLayer": levels + text_kernels._LAYER.size},
-        "text.cu": {"Text": lines, "TextTiles": lines + text_kernels._LISTS.size},
+        "text.cu": {"Text": lines},
+        "text_tiles.cu": {"TextTiles": lines + text_kernels._LISTS.size},
         "distance.cu": {"Within": distance._WITHIN.size},
     }
     compile_text = compiler._nvrtc

@@ -227,7 +227,7 @@ struct TextLayer {
     Found found[3];   // levels 0, 1 and 2
     int levels;       // how many of them there are
     int slot;
-    Listed tiles;     // to make, see text_tiles
+    Listed tiles;     // to make, see text_tiles.cu
 };
 
 constexpr int TEXT_TALL = 16, TEXT_ROWS = TEXT_TALL * WIDE / 256;

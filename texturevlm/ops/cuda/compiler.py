@@ -27,7 +27,8 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "segment.cu": ("superpixels_refine", "superpixels_assign", "region_sums", "boundaries"),
     "channels.cu": ("channels_near", "channels_regions"),
     "coarse.cu": ("channels_coarse", "channels_text"),
-    "text.cu": ("text_strokes", "text_letters", "text_lines", "text_tiles"),
+    "text.cu": ("text_strokes", "text_letters", "text_lines"),
+    "text_tiles.cu": ("text_tiles",),
     "select.cu": ("select_sums", "select_tokens", "select_best"),
     "information.cu": ("information_losses", "information_maps"),
     "cover.cu": ("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"),
@@ -40,8 +41,8 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "scout.cu": ("scout_film", "scout_lift", "scout_scores", "scout_chance"),
 }
 FLOAT_ALONE = (
-    *("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "select.cu", "information.cu"),
-    *("cover.cu", "density.cu", "change.cu", "change_decide.cu", "scout_question.cu"),
+    *("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "text_tiles.cu"),
+    *("select.cu", "information.cu", "cover.cu", "density.cu", "change.cu", "change_decide.cu", "scout_question.cu"),
 )
 
 

@@ -2,34 +2,17 @@
 //   text_strokes: colour → how much of its contrast changes across each texel
 //   text_letters: strokes → without ruled lines; and closed downwards to letters
 //   text_lines:   letters → closed to lines, weighed by how many strokes they have; what is too small is dropped
-//   text_tiles:   which tiles each of those has to make, where only some of the image changed
 // Beyond the border a window has nothing to choose from: there a maximum reads −∞ and a minimum ∞.
 // Each lets the next one start when its own blocks are nearly done: earlier, those would only stand in others' way.
-#include "marks.cuh"
 #include "scalar.cuh"
 #include "slide.cuh"
+#include "text.cuh"
 
-constexpr int CONTRAST = 15, RULED = 25, LETTER = 5, GAP = 17, DASH_ROWS = 7, DASH_COLUMNS = 5, MARGIN = 4;
 constexpr float FULL = 0.7f, FAINT = 0.02f, SPARSE = 0.06f;
 constexpr float INFINITE = 3e38f;
 
-struct Scale {
-    const float* image;  // (B, 3, h, w)
-    float* strokes;      // (B, h, w)
-    float* clean;        // (B, h, w): strokes without ruled lines
-    float* letters;      // (B, h, w)
-    float* found;        // (B, h, w): may be where the strokes were, unless they are still needed
-    int height, width;
-};
-
-struct Text {
-    Scale scale[3];
-    int batch, scales;
-    Listed strokes, letters, lines;  // tiles to make
-};
-
 struct Tile {
-    int y, x, image, level;
+    int y, x, image;
     const Scale* scale;
 
     __device__ long long plane() const { return static_cast<long long>(scale->height) * scale->width; }
@@ -44,7 +27,7 @@ __device__ __forceinline__ Tile tile_of(const Text& text, int number, int rows, 
         const int across = (scale.width + columns - 1) / columns, down = (scale.height + rows - 1) / rows;
         if (level + 1 == text.scales || number < across * down * text.batch) {
             const int strip = number / across, image = strip / down;
-            return {(strip - image * down) * rows, (number - strip * across) * columns, image, level, &scale};
+            return {(strip - image * down) * rows, (number - strip * across) * columns, image, &scale};
         }
         number -= across * down * text.batch;
         ++level;
@@ -96,16 +79,11 @@ __device__ __forceinline__ void fetch(Read read, Write write) {
     }
 }
 
-// How far a texel acts: on strokes, then by those on letters (downwards, which is further), then by those on lines.
-constexpr int STROKES_REACH = CONTRAST / 2, LETTERS_REACH = STROKES_REACH + 2 * (RULED / 2) + 2 * (LETTER / 2);
-constexpr int LINES_REACH = LETTERS_REACH + DASH_ROWS / 2 + (DASH_ROWS + MARGIN) / 2;
-static_assert(LINES_REACH >= STROKES_REACH + 2 + DASH_COLUMNS / 2 + (DASH_COLUMNS + MARGIN) / 2 + 2 * (GAP / 2), "along lines");
-
 constexpr int RUN = 8;  // windows that a thread makes at once
 
 namespace strokes {
-constexpr int TILE = 32, REACH = CONTRAST / 2, SEEN = TILE + 2 * REACH, ROWS = 4;
-constexpr int LEAD = 8, FOURS = (TILE + 2 * LEAD) / 4;         // columns before the tile, REACH of them wanted
+constexpr int TILE = STROKES_TILE, REACH = CONTRAST / 2, SEEN = TILE + 2 * REACH, ROWS = 4;
+constexpr int LEAD = 8, FOURS = (TILE + 2 * LEAD) / 4;       // columns before the tile, REACH of them wanted
 constexpr int PITCH = 4 * FOURS + 1, PART_PITCH = TILE + 1;  // odd, so that 32 rows lie in 32 banks
 }
 
@@ -160,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_cons
 }
 
 namespace letters {
-constexpr int TALL = 64, WIDE = 32, PITCH = WIDE + 2;
+constexpr int TALL = LETTERS_TALL, WIDE = LETTERS_WIDE, PITCH = WIDE + 2;
 constexpr int LEAD = 4, FOURS = (WIDE + 2 * LEAD) / 4;  // columns before the tile, one of them wanted
 constexpr int CLOSED = LETTER / 2, LINE = RULED / 2;
 constexpr int CLEAN = TALL + 4 * CLOSED, LONG = CLEAN + 2 * LINE, SEEN = LONG + 2 * LINE;  // rows
@@ -246,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_cons
 }
 
 namespace lines {
-constexpr int TALL = 32, WIDE = 64, AROUND = 8;  // AROUND: what the smallest text and its margin need on every side
+constexpr int TALL = LINES_TALL, WIDE = LINES_WIDE, AROUND = 8;  // AROUND: what the smallest text and its margin need on every side
 constexpr int ROWS = TALL + 2 * AROUND, DENSE = WIDE + 2 * AROUND, HALF = GAP / 2;
 constexpr int LETTERS = DENSE + 4 * HALF, STROKES = DENSE + 2 * HALF;  // columns
 constexpr int LETTER_PITCH = LETTERS + 1, STROKE_PITCH = STROKES + 1, PITCH = DENSE + 1;
@@ -343,43 +321,4 @@ extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_consta
     for (int k = 0; k < RUN; ++k)
         if (x < width && tile.y + start + k < height)
             tile.scale->found[tile.start() + (tile.y + start + k) * width + x] = run[k];
-}
-
-constexpr int LISTING = 1024;                    // threads
-constexpr int LAYER_TALL = 16, LAYER_WIDE = 64;  // a tile of channels_text (coarse.cu)
-
-struct TextTiles {
-    Text text;
-    int* list[4];  // for strokes, letters, lines and channels_text: how many tiles, and their numbers
-    Marks marks;
-    int reach;     // how far a pixel acts on the layer
-};
-
-// A block makes a list, a warp a row of tiles.
-extern "C" __global__ void __launch_bounds__(LISTING) text_tiles(const __grid_constant__ TextTiles job) {
-    constexpr int ROWS[] = {strokes::TILE, letters::TALL, lines::TALL, LAYER_TALL};
-    constexpr int COLUMNS[] = {strokes::TILE, letters::WIDE, lines::WIDE, LAYER_WIDE};
-    constexpr int REACH[] = {STROKES_REACH, LETTERS_REACH, LINES_REACH};
-    __shared__ int listed;
-    if (threadIdx.x == 0) listed = 0;
-    __syncthreads();
-    const int which = blockIdx.x, rows = ROWS[which], columns = COLUMNS[which], reach = which < 3 ? REACH[which] : job.reach;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int first = 0;  // number of the level's first tile
-    for (int level = 0; level < (which < 3 ? job.text.scales : 1); ++level) {
-        const Scale& scale = job.text.scale[level];
-        const int across = (scale.width + columns - 1) / columns, down = (scale.height + rows - 1) / rows;
-        for (int row = warp; row < down; row += LISTING / 32)
-            for (int start = 0; start < across; start += 32) {
-                const int y = row * rows, x = (start + lane) * columns;
-                const bool wanted = job.marks.near_on_level(level, y, x, y + rows, x + columns, reach) && start + lane < across;
-                const unsigned those = __ballot_sync(~0u, wanted);
-                int at = lane == 0 && those ? atomicAdd(&listed, __popc(those)) : 0;
-                at = __shfl_sync(~0u, at, 0) + __popc(those & (1u << lane) - 1);
-                if (wanted) job.list[which][1 + at] = first + row * across + start + lane;
-            }
-        first += across * down;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) job.list[which][0] = listed;
 }

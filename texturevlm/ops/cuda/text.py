@@ -1,4 +1,4 @@
-"""Where text is, by our kernels (text.cu, and channels_text of coarse.cu), as a layer among others.
+"""Where text is, by our kernels (text.cu, text_tiles.cu, and channels_text of coarse.cu), as a layer among others.
 
 Where only some of an image changed, a kernel lists the tiles that each of them has to make before the first begins:
 most tiles then are no more than a block that finds no number on its list, and the others begin at once.
@@ -15,9 +15,9 @@ from texturevlm.ops.cuda.channels import LEVEL, pack_layers, tiles_of
 from texturevlm.ops.cuda.launch import launch
 from texturevlm.ops.cuda.marks import Marks, packed
 
-TILES = {"text_strokes": (32, 32), "text_letters": (64, 32), "text_lines": (32, 64)}  # rows, columns, as in text.cu
-LAYER_TILE = (16, 64)  # as in text.cu and coarse.cu
-LISTING = 1024  # threads, as in text.cu
+TILES = {"text_strokes": (32, 32), "text_letters": (64, 32), "text_lines": (32, 64)}  # rows, columns, as in text.cuh
+LAYER_TILE = (16, 64)  # as in text_tiles.cu and coarse.cu
+LISTING = 1024  # threads, as in text_tiles.cu
 TEXT_LEVELS = 3
 _SCALE = struct.Struct("=5Q2i")
 _SCALES = struct.Struct("=2i3Q")
@@ -74,7 +74,7 @@ def list_text_tiles(lists: Tensor, levels: Sequence[Tensor], marks: Marks, reach
     scales = b"".join([_SCALE.pack(*[0] * 5, *level.shape[2:]) for level in levels])
     parameters = scales + bytes(_SCALE.size * (TEXT_LEVELS - len(levels))) + _SCALES.pack(1, len(levels), 0, 0, 0)
     parameters += _LISTS.pack(*_lists(lists), packed(marks), reach)
-    launch("text.cu", "text_tiles", lists.device, len(lists), parameters, threads=LISTING, SCALAR=32)
+    launch("text_tiles.cu", "text_tiles", lists.device, len(lists), parameters, threads=LISTING, SCALAR=32)
 
 
 def most_text_tiles(levels: Sequence[Tensor]) -> int:

@@ -1,0 +1,26 @@
+// What the kernels for text have in common: windows, tiles, and what each reads and writes.
+#pragma once
+#include "marks.cuh"
+
+constexpr int CONTRAST = 15, RULED = 25, LETTER = 5, GAP = 17, DASH_ROWS = 7, DASH_COLUMNS = 5, MARGIN = 4;
+constexpr int STROKES_TILE = 32, LETTERS_TALL = 64, LETTERS_WIDE = 32, LINES_TALL = 32, LINES_WIDE = 64;  // tiles
+
+struct Scale {
+    const float* image;  // (B, 3, h, w)
+    float* strokes;      // (B, h, w)
+    float* clean;        // (B, h, w): strokes without ruled lines
+    float* letters;      // (B, h, w)
+    float* found;        // (B, h, w): may be where the strokes were, unless they are still needed
+    int height, width;
+};
+
+struct Text {
+    Scale scale[3];
+    int batch, scales;
+    Listed strokes, letters, lines;  // tiles to make
+};
+
+// How far a texel acts: on strokes, then by those on letters (downwards, which is further), then by those on lines.
+constexpr int STROKES_REACH = CONTRAST / 2, LETTERS_REACH = STROKES_REACH + 2 * (RULED / 2) + 2 * (LETTER / 2);
+constexpr int LINES_REACH = LETTERS_REACH + DASH_ROWS / 2 + (DASH_ROWS + MARGIN) / 2;
+static_assert(LINES_REACH >= STROKES_REACH + 2 + DASH_COLUMNS / 2 + (DASH_COLUMNS + MARGIN) / 2 + 2 * (GAP / 2), "along lines");

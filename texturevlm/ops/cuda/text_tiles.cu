@@ -1,0 +1,42 @@
+// Which tiles the kernels for text have to make, where only some of the image changed: a list for each of them. Most tiles
+// then are no more than a block that finds no number on its list.
+#include "text.cuh"
+
+constexpr int LISTING = 1024;                    // threads
+constexpr int LAYER_TALL = 16, LAYER_WIDE = 64;  // a tile of channels_text (coarse.cu)
+
+struct TextTiles {
+    Text text;
+    int* list[4];  // for strokes, letters, lines and channels_text: how many tiles, and their numbers
+    Marks marks;
+    int reach;     // how far a pixel acts on the layer
+};
+
+// A block makes a list, a warp a row of tiles.
+extern "C" __global__ void __launch_bounds__(LISTING) text_tiles(const __grid_constant__ TextTiles job) {
+    constexpr int ROWS[] = {STROKES_TILE, LETTERS_TALL, LINES_TALL, LAYER_TALL};
+    constexpr int COLUMNS[] = {STROKES_TILE, LETTERS_WIDE, LINES_WIDE, LAYER_WIDE};
+    constexpr int REACH[] = {STROKES_REACH, LETTERS_REACH, LINES_REACH};
+    __shared__ int listed;
+    if (threadIdx.x == 0) listed = 0;
+    __syncthreads();
+    const int which = blockIdx.x, rows = ROWS[which], columns = COLUMNS[which], reach = which < 3 ? REACH[which] : job.reach;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int first = 0;  // number of the level's first tile
+    for (int level = 0; level < (which < 3 ? job.text.scales : 1); ++level) {
+        const Scale& scale = job.text.scale[level];
+        const int across = (scale.width + columns - 1) / columns, down = (scale.height + rows - 1) / rows;
+        for (int row = warp; row < down; row += LISTING / 32)
+            for (int start = 0; start < across; start += 32) {
+                const int y = row * rows, x = (start + lane) * columns;
+                const bool wanted = job.marks.near_on_level(level, y, x, y + rows, x + columns, reach) && start + lane < across;
+                const unsigned those = __ballot_sync(~0u, wanted);
+                int at = lane == 0 && those ? atomicAdd(&listed, __popc(those)) : 0;
+                at = __shfl_sync(~0u, at, 0) + __popc(those & (1u << lane) - 1);
+                if (wanted) job.list[which][1 + at] = first + row * across + start + lane;
+            }
+        first += across * down;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) job.list[which][0] = listed;
+}
