@@ -71,13 +71,21 @@ class Choice:
         self.allocation, self.scale, self.worth, self.refused = made.allocation, made.scale, (value, level), None
         return made.origin
 
+    def prepare(self, texture: Texture, relevance: Relevance) -> None:
+        """Make the graph that the next choice with relevance like this will need, which takes a while."""
+        if self.captured and self.allocation is not None:
+            self._graph(texture, relevance, self.allocation)
+
     def _proposed(self, texture: Texture, relevance: Relevance, tokens: int, held: Allocation | None) -> Proposal:
         if not self.captured or held is None or tokens < self.budget:
             return propose(self.allocate, texture, relevance, tokens, self.budget, held)
+        return self._graph(texture, relevance, held)(relevance, held)
+
+    def _graph(self, texture: Texture, relevance: Relevance, held: Allocation) -> CapturedProposal:
         key = relevance.source, relevance.scene is None  # what an allocator may go by on the host
         if key not in self._graphs:
             self._graphs[key] = CapturedProposal(self.allocate, texture, relevance, held)
-        return self._graphs[key](relevance, held)
+        return self._graphs[key]
 
     def lost(self, now: tuple[float, float]) -> bool:
         """Whether the held choice is worth too little by now."""

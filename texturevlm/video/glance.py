@@ -56,6 +56,11 @@ class Glance:
         """Why there is no graph, if there is none."""
         return self._captured.reason
 
+    def prepare(self) -> None:
+        """Make the graph, if there is none yet."""
+        if not self._captured.prepared:
+            self._captured.prepare()
+
     def look(self) -> Relevance:
         """Relevance of the frame that is held; its worth goes into the record. The next look overwrites it."""
         return self._captured()

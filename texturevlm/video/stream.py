@@ -288,7 +288,16 @@ class Stream:
             self.canvas.texture, self.carry, tokens=tokens, force=True, free=why in ("first", "cut"), most=most
         )
         self._looked()
+        if why == "first":
+            self._prepare()
         return origin
+
+    def _prepare(self) -> None:
+        """Make graphs that later frames will need: a stream may be slow to begin, but not to go on."""
+        assert self.carry.relevance is not None
+        if self.steady is not None and self.steady.glance is not None and self._glances():
+            self.steady.glance.prepare()
+        self.choice.prepare(self.canvas.texture, self.carry.relevance)
 
     def _follow(self, image: Tensor, found: Changes) -> Tensor | None:
         """The usual frame: some of it changed."""
