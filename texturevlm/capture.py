@@ -8,7 +8,7 @@ page is read, where an allocator searches on the CPU) the same call runs as it i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -113,23 +113,12 @@ class Look:
             return f"graphs are for a GPU, and the image is on {image.device.type}"
         if self.relevance not in ON_DEVICE:
             return f"relevance {self.relevance!r} is not made on the GPU alone; {' and '.join(ON_DEVICE)} are"
-        if self.allocator not in CAPTURABLE:
-            return f"allocator {self.allocator!r} searches on the CPU; {', '.join(CAPTURABLE)} do not"
-        if self.allocator in BY_KERNELS and (reason := self._no_search_because(image)):
-            return f"allocator {self.allocator!r} searches on the CPU: {reason}"
-        if self.options.get("scan") is not None:
-            return "the option scan belongs to one image"
-        return "graphs=0 was asked for" if self.graphs == 0 else None
-
-    def _no_search_because(self, image: Tensor) -> str | None:
-        """Why no kernel does an allocator's search."""
-        if self.options.get("backend", "auto") == "reference":
-            return "the reference was asked for"
-        if self.allocator == "auto" and self.options:
-            return "options are for one of its allocators"
         size = (image.shape[2], image.shape[3])
-        grid = level_extents(*size)[cell_level(size, self.patch)]
-        return backends.no_kernel_because(image) or no_kernel_because(grid, self.budget)
+        if reason := no_capture_because(self.allocator, size, self.patch, self.budget, self.options):
+            return reason
+        if self.allocator in BY_KERNELS and (reason := backends.no_kernel_because(image)):
+            return f"allocator {self.allocator!r} searches on the CPU: {reason}"
+        return "graphs=0 was asked for" if self.graphs == 0 else None
 
     def _replay(self, inputs: list[Tensor]) -> Replay:
         image = inputs[0]
@@ -159,6 +148,25 @@ class Look:
         # The texture units, which sometimes pay, filter with 8 bits and cannot be set up inside a graph.
         kernels = backends.no_kernel_because(image) is None
         return sample(texture, allocation, backend="cuda" if kernels else "auto")
+
+
+def no_capture_because(
+    allocator: str, size: tuple[int, int], patch: int, budget: int, options: Mapping[str, Any]
+) -> str | None:
+    """Why an allocator's choice for an image that the kernels take cannot be captured; None if it can."""
+    if allocator not in CAPTURABLE:
+        return f"allocator {allocator!r} searches on the CPU; {', '.join(CAPTURABLE)} do not"
+    if options.get("scan") is not None:
+        return "the option scan belongs to one image"
+    if allocator not in BY_KERNELS:
+        return None
+    if options.get("backend", "auto") == "reference":
+        reason: str | None = "the reference was asked for"
+    elif allocator == "auto" and options:
+        reason = "options are for one of its allocators"
+    else:
+        reason = no_kernel_because(level_extents(*size)[cell_level(size, patch)], budget)
+    return reason and f"allocator {allocator!r} searches on the CPU: {reason}"
 
 
 def _patches_of(parts: Sequence[Tensor], size: tuple[int, int], patch: int) -> Patches:

@@ -267,7 +267,7 @@ def test_the_kernels_constants_are_the_specifications():
         "text.cuh": {
             **{name: getattr(text, name) for name in ("CONTRAST", "RULED", "LETTER", "GAP", "MARGIN")},
             **dict(zip(("DASH_ROWS", "DASH_COLUMNS"), text.DASH)),
-            **dict(zip(("STROKES_TILE",) * 2, text_kernels.TILES["text_strokes"])),
+            "STROKES_TILE": text_kernels.TILES["text_strokes"][0],
             **dict(zip(("LETTERS_TALL", "LETTERS_WIDE"), text_kernels.TILES["text_letters"])),
             **dict(zip(("LINES_TALL", "LINES_WIDE"), text_kernels.TILES["text_lines"])),
         },
@@ -278,6 +278,7 @@ def test_the_kernels_constants_are_the_specifications():
         },
         "distance.cu": {"LIMIT": EDGE_DISTANCE_LIMIT},
     }
+    assert len(set(text_kernels.TILES["text_strokes"])) == 1  # a square
     assert text_kernels.TEXT_LEVELS == text.SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
     assert len(CHANNELS) <= kernels.MOST_LAYERS and fused.REGIONS < kernels.MOST_REGIONS // 2
     for source, constants in python.items():

@@ -12,6 +12,7 @@ from texturevlm.video import Stream
 from texturevlm.video.carry import worth
 from texturevlm.video.glance import WORTH
 from texturevlm.video.layers import CARRIED
+from texturevlm.video.propose import CapturedProposal
 
 pytestmark = pytest.mark.gpu
 NAMES = [name for name in PRESETS["fast"] if name not in CARRIED]
@@ -62,7 +63,9 @@ def test_what_is_looked_at_behind_a_frame_is_what_looking_anew_would_say():
 
 
 @pytest.mark.parametrize("allocator", ["auto", "cascade", "layers", "fit", "density", "resize"])
-def test_a_captured_choice_is_the_choice(allocator):
+def test_a_captured_choice_is_the_choice(allocator, monkeypatch):
+    asked, plain = [], CapturedProposal.__call__
+    monkeypatch.setattr(CapturedProposal, "__call__", lambda *given: asked.append(1) or plain(*given))
     size = (540, 960)
     options = {"relevance": "none", "device": "cuda", "keyframe": 6, "hold": 0.0}
     one, other = (Stream(size, 64, allocator, **options) for _ in range(2))
@@ -73,7 +76,7 @@ def test_a_captured_choice_is_the_choice(allocator):
         assert torch.allclose(got.allocation.centre, wanted.allocation.centre, atol=1e-3)
         assert torch.allclose(got.patches.pixels, wanted.patches.pixels, atol=1e-4)
     (graph,) = one.choice._graphs.values()
-    assert graph.reason is None
+    assert graph.reason is None and len(asked) >= 3  # at the keyframes at least
 
 
 def test_a_gpu_and_a_cpu_find_the_same_changes():

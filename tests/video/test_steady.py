@@ -1,5 +1,7 @@
 """A whole stream by kernels, in the emulator: what it holds is what a rebuilt one would be, frame after frame."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from texturevlm.video import Stream
 from texturevlm.video.carry import worth
 from texturevlm.video.glance import WORTH
 from texturevlm.video.layers import CARRIED
+from texturevlm.video.propose import CapturedProposal
 from texturevlm.video.steady import LATEST, UNSEEN
 
 SIZE = (64, 96)
@@ -99,8 +102,10 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
 
 
 @pytest.mark.parametrize("allocator", ["cascade", "density"])
-def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator):
+def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator, monkeypatch):
     """Here nothing is captured, but it goes the same way: as tensors in and out."""
+    asked, plain = [], CapturedProposal.__call__
+    monkeypatch.setattr(CapturedProposal, "__call__", lambda *given: asked.append(1) or plain(*given))
     one, other = (stream(allocator=allocator, keyframe=3, hold=0.0) for _ in range(2))
     assert one.choice.captured
     other.choice.captured = False
@@ -110,12 +115,45 @@ def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator):
         for name in ("centre", "ddx", "ddy", "score", "valid", "source"):
             assert torch.equal(getattr(got.allocation, name), getattr(wanted.allocation, name)), name
         assert one.choice.worth == other.choice.worth and torch.equal(one.choice.scale, other.choice.scale)
-    assert len(one.choice._graphs) == 1 and not other.choice._graphs
+    assert len(asked) >= 2 and not other.choice._graphs  # at the keyframes at least
 
 
-def test_an_allocator_of_the_users_or_with_options_is_not_captured():
-    assert not stream(allocator="cascade", levels=2).choice.captured
+def test_only_what_starts_kernels_and_nothing_else_is_captured():
+    assert stream(allocator="layers").choice.captured
+    assert not stream(allocator="layers", budget=2000).choice.captured  # more than the kernels take
+    assert not stream(allocator="layers", backend="reference").choice.captured
     assert not stream(allocator=lambda texture, known, *, budget, patch: None).choice.captured
+
+
+def test_keyframes_without_a_question_are_looked_at_by_the_kernels():
+    one = Stream((40, 320), 12, patch=16, relevance="none", keyframe=3)
+    looked, now = [], one.steady.look_now
+    one.steady.look_now = lambda: looked.append(one.frames) or now()
+    for index, frame in enumerate(crossing((40, 320), 8)):
+        step = one.step(frame)
+        if step.reuse.keyframe == "interval":
+            assert looked[-1] == index
+            known = relevance_of(one.canvas.texture, patch=16, way="none")
+            assert torch.allclose(step.relevance.mass, known.mass, rtol=1e-4, atol=1e-9)
+    assert {3, 6} <= set(looked)
+
+
+def test_a_question_is_asked_though_the_state_that_a_stream_goes_on_from_knew_none(monkeypatch):
+    before = Stream((40, 320), 12, patch=16, relevance="none", keyframe=3)
+    frames = list(crossing((40, 320), 8))
+    for frame in frames[:2]:
+        before.step(frame)
+    one, asked = Stream((40, 320), 12, patch=16, query="total?", relevance="scout", keyframe=3), []
+
+    def ask(self, texture, *given):  # the scout itself is no matter of kernels that can be emulated
+        asked.append(self.query)
+        return replace(relevance_of(texture, patch=16, way="none"), source="scout")
+
+    monkeypatch.setattr(type(one.asking), "ask", ask)
+    one.restore(before.state())
+    for frame in frames[2:]:
+        step = one.step(frame)
+    assert set(asked) == {"total?"} and step.relevance.source == "scout"
 
 
 def test_a_frame_that_is_no_image_is_refused_and_the_stream_goes_on():

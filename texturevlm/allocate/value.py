@@ -17,7 +17,7 @@ from texturevlm.types import Allocation
 # text r^0.35 smaller; r times finer across costs nothing up to 1.5, and then about (r / 1.5)^0.23.
 COARSER_ACROSS, FINER_ACROSS, FREE = 0.35, 0.23, 1.5
 AT_ONCE = 1 << 20  # cells × footprints that are tested together,
-MORE_ON_A_GPU = 16  # times so many there, where each step costs a launch: some 150 MB
+MORE_ON_A_GPU = 16  # times so many there, where each step costs a launch
 EDGE = 1e-4  # of a footprint's half width: a cell's centre on its rim lies in it, up to rounding
 
 
@@ -32,10 +32,11 @@ def expected_value(relevance: Relevance, allocation: Allocation) -> Tensor:
     return (relevance.mass * readable(relevance.half, scale.to(relevance.half.dtype))).sum((1, 2))
 
 
-def delivered_scale(allocation: Allocation, grid: tuple[int, int]) -> Tensor:
+def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: int | None = None) -> Tensor:
     """(B, h, w): pixels a sample of the finest footprint over each cell's centre; infinite where none lies.
 
-    grid: rows and columns of cells; footprints may be rotated
+    grid:    rows and columns of cells; footprints may be rotated
+    at_once: how many cells × footprints are tested together; each takes some 36 bytes meanwhile
     """
     rows, columns = grid
     height, width = allocation.size
@@ -44,7 +45,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int]) -> Tensor:
     x = (torch.arange(columns, device=device) + 0.5) * (width / columns)
     scale = torch.where(allocation.valid, reading_scale(allocation), torch.inf)
     found = scale.new_full((allocation.batch, rows, columns), torch.inf)
-    most = AT_ONCE * (MORE_ON_A_GPU if device.type == "cuda" else 1)
+    most = at_once or AT_ONCE * (MORE_ON_A_GPU if device.type == "cuda" else 1)
     step = max(1, most // max(1, found.numel()))
     (a, b), (c, d) = (axis.unbind(-1) for axis in _to_own_axes(allocation))
     for first in range(0, allocation.budget, step):

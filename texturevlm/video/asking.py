@@ -23,6 +23,11 @@ class Asking:
     balance: Balance
     models: dict[str, Any]
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is asked: what matters is what the image says by itself."""
+        return self.way == "none" or (self.way == "auto" and not self.query.strip())
+
     def ask(self, texture: Texture, pointed: Tensor | None, grid: tuple[int, int]) -> Relevance:
         """pointed: a map of where someone pointed, if anyone did; grid: of cells that the answer must be on"""
         if callable(self.way):

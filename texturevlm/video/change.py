@@ -57,6 +57,7 @@ class Changes:
     mask:      (rows, columns) bool, on the frame's device: the tiles that changed
     marked:    the same on the host
     likeness:  of the two pictures' thumbnails, −1 to 1
+    cut:       whether this is another scene
     noise:     to be kept if the frame is taken
     threshold: (2, rows, columns), for `coarse` and `fine`
     """
@@ -64,6 +65,7 @@ class Changes:
     mask: Tensor
     marked: np.ndarray
     likeness: float
+    cut: bool
     noise: Noise
     threshold: Tensor
 
@@ -76,11 +78,6 @@ class Changes:
     def share(self) -> float:
         """Of the tiles that changed."""
         return self.count / self.marked.size
-
-    @property
-    def cut(self) -> bool:
-        """Whether this is another scene."""
-        return self.share > CUT_SHARE and self.likeness < CUT_LIKENESS
 
 
 def no_noise(size: tuple[int, int], tile: int, device: torch.device) -> Noise:
@@ -115,7 +112,8 @@ def changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -> Cha
     likely = read.pop()
     marked = np.array(read, dtype=bool).reshape(mask.shape)
     left = block.where(~_to_blocks(mask, block, tile), 0.0)
-    return Changes(mask, marked, likely, learned._replace(last=left), threshold)
+    cut = bool(marked.mean() > CUT_SHARE) and likely < CUT_LIKENESS
+    return Changes(mask, marked, likely, cut, learned._replace(last=left), threshold)
 
 
 def refuse_unless_image(greatest: float) -> None:

@@ -23,6 +23,7 @@ from texturevlm.vlm.replay import Replay
 
 MAPS = ("mass", "half", "ink", "scene")  # of a Relevance, the last of them perhaps not known
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")  # of an Allocation
+AT_ONCE = 1 << 19  # a graph keeps its memory for good: some 20 MB, where more would be faster by a few launches
 Allocate = Callable[[Texture, Relevance, int], Allocation]
 
 
@@ -43,14 +44,25 @@ class Proposal:
 
 
 def propose(
-    allocate: Allocate, texture: Texture, relevance: Relevance, tokens: int, budget: int, held: Allocation | None
+    allocate: Allocate,
+    texture: Texture,
+    relevance: Relevance,
+    tokens: int,
+    budget: int,
+    held: Allocation | None,
+    *,
+    at_once: int | None = None,
 ) -> Proposal:
-    """Give `tokens` of `budget` out anew; held: the footprints that they may settle on."""
+    """Give `tokens` of `budget` out anew.
+
+    held:    the footprints that they may settle on
+    at_once: as for `delivered_scale`
+    """
     chosen = _padded(allocate(texture, relevance, tokens), budget)
     origin = torch.full((budget,), -1, device=texture.device)
     if held is not None:
         chosen, origin = settled(held, chosen)
-    scale = delivered_scale(chosen, relevance.grid)
+    scale = delivered_scale(chosen, relevance.grid, at_once=at_once)
     new = ((origin < 0) & chosen.valid[0]).sum()
     return Proposal(chosen, origin, scale, torch.cat([worth(relevance, scale), new[None].float()]))
 
@@ -68,9 +80,8 @@ class CapturedProposal:
         def work(*parts: Tensor) -> tuple[Tensor, ...]:
             maps: Any = dict(zip(self._maps, parts))
             columns: Any = dict(zip(COLUMNS, parts[len(self._maps) :]))
-            made = propose(
-                allocate, texture, replace(relevance, **maps), held.budget, held.budget, replace(held, **columns)
-            )
+            known, settle_on = replace(relevance, **maps), replace(held, **columns)
+            made = propose(allocate, texture, known, held.budget, held.budget, settle_on, at_once=AT_ONCE)
             return *self._columns(made.allocation), made.origin, made.scale, made.told
 
         self._replay = Replay(work, self._parts(relevance, held))

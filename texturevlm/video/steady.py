@@ -132,6 +132,7 @@ class Steady:
         if not work.prepared:
             self.watch.tell(frame, noise, take=False)
             self.watch.look(self.canvas.levels[0])
+            self.watch.report()  # which waits for all that `look` has started
             work.prepare()
             self.watch.wait()
 

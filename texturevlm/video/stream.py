@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.capture import CAPTURABLE
+from texturevlm.capture import no_capture_because
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.channels.registry import EMBEDDING
 from texturevlm.channels.structure import luma
@@ -101,9 +101,10 @@ class Stream:
         self.size, self.budget = check_size("Stream", size), check_count("Stream", "budget", budget, 1)
         self.patch, self.tile = check_count("Stream", "patch", patch, 1), check_count("Stream", "tile", tile, 4)
         self.keyframe = check_count("Stream", "keyframe", keyframe, 1)
-        starts_kernels = allocator in CAPTURABLE and not options
+        captured = False
         if isinstance(allocator, str):
             check_choice("Stream", "allocator", allocator, tuple(ALLOCATORS))
+            captured = no_capture_because(allocator, self.size, patch, budget, options) is None
             allocator = ALLOCATORS[allocator]
         if not 0 <= hold < 1:
             raise ValueError(f"Stream: hold must be at least 0 and below 1, got {hold!r}")
@@ -129,7 +130,7 @@ class Stream:
             lambda texture, known, tokens: allocator(texture, known, budget=tokens, patch=patch, **options),
             budget,
             hold,
-            captured=kernels and starts_kernels,
+            captured=kernels and captured,
         )
         self.encoded = None if encode is None else Encoded(encode, keep=keep, context=context)
         self.rate = None if rate is None else Rate(rate, budget)
@@ -232,7 +233,7 @@ class Stream:
         self.layers.stand_still()
 
     def _ask(self) -> None:
-        """Relevance from the frame that is held, with the question, or with where someone pointed."""
+        """Relevance from the frame that is held, with the question, or with where someone pointed, or by a glance."""
         if self._glances():
             assert self.steady is not None
             known = self.steady.look_now()
@@ -293,9 +294,11 @@ class Stream:
         return origin
 
     def _prepare(self) -> None:
-        """Make graphs that later frames will need: a stream may be slow to begin, but not to go on."""
+        """Make the graphs that the next choice will need: a stream may be slow to begin. One that goes on from a state,
+        or that someone points in, makes them when they are first needed."""
         assert self.carry.relevance is not None
-        if self.steady is not None and self.steady.glance is not None and self._glances():
+        if self._glances():
+            assert self.steady is not None and self.steady.glance is not None
             self.steady.glance.prepare()
         self.choice.prepare(self.canvas.texture, self.carry.relevance)
 
@@ -332,9 +335,9 @@ class Stream:
     def _glances(self) -> bool:
         """Whether relevance comes from the image alone, by kernels that look at it anew, and nothing is carried."""
         known = self.carry.relevance
-        if self.steady is None or self.steady.glance is None or known is None or callable(self.asking.way):
+        if self.steady is None or self.steady.glance is None or known is None:
             return False
-        return self.carry.pointed is None and known.source == "none"
+        return self.asking.silent and self.carry.pointed is None and known.source == "none"
 
     def _glance(self, found: Changes) -> Tensor | None:
         """The usual frame where nothing is carried. What was seen behind the last frame decides, on this one's maps."""

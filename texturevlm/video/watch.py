@@ -1,4 +1,4 @@
-"""Change detection on a GPU: the same as `changes`, by three kernels, and one small record that the host waits for.
+"""Change detection on a GPU: the same as `changes`, by four kernels, and one small record that the host waits for.
 
 The frame is compared and the marked tiles are taken over before the host knows anything of it; a frame that is no
 image, or one that begins another scene, marks nothing, so that what is held stays as it was. Nothing is allocated.
@@ -75,8 +75,8 @@ class Watch:
         """What the record says. Raises ValueError for a frame that is no image."""
         words = self.words.tolist()
         refuse_unless_image(words[kernels.GREATEST])
-        likeness = words[kernels.LIKENESS]
-        return Changes(self.found.mask, self._marked.copy(), likeness, self._learned, self.found.threshold)
+        likeness, cut = words[kernels.LIKENESS], words[kernels.CUT] > 0
+        return Changes(self.found.mask, self._marked.copy(), likeness, cut, self._learned, self.found.threshold)
 
     @property
     def sampled(self) -> Tensor:

@@ -86,7 +86,7 @@ class Comparison:
     def look(self, held: Tensor) -> None:
         """Find what changed.
 
-        held: (1, 3, H, W), contiguous
+        held: (1, 3, H, W), contiguous, on 16 bytes
         """
         self._post(self._note, self._turn)
         parameters = self._frame(held) + address(self._numbers).to_bytes(8, "little")

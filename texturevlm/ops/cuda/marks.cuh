@@ -4,8 +4,8 @@
 
 struct Marks {
     const int* total;  // (rows + 1, columns + 1): how many tiles above and left of a corner are marked; null: all are
-    int rows, columns, tile;
-    float inverse;     // 1 / tile
+    int rows, columns;
+    float inverse;     // of a tile's side in pixels
 
     // The tile that pixel `at` lies in, of `count`; before the first one lies in that. Exact up to 2²⁰ pixels.
     __device__ int tile_at(int at, int count) const {

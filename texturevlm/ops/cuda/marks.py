@@ -6,7 +6,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-_MARKS = struct.Struct("=Q3if")
+_MARKS = struct.Struct("=Q2if4x")
 NO_MARKS = bytes(_MARKS.size)  # everything is made
 
 
@@ -21,7 +21,7 @@ class Marks:
     def packed(self) -> bytes:
         """`struct Marks` of marks.cuh."""
         rows, columns = self.total.shape
-        return _MARKS.pack(self.total.data_ptr(), rows - 1, columns - 1, self.tile, 1 / self.tile)
+        return _MARKS.pack(self.total.data_ptr(), rows - 1, columns - 1, 1 / self.tile)
 
 
 def packed(marks: Marks | None) -> bytes:

@@ -102,7 +102,8 @@ def update_marked_cuda(
     returns the last level made
     """
     table = channel_table(reach, torch.int16, levels[0].device) if any(reach) else None
-    searched = (packed(marks), packed(either or marks), address(table), max((0, *reach)))
+    before = either if either is not None and MOVED in reach else marks
+    searched = (packed(marks), packed(before), address(table), max((0, *reach)))
     return _make_levels(levels, modes, None, searched, since=since, until=until, early=early)
 
 

@@ -165,10 +165,11 @@ extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_cons
     const auto widest = [&](int row, int four) {
         const int y = tile.y - 2 * CLOSED - 2 * LINE + row, x = tile.x - LEAD + 4 * four;
         const Row line(strokes, inside(y, height), width);
-        const float4 own = line.four(x);
-        const float before = line.at(x - 1), after = line.at(x + 4), left = fmaxf(own.x, own.y), right = fmaxf(own.z, own.w);
+        const float4 here = line.four(x);
+        const float before = line.at(x - 1), after = line.at(x + 4);
+        const float left = fmaxf(here.x, here.y), right = fmaxf(here.z, here.w);
         if (!exists(y, height)) return float4{INFINITE, INFINITE, INFINITE, INFINITE};
-        return float4{fmaxf(before, left), fmaxf(left, own.z), fmaxf(own.y, right), fmaxf(right, after)};
+        return float4{fmaxf(before, left), fmaxf(left, here.z), fmaxf(here.y, right), fmaxf(right, after)};
     };
     fetch<SEEN, FOURS>(widest, [&](int row, int column, float value) {
         if (column >= LEAD - 1 && column <= LEAD + WIDE) one[row * PITCH + column - LEAD + 1] = value;
