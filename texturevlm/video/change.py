@@ -24,6 +24,7 @@ from texturevlm.check import check_count
 from texturevlm.video.tiles import tile_grid
 
 BLOCK = 4  # pixels
+STRIP = 2  # rows of tiles
 QUIET = 0.05  # of the tiles are still, or too flat to show that they move, in nearly any frame
 TIMES = 2.2  # the noise, above which a tile changed: the greatest of many blocks varies from frame to frame
 COARSE = (5 / 255, 12 / 255)  # bounds of the threshold for means of 4×4 pixels
@@ -97,16 +98,14 @@ def changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -> Cha
     """
     if check_count("changes", "tile", tile, BLOCK) % BLOCK:
         raise ValueError(f"changes: tile must be a multiple of {BLOCK}, got {tile}")
-    difference = frame - held
-    block = _pooled(difference, BLOCK)
-    square = _pooled(_pooled(difference.square(), BLOCK), tile // BLOCK).mean(1)
+    block, square, before = _compared(frame, held, tile)
     coarse = _greatest(block, tile)
     fine = (square - _pooled(block.square(), tile // BLOCK).mean(1)).clamp(min=0).sqrt()
     learned = _learned(noise, torch.cat([_greatest(block - noise.last, tile), fine]))
     level = TIMES * torch.maximum(noise.sensor[:, None, None], learned.tiles)
     threshold = torch.stack([one.clamp(*bounds) for one, bounds in zip(level, (COARSE, FINE))])
     mask = (torch.cat([coarse, fine]) > threshold).any(0)
-    likeness = _likeness(held, block, tile)
+    likeness = _likeness(before, block, tile)
     read = torch.cat([mask.flatten().float(), likeness[None], square.amax()[None]]).tolist()
     refuse_unless_image(read.pop())
     likely = read.pop()
@@ -120,6 +119,20 @@ def refuse_unless_image(greatest: float) -> None:
     """greatest: of the tiles' mean square differences from what is held."""
     if not greatest <= MOST_DIFFERENT:  # NaN is not, either
         raise ValueError(f"step: frame must hold finite values from 0 to 1, got a mean square difference of {greatest}")
+
+
+def _compared(frame: Tensor, held: Tensor, tile: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Means of the difference, (1, 3, h, w) blocks; of its square, (1, rows, columns) tiles; of what is held, as blocks.
+
+    On a CPU strip by strip: what lies in between then stays in the cache, and no memory is asked for anew.
+    """
+    if frame.device.type == "cpu" and frame.shape[2] > STRIP * tile:
+        strips = zip(frame.split(STRIP * tile, 2), held.split(STRIP * tile, 2))
+        block, square, before = zip(*[_compared(one, other, tile) for one, other in strips])
+        return torch.cat(block, 2), torch.cat(square, 1), torch.cat(before, 2)
+    difference = frame - held
+    square = _pooled(_pooled(difference.square(), BLOCK), tile // BLOCK).mean(1)
+    return _pooled(difference, BLOCK), square, _pooled(held, BLOCK)
 
 
 def _pooled(texels: Tensor, side: int) -> Tensor:
@@ -145,11 +158,13 @@ def _learned(noise: Noise, now: Tensor) -> Noise:
     return Noise(sensor, tiles, noise.last, noise.frames + 1)
 
 
-def _likeness(held: Tensor, block: Tensor, tile: int) -> Tensor:
-    """Correlation of the two frames' thumbnails, a texel a tile; 0 where one of them is flat."""
-    moved = _pooled(block, tile // BLOCK)
-    before = _pooled(_pooled(held, BLOCK), tile // BLOCK).flatten()
-    after = before + moved.flatten()
+def _likeness(held: Tensor, moved: Tensor, tile: int) -> Tensor:
+    """Correlation of the two frames' thumbnails, a texel a tile; 0 where one of them is flat.
+
+    held, moved: (1, 3, h, w), means of blocks of what is held, and of the difference
+    """
+    before, more = (_pooled(blocks, tile // BLOCK).flatten() for blocks in (held, moved))
+    after = before + more
     before, after = before - before.mean(), after - after.mean()
     power = before.square().sum() * after.square().sum()
     return (before * after).sum() / power.sqrt().clamp(min=1e-6)
