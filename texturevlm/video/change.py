@@ -122,14 +122,14 @@ def refuse_unless_image(greatest: float) -> None:
 
 
 def _compared(frame: Tensor, held: Tensor, tile: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Means of the difference, (1, 3, h, w) blocks; of its square, (1, rows, columns) tiles; of what is held, as blocks.
+    """Means of blocks of the difference, (1, 3, h, w); of tiles of its square, (1, rows, columns); of blocks of `held`.
 
     On a CPU strip by strip: what lies in between then stays in the cache, and no memory is asked for anew.
     """
     if frame.device.type == "cpu" and frame.shape[2] > STRIP * tile:
         strips = zip(frame.split(STRIP * tile, 2), held.split(STRIP * tile, 2))
-        block, square, before = zip(*[_compared(one, other, tile) for one, other in strips])
-        return torch.cat(block, 2), torch.cat(square, 1), torch.cat(before, 2)
+        blocks, squares, before = zip(*[_compared(one, other, tile) for one, other in strips])
+        return torch.cat(blocks, 2), torch.cat(squares, 1), torch.cat(before, 2)
     difference = frame - held
     square = _pooled(_pooled(difference.square(), BLOCK), tile // BLOCK).mean(1)
     return _pooled(difference, BLOCK), square, _pooled(held, BLOCK)
