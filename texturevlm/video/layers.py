@@ -103,16 +103,15 @@ class Layers:
             self._strokes.remake(self.canvas.levels)
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
 
-    def refresh_mips(self, marks: Marks, either: Marks, *, text: bool) -> None:
-        """The mip levels of what `parts` made, of the text layer, which takes longest, or of all others.
+    def refresh_mips(self, marks: Marks, either: Marks) -> None:
+        """The mip levels of what `parts` made, but for text; either: the marks, and those of the frame before."""
+        reach = tuple([LEFT if name == "text" else self._reach.get(name, LEFT) for name in self.names])
+        if set(reach) != {LEFT}:
+            update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either)
 
-        either: the marks, and those of the frame before
-        """
-        if not text:
-            reach = tuple([LEFT if name == "text" else self._reach.get(name, LEFT) for name in self.names])
-            if set(reach) != {LEFT}:
-                update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either)
-        elif "text" in self._reach:
+    def refresh_text_mips(self, marks: Marks) -> None:
+        """Those of the text layer, which takes longest; right after `parts.text`."""
+        if "text" in self._reach:
             slot = self.names.index("text")
             one = [level[:, slot : slot + 1] for level in self.levels]
             update_marked_cuda(one, self.reduce[slot : slot + 1], marks, reach=(self._reach["text"],), early=True)

@@ -169,7 +169,7 @@ class Steady:
 
         def shrink() -> None:
             self._coarse.join()
-            layers.refresh_mips(marks, found.either, text=False)
+            layers.refresh_mips(marks, found.either)
 
         def rest() -> None:
             self._shrink(since=known)
@@ -180,7 +180,7 @@ class Steady:
         self._coarse.run(rest)
         self._listing.join()
         parts.text(tiles)
-        layers.refresh_mips(marks, found.either, text=True)
+        layers.refresh_text_mips(marks)
         self._near.join()
         self._coarse.join()
 
