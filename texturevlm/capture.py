@@ -24,7 +24,7 @@ from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.query import WAYS
 from texturevlm.sample import sample
 from texturevlm.scout import Question, encode
-from texturevlm.types import Allocation, Patches, Texture
+from texturevlm.types import COLUMNS, Allocation, Patches, Texture
 from texturevlm.vlm.replay import Replay
 
 # Allocators that are tensor operations of static shapes, and nothing else; some by kernels alone.
@@ -138,8 +138,7 @@ class Look:
 
     def _parts(self, image: Tensor, *asked: Tensor) -> tuple[Tensor, ...]:
         patches = self._patches(image, Question(*asked) if asked else "")
-        where = patches.allocation
-        return patches.pixels, where.centre, where.ddx, where.ddy, where.score, where.valid, where.source
+        return patches.pixels, *(getattr(patches.allocation, name) for name in COLUMNS)
 
     def _patches(self, image: Tensor, question: str | Question) -> Patches:
         texture = Texture((image,)).mipmapped()
@@ -170,5 +169,5 @@ def no_capture_because(
 
 
 def _patches_of(parts: Sequence[Tensor], size: tuple[int, int], patch: int) -> Patches:
-    pixels, centre, ddx, ddy, score, valid, source = parts
-    return Patches(pixels, Allocation(centre, ddx, ddy, score, valid, source, size, patch))
+    columns: Any = dict(zip(COLUMNS, parts[1:], strict=True))
+    return Patches(parts[0], Allocation(**columns, size=size, patch=patch))

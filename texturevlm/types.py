@@ -21,6 +21,7 @@ from texturevlm.ops.cuda.texture import DeviceTexture
 from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents, mipmap
 
 COLOURS = ("red", "green", "blue")
+COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")  # the tensors of an Allocation
 MOST_TOKENS = 1 << 24  # that from_json makes room for
 EDGE = 1e-3  # in pixels: how far rounding may move the edge of a footprint
 
@@ -249,8 +250,7 @@ class Allocation:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Allocation:
         """The same with every one of its six tensors changed."""
-        columns = ("centre", "ddx", "ddy", "score", "valid", "source")
-        changed: Any = {name: change(getattr(self, name)) for name in columns}
+        changed: Any = {name: change(getattr(self, name)) for name in COLUMNS}
         return replace(self, **changed)
 
     def to_json(self) -> str:

@@ -204,7 +204,7 @@ def test_text_tiles_are_those_that_a_mark_acts_on(emulated, size, share):
     """Each of them once; and whatever lies further from every marked tile than a texel acts is not among them."""
     levels = mipmap(torch.zeros(1, 3, *size))[: text.TEXT_LEVELS]
     mask = torch.rand(tile_grid(size, 32)) < share
-    lists = torch.full((4, 1 + text.most_text_tiles(levels)), -9, dtype=torch.int32)
+    lists = text.no_text_tiles(levels).fill_(-9)
     text.list_text_tiles(lists, levels, marked(mask), reach=70)
     acts = (7, 35, 43)  # texels: strokes; then ruled lines and letters; then lines
     kernels = [

@@ -123,8 +123,7 @@ class LayersInPlace:
         self._text = self._text_tiles = None
         if self._plan.text >= 0:
             self._text = levels[0].new_empty(text.text_memory(levels))
-            shape = (4, 1 + text.most_text_tiles(levels))
-            self._text_tiles = torch.zeros(shape, dtype=torch.int32, device=levels[0].device)
+            self._text_tiles = text.no_text_tiles(levels)
 
     def near(self, marks: Marks | None) -> None:
         """What level 0 alone says; marks: the tiles that changed, None for all of them."""

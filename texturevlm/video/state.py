@@ -11,9 +11,8 @@ from torch import Tensor
 
 from texturevlm.ops.mip import update_region
 from texturevlm.relevance import Relevance
-from texturevlm.types import Allocation
+from texturevlm.types import COLUMNS, Allocation
 from texturevlm.video.change import Noise
-from texturevlm.video.propose import COLUMNS
 from texturevlm.video.tiles import rectangles, tile_grid
 from texturevlm.vlm import Tokens
 

@@ -66,7 +66,7 @@ def text_memory(levels: Sequence[Tensor]) -> int:
 def list_text_tiles(lists: Tensor, levels: Sequence[Tensor], marks: Marks, reach: int) -> None:
     """The tiles that `text_layer` has to make, of one image.
 
-    lists:  (4, 1 + `most_text_tiles`) int32, for each of its kernels how many tiles, and their numbers
+    lists:  of `no_text_tiles`: for each of its kernels how many tiles, and their numbers
     levels: as for `text_layer`; layers have the extent of the first
     reach:  how many texels of it a texel acts on the layer
     """
@@ -77,9 +77,10 @@ def list_text_tiles(lists: Tensor, levels: Sequence[Tensor], marks: Marks, reach
     launch("text_tiles.cu", "text_tiles", lists.device, len(lists), parameters, threads=LISTING, SCALAR=32)
 
 
-def most_text_tiles(levels: Sequence[Tensor]) -> int:
-    """How many tiles a kernel of `text_layer` has at most."""
-    return max(_plan(levels[0].shape[0], tuple([level.shape[2:] for level in levels[:TEXT_LEVELS]]))[2])
+def no_text_tiles(levels: Sequence[Tensor]) -> Tensor:
+    """Lists for `list_text_tiles`, with nothing on them yet."""
+    blocks = _plan(levels[0].shape[0], tuple([level.shape[2:] for level in levels[:TEXT_LEVELS]]))[2]
+    return torch.zeros((len(blocks), 1 + max(blocks)), dtype=torch.int32, device=levels[0].device)
 
 
 def _lists(tiles: Tensor | None) -> list[int]:
