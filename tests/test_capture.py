@@ -9,11 +9,17 @@ from tests.channels.test_fused import picture
 from tests.conftest import worst
 from texturevlm import Texture, choose_tokens, sample
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate import density_kernel as density
 from texturevlm.capture import CAPTURABLE, Look, compile
+from texturevlm.channels import channels_kernel as channels
+from texturevlm.channels import text_kernel as text
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda import channels, cover, density, information, mip, probe, text
-from texturevlm.ops.cuda import select as selection
+from texturevlm.ops import cover_kernel as cover
+from texturevlm.ops import mip_kernel as mip
+from texturevlm.ops import probe_kernel as probe
+from texturevlm.ops import select_kernel as selection
 from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import information_kernel as information
 
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
 
@@ -156,7 +162,7 @@ def test_the_search_on_the_gpu_is_the_search_on_the_cpu(size):
     """The same maps, the same tokens."""
     texture = Texture((torch.cat([paper(1, *size), picture(1, *size)]).cuda(),)).mipmapped()
     relevance = relevance_of(texture, way="none")
-    assert relevance.scene.tolist() == [False, True]
+    assert relevance.photograph.tolist() == [False, True]
     for budget in (1, 64, 273):
         there = ALLOCATORS["auto"](texture, relevance, budget=budget, patch=32)
         here = ALLOCATORS["auto"](texture, relevance, budget=budget, patch=32, backend="reference")

@@ -10,11 +10,16 @@ PACKAGE = Path(__file__).parent.parent / "texturevlm"
 # From the first to the last; a module may import from its own layer and from those before it.
 LAYERS = [
     {"check"},
+    {"text"},
+    {"progress"},
+    {"journal"},
+    {"cuda"},
     {"ops"},
     {"image"},
     {"types"},
     {"channels"},
-    {"relevance", "scout"},
+    {"scout"},
+    {"relevance"},
     {"allocate"},
     {"sample"},
     {"rebuild"},
@@ -24,8 +29,10 @@ LAYERS = [
     {"pipeline"},
     {"capture"},
     {"ask"},
-    {"video", "train", "evaluate", "corpus"},
-    {"bench", "viewer"},
+    {"video"},
+    {"evaluate"},
+    {"train"},
+    {"bench"},
     {"__init__"},
     {"doctor"},
     {"cli", "commands"},
@@ -36,7 +43,7 @@ PUBLIC = "__init__"
 
 
 def stage(module: str) -> str:
-    """The stage of a module: texturevlm.ops.cuda.mip → ops, texturevlm → __init__."""
+    """The stage of a module: texturevlm.ops.mip_kernel → ops, texturevlm → __init__."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else PUBLIC
 
@@ -72,4 +79,4 @@ def test_no_import_points_backwards(path):
 def test_operations_know_nothing_but_checks():
     for path in (PACKAGE / "ops").rglob("*.py"):
         for module in imports(path):
-            assert stage(module) in ("check", "ops"), f"{path.name} imports {module}"
+            assert stage(module) in ("check", "cuda", "ops"), f"{path.name} imports {module}"

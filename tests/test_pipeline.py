@@ -46,9 +46,9 @@ def test_the_question_moves_the_tokens(texture, read):
 def test_words_say_how_fine_they_are_and_that_they_are_there(texture, read):
     relevance = relevance_of(texture, "Total?", way="words", page=read, patch=8)
     plain = relevance_of(texture, way="none", patch=8)
-    assert relevance.source == "words" and plain.source == "none"
+    assert relevance.scorer == "words" and plain.scorer == "none"
     row, column = 165 * relevance.grid[0] // 320, 150 * relevance.grid[1] // 256
-    assert relevance.half[0, row, column].item() == pytest.approx(10 / 5.5)
+    assert relevance.legible_scale[0, row, column].item() == pytest.approx(10 / 5.5)
     assert relevance.ink[0, row, column]
     torch.testing.assert_close(relevance.mass.sum((1, 2)), torch.ones(1))
 
@@ -76,7 +76,7 @@ def test_balance_pulls(texture, read):
     assert mass(explore=0.9).max() < mass(explore=0.0).max()
     assert mass(focus=0.5).max() < mass(focus=2.0).max()
     finer = relevance_of(texture, way="none", patch=8, balance=Balance(particularise=2.0))
-    torch.testing.assert_close(finer.half * 2, relevance_of(texture, way="none", patch=8).half)
+    torch.testing.assert_close(finer.legible_scale * 2, relevance_of(texture, way="none", patch=8).legible_scale)
 
 
 def test_balance_learns(texture, read):
@@ -105,8 +105,8 @@ def test_what_a_way_needs_is_said(texture):
 
 def test_without_ocr_the_scout_takes_the_question(texture, monkeypatch):
     monkeypatch.setattr("texturevlm.relevance.query.find_spec", lambda name: None)
-    assert relevance_of(texture, "What is the total?").source == "scout"
-    assert relevance_of(texture, " ").source == "none"
+    assert relevance_of(texture, "What is the total?").scorer == "scout"
+    assert relevance_of(texture, " ").scorer == "none"
 
 
 @pytest.mark.parametrize("question", ["", " ", "?", "Gesamtbetrag über 100 €?", "合計はいくらですか", "x" * 1_000_000])

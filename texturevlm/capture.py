@@ -16,8 +16,9 @@ from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count, check_size
+from texturevlm.cuda.graph import Replay
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda.cover import no_kernel_because
+from texturevlm.ops.cover_kernel import no_kernel_because
 from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance.maps import cell_level
@@ -25,7 +26,6 @@ from texturevlm.relevance.query import WAYS
 from texturevlm.sample import sample
 from texturevlm.scout import Question, encode
 from texturevlm.types import COLUMNS, Allocation, Patches, Texture
-from texturevlm.vlm.replay import Replay
 
 # Allocators that are tensor operations of static shapes, and nothing else; some by kernels alone.
 BY_KERNELS = ("auto", "layers", "fit")

@@ -5,16 +5,16 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from texturevlm.channels.command import add_fit_pca
 from texturevlm.commands.allocate import add_allocate
 from texturevlm.commands.ask import add_ask
 from texturevlm.commands.bench import add_bench
 from texturevlm.commands.channels import add_channels
 from texturevlm.commands.doctor import add_doctor
+from texturevlm.commands.eval import add_eval
+from texturevlm.commands.fit_pca import add_fit_pca
 from texturevlm.commands.look import add_look
 from texturevlm.commands.train import add_train
-from texturevlm.evaluate.command import add_eval
-from texturevlm.video.command import add_video
+from texturevlm.commands.video import add_video
 
 
 class _Parser(argparse.ArgumentParser):

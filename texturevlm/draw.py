@@ -90,7 +90,7 @@ def question_picture(texture: Texture, allocation: Allocation, relevance: Releva
             legend(allocation),
         ),
         Panel(
-            f"relevance, by {BY[relevance.source]}",
+            f"relevance, by {BY[relevance.scorer]}",
             heat(original, relevance),
             "close-up of the whole image resized to as many tokens",
             _enlarge(baseline, near),

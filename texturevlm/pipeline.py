@@ -28,9 +28,9 @@ BALANCE = Balance()
 class ImageMaps:
     """What an image says by itself, made once for any number of questions (see `relevance.Relevance` for the maps)."""
 
-    half: Tensor
+    legible_scale: Tensor
     ink: Tensor
-    scene: Tensor
+    photograph: Tensor
     salience: Tensor
 
 
@@ -110,15 +110,15 @@ def relevance_of(
     else:
         way = resolve_way(way, question, attention=attention, encoder=encoder)
     maps = maps or image_maps(texture, patch=patch)
-    half, ink = maps.half, maps.ink
-    grid = (half.shape[1], half.shape[2])
+    legible_scale, ink = maps.legible_scale, maps.ink
+    grid = (legible_scale.shape[1], legible_scale.shape[2])
     query: Tensor | None = None
     if way == "words":
         assert isinstance(question, str)
-        query, half, ink = _words(texture, question, page, half, ink)
+        query, legible_scale, ink = _words(texture, question, page, legible_scale, ink)
     elif way == "scout":
-        spots = page if isinstance(page, Spots) else load_scout(device=half.device).look(texture)
-        query = scout_query(spots, question, half, ink, texture.size)
+        spots = page if isinstance(page, Spots) else load_scout(device=legible_scale.device).look(texture)
+        query = scout_query(spots, question, legible_scale, ink, texture.size)
     elif way == "embedding":
         assert encoder is not None and isinstance(question, str)
         if projection is None:
@@ -126,8 +126,8 @@ def relevance_of(
         query = embedding_query(texture, question, encoder, projection, grid)
     elif way == "attention":
         assert attention is not None
-        query = attention_query(attention.to(half.device), texture.batch, grid)
-    return balance.weigh(query, maps.salience, half, ink, texture.size, way, maps.scene)
+        query = attention_query(attention.to(legible_scale.device), texture.batch, grid)
+    return balance.weigh(query, maps.salience, legible_scale, ink, texture.size, way, maps.photograph)
 
 
 def image_maps(texture: Texture, *, patch: int = 32) -> ImageMaps:
@@ -136,12 +136,12 @@ def image_maps(texture: Texture, *, patch: int = 32) -> ImageMaps:
         raise ValueError(f"choose_tokens: texture must start at the image's size {texture.size}, got a coarser base")
     texture = texture.mipmapped()
     cell = min(cell_level(texture.size, patch), len(texture.levels) - 1)
-    standing, half, ink, scene = cell_maps(texture, cell)
-    return ImageMaps(half, ink, scene, standing)
+    standing, legible_scale, ink, photograph = cell_maps(texture, cell)
+    return ImageMaps(legible_scale, ink, photograph, standing)
 
 
 def _words(
-    texture: Texture, question: str, page: Page | Spots | None, half: Tensor, ink: Tensor
+    texture: Texture, question: str, page: Page | Spots | None, legible_scale: Tensor, ink: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     if isinstance(page, Spots):
         raise ValueError("choose_tokens: page must be of read_page for relevance 'words', got what the scout saw")
@@ -155,6 +155,6 @@ def _words(
     for index in range(texture.batch):
         one = slice(index, index + 1)
         read = page if page is not None else read_page(colour[one])
-        found.append(words_query(read, question, half[one], ink[one]))
+        found.append(words_query(read, question, legible_scale[one], ink[one]))
     query, finer, marked = (torch.cat(parts) for parts in zip(*found))
     return query, finer, marked

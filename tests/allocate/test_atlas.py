@@ -16,7 +16,7 @@ def diagonal() -> tuple[Relevance, torch.Tensor]:
     y, x = torch.meshgrid(torch.arange(80), torch.arange(60), indexing="ij")
     regions = (3 * y > 4 * x + 60).int()[None]
     mass = (regions == 0) * relevance.ink + 1e-9
-    return Relevance(mass / mass.sum(), relevance.half, relevance.ink, relevance.size), regions
+    return Relevance(mass / mass.sum(), relevance.legible_scale, relevance.ink, relevance.size), regions
 
 
 def test_a_region_is_delivered_at_one_scale_and_whole():
@@ -38,7 +38,7 @@ def test_regions_follow_colours_on_the_grid_of_the_relevance():
 
 def test_fragmentation_counts():
     relevance, _ = diagonal()
-    relevance = Relevance(relevance.mass, relevance.half, relevance.ink | True, relevance.size)
+    relevance = Relevance(relevance.mass, relevance.legible_scale, relevance.ink | True, relevance.size)
     halves = torch.zeros(1, 80, 60, dtype=torch.int32)
     halves[:, :, 15:] = 1  # a quarter of the image, and the rest
     whole = Allocation.of_boxes(torch.tensor([[[0.0, 0, 480, 640]]]), (640, 480), 16)

@@ -7,7 +7,7 @@ from texturevlm import Texture
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.cascade import FAMILIES, _in_best_clusters, _near_relevant, cascade, plans_for
 from texturevlm.allocate.plain import resize
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 
 
@@ -40,7 +40,7 @@ def value(relevance, allocation) -> float:
     holds = ((y0 <= y[:, None]) & (y[:, None] <= y1))[:, None] & ((x0 <= x[:, None]) & (x[:, None] <= x1))
     scale = torch.maximum(allocation.ddx[0, :, 0], allocation.ddy[0, :, 1])
     finest = torch.where(holds & allocation.valid[0], scale, float("inf")).amin(-1)
-    return float((relevance.mass[0] * readable(relevance.half[0], finest)).sum())
+    return float((relevance.mass[0] * legibility(relevance.legible_scale[0], finest)).sum())
 
 
 @pytest.mark.parametrize("stages", FAMILIES)
@@ -64,7 +64,7 @@ def test_any_size(size, budget):
 def test_a_blank_image_is_covered():
     texture = Texture.open(torch.ones(3, 500, 400))
     blank = relevance_of((500, 400))
-    blank = Relevance(blank.mass, blank.half, blank.ink & False, blank.size)
+    blank = Relevance(blank.mass, blank.legible_scale, blank.ink & False, blank.size)
     found = cascade(texture, blank, budget=60, patch=16)
     assert found.coverage.item() == 1 and 1 <= found.valid.sum() <= 60
 
@@ -77,7 +77,9 @@ def test_tokens_follow_relevance_and_a_batch_is_its_images():
         finest = found.centre[0][found.level[0] == found.level[0].min()] / 4
         assert (finest - torch.tensor([at[1], at[0]])).norm(dim=-1).median() < 30
     both = [relevance_of(size, at=at) for at in spots]
-    together = Relevance(*(torch.cat([getattr(r, name) for r in both]) for name in ("mass", "half", "ink")), size)
+    together = Relevance(
+        *(torch.cat([getattr(r, name) for r in both]) for name in ("mass", "legible_scale", "ink")), size
+    )
     batch = cascade(Texture.open(torch.rand(2, 3, *size)), together, budget=64)
     for index, found in enumerate(alone):
         assert torch.equal(batch.boxes[index], found.boxes[0])

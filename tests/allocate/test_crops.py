@@ -51,7 +51,7 @@ def test_one_scale_for_all_crops_if_asked():
 def test_more_crops_where_there_are_more_places():
     one, two = relevance_at((20, 30)), relevance_at((8, 12), (70, 48))
     both = two.mass.mean(0, keepdim=True)
-    two = type(two)(both, two.half[:1], two.ink[:1], two.size)
+    two = type(two)(both, two.legible_scale[:1], two.ink[:1], two.size)
     counts = [len(grids(crops(photo(), relevance, budget=40, patch=16, overview=0.1))) for relevance in (one, two)]
     assert counts[1] > 2 and counts[0] <= counts[1]
 

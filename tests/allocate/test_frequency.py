@@ -75,7 +75,7 @@ def test_the_split_follows_the_mass():
     left, right = torch.zeros_like(maps.mass), torch.zeros_like(maps.mass)
     left[..., 4:24], right[..., 40:60] = 1.0, 1.0
     for mass, band in ((left, 0), (right, 2)):
-        pointed = Relevance(mass / mass.sum(), maps.half, maps.ink, SIZE)
+        pointed = Relevance(mass / mass.sum(), maps.legible_scale, maps.ink, SIZE)
         assert int(band_split(energy, pointed)[0].sum(1).argmax()) == band
 
 
@@ -122,7 +122,7 @@ def test_reading_keeps_detail_across():
 
 
 def vars_of(maps: Relevance) -> tuple:
-    return maps.mass, maps.half, maps.ink, maps.size, maps.source
+    return maps.mass, maps.legible_scale, maps.ink, maps.size, maps.scorer
 
 
 @pytest.mark.parametrize("budget", [1, 2, 9, 64, 200])
@@ -140,14 +140,14 @@ def test_tokens_follow_the_relevance():
     for columns in (slice(2, 12), slice(50, 60)):
         mass = torch.full_like(maps.mass, 1e-6)
         mass[:, 10:30, columns] = 1.0
-        pointed = Relevance(mass / mass.sum(), maps.half, maps.ink, SIZE)
+        pointed = Relevance(mass / mass.sum(), maps.legible_scale, maps.ink, SIZE)
         scale = delivered_scale(frequency(page(), pointed, budget=30, patch=16), maps.grid)[0]
         assert float(scale[10:30, columns].mean()) < 0.5 * float(scale.median())
 
 
 def test_coarse_content_spares_tokens():
     maps = even(half=1.5)
-    maps.half[:, :, 32:] = 12.0  # the right half could be read from afar
+    maps.legible_scale[:, :, 32:] = 12.0  # the right half could be read from afar
     allocation = frequency(page(), maps, budget=350, patch=16, bias="reading")
     scale = delivered_scale(allocation, maps.grid)[0]
     assert float(scale[:, 34:].mean()) > 1.5 * float(scale[:, :30].mean())

@@ -76,7 +76,7 @@ def test_any_size(name, size, budget):
 @pytest.mark.parametrize("budget", [1, 24])
 def test_a_blank_image_is_covered(name, budget):
     blank = relevance_at()
-    blank = Relevance(blank.mass, blank.half, blank.ink & False, blank.size)
+    blank = Relevance(blank.mass, blank.legible_scale, blank.ink & False, blank.size)
     found = ALLOCATORS[name](Texture.open(torch.ones(3, *SIZE)), blank, budget=budget, patch=16)
     assert found.coverage.item() == 1 and found.valid.all()
 

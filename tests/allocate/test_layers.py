@@ -10,7 +10,7 @@ from texturevlm.allocate.footprints import use_all
 from texturevlm.allocate.layers import Ranking, finest_side, finest_span, ladder
 from texturevlm.allocate.plain import tiling
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
@@ -146,7 +146,7 @@ def test_worth_is_the_curve_in_whole_numbers():
     relevance = flat((160, 240), mass=mass, ink=torch.rand(1, 40, 60) < 0.7)
     cells = cells_of(relevance)
     for scale in (1.0, 3.3, 20.0):
-        wanted = np.where(cells.ink, cells.mass * readable(cells.half.astype(np.float64), scale), 0)
+        wanted = np.where(cells.ink, cells.mass * legibility(cells.legible_scale.astype(np.float64), scale), 0)
         assert np.abs(cells.worth(scale) / UNIT - wanted).max() < 1e-6
 
 

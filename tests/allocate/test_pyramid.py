@@ -17,7 +17,7 @@ SIDES = [16.0, 32.0, 64.0, 128.0]
 def two_kinds(fine: float, coarse: float) -> Relevance:
     """Content that needs fine samples on the left and coarse ones on the right, as likely asked for."""
     relevance = relevance_at()
-    half = torch.full_like(relevance.half, coarse)
+    half = torch.full_like(relevance.legible_scale, coarse)
     half[:, :, :30] = fine
     return Relevance(relevance.mass, half, relevance.ink, relevance.size)
 

@@ -66,7 +66,7 @@ def test_one_scale_everywhere_is_worth_what_readable_says():
     texture = Texture.open(torch.rand(2, 3, 90, 127))
     allocation = resize(texture, relevance, budget=12, patch=8)
     scale = reading_scale(allocation)[:, :1, None]
-    expected = (relevance.mass / (1 + (scale / relevance.half) ** 5.5)).sum((1, 2))
+    expected = (relevance.mass / (1 + (scale / relevance.legible_scale) ** 5.5)).sum((1, 2))
     torch.testing.assert_close(expected_value(relevance, allocation), expected)
 
 

@@ -92,7 +92,7 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
     monkeypatch.setattr(sight, "image_maps", mapping)
     scene = VLM(qwen, budget=8).see(models.patterned(160, 160))
     maps = [scene.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
-    assert [one.source for one in maps] == ["words", "words", "none"]
+    assert [one.scorer for one in maps] == ["words", "words", "none"]
     assert len(read) == 1 and mapped == [32]
     assert float((maps[0].mass - maps[1].mass).abs().max()) > 0
 
@@ -108,8 +108,8 @@ def test_the_maps_are_those_of_choose_tokens(qwen):
     for way, more in (("none", {}), ("words", {"page": page}), ("attention", {"attention": attention})):
         wanted = relevance_of(one.texture, QUESTION, way=way, **more)
         found = one.relevance(QUESTION, way=way, attention=more.get("attention"))
-        assert found.source == wanted.source
-        for name in ("mass", "half", "ink"):
+        assert found.scorer == wanted.scorer
+        for name in ("mass", "legible_scale", "ink"):
             assert torch.equal(getattr(found, name), getattr(wanted, name)), (way, name)
 
 

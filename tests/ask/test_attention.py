@@ -124,5 +124,5 @@ def test_two_looks_at_several_images_stay_within_the_budget(adapter):
     chosen = scene.choose(QUESTION, looks=2)
     used = [int(one.allocation.valid.sum()) for one in chosen]
     assert sum(used) <= 24 and min(used) >= 1
-    assert {one.relevance.source for one in chosen} == {"attention"}
+    assert {one.relevance.scorer for one in chosen} == {"attention"}
     assert isinstance(scene.ask(QUESTION, looks=2, max_new_tokens=3), str)

@@ -15,7 +15,7 @@ from texturevlm.types import Texture
 def test_paper_is_a_page_and_a_picture_is_not():
     for make, scene in ((paper, False), (picture, True)):
         for size in ((512, 512), (700, 500)):
-            assert relevance_of(Texture.open(make(1, *size)), way="none").scene.item() is scene
+            assert relevance_of(Texture.open(make(1, *size)), way="none").photograph.item() is scene
 
 
 def test_plain_pytorch_makes_the_same_tokens():

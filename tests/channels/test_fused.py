@@ -11,13 +11,16 @@ import torch
 from tests.conftest import TOLERANCE, poison, worst
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, PRESETS, build, fused, saliency, structure, text
+from texturevlm.channels import channels_kernel as kernels
+from texturevlm.channels import text_kernel as text_kernels
 from texturevlm.channels.build import EDGE_THRESHOLD, _Source
 from texturevlm.channels.registry import EDGE_DISTANCE_LIMIT, EMBEDDING
+from texturevlm.cuda import compiler
 from texturevlm.ops import backend as backends
+from texturevlm.ops import distance_kernel as distance
+from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import mipmap
-from texturevlm.ops.cuda import channels as kernels
-from texturevlm.ops.cuda import compiler, distance, mip, segment
-from texturevlm.ops.cuda import text as text_kernels
+from texturevlm.ops import segment_kernel as segment
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
 
@@ -282,7 +285,7 @@ def test_the_kernels_constants_are_the_specifications():
     assert text_kernels.TEXT_LEVELS == text.SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
     assert len(CHANNELS) <= kernels.MOST_LAYERS and fused.REGIONS < kernels.MOST_REGIONS // 2
     for source, constants in python.items():
-        code = (compiler.SOURCES / source).read_text(encoding="utf-8")
+        code = compiler.read_source(source)
         for name, value in constants.items():
             found = re.search(rf"constexpr [^;]*\b{name} = ([^,;]+)[,;]", code)
             assert found and eval(re.sub(r"(\d\.?)f\b", r"\1", found[1])) == pytest.approx(value), name

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from tests.conftest import worst
-from texturevlm.channels.command import add_fit_pca, image_paths
 from texturevlm.channels.pca import HeldOut, Moments, fit_pca, neighbours_kept, principal
+from texturevlm.commands.fit_pca import add_fit_pca, image_paths
 
 
 def features_like(images=40, width=48, side=6, decay=0.8):

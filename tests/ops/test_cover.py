@@ -11,10 +11,10 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import ROUNDING
 from texturevlm.allocate.layers import BISECTIONS, Ranking, ladder, layers_by_kernel
+from texturevlm.cuda import compiler
 from texturevlm.ops import backend as backends
+from texturevlm.ops import cover_kernel as kernels
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.cuda import compiler
-from texturevlm.ops.cuda import cover as kernels
 from texturevlm.relevance import Relevance
 from texturevlm.relevance.maps import MOST_CELLS
 from texturevlm.types import Texture
@@ -159,7 +159,7 @@ def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
 
 
 def test_the_kernels_constants_are_the_references():
-    code = "".join((compiler.SOURCES / name).read_text(encoding="utf-8") for name in ("cover.cuh", "cover.cu"))
+    code = "".join(compiler.read_source(name) for name in ("cover.cuh", "cover.cu"))
     wanted = {"MOST_CELLS": MOST_CELLS, "MOST_TOKENS": kernels.MOST_TOKENS, "KEYS": Ranking.KEYS, "UNIT": UNIT}
     wanted |= {"SHARES": kernels.SHARES, "BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
     for name, value in {**wanted, "GAINS_WORDS": kernels.WORDS_A_BLOCK}.items():

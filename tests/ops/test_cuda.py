@@ -8,7 +8,7 @@ import torch
 from tests.conftest import worst
 from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 
-compiler = pytest.importorskip("texturevlm.ops.cuda.compiler")
+compiler = pytest.importorskip("texturevlm.cuda.compiler")
 pytest.importorskip("cuda.bindings")
 
 
@@ -19,18 +19,20 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("source", compiler.KERNELS)
+@pytest.mark.parametrize("source", compiler.SOURCES)
 def test_every_kernel_compiles_without_a_gpu(source, architecture, cache):
     for definitions in compiler.variants(source):
         cubin = compiler.compile_source(source, architecture, definitions)
         assert cubin[:4] == b"\x7fELF"
-        for kernel in compiler.KERNELS[source]:
+        for kernel in compiler.kernels(source):
             assert kernel.encode() in cubin
 
 
-def test_no_source_is_missing_from_the_list():
-    assert {path.name for path in compiler.SOURCES.glob("*.cu")} == set(compiler.KERNELS)
-    assert {path.name for path in compiler.SOURCES.glob("*.cuh")} == set(compiler.HEADERS)
+def test_file_names_are_unique_and_every_kernel_is_found():
+    paths = [path for ending in ("cu", "cuh") for path in compiler.PACKAGE.rglob(f"*.{ending}")]
+    assert len({path.name for path in paths}) == len(paths)
+    for source in compiler.SOURCES:
+        assert len(compiler.kernels(source)) == compiler.read_source(source).count("__global__") > 0
 
 
 def test_a_cached_binary_is_not_compiled_again(cache, monkeypatch):
@@ -60,7 +62,10 @@ def test_a_kernel_that_does_not_compile_says_why(cache):
 
 
 def test_parameters_are_packed_as_the_kernels_read_them(cache, monkeypatch):
-    from texturevlm.ops.cuda import launch, mip, probe, texture
+    from texturevlm.cuda import launch
+    from texturevlm.ops import device_texture as texture
+    from texturevlm.ops import mip_kernel as mip
+    from texturevlm.ops import probe_kernel as probe
 
     pyramid = len(launch.pack_pyramid(mipmap(torch.rand(1, 1, 4, 4)), ()))
     gradient = probe._GRADIENT.size
@@ -119,7 +124,7 @@ def test_kernels_run_on_the_current_stream():
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["cuda", "texture"])
 def test_kernels_are_captured_and_replayed(backend):
-    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.ops.device_texture import DeviceTexture
 
     image, *footprints = inputs()
     boxes = torch.tensor([[[5, 5, 60, 70]]], device="cuda")
@@ -173,7 +178,7 @@ def test_several_threads_at_once():
 
 @pytest.mark.gpu
 def test_ten_thousand_textures_leave_no_memory_behind():
-    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.ops.device_texture import DeviceTexture
 
     levels = mipmap(torch.rand(1, 8, 256, 256, device="cuda"))
     for _ in range(100):
@@ -188,7 +193,7 @@ def test_ten_thousand_textures_leave_no_memory_behind():
 
 @pytest.mark.gpu
 def test_a_texture_dropped_while_in_use_is_still_read_right():
-    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.ops.device_texture import DeviceTexture
 
     image, *footprints = inputs(size=(1000, 1000))
     levels = mipmap(image)
@@ -203,7 +208,7 @@ def test_a_texture_dropped_while_in_use_is_still_read_right():
 
 @pytest.mark.gpu
 def test_a_filled_texture_serves_every_lookup():
-    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.ops.device_texture import DeviceTexture
 
     image, centre, ddx, ddy = inputs()
     levels = mipmap(image)
@@ -215,7 +220,7 @@ def test_a_filled_texture_serves_every_lookup():
 
 @pytest.mark.gpu
 def test_names_beyond_2048_survive_a_texture():
-    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.ops.device_texture import DeviceTexture
 
     names = torch.arange(64 * 64, device="cuda", dtype=torch.float32).view(1, 1, 64, 64) * 17
     levels = mipmap(names, reduce="nearest")
@@ -229,7 +234,7 @@ def test_names_beyond_2048_survive_a_texture():
 
 @pytest.mark.gpu
 def test_device_texture_refuses_what_it_cannot_do():
-    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.ops.device_texture import DeviceTexture
 
     levels = mipmap(torch.rand(1, 3, 16, 16, device="cuda"))
     with pytest.raises(ValueError, match=r"DeviceTexture: pack must be one of 1, 2, 4, got '3'"):

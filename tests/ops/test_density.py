@@ -7,11 +7,11 @@ import torch
 
 from tests.conftest import poison, worst
 from tests.ops.test_cover import maps_of
+from texturevlm.allocate import density_kernel as kernels
 from texturevlm.allocate.density import density
 from texturevlm.allocate.tiling import cutting_rounds
+from texturevlm.cuda import compiler
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda import compiler
-from texturevlm.ops.cuda import density as kernels
 from texturevlm.types import Texture
 
 # grid of cells, image size, budget, patch
@@ -77,7 +77,7 @@ def test_too_many_tokens_go_by_the_reference(emulated):
 
 
 def test_the_kernels_constants_are_the_launchers():
-    code = (compiler.SOURCES / "density.cu").read_text(encoding="utf-8")
+    code = compiler.read_source("density.cu")
     for name in ("MOST_TOKENS", "MOST_ROUNDS"):
         found = re.search(rf"constexpr [^;]*\b{name} = (\d+)", code)
         assert found and int(found[1]) == getattr(kernels, name)

@@ -8,7 +8,9 @@ import torch
 from texturevlm.ops import DeviceTexture, backend, lookup, lookup_grad, mipmap, sample_patches, update_region
 
 pytest.importorskip("cuda.bindings")
-from texturevlm.ops.cuda import mip, probe, texture
+from texturevlm.ops import device_texture as texture
+from texturevlm.ops import mip_kernel as mip
+from texturevlm.ops import probe_kernel as probe
 
 
 class _NoDevice:

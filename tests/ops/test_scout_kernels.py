@@ -7,14 +7,14 @@ from torch.nn import functional
 from tests.conftest import TOLERANCE, poison, worst
 from tests.scout.networks import lively, random_spots
 from texturevlm.channels.structure import LUMA
-from texturevlm.ops.cuda import compiler
-from texturevlm.ops.cuda import scout as kernels
-from texturevlm.relevance.strings import ASKED, KINDS
+from texturevlm.cuda import compiler
 from texturevlm.scout import letters, question, ranker, spotter
+from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.fused import Fused
 from texturevlm.scout.layer import folded
 from texturevlm.scout.question import encode
 from texturevlm.scout.scout import _grey
+from texturevlm.text.strings import ASKED, KINDS
 
 WIDTHS = (8, 12, 16)
 QUESTIONS = ["What is the total amount of the invoice dated 14 March 1998?", "", "Who signed? ÄÖ#%x " + "w" * 40]

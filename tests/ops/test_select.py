@@ -7,10 +7,10 @@ import torch
 
 from tests.conftest import poison, worst
 from texturevlm.allocate.cascade import FAMILIES, plans_for
+from texturevlm.cuda import compiler
 from texturevlm.ops import backend as backends
 from texturevlm.ops import select as selection
-from texturevlm.ops.cuda import compiler
-from texturevlm.ops.cuda import select as kernels
+from texturevlm.ops import select_kernel as kernels
 from texturevlm.ops.select import MOST, Plan, Stage, packed, select
 
 # size of the image, its cells, budget, patch, stages, maps
@@ -181,7 +181,7 @@ def test_every_cascade_fits_the_kernel(stages):
 
 
 def test_the_kernels_constants_are_the_references():
-    code = (compiler.SOURCES / "select.cu").read_text(encoding="utf-8")
+    code = compiler.read_source("select.cu")
     wanted = {f"MOST_{name.upper()}": MOST[name] for name in ("tokens", "plans", "levels", "scales")}
     for name, value in {**wanted, "CUTS": selection.CUTS, "UNIT": selection.UNIT}.items():
         found = re.search(rf"constexpr [^;]*\b{name} = ([\d.]+)", code)

@@ -8,11 +8,14 @@ import torch
 from tests.channels.test_fused import picture
 from tests.conftest import poison, worst
 from texturevlm import Texture
+from texturevlm.channels import channels_kernel as channels
+from texturevlm.channels import text_kernel as text
 from texturevlm.channels.saliency import CENTRE
+from texturevlm.cuda import compiler
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda import channels, compiler, mip, text
-from texturevlm.ops.cuda import information as kernels
-from texturevlm.relevance import information, salience, scene
+from texturevlm.ops import mip_kernel as mip
+from texturevlm.relevance import information, photograph, salience
+from texturevlm.relevance import information_kernel as kernels
 from texturevlm.relevance.salience import cell_maps, colour_levels
 
 SIZES = [((64, 64), 1), ((130, 70), 1), ((97, 203), 2), ((301, 77), 3), ((3, 400), 1), ((400, 5), 5)]
@@ -94,16 +97,21 @@ def test_where_the_kernels_cannot_the_reference_does(emulated):
 
 
 def test_the_kernels_constants_are_the_references():
-    code = (compiler.SOURCES / "information.cu").read_text(encoding="utf-8")
+    code = compiler.read_source("information.cu")
     wanted = {name: getattr(information, name) for name in ("COARSEST", "WINDOW", "LOST", "NOISE_TIMES")}
     wanted |= {name: getattr(salience, name) for name in ("STANDING_OUT", "ANYTHING", "WRITTEN", "MOST_CELL")}
-    wanted |= {"STEPS": scene.STEPS, "GROUND": scene.GROUND, "CENTRE": CENTRE, "BINS": information.QUIET_STEPS + 1}
+    wanted |= {
+        "STEPS": photograph.STEPS,
+        "GROUND": photograph.GROUND,
+        "CENTRE": CENTRE,
+        "BINS": information.QUIET_STEPS + 1,
+    }
     wanted |= dict(zip(("BLANK_LOW", "BLANK_HIGH"), information.BLANK))
     for name, value in wanted.items():
         found = re.search(rf"constexpr [^;]*\b{name} = ([\d.]+)", code)
         assert found and float(found[1]) == pytest.approx(value), name
     assert kernels.MOST_CELL == salience.MOST_CELL and kernels.COARSEST == information.COARSEST
-    assert kernels.COUNTS == information.QUIET_STEPS + 1 + scene.STEPS
+    assert kernels.COUNTS == information.QUIET_STEPS + 1 + photograph.STEPS
 
 
 def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):

@@ -8,8 +8,8 @@ import pytest
 
 from texturevlm.relevance.clues import NAMES, clues
 from texturevlm.relevance.reader import Page, Word
-from texturevlm.relevance.strings import ASKED, KINDS, asked, kinds, likeness, plain, terms
 from texturevlm.relevance.words import Ranker, answer_probability, overlaps, ranker, spread, words_map
+from texturevlm.text.strings import ASKED, KINDS, asked, kinds, likeness, plain, terms
 
 LETTER, HEIGHT = 11, 20  # pixels
 

@@ -5,11 +5,11 @@ from importlib.resources import files
 import torch
 from torch import Tensor, nn
 
-from texturevlm.relevance.strings import KINDS
 from texturevlm.scout.question import encode
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import EMBEDDING, Spots, Spotter
 from texturevlm.scout.weights import load_module, load_ranker
+from texturevlm.text.strings import KINDS
 
 SHIPPED = str(files("texturevlm.scout").joinpath("scout.npz"))
 

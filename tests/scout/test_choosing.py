@@ -60,7 +60,7 @@ def test_what_was_seen_may_be_used_again(texture, spots):
 
 def test_the_map_is_where_the_scout_points(texture, spots):
     relevance = relevance_of(texture, TOTAL, way="scout", page=spots)
-    assert relevance.source == "scout" and relevance.mass.isfinite().all()
+    assert relevance.scorer == "scout" and relevance.mass.isfinite().all()
     top = relevance.mass[0].flatten().argmax().item()
     rows, columns = relevance.grid
     y, x = (top // columns + 0.5) * 1754 / rows, (top % columns + 0.5) * 1240 / columns
@@ -104,7 +104,7 @@ def test_a_sight_looks_once(monkeypatch):
     sight = Sight(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))
     relevance = sight.relevance(TOTAL, way="scout")
     other = sight.relevance(OTHER, way="scout")
-    assert len(looks) == 1 and relevance.source == "scout" and worst(relevance.mass, other.mass) > 1e-4
+    assert len(looks) == 1 and relevance.scorer == "scout" and worst(relevance.mass, other.mass) > 1e-4
     assert 0.5 < sight.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
     assert torch.equal(relevance.mass, relevance_of(sight.texture, TOTAL, way="scout").mass)
     blank = Sight(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))

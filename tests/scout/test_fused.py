@@ -7,10 +7,10 @@ import torch
 
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
+from texturevlm.cuda import compiler
 from texturevlm.ops import backend
-from texturevlm.ops.cuda import scout as kernels
-from texturevlm.ops.cuda.compiler import KERNELS
 from texturevlm.scout import Question, encode
+from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.ranker import PARTS, Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spots, Spotter
@@ -49,7 +49,8 @@ def test_pages_and_questions(launches, size):
     for question, right in zip(asked, wanted):
         assert worst(scout.where(found, question), right) < 1e-4 * float(right.max())
         assert worst(scout(texture, question), right) < 1e-4 * float(right.max())
-    assert set(made) == {name for source, names in KERNELS.items() if source.startswith("scout") for name in names}
+    wanted = (compiler.kernels(source) for source in compiler.SOURCES if source.startswith("scout"))
+    assert set(made) == {name for kernels_of_source in wanted for name in kernels_of_source}
 
 
 def test_a_page_and_a_question_take_few_launches(launches):

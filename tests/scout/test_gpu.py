@@ -8,11 +8,11 @@ import torch
 from tests.conftest import poison, worst
 from tests.scout.networks import shipped
 from texturevlm.capture import Look, compile
+from texturevlm.cuda.graph import Replay
 from texturevlm.ops import backend
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.ranker import _made_places
 from texturevlm.types import Texture
-from texturevlm.vlm.replay import Replay
 
 pytestmark = pytest.mark.gpu
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"

@@ -2,9 +2,9 @@
 
 import torch
 
-from texturevlm.relevance.strings import ASKED, STOP
 from texturevlm.scout.letters import LONGEST, codes
 from texturevlm.scout.question import TRAITS, WORDS, encode, sought
+from texturevlm.text.strings import ASKED, STOP
 
 HERE, COMMON, EMPHASIS, NUMBER, LENGTH, STOPS, STAND_IN = range(TRAITS)
 

@@ -8,10 +8,10 @@ from torch import nn
 
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
-from texturevlm.relevance.strings import KINDS
 from texturevlm.scout.layer import Block, FoldedLayer, Layer, folded, within
 from texturevlm.scout.letters import codes, numbers
 from texturevlm.scout.spotter import EMBEDDING, PIXELS, SPOT, Spotter, seen_size
+from texturevlm.text.strings import KINDS
 
 
 @pytest.mark.parametrize("size", [(1100, 850), (2200, 1700), (4400, 3400), (17, 600), (999, 1001), (601, 333)])

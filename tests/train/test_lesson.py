@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tests.train.papers import drawn
-from texturevlm.relevance.strings import KINDS
 from texturevlm.scout.letters import LONGEST, codes
 from texturevlm.scout.spotter import SPOT
+from texturevlm.text.strings import KINDS
 from texturevlm.train import lesson as lessons
 from texturevlm.train.lesson import SMALLEST, SPOTS_A_WORD, Written, kinds_of, lesson, together
 

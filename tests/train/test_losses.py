@@ -8,7 +8,7 @@ import torch
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.evaluate.objects import painted
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 from texturevlm.train import Tiles, soften
 from texturevlm.train.answer import surprise
 from texturevlm.train.losses import half_of_height, illegibility, over_budget, overlap, reconstruction, roughness
@@ -111,7 +111,7 @@ def test_illegibility_is_the_curve():
     mass = torch.zeros(1, 8, 12)
     mass[0, 3, 5] = 1
     half = half_of_height(torch.full((1, 8, 12), 22.0))
-    wanted = 1 - readable(torch.tensor(4.0), 4.0)
+    wanted = 1 - legibility(torch.tensor(4.0), 4.0)
     assert illegibility(everything, mass, half).item() == pytest.approx(wanted.item(), abs=1e-3)
     nested = Tiles.tree(SIZE, patch=8, first=(2, 3), factors=(2, 2))
     scores = torch.zeros(1, len(nested), requires_grad=True)

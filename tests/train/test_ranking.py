@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from tests.conftest import worst
 from tests.scout.networks import SHIPPED, random_spots
 from tests.train.papers import SIZE, packed
-from texturevlm.relevance.strings import ASKED
 from texturevlm.scout.question import TRAITS, WORDS, encode
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
 from texturevlm.scout.weights import load_module, ranker_shape, read_weights
+from texturevlm.text.strings import ASKED
 from texturevlm.train import ablation
 from texturevlm.train.config import FitConfig, from_table
 from texturevlm.train.fit import evaluated, fit

@@ -3,7 +3,7 @@ import argparse
 import pytest
 
 from tests.video.test_sources import folder_of, pictures
-from texturevlm.video.command import add_video
+from texturevlm.commands.video import add_video
 from texturevlm.video.sources import open_video
 
 

@@ -55,7 +55,7 @@ def test_what_is_looked_at_behind_a_frame_is_what_looking_anew_would_say():
         if looked and looked[-1] == index:
             known = relevance_of(one.canvas.texture, patch=32, way="none")
             assert torch.allclose(one.carry.relevance.mass, known.mass, rtol=1e-4, atol=1e-9)
-            assert torch.allclose(one.carry.relevance.half, known.half, rtol=1e-4)
+            assert torch.allclose(one.carry.relevance.legible_scale, known.legible_scale, rtol=1e-4)
             found = one.steady.watch.found.words[WORTH]
             if one.steady._glanced:
                 assert torch.allclose(found, worth(known, one.choice.scale), rtol=1e-3)

@@ -6,12 +6,16 @@ import torch
 from tests.channels.test_fused import picture
 from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.channels import CHANNELS, build
+from texturevlm.channels import text_kernel as text
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
-from texturevlm.ops.cuda import change, compiler, mip, patches, text
-from texturevlm.ops.cuda.marks import NO_MARKS, Marks
+from texturevlm.cuda import compiler
+from texturevlm.ops import mip_kernel as mip
+from texturevlm.ops import patches_kernel as patches
+from texturevlm.ops.marks import NO_MARKS, Marks
 from texturevlm.ops.mip import mipmap
 from texturevlm.sample import sample
 from texturevlm.types import Allocation, Texture
+from texturevlm.video import change_kernel as change
 from texturevlm.video.change import changes, no_noise
 from texturevlm.video.tiles import pixel_mask, tile_grid, touched
 from texturevlm.video.watch import Watch, can_watch
@@ -301,6 +305,6 @@ def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
     compile_text = compiler._nvrtc
     for source, values in wanted.items():
         checks = "".join(f'\nstatic_assert({name} == {value}, "{name}");' for name, value in values.items())
-        checked = (compiler.SOURCES / source).read_text(encoding="utf-8") + checks
+        checked = compiler.read_source(source) + checks
         monkeypatch.setattr(compiler, "_nvrtc", lambda name, _, *more, code=checked: compile_text(name, code, *more))
         compiler.compile_source(source, "sm_90", {"SCALAR": 32})

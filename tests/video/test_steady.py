@@ -92,13 +92,17 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
         assert changed < UNSEEN and index < LATEST and not asked
     assert looked == [index] and (changed >= UNSEEN or index == LATEST)
     known = relevance_of(one.canvas.texture, patch=16, way="none")
-    assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(one.carry.relevance.half, known.half)
+    assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(
+        one.carry.relevance.legible_scale, known.legible_scale
+    )
     found = one.steady.watch.found.words[WORTH]
     assert torch.allclose(found, worth(known, one.choice.scale), rtol=1e-4)
     one.step(frames[index + 1])
     assert len(asked) == 1 and len(looked) == 2  # given out anew, by another look at that frame
     known = relevance_of(one.canvas.texture, patch=16, way="none")
-    assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(one.carry.relevance.half, known.half)
+    assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(
+        one.carry.relevance.legible_scale, known.legible_scale
+    )
 
 
 @pytest.mark.parametrize("allocator", ["cascade", "density"])
@@ -147,13 +151,13 @@ def test_a_question_is_asked_though_the_state_that_a_stream_goes_on_from_knew_no
 
     def ask(self, texture, *given):  # the scout itself is no matter of kernels that can be emulated
         asked.append(self.query)
-        return replace(relevance_of(texture, patch=16, way="none"), source="scout")
+        return replace(relevance_of(texture, patch=16, way="none"), scorer="scout")
 
     monkeypatch.setattr(type(one.asking), "ask", ask)
     one.restore(before.state())
     for frame in frames[2:]:
         step = one.step(frame)
-    assert set(asked) == {"total?"} and step.relevance.source == "scout"
+    assert set(asked) == {"total?"} and step.relevance.scorer == "scout"
 
 
 def test_a_frame_that_is_no_image_is_refused_and_the_stream_goes_on():

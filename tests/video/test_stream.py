@@ -150,7 +150,7 @@ def test_where_someone_pointed_is_followed():
     one.point((20, 30, 44, 54))
     for index in range(1, 13):
         step = one.step(with_box(ground, 20 + 4 * index, 30))
-    assert step.relevance.source == "attention"
+    assert step.relevance.scorer == "attention"
     mass = step.relevance.mass[0]
     columns = mass.shape[1]
     inside = mass[:, round(60 * columns / 128) : round(100 * columns / 128)].sum()

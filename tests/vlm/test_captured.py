@@ -9,10 +9,10 @@ import torch
 
 from tests.vlm import small
 from texturevlm import vlm
+from texturevlm.cuda.graph import Replay
 from texturevlm.types import Texture
 from texturevlm.vlm import captured
 from texturevlm.vlm.captured import FixedBudget
-from texturevlm.vlm.replay import Replay
 
 QUESTION = "what is the total ?"
 

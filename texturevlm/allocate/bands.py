@@ -36,9 +36,9 @@ def bias_of(bias: str | float, relevance: Relevance) -> Tensor:
     """(B,): the bias that a name stands for. `auto` is reading, but for photographs of which nothing was asked."""
     batch, device = relevance.mass.shape[0], relevance.mass.device
     if bias == "auto":
-        if relevance.source == "words" or relevance.scene is None:
+        if relevance.scorer == "words" or relevance.photograph is None:
             return torch.full((batch,), BIASES["reading"], device=device)
-        return torch.where(relevance.scene, BIASES["none"], BIASES["reading"]).to(device)
+        return torch.where(relevance.photograph, BIASES["none"], BIASES["reading"]).to(device)
     if isinstance(bias, str) and bias not in BIASES:
         raise ValueError(f"frequency: bias must be a number or one of auto, {', '.join(BIASES)}, got {bias!r}")
     value = BIASES[bias] if isinstance(bias, str) else float(bias)

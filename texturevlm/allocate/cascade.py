@@ -121,7 +121,7 @@ def cascade(
     if cull is not None:
         ink = ink & _near_relevant(relevance, cull)
     maps = relevance.mass[:, None] if scan is None else torch.stack([_scanned(scan, relevance), relevance.mass], 1)
-    found = select(maps, relevance.half, ink, plans, size=texture.size, budget=budget, patch=patch)
+    found = select(maps, relevance.legible_scale, ink, plans, size=texture.size, budget=budget, patch=patch)
     source = torch.zeros(found.valid.shape, dtype=torch.int64, device=found.valid.device)
     return Allocation(*found, source=source, size=texture.size, patch=patch)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from texturevlm.allocate.footprints import Box, allocation_of, use_all
 from texturevlm.check import check_count
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -30,7 +30,7 @@ class Cells:
     """
 
     mass: np.ndarray
-    half: np.ndarray
+    legible_scale: np.ndarray
     ink: np.ndarray
     side: tuple[float, float]
     size: tuple[int, int]
@@ -38,7 +38,7 @@ class Cells:
     @classmethod
     def of(cls, relevance: Relevance, image: int) -> Cells:
         mass, half, ink = (
-            tensor[image].detach().cpu().numpy() for tensor in (relevance.mass, relevance.half, relevance.ink)
+            tensor[image].detach().cpu().numpy() for tensor in (relevance.mass, relevance.legible_scale, relevance.ink)
         )
         rows, columns = relevance.grid
         side = (relevance.size[0] / rows, relevance.size[1] / columns)
@@ -49,9 +49,9 @@ class Cells:
         """The side, in pixels, of a square that holds every cell."""
         return max(self.ink.shape) * max(self.side)
 
-    def readable(self, scale: float) -> np.ndarray:
+    def legibility(self, scale: float) -> np.ndarray:
         """(h, w): how much of each cell can be made out when a sample is `scale` pixels wide."""
-        return readable(self.half, scale)
+        return legibility(self.legible_scale, scale)
 
     def span(self, side: float) -> int:
         """How many whole cells a footprint `side` pixels wide covers, wherever it starts on a cell's edge."""
@@ -63,7 +63,7 @@ class Cells:
 
     def worth(self, scale: float) -> np.ndarray:
         """(h, w), whole numbers of 1 / UNIT: what can be made out of each cell that is not blank; see `readable`."""
-        ratio = np.float32(scale) / self.half.astype(np.float32)
+        ratio = np.float32(scale) / self.legible_scale.astype(np.float32)
         square = ratio * ratio
         seen = np.float32(1) / (np.float32(1) + square * square * ratio * np.sqrt(ratio))
         return self._units(np.where(self.ink, self.mass, 0), seen)

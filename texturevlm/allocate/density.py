@@ -42,7 +42,7 @@ def density(
     if budget * patch * patch >= height * width:  # all of it at its own resolution, and tokens to spare
         return resize(texture, relevance, budget=budget, patch=patch)
     if backends.choose("density", relevance.mass, backend) == "cuda":
-        from texturevlm.ops.cuda.density import MOST_TOKENS, density_cuda
+        from texturevlm.allocate.density_kernel import MOST_TOKENS, density_cuda
 
         if budget <= MOST_TOKENS:
             tokens = density_cuda(

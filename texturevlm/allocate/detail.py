@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from texturevlm.allocate.cells import Cells
-from texturevlm.ops.readable import STEEPNESS
+from texturevlm.ops.legibility import STEEPNESS
 
 
 class Detail:
@@ -13,7 +13,7 @@ class Detail:
 
     def __init__(self, cells: Cells) -> None:
         self.mass = np.where(cells.ink, cells.mass, 0.0)
-        self._fineness = cells.half.astype(np.float64) ** -STEEPNESS
+        self._fineness = cells.legible_scale.astype(np.float64) ** -STEEPNESS
         self._seen: dict[float, np.ndarray] = {}
         self._tables: dict[float, np.ndarray] = {}
 

@@ -21,7 +21,7 @@ from texturevlm.allocate.layers import BISECTIONS, SCALES_AN_OCTAVE, Layer, fitt
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -111,7 +111,7 @@ def _closer(cells: Cells, seen: np.ndarray, budget: int, patch: int) -> Boxes:
 
     seen: (h, w), pixels a sample so far
     """
-    known = readable(cells.half, seen)
+    known = legibility(cells.legible_scale, seen)
     wanted = np.where(cells.ink, cells.mass, 0.0)
     if not (wanted * (seen > NATIVE)).any():  # all that matters is seen as it is: the rest, and what is blank
         wanted = np.ones_like(wanted)
@@ -121,7 +121,7 @@ def _closer(cells: Cells, seen: np.ndarray, budget: int, patch: int) -> Boxes:
     side = max(float(patch), float(np.minimum(seen[wanted > 0], cells.coarsest / patch).max()) * patch)
     best, most = Layer([], side), -1.0
     while True:
-        gain = wanted * np.maximum(cells.readable(side / patch) - known, 0)
+        gain = wanted * np.maximum(cells.legibility(side / patch) - known, 0)
         squares = _reach(cells, gain, cells.span(side), budget)
         worth = float(gain[cells.covered(squares, cells.span(side))].sum())
         if squares and worth > most:

@@ -22,7 +22,7 @@ from texturevlm.allocate.plain import resize
 from texturevlm.allocate.spans import NATIVE, blank_parts
 from texturevlm.check import check_count
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -120,7 +120,7 @@ class Laid:
     def count(self) -> int:
         return sum(len(corners) for _, corners in self.shapes)
 
-    def add(self, cells: Cells, shape: Shape, mask: np.ndarray, readable: np.ndarray, most: int) -> bool:
+    def add(self, cells: Cells, shape: Shape, mask: np.ndarray, legibility: np.ndarray, most: int) -> bool:
         """Cover a mask too; whether all of it together is at most so many."""
         tall, wide = shape.span(cells)
         corners = cover(rows_of(mask), (tall, wide), most - self.count)
@@ -128,7 +128,7 @@ class Laid:
         for row, column in corners:
             part = np.s_[row : row + tall, column : column + wide]
             self.rest[part] = False
-            np.maximum(self.seen[part], readable[part], out=self.seen[part])
+            np.maximum(self.seen[part], legibility[part], out=self.seen[part])
         return self.count <= most
 
 
@@ -139,12 +139,12 @@ class Stretched:
         self, cells: Cells, shape: np.ndarray, gain: np.ndarray, budget: int, patch: int, overview: float
     ) -> None:
         self.cells, self.shape, self.budget, self.patch = cells, shape, budget, patch
-        self.half = cells.half * gain
+        self.legible_scale = cells.legible_scale * gain
         self.floor = finest_side(cells, cells.ink, max(1, int(budget * overview)), patch)
-        order = np.argsort(self.half, axis=None)
+        order = np.argsort(self.legible_scale, axis=None)
         mass = np.cumsum(np.where(cells.ink, cells.mass, 0).flat[order])
-        fine = self.half.flat[order[min(int(np.searchsorted(mass, FINE * mass[-1])), len(order) - 1)]]
-        self.octave = np.clip(np.floor(np.log2(self.half / fine)), 0, MOST_OCTAVES).astype(int)
+        fine = self.legible_scale.flat[order[min(int(np.searchsorted(mass, FINE * mass[-1])), len(order) - 1)]]
+        self.octave = np.clip(np.floor(np.log2(self.legible_scale / fine)), 0, MOST_OCTAVES).astype(int)
 
     def boxes(self) -> list[tuple[Box, float]]:
         """The footprints that are expected to show most, with their mass, best first."""
@@ -163,8 +163,8 @@ class Stretched:
         """As many of the best cells as the budget covers at `side`, the rest coarsely; and what it is worth."""
         floor = max(self.floor, side)
         scale = side * 2.0**octave / self.patch
-        fine = readable(self.half, scale)
-        coarse = self.cells.readable(floor / self.patch)
+        fine = legibility(self.legible_scale, scale)
+        coarse = self.cells.legibility(floor / self.patch)
         gain = np.where(self.cells.ink, self.cells.mass * (fine - coarse), 0.0)
         a_token = gain * 4.0**octave  # a coarser cell costs less
         order = np.argsort(-a_token, axis=None, kind="stable")[: np.count_nonzero(gain > 0)]
@@ -188,7 +188,7 @@ class Stretched:
         laid = Laid([], self.cells.ink.copy(), np.zeros(mask.shape))
         for step, kind in sorted({*zip(octave[mask].tolist(), self.shape[mask].tolist())}):
             scale = side * 2.0**step / self.patch
-            made_out = readable(np.where(self.shape == kind, self.half, self.cells.half), scale)
+            made_out = legibility(np.where(self.shape == kind, self.legible_scale, self.cells.legible_scale), scale)
             own = mask & laid.rest & (octave == step) & (self.shape == kind)
             if not laid.add(self.cells, self._shape(side * 2.0**step, RATIOS[kind]), own, made_out, self.budget):
                 return None

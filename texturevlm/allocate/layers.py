@@ -83,7 +83,7 @@ def layers_by_kernel(
     check_count(name, "patch", patch, 1)
     if backends.choose("layers", relevance.mass, backend) != "cuda":
         return None
-    from texturevlm.ops.cuda.cover import layers_cuda, no_kernel_because
+    from texturevlm.ops.cover_kernel import layers_cuda, no_kernel_because
 
     if reason := no_kernel_because(relevance.grid, budget):
         if backend == "cuda":
@@ -91,7 +91,7 @@ def layers_by_kernel(
         return None
     tokens = layers_cuda(
         relevance.mass.detach(),
-        relevance.half.detach(),
+        relevance.legible_scale.detach(),
         relevance.ink,
         size=relevance.size,
         budget=budget,

@@ -72,7 +72,7 @@ def split(
 def needs(cells: Cells, sides: Sequence[float], ease: float, patch: int) -> np.ndarray:
     """(h, w): the coarsest of the levels whose samples are at most `ease` · half wide; the finest where none is."""
     scales = np.array(sides) / patch
-    return np.maximum(np.searchsorted(scales, cells.half * ease, side="right") - 1, 0)
+    return np.maximum(np.searchsorted(scales, cells.legible_scale * ease, side="right") - 1, 0)
 
 
 def shares(detail: Detail, needed: np.ndarray, sides: Sequence[float], patch: int) -> np.ndarray:

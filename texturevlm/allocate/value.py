@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation
 
@@ -29,7 +29,7 @@ def expected_value(relevance: Relevance, allocation: Allocation) -> Tensor:
             f"expected_value: allocation must be for {relevance.mass.shape[0]} images of {relevance.size}, "
             f"got {allocation.batch} of {allocation.size}"
         )
-    return (relevance.mass * readable(relevance.half, scale.to(relevance.half.dtype))).sum((1, 2))
+    return (relevance.mass * legibility(relevance.legible_scale, scale.to(relevance.legible_scale.dtype))).sum((1, 2))
 
 
 def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: int | None = None) -> Tensor:

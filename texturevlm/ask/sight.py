@@ -73,9 +73,9 @@ class Sight:
 
     def chance(self, question: str, relevance: Relevance) -> float:
         """The chance (LEAST_CHANCE to 1) that a question to several images is about this one, as far as words tell."""
-        if relevance.source == "words":
+        if relevance.scorer == "words":
             return max(LEAST_CHANCE, float(words_map(self.page, question, relevance.grid).sum()))
-        if relevance.source == "scout":
+        if relevance.scorer == "scout":
             return max(LEAST_CHANCE, float(load_scout(device=self.texture.device).where(self.spots, question).sum()))
         return 1.0
 

@@ -19,8 +19,8 @@ from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
 from texturevlm.bench.vectorised import Vectorised, informed, plain_pytorch
 from texturevlm.capture import Look, compile
+from texturevlm.ops.legibility import legibility
 from texturevlm.ops.mip import mipmap
-from texturevlm.ops.readable import readable
 from texturevlm.pipeline import choose_tokens, image_maps, relevance_of
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps, salience
@@ -217,7 +217,7 @@ def _patch_at_a_time(image: Tensor) -> Tensor:
         finest /= stage.across
     done: list[tuple[float, float, float]] = []
     for stage in plan.stages:
-        gain = mass * ink * (readable(half, finest) - readable(half, tiles[0][2] / PATCH))
+        gain = mass * ink * (legibility(half, finest) - legibility(half, tiles[0][2] / PATCH))
         ranked = sorted(tiles, key=lambda tile: -_gain(gain, tile))
         count = min(stage.survivors, (BUDGET - len(done) - len(tiles)) // (stage.across * stage.down - 1))
         done += ranked[count:]

@@ -12,13 +12,13 @@ from torch import Tensor
 from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
+from texturevlm.cuda.graph import Replay
 from texturevlm.relevance.reader import read_page
 from texturevlm.relevance.words import words_map
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.spotter import EMBEDDING, Spotter
 from texturevlm.types import Texture
-from texturevlm.vlm.replay import Replay
 
 SIZE = (2200, 1700)
 QUESTION = "What is the total amount of the invoice dated 14 March 1998?"

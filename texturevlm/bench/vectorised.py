@@ -26,8 +26,8 @@ from texturevlm.ops.mip import level_extents, mipmap_reference
 from texturevlm.ops.select import CUTS, SEEN_BY_THE_LAST, UNIT, Tokens, numbers_of, packed
 from texturevlm.relevance.information import information
 from texturevlm.relevance.maps import cell_level
+from texturevlm.relevance.photograph import is_photograph
 from texturevlm.relevance.salience import salience
-from texturevlm.relevance.scene import is_scene
 
 Part = Callable[..., Any]
 CLOSE = 1e-3  # what a compiled part may be off by, of its largest number
@@ -145,7 +145,7 @@ def informed(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tenso
     """Half, ink and whether it is a photograph."""
     grey = [luma(level) for level in levels]
     _, half, ink = information(grey, cell)
-    return half, ink, is_scene(grey[cell])
+    return half, ink, is_photograph(grey[cell])
 
 
 def gathered(levels: Sequence[Tensor], centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int) -> Tensor:

@@ -19,6 +19,7 @@ from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
 from texturevlm.capture import Look
 from texturevlm.channels import PRESETS, build
+from texturevlm.cuda.graph import Replay
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sample import sample
 from texturevlm.types import Texture
@@ -31,7 +32,6 @@ from texturevlm.video.stream import Stream
 from texturevlm.video.tiles import rectangles
 from texturevlm.video.watch import can_watch
 from texturevlm.vlm.captured import FixedBudget
-from texturevlm.vlm.replay import Replay
 
 SIZE, QUICK_SIZE = (1080, 1920), (270, 480)
 FRAMES, QUICK_FRAMES = 60, 5

@@ -11,16 +11,16 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from texturevlm.channels import channels_kernel as kernels
+from texturevlm.channels import text_kernel as text
 from texturevlm.channels.saliency import SALIENCY_REACH
 from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.structure import COARSE, COARSER, EDGES_REACH, LOW_PASS_REACH
 from texturevlm.channels.text import TEXT_REACH
-from texturevlm.ops.cuda import channels as kernels
-from texturevlm.ops.cuda import text
-from texturevlm.ops.cuda.distance import distance_within_cuda
-from texturevlm.ops.cuda.marks import Marks
-from texturevlm.ops.cuda.segment import region_sums_cuda
+from texturevlm.ops.distance_kernel import distance_within_cuda
+from texturevlm.ops.marks import Marks
 from texturevlm.ops.segment import seed_grid, superpixels
+from texturevlm.ops.segment_kernel import region_sums_cuda
 from texturevlm.types import COLOURS, Texture
 
 REGIONS = 50

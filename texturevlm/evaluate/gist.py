@@ -24,11 +24,11 @@ from torch.nn import functional
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.relevance import TOPS, gain
 from texturevlm.evaluate.scout import answer_shares, box_map
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.pipeline import BALANCE, image_maps
+from texturevlm.progress import Progress
 from texturevlm.scout.layer import folded
 from texturevlm.train.captions import load_photographs
 from texturevlm.train.gist import SIDE, SPOT, Gist, glimpse, load_gist

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from texturevlm.allocate.prune import above, relevance_pyramid
 from texturevlm.evaluate.data import load
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.pipeline import relevance_of
+from texturevlm.progress import Progress
 from texturevlm.relevance.reader import load_page
 from texturevlm.types import Texture
 

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.legibility import Box, as_bytes, places, similarity
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.evaluate.study import provenance, versions, write_study
 from texturevlm.image import to_tensor
+from texturevlm.progress import Progress
 from texturevlm.rebuild import shrunk_axis
 
 HEIGHTS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24)  # token pixels

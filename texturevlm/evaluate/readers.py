@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from texturevlm.check import check_choice
-from texturevlm.evaluate.journal import append, whole_lines
+from texturevlm.journal import append, whole_lines
 
 CHUNK = 64  # crops that one Tesseract process reads: starting it costs as much as reading seven of them
 FEWEST = 16  # less is not worth another process

@@ -24,11 +24,11 @@ from torch.nn import functional
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.evaluate.data import Sample, load
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
+from texturevlm.progress import Progress
 from texturevlm.relevance.clues import NAMES, clues
 from texturevlm.relevance.layout import layout_of
 from texturevlm.relevance.reader import Page, load_page

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from texturevlm.evaluate.journal import append, whole_lines
+from texturevlm.journal import append, whole_lines
 
 OWN, OTHER, NONE = "own", "other", "none"  # which question was asked: the sample's, another page's, none at all
 FULL_IMAGE = "full image"  # the ceiling

@@ -20,7 +20,6 @@ from texturevlm.evaluate.delivered import Delivered
 from texturevlm.evaluate.legibility import as_bytes, places, score
 from texturevlm.evaluate.metrics import LEGIBILITY, METRICS, suited
 from texturevlm.evaluate.pages import Pages
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.results import (
     FULL_IMAGE,
@@ -33,6 +32,7 @@ from texturevlm.evaluate.results import (
     Row,
     code_digest,
 )
+from texturevlm.progress import Progress
 from texturevlm.rebuild import median_grey
 from texturevlm.types import Allocation, Texture
 

@@ -27,11 +27,11 @@ from torch import Tensor
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.relevance import COVERED, ENOUGH, TOPS, gain, image_maps, of_another_page, shares_within
 from texturevlm.evaluate.spotting import evenly, measure_spotting
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
+from texturevlm.progress import Progress
 from texturevlm.relevance.reader import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout

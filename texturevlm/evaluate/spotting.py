@@ -24,14 +24,14 @@ import torch
 from PIL import Image, ImageOps
 
 from texturevlm.evaluate.data import Box, Sample
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.readers import SLOWEST, Tesseract
 from texturevlm.evaluate.relevance import gain
+from texturevlm.progress import Progress
 from texturevlm.relevance.reader import Page, Word, load_page
-from texturevlm.relevance.strings import STOP, likeness, plain, terms
 from texturevlm.scout import Scout, Spots
 from texturevlm.scout.letters import codes, numbers
 from texturevlm.scout.spotter import SPOT
+from texturevlm.text.strings import STOP, likeness, plain, terms
 from texturevlm.types import Texture
 
 SHORTEST = 3  # letters or digits of a word that is looked for

@@ -26,12 +26,12 @@ from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.delivered import Delivered
 from texturevlm.evaluate.legibility import as_bytes, places, score
 from texturevlm.evaluate.pages import Pages
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.run import as_grey
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.evaluate.study import provenance, versions, write_study
 from texturevlm.pipeline import relevance_of
+from texturevlm.progress import Progress
 from texturevlm.rebuild import median_grey
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture

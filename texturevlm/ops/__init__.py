@@ -1,6 +1,6 @@
 """Operations on tensors: each has a plain PyTorch reference that is its specification, and faster backends."""
 
-from texturevlm.ops.cuda.texture import DeviceTexture
+from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.lookup import lookup, lookup_grad
 from texturevlm.ops.mip import mipmap, update_region
 from texturevlm.ops.patches import sample_patches

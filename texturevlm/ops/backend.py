@@ -52,7 +52,7 @@ def no_cuda_because() -> str | None:
     except ImportError as error:
         return f"cuda-bindings is not installed ({error}): pip install 'texturevlm[cuda]'"
     try:
-        from texturevlm.ops.cuda.compiler import nvrtc_version
+        from texturevlm.cuda.compiler import nvrtc_version
 
         nvrtc_version()
     except RuntimeError as error:

@@ -35,7 +35,7 @@ def distance_field(mask: Tensor, *, backend: str = "auto") -> Tensor:
             )
         chosen = "reference"
     if chosen == "cuda":
-        from texturevlm.ops.cuda.distance import distance_field_cuda
+        from texturevlm.ops.distance_kernel import distance_field_cuda
 
         return distance_field_cuda(mask, field)
     return distance_field_reference(mask)

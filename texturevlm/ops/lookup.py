@@ -18,7 +18,7 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import check_pyramid
 
 if TYPE_CHECKING:
-    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.ops.device_texture import DeviceTexture
 
 MAX_ANISOTROPY = 16
 
@@ -49,7 +49,7 @@ def lookup(
     returns  (B, N, C) in the levels' dtype, differentiable in levels, points and lod (not through `nearest`)
     """
     if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.cuda.texture import fetch_from
+        from texturevlm.ops.device_texture import fetch_from
 
         check_shapes("lookup", points=(points, "B N 2"), lod=(lod, "B N"))
         return fetch_from("lookup", levels, points, lod=lod, nearest=nearest, backend=backend)
@@ -57,7 +57,7 @@ def lookup(
     chosen = backends.choose("lookup", levels[0], backend)
     if chosen == "reference":
         return lookup_reference(levels, points, lod, nearest)
-    from texturevlm.ops.cuda.probe import Job, probe
+    from texturevlm.ops.probe_kernel import Job, probe
 
     return probe(Job(None, 1, tuple(nearest), chosen == "texture"), levels, points, lod)
 
@@ -82,7 +82,7 @@ def lookup_grad(
     """
     check_count("lookup_grad", "max_anisotropy", max_anisotropy, 1, MAX_ANISOTROPY)
     if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.cuda.texture import fetch_from
+        from texturevlm.ops.device_texture import fetch_from
 
         check_shapes("lookup_grad", points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
         options: Any = {"max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
@@ -91,7 +91,7 @@ def lookup_grad(
     chosen = backends.choose("lookup_grad", levels[0], backend)
     if chosen == "reference":
         return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)
-    from texturevlm.ops.cuda.probe import Job, probe
+    from texturevlm.ops.probe_kernel import Job, probe
 
     return probe(Job(None, max_anisotropy, tuple(nearest), chosen == "texture"), levels, points, None, ddx, ddy)
 

@@ -55,7 +55,7 @@ def mipmap(
     if len(extents) == 1:
         return [image]
     if backends.choose("mipmap", image, backend) == "cuda":
-        from texturevlm.ops.cuda.mip import mipmap_cuda
+        from texturevlm.ops.mip_kernel import mipmap_cuda
 
         return mipmap_cuda(image, extents, modes)
     return mipmap_reference(image, extents, modes)
@@ -170,7 +170,7 @@ def update_region(
     if len(levels) == 1 or boxes.numel() == 0:
         return
     if backends.choose("update_region", levels[0], backend) == "cuda":
-        from texturevlm.ops.cuda.mip import update_region_cuda
+        from texturevlm.ops.mip_kernel import update_region_cuda
 
         return update_region_cuda(levels, boxes, modes)
     update_region_reference(levels, boxes, modes)

@@ -19,7 +19,7 @@ from texturevlm.ops.lookup import MAX_ANISOTROPY, check_nearest, lookup_grad_ref
 from texturevlm.ops.mip import check_pyramid
 
 if TYPE_CHECKING:
-    from texturevlm.ops.cuda.texture import DeviceTexture
+    from texturevlm.ops.device_texture import DeviceTexture
 
 
 def sample_patches(
@@ -49,7 +49,7 @@ def sample_patches(
     footprints = {"centre": (centre, "B K 2"), "ddx": (ddx, "B K 2"), "ddy": (ddy, "B K 2")}
     check_floating("sample_patches", centre=centre, ddx=ddx, ddy=ddy)
     if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.cuda.texture import fetch_from
+        from texturevlm.ops.device_texture import fetch_from
 
         check_shapes("sample_patches", **footprints)
         options: Any = {"max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
@@ -69,7 +69,7 @@ def sample_patches(
 @lru_cache(maxsize=None)
 def _kernels() -> Any:
     """Imported when first used, and looked up once: this is the hot path."""
-    from texturevlm.ops.cuda import probe
+    from texturevlm.ops import probe_kernel as probe
 
     return probe
 

@@ -66,7 +66,7 @@ def superpixels(
             raise ValueError(f"superpixels: backend 'cuda' cannot run here: {reason}")
         chosen = "reference"
     if chosen == "cuda":
-        from texturevlm.ops.cuda.segment import superpixels_cuda
+        from texturevlm.ops.segment_kernel import superpixels_cuda
 
         return superpixels_cuda(features.detach(), grid, iterations, weight)
     return superpixels_reference(features.detach(), grid, iterations, weight)
@@ -165,7 +165,7 @@ def region_statistics(ids: Tensor, regions: int, *, backend: str = "auto") -> tu
     check_count("region_statistics", "regions", regions, 1)
     centroid = torch.empty((sizes["B"], regions, 2), dtype=torch.float32, device=ids.device)
     if backends.choose("region_statistics", centroid, backend) == "cuda":
-        from texturevlm.ops.cuda.segment import region_sums_cuda
+        from texturevlm.ops.segment_kernel import region_sums_cuda
 
         sums = region_sums_cuda(ids, regions)
     else:
@@ -192,7 +192,7 @@ def boundaries(ids: Tensor, *, backend: str = "auto") -> Tensor:
     _check_ids("boundaries", ids)
     edges = torch.empty(ids.shape, dtype=torch.float32, device=ids.device)
     if backends.choose("boundaries", edges, backend) == "cuda":
-        from texturevlm.ops.cuda.segment import boundaries_cuda
+        from texturevlm.ops.segment_kernel import boundaries_cuda
 
         return boundaries_cuda(ids, edges)
     return boundaries_reference(ids)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
 from texturevlm.ops import backend as backends
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 
 UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
 CUTS = 8  # rounds in which tokens that are left over cut others in two
@@ -89,7 +89,7 @@ def select(
             raise ValueError(f"select: backend 'cuda' cannot run here: {reason}")
         chosen = "reference"
     if chosen == "cuda":
-        from texturevlm.ops.cuda.select import select_cuda
+        from texturevlm.ops.select_kernel import select_cuda
 
         return select_cuda(maps, half, ink, todo, size, budget, patch)
     return select_reference(maps, half, ink, todo, size, budget, patch)
@@ -203,7 +203,7 @@ def search_reference(
 def tables(maps: Tensor, half: Tensor, ink: Tensor, scales: Tensor) -> Tensor:
     """(B, M · S + 1, h + 1, w + 1) int32: sums over the cells above and left of each corner, see Packed."""
     batch, _, rows, columns = maps.shape
-    seen = readable(half.float()[:, None], scales[:, None, None])
+    seen = legibility(half.float()[:, None], scales[:, None, None])
     inked = maps.float() * ink[:, None]
     values = (inked[:, :, None] * seen[:, None] * UNIT).round().to(torch.int32).view(batch, -1, rows, columns)
     values = torch.cat([values, ink[:, None].to(torch.int32)], 1)

@@ -27,17 +27,17 @@ class Balance:
         self,
         query: Tensor | None,
         salience: Tensor,
-        half: Tensor,
+        legible_scale: Tensor,
         ink: Tensor,
         size: tuple[int, int],
-        source: str = "none",
-        scene: Tensor | None = None,
+        scorer: str = "none",
+        photograph: Tensor | None = None,
     ) -> Relevance:
         """One Relevance from what the question points at and what stands out.
 
         query:    (B, h, w), at least 0; its sum, at most 1, is how sure the question is; None without a question
         salience: (B, h, w), summing to 1
-        half, ink, size, source, scene: as in Relevance
+        half, ink, size, scorer, scene: as in Relevance
         """
         if query is None:
             plain = isinstance(self.focus, float) and self.focus == 1
@@ -45,8 +45,8 @@ class Balance:
         else:
             sure = query.sum((1, 2), keepdim=True).clamp(max=1) * (1 - self.explore)
             mass = normalised(query**self.focus) * sure + salience * (1 - sure)
-        return Relevance(mass, self._finer(half), ink, size, source, scene)
+        return Relevance(mass, self._finer(legible_scale), ink, size, scorer, photograph)
 
-    def _finer(self, half: Tensor) -> Tensor:
+    def _finer(self, legible_scale: Tensor) -> Tensor:
         unchanged = isinstance(self.particularise, float) and self.particularise == 1
-        return half if unchanged else half / self.particularise
+        return legible_scale if unchanged else legible_scale / self.particularise

@@ -13,7 +13,7 @@ import numpy as np
 
 from texturevlm.relevance.layout import PLACES, SHAPES, Layout, layout_of
 from texturevlm.relevance.reader import Page
-from texturevlm.relevance.strings import ASKED, KINDS, STOP, asked, likeness, terms
+from texturevlm.text.strings import ASKED, KINDS, STOP, asked, likeness, terms
 
 MOST_LABELS = 200  # words of the page that match the question best; more would only cost time
 MATCHED = 0.3  # likeness from which a word counts as a label

@@ -64,7 +64,7 @@ def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Te
     ink = highest((deviation > blank).to(gone.dtype)[:, None], 3, 3)[:, 0] > 0
     around = box_mean(gone, WINDOW, WINDOW)
     bits = 0.5 * torch.log2(1 + around[:, -1] / blank.square())
-    return bits, _half(around), ink
+    return bits, _legible_scale(around), ink
 
 
 def _quiet(deviation: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def _quiet(deviation: Tensor) -> Tensor:
     return low + ((found - low) / step).floor().clamp(0, QUIET_STEPS) * step
 
 
-def _half(gone: Tensor) -> Tensor:
+def _legible_scale(gone: Tensor) -> Tensor:
     """The scale at which LOST of the variance is gone, between two levels by interpolation in the level."""
     share = gone / gone[:, -1:].clamp(min=1e-12)
     below = (share < LOST).sum(1, keepdim=True).clamp(1, share.shape[1] - 1)  # the first level that has lost as much

@@ -21,20 +21,22 @@ class Relevance:
     half:  (B, h, w), the width of a sample, in pixels, at which half of what stands here can still be made out
     ink:   (B, h, w), whether there is anything to see; elsewhere the image is blank
     size:  (height, width) of the image
-    source: what `mass` came from: words, scout, embedding, attention or none
+    scorer: what `mass` came from: words, scout, embedding, attention or none
     scene: (B,), whether an image is a photograph rather than a page; None: not known
     """
 
     mass: Tensor
-    half: Tensor
+    legible_scale: Tensor
     ink: Tensor
     size: tuple[int, int]
-    source: str = "none"
-    scene: Tensor | None = None
+    scorer: str = "none"
+    photograph: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_shapes("Relevance", mass=(self.mass, "B h w"), half=(self.half, "B h w"), ink=(self.ink, "B h w"))
-        check_floating("Relevance", mass=self.mass, half=self.half)
+        check_shapes(
+            "Relevance", mass=(self.mass, "B h w"), legible_scale=(self.legible_scale, "B h w"), ink=(self.ink, "B h w")
+        )
+        check_floating("Relevance", mass=self.mass, legible_scale=self.legible_scale)
         if self.ink.dtype != torch.bool:
             raise TypeError(f"Relevance: ink must be torch.bool, got {self.ink.dtype}")
         object.__setattr__(self, "size", check_size("Relevance", self.size))

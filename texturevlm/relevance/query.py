@@ -52,38 +52,40 @@ def resolve_way(way: str, question: str, *, attention: Tensor | None, encoder: D
     return "words" if find_spec("rapidocr") is not None else "scout"
 
 
-def words_query(page: Page, question: str, half: Tensor, ink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def words_query(page: Page, question: str, legible_scale: Tensor, ink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where a page's words answer a question, and how fine those words are.
 
     half, ink: (1, h, w), from `information`
     returns    query (1, h, w), and half and ink with what the page's words say: their height, and that they are there
     """
-    grid = half.shape[1:]
-    query = words_map(page, question, grid)[None].to(half)
-    finer, marked = half[0].cpu().numpy().copy(), ink[0].cpu().numpy().copy()
+    grid = legible_scale.shape[1:]
+    query = words_map(page, question, grid)[None].to(legible_scale)
+    finer, marked = legible_scale[0].cpu().numpy().copy(), ink[0].cpu().numpy().copy()
     down, across = page.size[0] / grid[0], page.size[1] / grid[1]
     for word in page.words:
         x0, y0, x1, y1 = word.box
         cells = np.s_[int(y0 / down) : int(np.ceil(y1 / down)), int(x0 / across) : int(np.ceil(x1 / across))]
         finer[cells] = max((y1 - y0) / WORD_HEIGHT, 0.5)
         marked[cells] = True
-    return query, torch.from_numpy(finer)[None].to(half), torch.from_numpy(marked)[None].to(ink.device)
+    return query, torch.from_numpy(finer)[None].to(legible_scale), torch.from_numpy(marked)[None].to(ink.device)
 
 
-def scout_query(spots: Spots, question: str | Question, half: Tensor, ink: Tensor, size: tuple[int, int]) -> Tensor:
+def scout_query(
+    spots: Spots, question: str | Question, legible_scale: Tensor, ink: Tensor, size: tuple[int, int]
+) -> Tensor:
     """Where the scout expects the answer, on the grid of `half` and `ink`: (B, h, w), summing to at most 1.
 
     spots: from `Scout.look`, of images of `size`
     """
     _, rows, columns = spots.text.shape
-    wanted = (half.shape[0], *(side // SPOT for side in seen_size(size)))
+    wanted = (legible_scale.shape[0], *(side // SPOT for side in seen_size(size)))
     if spots.text.shape != wanted:
         raise ValueError(
             f"choose_tokens: page must be what the scout saw of these images, {wanted} spots, got "
             f"{tuple(spots.text.shape)}"
         )
     chance = load_scout(device=spots.text.device).where(spots, question)
-    grid = half.shape[1:]
+    grid = legible_scale.shape[1:]
     wide = chance[:, None]
     if grid[0] < rows or grid[1] < columns:  # a long page: several spots in a cell, none is lost
         wide = functional.interpolate(wide, (min(rows, grid[0]), min(columns, grid[1])), mode="area")

@@ -17,7 +17,7 @@ from texturevlm.channels.text import text_map
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import mipmap
 from texturevlm.relevance.information import NOISE_SHARE, grey_levels, information
-from texturevlm.relevance.scene import PAGE, is_scene
+from texturevlm.relevance.photograph import PAGE, is_photograph
 from texturevlm.types import COLOURS, Texture
 
 STANDING_OUT = 0.15  # of saliency, against 1 of text, on a page
@@ -42,9 +42,9 @@ def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> tuple[Te
     if chosen == "cuda":
         return _maps_by_kernels([level.float().contiguous() for level in colour], cell)
     grey = grey_levels(texture)
-    _, half, ink = information(grey, cell)
-    scene = is_scene(grey[cell])
-    return salience(colour, cell, half, ink, scene), half, ink, scene
+    _, legible_scale, ink = information(grey, cell)
+    photograph = is_photograph(grey[cell])
+    return salience(colour, cell, legible_scale, ink, photograph), legible_scale, ink, photograph
 
 
 def _no_kernel_because(image: Tensor, cell: int) -> str | None:
@@ -54,9 +54,9 @@ def _no_kernel_because(image: Tensor, cell: int) -> str | None:
 
 
 def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from texturevlm.ops.cuda.channels import coarse_layers
-    from texturevlm.ops.cuda.information import information_cuda
-    from texturevlm.ops.cuda.text import text_layer
+    from texturevlm.channels.channels_kernel import coarse_layers
+    from texturevlm.channels.text_kernel import text_layer
+    from texturevlm.relevance.information_kernel import information_cuda
 
     finer = levels[1:]
     last = len(finer) - 1
@@ -64,8 +64,8 @@ def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tenso
     text_layer(layers, finer, 0)
     coarse_layers(layers, [finer[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)], -1, 1)
     found = mipmap(layers, levels=cell, backend="cuda")[-1]
-    worth, half, ink, scene = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE)
-    return normalised(worth), half, ink, scene
+    worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE)
+    return normalised(worth), legible_scale, ink, photograph
 
 
 def colour_levels(texture: Texture) -> list[Tensor]:
@@ -78,7 +78,7 @@ def colour_levels(texture: Texture) -> list[Tensor]:
     return [level[:, :1].expand(-1, 3, -1, -1) for level in texture.levels]
 
 
-def salience(levels: Sequence[Tensor], cell: int, half: Tensor, ink: Tensor, scene: Tensor) -> Tensor:
+def salience(levels: Sequence[Tensor], cell: int, legible_scale: Tensor, ink: Tensor, photograph: Tensor) -> Tensor:
     """How likely a question is about each cell, knowing the image alone.
 
     levels:    red, green and blue, finest first, each (B, 3, H_l, W_l)
@@ -90,9 +90,9 @@ def salience(levels: Sequence[Tensor], cell: int, half: Tensor, ink: Tensor, sce
     first = min(cell, 1)  # the maps are made at half size: the cells are coarser anyway
     maps = text_map(levels[first], levels[first:]), saliency(levels[first], levels[first:], centre=False)
     text, standing = (mipmap(found[:, None], levels=cell - first + 1)[-1][:, 0] for found in maps)
-    page = (text + STANDING_OUT * standing + ANYTHING) * ink / half.clamp(min=1).square()
-    photograph = standing * centre_prior(levels[cell]) + WRITTEN * text
-    return normalised(torch.where(scene[:, None, None], photograph, page))
+    of_page = (text + STANDING_OUT * standing + ANYTHING) * ink / legible_scale.clamp(min=1).square()
+    of_photograph = standing * centre_prior(levels[cell]) + WRITTEN * text
+    return normalised(torch.where(photograph[:, None, None], of_photograph, of_page))
 
 
 def normalised(worth: Tensor) -> Tensor:

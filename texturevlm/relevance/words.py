@@ -21,7 +21,7 @@ from texturevlm.check import check_size
 from texturevlm.relevance.clues import NAMES, clues
 from texturevlm.relevance.layout import MARGIN, Layout, layout_of
 from texturevlm.relevance.reader import Page
-from texturevlm.relevance.strings import terms
+from texturevlm.text.strings import terms
 
 WEIGHTS = "words.json"
 FARTHEST = 5.0  # standard deviations: no clue counts for more

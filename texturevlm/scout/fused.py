@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.ops import backend
-from texturevlm.ops.cuda import scout as kernels
-from texturevlm.ops.cuda.scout import Laid, QuestionWeights
+from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.layer import FoldedLayer, widened
 from texturevlm.scout.question import Question
 from texturevlm.scout.ranker import PARTS, Ranker
+from texturevlm.scout.scout_kernel import Laid, QuestionWeights
 from texturevlm.scout.spotter import Spots, Spotter, as_spots
 
 ALIGNED = 8  # maps: libraries are fastest with multiples of so many

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from texturevlm.relevance.strings import plain
+from texturevlm.text.strings import plain
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789%#"
 OTHER = len(ALPHABET)  # any other letter

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.relevance.strings import ALIASES, ASKED, STOP, asked, terms
 from texturevlm.relevance.words import ranker
 from texturevlm.scout.letters import LONGEST, codes
+from texturevlm.text.strings import ALIASES, ASKED, STOP, asked, terms
 
 WORDS = 24  # of a question are looked for
 TRAITS = 7

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.relevance.strings import ASKED, KINDS
 from texturevlm.scout.layer import Block, Layer, within
 from texturevlm.scout.question import TRAITS
 from texturevlm.scout.spotter import EMBEDDING, Spots
+from texturevlm.text.strings import ASKED, KINDS
 
 SURE, VAGUE = 8, 4  # maps of hits, and of what only resembles the words
 SEEN = 24  # numbers of the spotter's embedding that are looked at as they are

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.channels.structure import luma
-from texturevlm.ops.cuda.scout import Laid
 from texturevlm.relevance.salience import colour_levels
 from texturevlm.scout.fused import Fused
 from texturevlm.scout.layer import folded
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.ranker import Ranker, Sought
+from texturevlm.scout.scout_kernel import Laid
 from texturevlm.scout.spotter import Spots, Spotter, seen_size
 from texturevlm.scout.weights import fill_module, fill_ranker, read_weights
 from texturevlm.types import Texture

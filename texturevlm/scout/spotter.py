@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.relevance.strings import KINDS
 from texturevlm.scout.layer import Block, Layer
 from texturevlm.scout.letters import NUMBERS, numbers
+from texturevlm.text.strings import KINDS
 
 SPOT = 8  # pixels on a side
 PIXELS = 1100 * 850  # of a page as the spotter sees it: half of 200 dots an inch

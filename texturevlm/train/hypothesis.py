@@ -66,7 +66,7 @@ class WeighedChannels(nn.Module):
         row = salience[:, None]  # one row of cells: where they lie is no matter here
         pointed = wanted.softmax(1).clamp(min=LEAST)[:, None]
         found = balance.weigh(pointed, row, torch.ones_like(row), torch.ones_like(row, dtype=torch.bool), AREA)
-        return found.mass[:, 0].clamp(min=LEAST).log() + self.size[self.which], found.half[0, 0, 0].log2()
+        return found.mass[:, 0].clamp(min=LEAST).log() + self.size[self.which], found.legible_scale[0, 0, 0].log2()
 
 
 class Hypothesis:

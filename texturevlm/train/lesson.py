@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.relevance.strings import KINDS, kinds, plain
 from texturevlm.scout.letters import codes
 from texturevlm.scout.spotter import SPOT
+from texturevlm.text.strings import KINDS, kinds, plain
 
 CANVAS = (1104, 848)  # pixels
 SCALES = (0.7, 1.35)

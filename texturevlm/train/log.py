@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from texturevlm.evaluate.journal import append, whole_lines
-from texturevlm.evaluate.progress import Progress
+from texturevlm.journal import append, whole_lines
+from texturevlm.progress import Progress
 from texturevlm.train.events import Events
 
 CURVE, EVALUATIONS = "log.csv", "evaluations.jsonl"

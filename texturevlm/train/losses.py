@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_shapes
+from texturevlm.ops.legibility import legibility
 from texturevlm.ops.pyramid import laplacian_pyramid
-from texturevlm.ops.readable import readable
 from texturevlm.train.raster import covered, shown
 from texturevlm.train.soft import SoftTokens
 from texturevlm.types import Texture
@@ -87,7 +87,7 @@ def illegibility(tokens: SoftTokens, mass: Tensor, half: Tensor) -> Tensor:
     """
     check_shapes("illegibility", weight=(tokens.weight, "B N"), mass=(mass, "B h w"), half=(half, "B h w"))
     scale = tokens.step.amax(-1).clamp(min=1.0)[..., None, None]
-    seen = (shown(tokens, (mass.shape[1], mass.shape[2])) * readable(half[:, None], scale)).sum(1)
+    seen = (shown(tokens, (mass.shape[1], mass.shape[2])) * legibility(half[:, None], scale)).sum(1)
     return 1 - (mass * seen).sum((1, 2))
 
 

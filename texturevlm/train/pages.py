@@ -23,12 +23,12 @@ import numpy as np
 from PIL import Image
 
 from texturevlm.check import check_choice
-from texturevlm.evaluate.progress import Progress
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain
-from texturevlm.relevance.fit_words import train_rows
+from texturevlm.progress import Progress
 from texturevlm.relevance.reader import Page, Word, load_page
-from texturevlm.relevance.strings import plain
 from texturevlm.scout.spotter import seen_size
+from texturevlm.text.strings import plain
+from texturevlm.train.fit_words import train_rows
 
 CHARTS = "chartqa"
 SETS = ("docvqa_half", "funsd", "sroie", CHARTS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from texturevlm.relevance.strings import STOP, terms
+from texturevlm.text.strings import STOP, terms
 
 LEAST = 5  # images whose captions must hold a word
 IRREGULAR = {"men": "man", "women": "woman", "children": "child", "feet": "foot", "teeth": "tooth", "geese": "goose"}

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.replay import Replay
+from texturevlm.cuda.graph import Replay
 
 Result = TypeVar("Result")
 

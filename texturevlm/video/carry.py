@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from texturevlm.ops.readable import readable
+from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import Relevance
 from texturevlm.video.flow import Flow, find_flow
 from texturevlm.video.follow import box_map, followed
@@ -83,7 +83,7 @@ class Carry:
         changed = self.cells_of(mask, (grey.shape[2], grey.shape[3]))
         flow = Flow(found.vector.where(changed, 0.0), found.trusted | ~changed)
         old = self.relevance
-        smooth = flow.carry(torch.stack([old.mass, old.half], 1))
+        smooth = flow.carry(torch.stack([old.mass, old.legible_scale], 1))
         mass = _normalised(smooth[:, 0])
         if self.pointed is not None:
             self.pointed = followed(self.pointed, flow)
@@ -91,7 +91,7 @@ class Carry:
             elsewhere = _normalised(mass * (1 - inside))  # what was there before belongs to the box, wherever it is now
             mass = _normalised(POINTED * _normalised(inside) + (1 - POINTED) * elsewhere)
         ink = flow.carry(old.ink[:, None].to(old.mass), mode="nearest")[:, 0] > 0.5
-        self.relevance = replace(old, mass=mass, half=smooth[:, 1], ink=ink)
+        self.relevance = replace(old, mass=mass, legible_scale=smooth[:, 1], ink=ink)
         self.maps = {name: flow.carry(one) for name, one in self.maps.items()}
         waits = flow.carry(self.waits[:, None], mode="nearest")[:, 0]
         self.waits = torch.where((waits > 0) | ~flow.trusted, waits + 1, 0.0)
@@ -117,14 +117,14 @@ class Carry:
         """Take what the image alone says where a cell waits; without a question, everywhere."""
         assert self.relevance is not None and self.waits is not None
         old, waiting = self.relevance, self.waits > 0
-        if old.source == "none":
+        if old.scorer == "none":
             self.relevance = fresh
         else:
             mass = torch.where(waiting, fresh.mass, old.mass)
             self.relevance = replace(
                 old,
                 mass=_normalised(mass),
-                half=torch.where(waiting, fresh.half, old.half),
+                legible_scale=torch.where(waiting, fresh.legible_scale, old.legible_scale),
                 ink=torch.where(waiting, fresh.ink, old.ink),
             )
         self.waits = torch.zeros_like(self.waits)
@@ -151,7 +151,7 @@ def worth(relevance: Relevance, scale: Tensor) -> Tensor:
             average: where everything is coarse enough to be made out anyway, only the latter tells
     """
     level = scale.clamp(max=float(max(relevance.size))).log2()
-    value = relevance.mass * readable(relevance.half, scale)
+    value = relevance.mass * legibility(relevance.legible_scale, scale)
     return torch.stack([value.sum(), (relevance.mass * level).sum()])
 
 

@@ -82,7 +82,7 @@ class Choice:
         return self._graph(texture, relevance, held)(relevance, held)
 
     def _graph(self, texture: Texture, relevance: Relevance, held: Allocation) -> CapturedProposal:
-        key = relevance.source, relevance.scene is None  # what an allocator may go by on the host
+        key = relevance.scorer, relevance.photograph is None  # what an allocator may go by on the host
         if key not in self._graphs:
             self._graphs[key] = CapturedProposal(self.allocate, texture, relevance, held)
         return self._graphs[key]

@@ -10,19 +10,19 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from texturevlm.channels.channels_kernel import coarse_layers
 from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.structure import COARSE, COARSER
-from texturevlm.ops.cuda.change import Comparison
-from texturevlm.ops.cuda.channels import coarse_layers
-from texturevlm.ops.cuda.information import information_cuda
-from texturevlm.ops.cuda.text import text_layer
+from texturevlm.channels.text_kernel import text_layer
 from texturevlm.ops.mip import mipmap
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.relevance.information import NOISE_SHARE
+from texturevlm.relevance.information_kernel import information_cuda
+from texturevlm.relevance.photograph import PAGE
 from texturevlm.relevance.salience import MOST_CELL, normalised
-from texturevlm.relevance.scene import PAGE
 from texturevlm.video.canvas import Canvas
 from texturevlm.video.captured import Captured
+from texturevlm.video.change_kernel import Comparison
 
 WORTH = slice(4, 6)  # of the record's words
 

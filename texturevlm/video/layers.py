@@ -29,9 +29,9 @@ from texturevlm.channels import CHANNELS, DenseEncoder, Projection, build
 from texturevlm.channels.build import DEEPEST, MOST_TEXELS
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
 from texturevlm.channels.registry import EMBEDDING
-from texturevlm.ops.cuda.marks import Marks
-from texturevlm.ops.cuda.mip import LEFT, MOVED, update_marked_cuda
+from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import level_extents, mipmap, update_region
+from texturevlm.ops.mip_kernel import LEFT, MOVED, update_marked_cuda
 from texturevlm.types import COLOURS, Texture
 from texturevlm.video.canvas import Canvas
 from texturevlm.video.change import Changes

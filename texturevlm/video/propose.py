@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.allocate.value import delivered_scale
+from texturevlm.cuda.graph import Replay
 from texturevlm.relevance import Relevance
 from texturevlm.types import COLUMNS, Allocation, Texture
 from texturevlm.video.carry import worth
 from texturevlm.video.reuse import settled
-from texturevlm.vlm.replay import Replay
 
-MAPS = ("mass", "half", "ink", "scene")  # of a Relevance, the last of them perhaps not known
+MAPS = ("mass", "legible_scale", "ink", "photograph")  # of a Relevance, the last of them perhaps not known
 AT_ONCE = 1 << 19  # a graph keeps its memory for good: some 20 MB, where more would be faster by a few launches
 Allocate = Callable[[Texture, Relevance, int], Allocation]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.command import SUFFIXES
+from texturevlm.commands.fit_pca import SUFFIXES
 from texturevlm.image import to_tensor
 
 MOST_NOTES = 20

@@ -78,8 +78,13 @@ def of(stream: Stream) -> State:
     if choice.allocation is not None:
         tensors |= {f"allocation.{name}": getattr(choice.allocation, name) for name in COLUMNS}
     if (known := carry.relevance) is not None:
-        numbers["source"] = known.source
-        tensors |= {"mass": known.mass, "half": known.half, "ink": known.ink, "scene": known.scene}
+        numbers["scorer"] = known.scorer
+        tensors |= {
+            "mass": known.mass,
+            "legible_scale": known.legible_scale,
+            "ink": known.ink,
+            "photograph": known.photograph,
+        }
     if stream.layers is not None:
         tensors |= {"layers": stream.layers.levels[0], "changed": torch.from_numpy(stream.layers.changed)}
         tensors["moving"] = _moving(stream)
@@ -133,9 +138,9 @@ def _restore_choice(stream: Stream, numbers: dict[str, Any], tensors: dict[str, 
     carry.relevance = choice.allocation = choice.scale = None
     choice.worth, choice.refused = numbers["worth"], numbers["refused"]
     if "mass" in tensors:
-        mass, half, ink = (tensors[name].clone() for name in ("mass", "half", "ink"))
-        scene = tensors["scene"].clone() if "scene" in tensors else None
-        carry.relevance = Relevance(mass, half, ink, stream.size, numbers["source"], scene)
+        mass, half, ink = (tensors[name].clone() for name in ("mass", "legible_scale", "ink"))
+        scene = tensors["photograph"].clone() if "photograph" in tensors else None
+        carry.relevance = Relevance(mass, half, ink, stream.size, numbers["scorer"], scene)
     if "allocation.centre" in tensors:
         columns: Any = {name: tensors[f"allocation.{name}"].clone() for name in COLUMNS}
         choice.allocation = Allocation(**columns, size=stream.size, patch=stream.patch)

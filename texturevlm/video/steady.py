@@ -14,10 +14,10 @@ from torch import Tensor
 
 from texturevlm.channels.fused import LayersInPlace
 from texturevlm.channels.structure import COARSER
-from texturevlm.ops.cuda.launch import MAX_LEVELS
-from texturevlm.ops.cuda.mip import update_marked_cuda
-from texturevlm.ops.cuda.patches import refresh_patches_cuda
-from texturevlm.ops.cuda.text import TEXT_LEVELS
+from texturevlm.channels.text_kernel import TEXT_LEVELS
+from texturevlm.cuda.launch import MAX_LEVELS
+from texturevlm.ops.mip_kernel import update_marked_cuda
+from texturevlm.ops.patches_kernel import refresh_patches_cuda
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation
 from texturevlm.video.canvas import Canvas

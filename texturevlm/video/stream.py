@@ -315,7 +315,7 @@ class Stream:
         assert self.carry.relevance is not None and self.choice.allocation is not None
         if self._glances():
             return self._glance(found)
-        asked = self.carry.relevance.source != "none" or self.layers is not None or self.carry.pointed is not None
+        asked = self.carry.relevance.scorer != "none" or self.layers is not None or self.carry.pointed is not None
         if asked or found.share <= EVERYTHING:
             self._move(found)
             if self.carry.overdue():
@@ -337,7 +337,7 @@ class Stream:
         known = self.carry.relevance
         if self.steady is None or self.steady.glance is None or known is None:
             return False
-        return self.asking.silent and self.carry.pointed is None and known.source == "none"
+        return self.asking.silent and self.carry.pointed is None and known.scorer == "none"
 
     def _glance(self, found: Changes) -> Tensor | None:
         """The usual frame where nothing is carried. What was seen behind the last frame decides, on this one's maps."""

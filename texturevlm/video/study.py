@@ -117,7 +117,7 @@ def drift(clip: Followed, method: str, *, interval: int | None, again: bool) -> 
     found: list[float] = []
     for index, (grey, fresh, seen) in enumerate(zip(clip.grey, clip.fresh, clip.found)):
         if seen is None or seen.cut or (interval and index % interval == 0):
-            carry.start(replace(fresh, source="words"), grey)
+            carry.start(replace(fresh, scorer="words"), grey)
             continue
         carry.move(grey, seen.mask)
         if again and carry.overdue():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda import change as kernels
+from texturevlm.video import change_kernel as kernels
 from texturevlm.video.captured import Branch
 from texturevlm.video.change import BLOCK, QUIET, RATE, Changes, Noise, no_noise, refuse_unless_image
 from texturevlm.video.tiles import tile_grid

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
+from texturevlm.cuda.graph import Compiled, Replay
 from texturevlm.sample import sample
 from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
@@ -23,7 +24,6 @@ from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
-from texturevlm.vlm.replay import Compiled, Replay
 from texturevlm.vlm.views import check_readable
 
 GRAPHS = 16  # lengths of prompt that are kept captured: each holds its own memory

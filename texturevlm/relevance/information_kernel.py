@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import launch
+from texturevlm.cuda.launch import launch
 from texturevlm.ops.mip import mipmap
 
 MOST_CELL, COARSEST, COUNTS, SIDE = 5, 6, 256 + 32, 16  # as in information.cu
@@ -29,10 +29,10 @@ def information_cuda(
     """
     batch, _, rows, columns = levels[cell].shape
     memory = levels[0].new_empty((cell + 3, batch, rows, columns))
-    squares, gone, half, worth = memory[0], memory[1 : cell + 1], memory[cell + 1], memory[cell + 2]
+    squares, gone, legible_scale, worth = memory[0], memory[1 : cell + 1], memory[cell + 1], memory[cell + 2]
     histogram = torch.zeros((batch, COUNTS), dtype=torch.int32, device=squares.device)
     marks = torch.empty(batch * (rows * columns + 1), dtype=torch.bool, device=squares.device)
-    ink, scene = marks[batch:].view(batch, rows, columns), marks[:batch]
+    ink, photograph = marks[batch:].view(batch, rows, columns), marks[:batch]
     blocks = -(-rows // SIDE) * -(-columns // SIDE) * batch
     missing = (0,) * (MOST_CELL - cell)
     finer = levels[: cell + 1]
@@ -51,7 +51,9 @@ def information_cuda(
     )
     launch("information.cu", "information_losses", squares.device, blocks, parameters, SCALAR=32)
     means = mipmap(squares[:, None], levels=COARSEST - cell + 1, backend="cuda")
-    parameters = _MAPS.pack(*(tensor.data_ptr() for tensor in (gone, histogram, found, half, worth, ink, scene)))
+    parameters = _MAPS.pack(
+        *(tensor.data_ptr() for tensor in (gone, histogram, found, legible_scale, worth, ink, photograph))
+    )
     for level in range(1, COARSEST):
         above = min(level, len(means) - 1)
         colour = levels[cell + above]
@@ -59,4 +61,4 @@ def information_cuda(
     cells = rows * columns
     parameters += _CELLS.pack(batch, cell, rows, columns, int(quiet * (cells - 1)), page * cells)
     launch("information.cu", "information_maps", squares.device, blocks, parameters, SCALAR=32)
-    return worth, half, ink, scene
+    return worth, legible_scale, ink, photograph

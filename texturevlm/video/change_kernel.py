@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import address, launch
-from texturevlm.ops.cuda.marks import Marks
+from texturevlm.cuda.launch import address, launch
+from texturevlm.ops.marks import Marks
 
 BLOCK, MOST_TILES, DECIDING, POSTING = 4, 8192, 1024, 1024  # as in change.cu and change_decide.cu
 NUMBERS, WORDS = 10, 8  # what is known of a tile; what the host reads besides the mask

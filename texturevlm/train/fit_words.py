@@ -1,6 +1,6 @@
 """Train the ranker of `words` on document questions, and write its weights as JSON.
 
-    python -m texturevlm.relevance.fit_words DATA --pages CACHE --out FILE [--limit N]
+    python -m texturevlm.train.fit_words DATA --pages CACHE --out FILE [--limit N]
 
 DATA holds docvqa_half and funsd; of each the `train` questions are used and no others. CACHE keeps what was read
 from the pages (one folder a set); a page that is not there is read by RapidOCR, which takes seconds. The loss is the
@@ -26,8 +26,8 @@ from texturevlm.check import check_count
 from texturevlm.relevance.clues import NAMES, clues
 from texturevlm.relevance.layout import Layout, layout_of
 from texturevlm.relevance.reader import Page, load_page
-from texturevlm.relevance.strings import terms
 from texturevlm.relevance.words import FARTHEST
+from texturevlm.text.strings import terms
 
 SETS = {"docvqa_half": 1.0, "funsd": 0.1}  # and how much one question of each counts
 COMMON_FROM = 3  # questions: a word that fewer have is rare
@@ -237,9 +237,7 @@ def train(data: Path, cache: Path, limit: int | None) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m texturevlm.relevance.fit_words", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m texturevlm.train.fit_words", description=__doc__.split("\n")[0])
     parser.add_argument("data", type=Path, metavar="DATA", help=f"folder with {', '.join(SETS)}")
     parser.add_argument("--pages", type=Path, required=True, metavar="CACHE", help="where the words of pages are kept")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="for the weights, JSON")
@@ -250,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_count("--limit", "N", options.limit, 1)
         record = train(options.data, options.pages, options.limit)
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm.relevance.fit_words: {error}", file=sys.stderr)
+        print(f"texturevlm.train.fit_words: {error}", file=sys.stderr)
         return 2
     options.out.write_text(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
     print(f"{options.out} written", file=sys.stderr)

@@ -12,8 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import address, launch
-from texturevlm.ops.cuda.marks import Marks, packed
+from texturevlm.cuda.launch import address, launch
+from texturevlm.ops.marks import Marks, packed
 
 NEAR_TILE, WIDE = 32, 64  # as in channels.cu and coarse.cu
 MOST_REGIONS = 128  # as in channels.cu

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import address, launch, pack_pyramid, scalar_bits
-from texturevlm.ops.cuda.marks import Marks
-from texturevlm.ops.cuda.probe import _NO_GRADIENT, _PATCHES, CHANNELS_A_THREAD, patch_parts
+from texturevlm.cuda.launch import address, launch, pack_pyramid, scalar_bits
 from texturevlm.ops.lookup import MAX_ANISOTROPY
+from texturevlm.ops.marks import Marks
+from texturevlm.ops.probe_kernel import _NO_GRADIENT, _PATCHES, CHANNELS_A_THREAD, patch_parts
 
 _FLAGS = struct.Struct("=2Q")
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import launch
+from texturevlm.cuda.launch import launch
 from texturevlm.ops.select import MOST, Packed, Tokens
 
 ROWS_A_BLOCK = 8  # one a warp

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import launch
+from texturevlm.cuda.launch import launch
 from texturevlm.ops.segment import strides
 
 TABLE = 6144  # floats, as in segment.cu

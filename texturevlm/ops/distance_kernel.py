@@ -6,8 +6,8 @@ import struct
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import launch
-from texturevlm.ops.cuda.marks import Marks, packed
+from texturevlm.cuda.launch import launch
+from texturevlm.ops.marks import Marks, packed
 
 LINES_A_BLOCK = 8  # one a warp
 TILE_ROWS, TILE_COLUMNS = 64, 32

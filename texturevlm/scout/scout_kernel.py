@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import address, launch, scalar_bits
+from texturevlm.cuda.launch import address, launch, scalar_bits
 
 # As in the sources.
 STEM, ACROSS, DOWN = 4, 64, 16

@@ -11,9 +11,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.channels import LEVEL, pack_layers, tiles_of
-from texturevlm.ops.cuda.launch import launch
-from texturevlm.ops.cuda.marks import Marks, packed
+from texturevlm.channels.channels_kernel import LEVEL, pack_layers, tiles_of
+from texturevlm.cuda.launch import launch
+from texturevlm.ops.marks import Marks, packed
 
 TILES = {"text_strokes": (32, 32), "text_letters": (64, 32), "text_lines": (32, 64)}  # rows, columns, as in text.cuh
 LAYER_TILE = (16, 64)  # as in text_tiles.cu and coarse.cu

@@ -6,7 +6,7 @@ import struct
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import launch
+from texturevlm.cuda.launch import launch
 from texturevlm.ops.select import Tokens
 
 MOST_CELLS, MOST_TOKENS = 288, 1024  # as in cover.cu

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from texturevlm.ops.cuda.launch import (
+from texturevlm.cuda.launch import (
     MAX_LEVELS,
     address,
     channel_table,
@@ -23,7 +23,7 @@ from texturevlm.ops.cuda.launch import (
     padded,
     scalar_bits,
 )
-from texturevlm.ops.cuda.marks import Marks, packed
+from texturevlm.ops.marks import Marks, packed
 from texturevlm.ops.mip import REDUCTIONS, level_extents, mipmap_reference
 
 TILE = 64

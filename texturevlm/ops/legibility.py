@@ -12,10 +12,10 @@ STEEPNESS = 5.5
 Map = TypeVar("Map", Tensor, np.ndarray)
 
 
-def readable(half: Map, scale: Any) -> Map:
+def legibility(legible_scale: Map, scale: Any) -> Map:
     """How much is made out of what is half lost at `half` when a sample is `scale` pixels wide: 1 to 0.
 
     half:   of any shape
     scale:  a number, or of a shape that goes with half's
     """
-    return 1 / (1 + (scale / half) ** STEEPNESS)
+    return 1 / (1 + (scale / legible_scale) ** STEEPNESS)

@@ -49,7 +49,7 @@ def _drawn(source: "Source", options: argparse.Namespace) -> "tuple[list[Reuse],
 
     returns what each frame cost, the seconds that the frames last and those that they took, and the failures
     """
-    from texturevlm.evaluate.progress import Progress
+    from texturevlm.progress import Progress
     from texturevlm.video.picture import StreamPicture
     from texturevlm.video.write import Writer
 

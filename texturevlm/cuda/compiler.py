@@ -6,58 +6,53 @@ version of a kernel never meets an old binary and a damaged file is compiled aga
 
 import hashlib
 import os
+import re
 import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-SOURCES = Path(__file__).parent
-HEADERS = tuple(sorted(header.name for header in SOURCES.glob("*.cuh")))
+PACKAGE = Path(__file__).parent.parent
+# Every source and header of the package by its file name, whichever folder it lies in: the names are unique.
+SOURCES = {path.name: path for path in sorted(PACKAGE.rglob("*.cu"))}
+HEADERS = {path.name: path for path in sorted(PACKAGE.rglob("*.cuh"))}
 DIGEST_BYTES = 32
 
-# Every kernel there is: its source, and what must be defined to compile it. CI compiles them all without a GPU.
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
 PACKS = (1, 2, 4)
-KERNELS: dict[str, tuple[str, ...]] = {
-    "mip.cu": ("mip_even", "mip_any", "mip_more", "mip_backward"),
-    "lookup.cu": ("lookup", "lookup_backward"),
-    "patches.cu": ("sample_patches", "refresh_patches", "sample_patches_backward"),
-    "texture.cu": ("fill", "fetch"),
-    "distance.cu": ("distance_rows", "distance_columns", "distance_within"),
-    "segment.cu": ("superpixels_refine", "superpixels_assign", "region_sums", "boundaries"),
-    "channels.cu": ("channels_near", "channels_regions"),
-    "coarse.cu": ("channels_coarse", "channels_text"),
-    "text.cu": ("text_strokes", "text_letters", "text_lines"),
-    "text_tiles.cu": ("text_tiles",),
-    "select.cu": ("select_sums", "select_tokens", "select_best"),
-    "information.cu": ("information_losses", "information_maps"),
-    "cover.cu": ("cover_begin", "cover_spans", "cover_gains", "cover_reach", "cover_tokens"),
-    "density.cu": ("density_scale", "density_rows", "density_table", "density_tiles"),
-    "change.cu": ("change_measure", "change_take", "change_post"),
-    "change_decide.cu": ("change_decide", "change_learn"),
-    "scout_seen.cu": ("scout_seen",),
-    "scout_question.cu": ("scout_words", "scout_films"),
-    "scout_spots.cu": ("scout_inputs", "scout_along"),
-    "scout.cu": ("scout_film", "scout_lift", "scout_scores", "scout_chance"),
-}
-FLOAT_ALONE = (
-    *("distance.cu", "segment.cu", "channels.cu", "coarse.cu", "text.cu", "text_tiles.cu"),
-    *("select.cu", "information.cu", "cover.cu", "density.cu", "change.cu", "change_decide.cu", "scout_question.cu"),
-)
+KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(const __grid_constant__ (\w+)')
+INCLUDE = re.compile(r'#include "([^"]+)"')
+ELEMENT = re.compile(r"\bscalar[24]?\b")
+
+
+def kernels(source: str) -> dict[str, str]:
+    """The kernels of a source file, each with the name of the struct that it takes."""
+    return dict(KERNEL.findall(read_source(source)))
+
+
+def read_source(name: str) -> str:
+    """The text of a source or header of the package."""
+    return (SOURCES.get(name) or HEADERS[name]).read_text(encoding="utf-8")
 
 
 def variants(source: str) -> list[dict[str, int]]:
-    """The definitions under which a source is compiled."""
+    """The definitions under which a source is compiled: one per element type, if it has elements of any type."""
     scalars = [{"SCALAR": bits} for bits in SCALARS.values()]
     if source == "texture.cu":
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
-    return scalars[:1] if source in FLOAT_ALONE else scalars
+    return scalars if _any_element_type(source) else scalars[:1]
+
+
+def _any_element_type(name: str) -> bool:
+    code = read_source(name)
+    included = [header for header in INCLUDE.findall(code) if header != "scalar.cuh"]
+    return ELEMENT.search(INCLUDE.sub("", code)) is not None or any(map(_any_element_type, included))
 
 
 def compile_source(source: str, architecture: str, definitions: dict[str, int]) -> bytes:
     """The cubin of one source file for one GPU architecture ("sm_90"), from the cache if it is there."""
-    headers = {name: (SOURCES / name).read_text(encoding="utf-8") for name in HEADERS}
-    code = (SOURCES / source).read_text(encoding="utf-8")
+    headers = {name: read_source(name) for name in HEADERS}
+    code = read_source(source)
     options = [f"--gpu-architecture={architecture}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in sorted(definitions.items())]
     everything = "\0".join([code, *headers.values(), *options, str(nvrtc_version())])

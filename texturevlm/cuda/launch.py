@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.compiler import SCALARS, compile_source
+from texturevlm.cuda.compiler import SCALARS, compile_source
 
 MAX_LEVELS = 20
 THREADS = 256

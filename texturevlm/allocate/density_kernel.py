@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cuda.launch import channel_table, launch
+from texturevlm.cuda.launch import channel_table, launch
 from texturevlm.ops.select import Tokens
 
 MOST_TOKENS, MOST_ROUNDS, ROWS_A_BLOCK = 1024, 16, 8  # as in density.cu

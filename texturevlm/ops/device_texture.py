@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.ops import backend as backends
-from texturevlm.ops.cuda.launch import (
+from texturevlm.cuda.launch import (
     MAX_LEVELS,
     THREADS,
     address,
@@ -27,6 +26,7 @@ from texturevlm.ops.cuda.launch import (
     padded,
     scalar_bits,
 )
+from texturevlm.ops import backend as backends
 from texturevlm.ops.lookup import check_nearest
 from texturevlm.ops.mip import check_pyramid
 

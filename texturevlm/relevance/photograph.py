@@ -12,7 +12,7 @@ PAGE = (
 )
 
 
-def is_scene(cells: Tensor) -> Tensor:
+def is_photograph(cells: Tensor) -> Tensor:
     """Whether an image is a photograph rather than a page.
 
     cells:  (B, 1, h, w), brightness 0 to 1

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from texturevlm.ops.cuda.launch import MAX_LEVELS, THREADS, address, launch, pack_pyramid, padded, scalar_bits
-from texturevlm.ops.cuda.texture import DeviceTexture
+from texturevlm.cuda.launch import MAX_LEVELS, THREADS, address, launch, pack_pyramid, padded, scalar_bits
+from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.lookup import probes, widened
 from texturevlm.ops.patches import lattice
 
