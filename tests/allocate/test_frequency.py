@@ -118,7 +118,7 @@ def test_reading_keeps_detail_across():
     assert reading.mean() < free.mean()
     cost = stretch_cost(torch.tensor(RATIOS))
     assert bias_of("auto", even()).tolist() == [1.0] and cost[SQUARE] == 1
-    assert bias_of("auto", Relevance(*vars_of(even()), scene=torch.tensor([True]))).tolist() == [0.0]
+    assert bias_of("auto", Relevance(*vars_of(even()), photograph=torch.tensor([True]))).tolist() == [0.0]
 
 
 def vars_of(maps: Relevance) -> tuple:
