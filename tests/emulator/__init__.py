@@ -30,13 +30,15 @@ class Emulator:
 
     def launch(self, source, name, device, blocks, parameters, *, early=False, threads=256, **define) -> None:
         width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
-        entry = getattr(self._library(source), f"emulate_{name}")
+        entry = getattr(self._library(source, define), f"emulate_{name}")
         entry(width, height, threads, parameters, random.getrandbits(31))
 
-    def _library(self, source: str) -> ctypes.CDLL:
-        if source not in self.libraries:
+    def _library(self, source: str, define: dict[str, int]) -> ctypes.CDLL:
+        flags = sorted(f"-D{name}={value}" for name, value in define.items() if name != "SCALAR")
+        key = " ".join([source, *flags])
+        if key not in self.libraries:
             entries = "".join(ENTRY.format(kernel=kernel, struct=struct) for kernel, struct in kernels(source).items())
-            program = self.folder / f"{source}.cpp"
+            program = self.folder / f"{source}{len(self.libraries)}.cpp"
             program.write_text(f'#include "{HERE / "cuda_on_cpu.h"}"\n#include "{SOURCES[source]}"\n{entries}')
             built = program.with_suffix(".so")
             options = [
@@ -47,8 +49,9 @@ class Emulator:
                 "-fPIC",
                 "-ffp-contract=off",
                 "-DSCALAR=32",
+                *flags,
                 *sorted({f"-I{path.parent}" for path in HEADERS.values()}),
             ]
             subprocess.run(["g++", *options, "-o", built, program], check=True, capture_output=True, text=True)
-            self.libraries[source] = ctypes.CDLL(str(built))
-        return self.libraries[source]
+            self.libraries[key] = ctypes.CDLL(str(built))
+        return self.libraries[key]

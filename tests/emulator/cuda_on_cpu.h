@@ -161,6 +161,7 @@ template <class T> static T __reduce_add_sync(unsigned mask, T value) {
 }
 template <class T> static T __ldg(const T* from) { return *from; }
 template <class T> static T __ldcs(const T* from) { return *from; }
+template <class T> static void __stcs(T* to, T value) { *to = value; }
 template <class T> static T atomicAdd(T* to, T value) { const T before = *to; *to += value; return before; }
 static unsigned atomicOr(unsigned* to, unsigned bits) { const unsigned before = *to; *to |= bits; return before; }
 static unsigned atomicAnd(unsigned* to, unsigned bits) { const unsigned before = *to; *to &= bits; return before; }

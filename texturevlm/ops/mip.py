@@ -9,6 +9,7 @@ takes the level-0 texel at the centre of its area, because names cannot be avera
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -174,6 +175,31 @@ def update_region(
 
         return update_region_cuda(levels, boxes, modes)
     update_region_reference(levels, boxes, modes)
+
+
+def channels_last(levels: Sequence[Tensor]) -> list[Tensor]:
+    """Copy a pyramid so that the channels of a texel are contiguous, which makes `lookup` of scattered points faster.
+
+    levels:  finest first, each (B, C, H_l, W_l)
+    returns  the same values in the same shapes, stored as (B, H_l, W_l, C) with room for a multiple of four channels;
+             differentiable in levels
+    """
+    check_pyramid("channels_last", levels)
+    return [_ChannelsLast.apply(level) for level in levels]  # type: ignore[no-untyped-call]
+
+
+class _ChannelsLast(torch.autograd.Function):
+    """A copy in another layout. The gradient passes as it is, in whichever layout it comes."""
+
+    @staticmethod
+    def forward(ctx: Any, level: Tensor) -> Tensor:
+        batch, channels, height, width = level.shape
+        room = -(-channels // 4) * 4
+        return level.new_empty((batch, height, width, room)).permute(0, 3, 1, 2)[:, :channels].copy_(level)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
 
 
 def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:

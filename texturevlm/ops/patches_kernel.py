@@ -8,7 +8,7 @@ from torch import Tensor
 from texturevlm.cuda.launch import address, launch, pack_pyramid, scalar_bits
 from texturevlm.ops.lookup import MAX_ANISOTROPY
 from texturevlm.ops.marks import Marks
-from texturevlm.ops.probe_kernel import _NO_GRADIENT, _PATCHES, CHANNELS_A_THREAD, patch_parts
+from texturevlm.ops.probe_kernel import _NO_GRADIENT, _PATCHES, CHANNELS_PER_THREAD, patch_parts
 
 _FLAGS = struct.Struct("=2Q")
 
@@ -32,7 +32,7 @@ def refresh_patches_cuda(
     sampled: (K,) bool, gets which patches were written
     """
     count, patch = pixels.shape[1], pixels.shape[4]
-    groups = -(-levels[0].shape[1] // CHANNELS_A_THREAD)
+    groups = -(-levels[0].shape[1] // CHANNELS_PER_THREAD)
     where = (address(centre), address(ddx), address(ddy), address(pixels))
     parameters = pack_pyramid(levels, ()) + _NO_GRADIENT + _PATCHES.pack(*where, count, patch, groups, MAX_ANISOTROPY)
     parameters += marks.packed + _FLAGS.pack(address(valid), address(sampled))

@@ -5,6 +5,7 @@ own five numbers (x, y, lod and the probes' spread); the small step from there t
 Gradients of texels are added by float atomics, in any order, so their last bits vary from run to run.
 """
 
+import itertools
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.lookup import probes, widened
 from texturevlm.ops.patches import lattice
 
-CHANNELS_A_THREAD = 4
+CHANNELS_PER_THREAD = 4
 BUSY = 1200  # blocks
 _GRADIENT = struct.Struct(f"={MAX_LEVELS}QQ")
 _NO_GRADIENT = bytes(_GRADIENT.size)
@@ -91,20 +92,55 @@ def _forward(job: Job, levels: Sequence[Tensor], where: _Where) -> Tensor:
 def _launch(job: Job, suffix: str, levels: Sequence[Tensor], where: _Where, values: Tensor, gradient: bytes) -> None:
     """Start the forward kernel (suffix "") or the backward one ("_backward")."""
     batch, count = where.points.shape[:2]
-    groups = -(-levels[0].shape[1] // CHANNELS_A_THREAD)
+    channels = levels[0].shape[1]
+    groups = -(-channels // CHANNELS_PER_THREAD)
     parameters = pack_pyramid(levels, job.nearest) + gradient
     scalar = scalar_bits(levels[0].dtype)
-    if job.patch is None:
-        together = levels[0].stride(1) == 1 and levels[0].shape[1] > 1
-        pointers = (address(where.points), address(where.lod), address(where.ddx), address(where.ddy), address(values))
-        parameters += _LOOKUP.pack(*pointers, batch * count, count, together, job.max_anisotropy)
-        blocks: int | tuple[int, int] = -(-batch * count * groups // THREADS)
-        launch("lookup.cu", "lookup" + suffix, values.device, blocks, parameters, SCALAR=scalar)
-    else:
+    if job.patch is not None:
         footprints = (address(where.points), address(where.ddx), address(where.ddy))
         parameters += _PATCHES.pack(*footprints, address(values), count, job.patch, groups, job.max_anisotropy)
-        blocks = (batch * count * groups, 1 if suffix else patch_parts(batch * count * groups, job.patch))
-        launch("patches.cu", "sample_patches" + suffix, values.device, blocks, parameters, SCALAR=scalar)
+        grid = (batch * count * groups, 1 if suffix else patch_parts(batch * count * groups, job.patch))
+        return launch("patches.cu", "sample_patches" + suffix, values.device, grid, parameters, SCALAR=scalar)
+    fours = channels % CHANNELS_PER_THREAD == 0 and values.data_ptr() % (4 * values.element_size()) == 0
+    pointers = (address(where.points), address(where.lod), address(where.ddx), address(where.ddy), address(values))
+    parameters += _LOOKUP.pack(*pointers, batch * count, count, fours, job.max_anisotropy)
+    name, threads, define = "lookup" + suffix, THREADS, {"FOOTPRINTS": int(where.lod is None), "NEAREST": int(bool(job.nearest))}
+    if suffix:
+        define["OF_SAMPLES"] = int(any(gradient[-8:]))
+    else:
+        define["CHANNELS"] = min(channels, CHANNELS_PER_THREAD)
+    blocks = (-(-batch * count // THREADS), groups)
+    if suffix or (channels > 1 and all([level.stride(1) == 1 for level in levels])):
+        vector = not suffix and readable_by_fours(levels)
+        tuned = TUNED_BACKWARD if suffix else TUNED_VECTOR if vector else TUNED_SCALAR
+        define = {**define, **(tuned["one"] if groups == 1 else tuned["more"]), **({} if suffix else {"VECTOR": int(vector)})}
+        name, threads = "lookup_texels" if not suffix else name, define.pop("threads")
+        blocks = (-(-batch * count // (define["POINTS"] * threads // 32)), 1)
+    launch("lookup.cu", name, values.device, blocks, parameters, threads=threads, SCALAR=scalar, **define)
+
+
+# How lookup_texels and lookup_backward are compiled and started: one group of channels per point, or more.
+TUNED_VECTOR = {
+    "one": {"threads": 128, "POINTS": 32, "SHARE": 0, "STREAM": 0},
+    "more": {"threads": 128, "POINTS": 16, "SHARE": 1, "STREAM": 1},
+}
+TUNED_SCALAR = TUNED_BACKWARD = TUNED_VECTOR
+
+
+def readable_by_fours(levels: Sequence[Tensor]) -> bool:
+    """Whether four contiguous channels are one aligned load on every level; what lies beyond the last is padding."""
+    channels, size = levels[0].shape[1], levels[0].element_size()
+    room = -(-channels // 4) * 4
+    for level in levels:
+        image, channel, row, column = level.stride()
+        if channel != 1 or (image | row | column) & 3 or level.data_ptr() % (4 * size):
+            return False
+        if room != channels:  # the last texel's padding must belong to the tensor's memory, too
+            shape = level.shape
+            last = (shape[0] - 1) * image + (shape[2] - 1) * row + (shape[3] - 1) * column + room
+            if column < room or (level.storage_offset() + last) * size > level.untyped_storage().nbytes():
+                return False
+    return True
 
 
 def patch_parts(blocks: int, patch: int) -> int:
@@ -125,7 +161,7 @@ class _Probe(torch.autograd.Function):
         where, levels = _Where(*ctx.saved_tensors[:4]), ctx.saved_tensors[4:]
         wanted = ctx.needs_input_grad
         arriving = upstream[0].to(levels[0].dtype).contiguous()
-        level_gradients = _zeros_like_levels(levels) if any(wanted[5:]) else []
+        level_gradients = _zeros_like_levels(levels, ctx.job.patch is not None) if any(wanted[5:]) else []
         of_samples = None
         if any(wanted[1:5]):
             samples = arriving.numel() // levels[0].shape[1]
@@ -140,11 +176,19 @@ class _Probe(torch.autograd.Function):
         return (None, *of_where, *(of_levels or [None] * len(levels)))
 
 
-def _zeros_like_levels(levels: Sequence[Tensor]) -> list[Tensor]:
-    """Float gradients of all levels, in one allocation zeroed at once."""
-    sizes = [level.numel() for level in levels]
-    flat = torch.zeros(sum(sizes), dtype=torch.float32, device=levels[0].device)
-    return [part.view(level.shape) for part, level in zip(flat.split(sizes), levels)]
+def _zeros_like_levels(levels: Sequence[Tensor], planar: bool) -> list[Tensor]:
+    """Float gradients of all levels, in one allocation zeroed at once: planar, or as lookup.cu adds into them."""
+    batch, channels = levels[0].shape[:2]
+    room = channels if planar else -(-channels // 4) * 4
+    sizes = [batch * room * level.shape[2] * level.shape[3] for level in levels]
+    starts = list(itertools.accumulate((-(-size // 4) * 4 for size in sizes), initial=0))
+    flat = torch.zeros(starts[-1], dtype=torch.float32, device=levels[0].device)
+    gradients = []
+    for level, start in zip(levels, starts):
+        height, width = level.shape[2:]
+        strides = (height * width, width, 1) if planar else (1, width * room, room)
+        gradients.append(flat.as_strided(level.shape, (room * height * width, *strides), start))
+    return gradients
 
 
 def _gradient_of_where(job: Job, of_samples: Tensor, where: _Where, wanted: Sequence[bool]) -> list[Tensor | None]:
