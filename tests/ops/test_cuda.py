@@ -61,34 +61,6 @@ def test_a_kernel_that_does_not_compile_says_why(cache):
         compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32, "constexpr": 7})
 
 
-def test_parameters_are_packed_as_the_kernels_read_them(cache, monkeypatch):
-    from texturevlm.cuda import launch
-    from texturevlm.ops import device_texture as texture
-    from texturevlm.ops import mip_kernel as mip
-    from texturevlm.ops import probe_kernel as probe
-
-    pyramid = len(launch.pack_pyramid(mipmap(torch.rand(1, 1, 4, 4)), ()))
-    gradient = probe._GRADIENT.size
-    sizes = {
-        "mip.cu": {
-            "Mip": 8 * mip.MAX_LEVELS + mip._OTHERS.size + mip._GEOMETRY.size,
-            "MipBackward": mip._BACKWARD.size,
-        },
-        "lookup.cu": {"Pyramid": pyramid, "Gradient": gradient, "Lookup": pyramid + gradient + probe._LOOKUP.size},
-        "patches.cu": {"PatchJob": pyramid + gradient + probe._PATCHES.size},
-        "texture.cu": {"Fill": pyramid + texture._FILL.size, "Fetch": texture._FETCH.size},
-    }
-    compile_text = compiler._nvrtc
-    for source, structs in sizes.items():
-        checks = "".join(f'\nstatic_assert(sizeof({name}) == {size}, "{name}");' for name, size in structs.items())
-
-        def with_checks(name, code, headers, options, checks=checks):
-            return compile_text(name, code + checks, headers, options)
-
-        monkeypatch.setattr(compiler, "_nvrtc", with_checks)
-        compiler.compile_source(source, "sm_90", {"SCALAR": 32, "PACK": 4})
-
-
 def inputs(count=64, size=(200, 300), channels=6):
     image = torch.rand(1, channels, *size, device="cuda")
     centre = torch.rand(1, count, 2, device="cuda") * 200

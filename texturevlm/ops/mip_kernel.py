@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.launch import (
     MAX_LEVELS,
     address,
-    channel_table,
     launch,
     pack_pointers,
     padded,
@@ -101,7 +101,7 @@ def update_marked_cuda(
     early:  right after a kernel of ours that lets the next one start only once the marks are there
     returns the last level made
     """
-    table = channel_table(reach, torch.int16, levels[0].device) if any(reach) else None
+    table = device_constant(reach, torch.int16, levels[0].device) if any(reach) else None
     before = either if either is not None and MOVED in reach else marks
     searched = (packed(marks), packed(before), address(table), max((0, *reach)))
     return _make_levels(levels, modes, None, searched, since=since, until=until, early=early)
@@ -123,7 +123,7 @@ def _make_levels(
     """
     finest = levels[0]
     codes = _codes(modes)
-    table = channel_table(codes, torch.uint8, finest.device) if codes else None
+    table = device_constant(codes, torch.uint8, finest.device) if codes else None
     pointers = [level.data_ptr() for level in levels]
     aligned = tuple([pointer % 16 == 0 for pointer in pointers])
     scalar = scalar_bits(finest.dtype)

@@ -42,6 +42,13 @@ def select_cuda(
     return Tokens(centre, ddx, ddy, score, valid)
 
 
+def empty_tokens(batch: int, budget: int, device: torch.device) -> Tokens:
+    """Footprints for a kernel to write, by two allocations."""
+    memory = torch.empty((7, batch, budget), device=device)
+    centre, ddx, ddy = (memory[2 * part : 2 * part + 2].view(batch, budget, 2) for part in range(3))
+    return Tokens(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=device))
+
+
 @lru_cache(maxsize=256)
 def _pack(todo: Packed) -> bytes:
     """The plans, as the kernel has room for them."""
