@@ -8,12 +8,14 @@ import torch
 from tests.conftest import worst
 from tests.ops.test_lookup import footprints, gradients
 from tests.ops.test_mip import MIXED, change_inside, random_boxes
-from texturevlm.ops import backend, channels_last, lookup, lookup_grad, mipmap, sample_patches, update_region
+from texturevlm.ops import backend, lookup, lookup_grad, mipmap, sample_patches, update_region
 from texturevlm.ops import distance_kernel as distance
+from texturevlm.ops import mip_gradient
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import probe_kernel as probe
 from texturevlm.ops import segment_kernel as segment
 from texturevlm.ops.distance import distance_field
+from texturevlm.ops.mip import _ChannelsLast
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -24,7 +26,7 @@ SIZES = [(1, 1), (1, 9), (9, 1), (5, 8), (37, 53), (64, 64), (65, 129), (100, 4)
 @pytest.fixture(autouse=True)
 def kernels(emulator, monkeypatch):
     """Tensors on the CPU pass for tensors on a GPU, fresh memory is poisoned, and launches are emulated."""
-    for module in (mip, probe, distance, segment):
+    for module in (mip, mip_gradient, probe, distance, segment):
         monkeypatch.setattr(module, "launch", emulator.launch)
     monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: None)
     plain = torch.Tensor.new_empty
@@ -34,6 +36,19 @@ def kernels(emulator, monkeypatch):
         return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
 
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+
+
+def padded(level):
+    """Channels last, with room for a multiple of four, as `channels_last` makes it."""
+    return _ChannelsLast.apply(level)
+
+
+def stored(levels, layout):
+    """Levels as float32: planar, channels last, or channels last with room for a multiple of four."""
+    if layout == "padded":
+        return [padded(level.float()) for level in levels]
+    kind = torch.channels_last if layout == "channels last" else torch.contiguous_format
+    return [level.float().contiguous(memory_format=kind) for level in levels]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -61,23 +76,20 @@ def test_updates_equal_a_rebuild_bit_for_bit(size, count):
             assert torch.equal(level, wanted)
 
 
-@pytest.mark.parametrize("size", [(1, 9), (37, 53), (64, 64), (65, 130)])
-def test_mip_gradients(size):
-    image = torch.rand(1, 3, *size, requires_grad=True)
+@pytest.mark.parametrize("size", [(1, 9), (37, 53), (64, 64), (65, 130), (72, 40), (6, 8)])
+@pytest.mark.parametrize("channels", [1, 3, 40])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("reached", ["all", "odd", "last"])
+def test_mip_gradients(size, channels, layout, reached):
+    image = torch.rand(2, channels, *size, requires_grad=True)
     exact = image.detach().double().requires_grad_()
     got, wanted = mipmap(image, backend="cuda"), mipmap(exact, backend="reference")
-    upstream = [torch.randn_like(level) for level in got]
-    (gradient,) = torch.autograd.grad(got, image, upstream)
-    (truth,) = torch.autograd.grad(wanted, exact, [one.double() for one in upstream])
+    chosen = {"all": slice(0, None), "odd": slice(1, None, 2), "last": slice(-1, None)}[reached]
+    upstream = [torch.randn_like(level) for level in got[chosen]]
+    laid_out = [stored([one], layout)[0] for one in upstream]
+    (gradient,) = torch.autograd.grad(got[chosen], image, laid_out)
+    (truth,) = torch.autograd.grad(wanted[chosen], exact, [one.double() for one in upstream])
     assert worst(gradient, truth) < 1e-5
-
-
-def stored(levels, layout):
-    """Levels as float32: planar, channels last, or channels last with room for a multiple of four."""
-    if layout == "padded":
-        return channels_last([level.float() for level in levels])
-    kind = torch.channels_last if layout == "channels last" else torch.contiguous_format
-    return [level.float().contiguous(memory_format=kind) for level in levels]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 300), (37, 53), (64, 48)])
