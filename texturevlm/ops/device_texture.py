@@ -27,8 +27,8 @@ from texturevlm.cuda.launch import (
     scalar_bits,
 )
 from texturevlm.ops import backend as backends
-from texturevlm.ops.lookup import check_nearest
 from texturevlm.ops.mip import check_pyramid
+from texturevlm.ops.sampling import check_nearest
 
 DISABLE_TRILINEAR_OPTIMIZATION = 0x20  # without it the hardware rounds levels and is off by up to 0.13
 NORMALIZED_COORDINATES = 0x02

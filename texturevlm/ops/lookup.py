@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.check import check_count, check_floating, check_shapes
-from texturevlm.ops import backend as backends
-from texturevlm.ops.mip import check_pyramid
+from texturevlm.ops.sampling import MAX_ANISOTROPY, sample
 
 if TYPE_CHECKING:
     from texturevlm.ops.device_texture import DeviceTexture
-
-MAX_ANISOTROPY = 16
 
 
 class Probes(NamedTuple):
@@ -48,18 +44,9 @@ def lookup(
     backend: auto, reference, cuda or texture (which makes a texture for this one call)
     returns  (B, N, C) in the levels' dtype, differentiable in levels, points and lod (not through `nearest`)
     """
-    if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.device_texture import fetch_from
-
-        check_shapes("lookup", points=(points, "B N 2"), lod=(lod, "B N"))
-        return fetch_from("lookup", levels, points, lod=lod, nearest=nearest, backend=backend)
-    _check("lookup", levels, nearest, points=(points, "B N 2"), lod=(lod, "B N"))
-    chosen = backends.choose("lookup", levels[0], backend)
-    if chosen == "reference":
-        return lookup_reference(levels, points, lod, nearest)
-    from texturevlm.ops.probe_kernel import Job, probe
-
-    return probe(Job(None, 1, tuple(nearest), chosen == "texture"), levels, points, lod)
+    options: Any = {"patch": None, "max_anisotropy": 1, "nearest": nearest, "backend": backend}
+    values = sample("lookup", levels, points, lod, None, None, **options)
+    return lookup_reference(levels, points, lod, nearest) if values is None else values  # type: ignore[arg-type]
 
 
 def lookup_grad(
@@ -80,32 +67,11 @@ def lookup_grad(
     returns   (B, N, C); for a square footprint of side s it is `lookup` at lod log2(s).
               Differentiable in levels, points, ddx and ddy (the number of probes is piecewise constant).
     """
-    check_count("lookup_grad", "max_anisotropy", max_anisotropy, 1, MAX_ANISOTROPY)
-    if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.device_texture import fetch_from
-
-        check_shapes("lookup_grad", points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
-        options: Any = {"max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
-        return fetch_from("lookup_grad", levels, points, ddx=ddx, ddy=ddy, **options)
-    _check("lookup_grad", levels, nearest, points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
-    chosen = backends.choose("lookup_grad", levels[0], backend)
-    if chosen == "reference":
-        return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)
-    from texturevlm.ops.probe_kernel import Job, probe
-
-    return probe(Job(None, max_anisotropy, tuple(nearest), chosen == "texture"), levels, points, None, ddx, ddy)
-
-
-def _check(function: str, levels: Sequence[Tensor], nearest: Sequence[int], **points: tuple[Tensor, str]) -> None:
-    check_pyramid(function, levels)
-    check_shapes(function, levels=(levels[0], "B C H W"), **points)
-    check_floating(function, **{name: tensor for name, (tensor, _) in points.items()})
-    check_nearest(function, nearest, levels[0].shape[1])
-
-
-def check_nearest(function: str, nearest: Sequence[int], channels: int) -> None:
-    for channel in nearest:
-        check_count(function, "nearest", channel, 0, channels - 1)
+    options: Any = {"patch": None, "max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
+    values = sample("lookup_grad", levels, points, None, ddx, ddy, **options)
+    if values is None:
+        return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)  # type: ignore[arg-type]
+    return values
 
 
 def widened(tensor: Tensor) -> Tensor:
