@@ -3,6 +3,7 @@
 // lookup:          any layout. A thread reads CHANNELS channels of one point; neighbouring threads take neighbouring points.
 // lookup_texels:   the channels of a texel are contiguous. A warp takes POINTS points; its lanes share out the groups of
 //                  CHANNELS channels of all of them, so that neighbouring lanes read and write neighbouring addresses.
+// fold_copies:     after lookup_backward, adds up the copies of gradients of small levels.
 // lookup_backward: the transpose, with the same sharing. It adds into gradients of its own layout: the channels of a
 //                  texel are contiguous and padded to a multiple of four, so that one atomic instruction adds four.
 #include "probe.cuh"
@@ -22,20 +23,11 @@
 #ifndef OF_SAMPLES
 #define OF_SAMPLES 1  // 0: backward, only texels need a gradient
 #endif
-#ifndef BLOCKS
-#define BLOCKS 4  // per multiprocessor, of 256 threads: sets the number of registers
-#endif
 #ifndef POINTS
 #define POINTS 32  // points per warp
 #endif
 #ifndef SHARE
 #define SHARE 1  // 1: the lanes of a warp share what is computed per point, in shared memory
-#endif
-#ifndef STREAM
-#define STREAM 1  // 1: values are written past the caches
-#endif
-#ifndef READ_ONLY
-#define READ_ONLY 0  // 1: texels are read through the read-only path
 #endif
 
 constexpr int GROUP = 4;      // channels per atomic addition
@@ -50,6 +42,7 @@ struct Lookup {
     int per_image;                          // N
     int aligned;                            // whether four values can be read or written at once
     float max_anisotropy;
+    int copies[MAX_LEVELS];                 // of each gradient: on a small level many points would wait for one address
 };
 
 __device__ __forceinline__ Sample sample_of(const Lookup& job, long long index) {
@@ -103,7 +96,7 @@ __device__ __forceinline__ Taps<Element> taps_of(Element* image, long long row, 
 
 struct Texels {  // where values are read
     typedef const scalar Element;
-    static __device__ __forceinline__ Taps<Element> taps(const Lookup& job, int level, int image, float x, float y, float part) {
+    static __device__ __forceinline__ Taps<Element> taps(const Lookup& job, long long index, int level, int image, float x, float y, float part) {
         const Pyramid& from = job.pyramid;
         return taps_of(plane_of(from, level, image, 0), static_cast<long long>(from.row[level]), from.column[level], from, level, x, y, part);
     }
@@ -111,21 +104,24 @@ struct Texels {  // where values are read
 
 struct Gradients {  // where gradients are added
     typedef float Element;
-    static __device__ __forceinline__ Taps<Element> taps(const Lookup& job, int level, int image, float x, float y, float part) {
+    static __device__ __forceinline__ Taps<Element> taps(const Lookup& job, long long index, int level, int image, float x, float y, float part) {
         const Pyramid& from = job.pyramid;
         const int column = (from.channels + GROUP - 1) / GROUP * GROUP;
         const long long row = static_cast<long long>(from.width[level]) * column;
-        return taps_of(job.gradient.data[level] + image * from.height[level] * row, row, column, from, level, x, y, part);
+        const long long copy = job.copies[level] > 1 ? index % job.copies[level] : 0;
+        const long long batch = job.samples / job.per_image, start = copy * batch + image;
+        return taps_of(job.gradient.data[level] + start * from.height[level] * row, row, column, from, level, x, y, part);
     }
 };
 
 // The taps of one probe of a sample on both of its levels.
 template <class Memory>
-__device__ __forceinline__ TapsOfPoint<typename Memory::Element> taps_of_probe(const Lookup& job, const Sample& sample, int image, int probe) {
+__device__ __forceinline__ TapsOfPoint<typename Memory::Element> taps_of_probe(const Lookup& job, long long index, const Sample& sample, int image, int probe) {
     const Between levels = between(sample.lod, job.pyramid.levels);
     const float offset = probe_offset(sample, probe), share = 1.f / sample.probes;
     const float x = sample.x + offset * sample.spread_x, y = sample.y + offset * sample.spread_y;
-    return {Memory::taps(job, levels.fine, image, x, y, (1.f - levels.blend) * share), Memory::taps(job, levels.coarse, image, x, y, levels.blend * share)};
+    return {Memory::taps(job, index, levels.fine, image, x, y, (1.f - levels.blend) * share),
+            Memory::taps(job, index, levels.coarse, image, x, y, levels.blend * share)};
 }
 
 // work(index, image, group, taps): for each point of this warp and each of its groups of channels; `taps` is null where
@@ -139,7 +135,7 @@ __device__ __forceinline__ void for_each_group(const Lookup& job, int groups, bo
 #if SHARE
     __shared__ Point points[MOST_WARPS * POINTS];
     Point* own = points + warp * POINTS;
-    if (shared && lane < count) own[lane] = taps_of_probe<Memory>(job, sample_of(job, start + lane), image_of(job, start + lane), 0);
+    if (shared && lane < count) own[lane] = taps_of_probe<Memory>(job, start + lane, sample_of(job, start + lane), image_of(job, start + lane), 0);
     __syncwarp();
 #else
     Point* own = nullptr;
@@ -156,11 +152,7 @@ __device__ __forceinline__ void for_each_group(const Lookup& job, int groups, bo
 
 __device__ __forceinline__ void read_texel(const scalar* from, int first, int last, float (&value)[CHANNELS]) {
 #if VECTOR
-#if READ_ONLY
-    const scalar4 four = __ldg(reinterpret_cast<const scalar4*>(from + first));
-#else
     const scalar4 four = *reinterpret_cast<const scalar4*>(from + first);
-#endif
     const scalar each[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
     for (int i = 0; i < CHANNELS; ++i) value[i] = widen(each[i]);
@@ -185,12 +177,7 @@ __device__ __forceinline__ void write_values(const Lookup& job, long long index,
     scalar* to = job.values + index * channels + first;
 #if CHANNELS == 4
     if (job.aligned) {
-        const scalar4 four = {narrow(value[0]), narrow(value[1]), narrow(value[2]), narrow(value[3])};
-#if STREAM
-        __stcs(reinterpret_cast<scalar4*>(to), four);
-#else
-        *reinterpret_cast<scalar4*>(to) = four;
-#endif
+        *reinterpret_cast<scalar4*>(to) = {narrow(value[0]), narrow(value[1]), narrow(value[2]), narrow(value[3])};
         return;
     }
 #endif
@@ -199,7 +186,7 @@ __device__ __forceinline__ void write_values(const Lookup& job, long long index,
         if (first + i < channels) to[i] = narrow(value[i]);
 }
 
-extern "C" __global__ void __launch_bounds__(256, BLOCKS) lookup_texels(const __grid_constant__ Lookup job) {
+extern "C" __global__ void __launch_bounds__(256, 4) lookup_texels(const __grid_constant__ Lookup job) {
     const int channels = job.pyramid.channels, groups = (channels + CHANNELS - 1) / CHANNELS;
     for_each_group<Texels>(job, groups, groups > 1 && !FOOTPRINTS, [&](long long index, int image, int group, const TapsOfPoint<const scalar>* shared) {
         const int first = group * CHANNELS, last = channels - 1;
@@ -210,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) lookup_texels(const __
         } else {
             const Sample sample = sample_of(job, index);
             for (int probe = 0; probe < sample.probes; ++probe) {
-                const TapsOfPoint<const scalar> taps = taps_of_probe<Texels>(job, sample, image, probe);
+                const TapsOfPoint<const scalar> taps = taps_of_probe<Texels>(job, index, sample, image, probe);
                 add_taps(taps.fine, first, last, value);
                 add_taps(taps.coarse, first, last, value);
             }
@@ -270,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(256) lookup_backward(const __grid_c
         } else if (scattered) {
             const Sample sample = sample_of(job, index);
             for (int probe = 0; probe < sample.probes; ++probe) {
-                const TapsOfPoint<float> taps = taps_of_probe<Gradients>(job, sample, image, probe);
+                const TapsOfPoint<float> taps = taps_of_probe<Gradients>(job, index, sample, image, probe);
                 scatter_taps(taps.fine, first, upstream);
                 scatter_taps(taps.coarse, first, upstream);
             }
@@ -278,4 +265,18 @@ extern "C" __global__ void __launch_bounds__(256) lookup_backward(const __grid_c
         if (OF_SAMPLES && job.gradient.sample)
             add_sample_gradient(job.pyramid, job.gradient, sample_of(job, index), image, first, upstream, index);
     });
+}
+
+// blockIdx.y: the level. The sum goes into the first copy.
+extern "C" __global__ void __launch_bounds__(256) fold_copies(const __grid_constant__ Lookup job) {
+    const int level = blockIdx.y, copies = job.copies[level];
+    const long long batch = job.samples / job.per_image, room = (job.pyramid.channels + GROUP - 1) / GROUP * GROUP;
+    const long long size = batch * job.pyramid.height[level] * job.pyramid.width[level] * room;
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (copies < 2 || i >= size) return;
+    float* data = job.gradient.data[level] + i;
+    float sum = 0.f;
+#pragma unroll 8
+    for (int copy = 0; copy < copies; ++copy) sum += data[copy * size];
+    *data = sum;
 }

@@ -27,7 +27,9 @@ def image_gradient(
     one_level_down: the step from one level to the next finer one, for levels that do not halve without remainder
     returns         (B, C, H_0, W_0) float32, or None
     """
-    sums = [None if gradient is None else gradient.float() for gradient in gradients]
+    sums = [
+        gradient if gradient is None or gradient.dtype is torch.float32 else gradient.float() for gradient in gradients
+    ]
     even = min(min((side & -side).bit_length() - 1 for side in extents[0]), len(extents) - 1)
     for level in range(len(extents) - 2, even - 1, -1):
         coarse = sums[level + 1]

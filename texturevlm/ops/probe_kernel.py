@@ -27,12 +27,11 @@ _LOOKUP = Layout("lookup.cu", "Lookup")
 _PATCHES = Layout("patches.cu", "PatchJob")
 _GRADIENT = Layout("lookup.cu", "Gradient")
 
-# How lookup_texels and lookup_backward are compiled and started: for one group of channels per point, and for more.
-TUNED_VECTOR = {
-    "one": {"threads": 128, "POINTS": 32, "SHARE": 0, "STREAM": 0},
-    "more": {"threads": 128, "POINTS": 16, "SHARE": 1, "STREAM": 1},
-}
-TUNED_SCALAR = TUNED_BACKWARD = TUNED_VECTOR
+# How lookup_texels and lookup_backward are compiled and started, measured best on an H200: for one group of channels
+# per point, and for more.
+ONE_GROUP = {"threads": 64, "POINTS": 32, "SHARE": 0}
+MORE_GROUPS = {"threads": 128, "POINTS": 16, "SHARE": 1}
+COPIES = 64  # of the gradient of a level of one texel; in all, a small level gets as many texels
 
 
 class _Where(NamedTuple):
@@ -67,7 +66,7 @@ def probe(
 
 
 def _plain(where: _Where) -> _Where:
-    """As the kernels read it: contiguous float32, which it nearly always is."""
+    """As the kernels read it: contiguous float32."""
     points, *others = (None if tensor is None else tensor.float().contiguous() for tensor in where)
     assert points is not None
     return _Where(points, *others)
@@ -145,6 +144,7 @@ def _plan(call: Call, levels: Sequence[Tensor], where: _Where, *, by_fours: bool
         fixed |= {"samples": batch * count, "per_image": count, "max_anisotropy": call.max_anisotropy}
         fixed["aligned"] = int(channels % 4 == 0)  # new memory is
         names, pack_where = ("points", "lod", "ddx", "ddy", "values"), struct.Struct("=5Q").pack
+        fixed["copies"] = ()
     template = layout.pack(**fixed, **dict.fromkeys(names))
     offsets = {field.name: field.offset for field in layout.fields}
     levels_end, start, end = 8 * MAX_LEVELS, offsets[names[0]], offsets[names[-1]] + 8
@@ -171,7 +171,7 @@ def _lookup_kernel(
     options = {"CHANNELS": min(channels, CHANNELS_PER_THREAD)}
     if channels == 1 or any(level.stride(1) != 1 for level in levels):
         return "lookup", (-(-samples // THREADS), groups), options
-    tuned = (TUNED_VECTOR if by_fours else TUNED_SCALAR)["one" if groups == 1 else "more"]
+    tuned = ONE_GROUP if groups == 1 else MORE_GROUPS
     per_block = tuned["POINTS"] * tuned["threads"] // 32
     return "lookup_texels", (-(-samples // per_block), 1), {**options, "VECTOR": int(by_fours), **tuned}
 
@@ -234,7 +234,9 @@ def probe_gradients(
     if of_samples is not None:
         of_where = _gradient_of_where(call, of_samples, where, wanted[:4])
     dtype = levels[0].dtype
-    return [*of_where, *([gradient.to(dtype) for gradient in of_levels] or [None] * len(levels))]
+    if dtype is not torch.float32:
+        of_levels = [gradient.to(dtype) for gradient in of_levels]
+    return [*of_where, *(of_levels or [None] * len(levels))]
 
 
 def _launch_backward(
@@ -261,19 +263,35 @@ def _launch_backward(
         blocks = batch * count * groups
         return launch("patches.cu", "sample_patches_backward", upstream.device, blocks, parameters, SCALAR=scalar)
     fours = channels % 4 == 0 and address(upstream) % (4 * upstream.element_size()) == 0
-    parameters = _LOOKUP.pack(**common, **where._asdict(), values=upstream, samples=batch * count, aligned=int(fours))
-    tuned = TUNED_BACKWARD["one" if groups == 1 else "more"]
-    blocks = -(-batch * count // (tuned["POINTS"] * tuned["threads"] // 32))
+    samples, copies = batch * count, [_copies(level) for level in levels] if of_levels else ()
+    given: Any = {**where._asdict(), "values": upstream, "samples": samples, "aligned": int(fours), "copies": copies}
+    parameters = _LOOKUP.pack(**common, **given)
+    tuned = ONE_GROUP if groups == 1 else MORE_GROUPS
+    blocks = -(-samples // (tuned["POINTS"] * tuned["threads"] // 32))
     options = {"FOOTPRINTS": int(where.lod is None), "NEAREST": int(bool(call.nearest)), **tuned}
     options["OF_SAMPLES"] = int(of_samples is not None)
     launch("lookup.cu", "lookup_backward", upstream.device, blocks, parameters, SCALAR=scalar, **options)
+    if of_levels and copies[-1] > 1:
+        largest = max(level.numel() // channels for level in levels if _copies(level) > 1) * groups * 4
+        grid = (-(-largest // THREADS), len(levels))
+        options["threads"] = THREADS
+        launch("lookup.cu", "fold_copies", upstream.device, grid, parameters, SCALAR=scalar, **options)
+
+
+def _copies(level: Tensor) -> int:
+    """How many copies of a level's gradient lookup_backward adds into."""
+    return max(1, COPIES // (level.shape[2] * level.shape[3]))
 
 
 def _zeros_like_levels(levels: Sequence[Tensor], *, planar: bool) -> list[Tensor]:
-    """Float gradients of all levels, in one allocation zeroed at once: planar, or as lookup.cu adds into them."""
+    """Float gradients of all levels, in one allocation zeroed at once: planar, or as lookup.cu adds into them.
+
+    There each is the first of its copies.
+    """
     batch, channels = levels[0].shape[:2]
     room = channels if planar else -(-channels // 4) * 4
-    sizes = [batch * room * level.shape[2] * level.shape[3] for level in levels]
+    copies = [1 if planar else _copies(level) for level in levels]
+    sizes = [batch * room * level.shape[2] * level.shape[3] * count for level, count in zip(levels, copies)]
     starts = list(itertools.accumulate((-(-size // 4) * 4 for size in sizes), initial=0))
     flat = torch.zeros(starts[-1], dtype=torch.float32, device=levels[0].device)
     gradients = []
