@@ -17,6 +17,7 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_count, check_floating, check_shapes
 from texturevlm.ops import backend as backends
 
+MOST_LEVELS = 64  # more than any image has
 REDUCTIONS = ("mean", "max", "min", "nearest")
 
 
@@ -46,6 +47,8 @@ def mipmap(
              (B, C, max(1, H >> l), max(1, W >> l)). Half-precision images are reduced in float32; a level is rounded
              when it is stored. Differentiable in `image`, once.
     """
+    if torch.compiler.is_compiling():
+        return _compiled_mipmap(image, levels, reduce, backend)
     sizes = check_shapes("mipmap", image=(image, "B C H W"))
     check_floating("mipmap", image=image)
     _check_not_empty("mipmap", image)
@@ -60,6 +63,15 @@ def mipmap(
 
         return mipmap_cuda(image, extents, modes)
     return mipmap_reference(image, extents, modes)
+
+
+def _compiled_mipmap(image: Tensor, levels: int | None, reduce: str | Sequence[str], backend: str) -> list[Tensor]:
+    """`mipmap` inside torch.compile, by an operator."""
+    from texturevlm.ops.operators import coarser_levels
+
+    word = reduce if isinstance(reduce, str) else ",".join(reduce)
+    coarser = coarser_levels(image, MOST_LEVELS if levels is None else levels, word, backend)
+    return [image.contiguous() if image.is_cuda else image, *coarser]
 
 
 def channel_reductions(function: str, reduce: str | Sequence[str], channels: int) -> tuple[str, ...]:
