@@ -9,7 +9,6 @@ from texturevlm.allocate import density_kernel as kernels
 from texturevlm.allocate.density import density
 from texturevlm.allocate.tiling import cutting_rounds
 from texturevlm.cuda.struct import constants
-from texturevlm.ops import backend as backends
 from texturevlm.types import Texture
 
 # grid of cells, image size, budget, patch
@@ -35,14 +34,6 @@ def agree(relevance, *, budget, patch):
         assert worst(getattr(got, column), getattr(wanted, column)) < 1e-3, column
     same = got.score == wanted.score  # a centre on the edge of two cells may fall into either
     assert same.float().mean() > 0.98
-
-
-@pytest.fixture
-def emulated(emulator, monkeypatch):
-    monkeypatch.setattr(kernels, "launch", emulator.launch)
-    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
-    plain = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: plain(*a, **o).fill_(float("nan")))
 
 
 @pytest.mark.parametrize("grid, size, budget, patch", CASES)
