@@ -1,7 +1,7 @@
 // Enough of CUDA to run our kernels on a CPU, one block at a time: every thread is a fiber, switched at barriers only.
 // Threads and blocks run in random order, shared memory is NaN when a block begins, and what is undefined on a GPU stops the
 // kernel with a message: a barrier that some threads have left, a warp operation in which lanes diverge, a deadlock, an
-// access outside of all tensors, a kernel launched early in which a block never waits for the previous kernel.
+// access outside of all tensors, a kernel launched early in which no thread waits for the previous kernel.
 #include <setjmp.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -130,10 +130,9 @@ static void run_grid(unsigned width, unsigned height, int count, unsigned seed, 
         blockIdx = {block % width, block / width, 0};
         std::shuffle(order.begin(), order.end(), random);
         std::memset(__start_shared_memory, 0xFF, __stop_shared_memory - __start_shared_memory);
-        waited = false;
         run_block(order);
-        if (early && !waited) stop("launched early, but no thread of a block calls wait_for_previous");
     }
+    if (early && !waited) stop("launched early, but no thread calls wait_for_previous");
 }
 // Returns what went wrong, or null.
 static const char* run(unsigned width, unsigned height, int count, void (*entry)(), unsigned seed, bool early) {
@@ -143,7 +142,7 @@ static const char* run(unsigned width, unsigned height, int count, void (*entry)
     struct sigaction action = {}, segv, bus;
     action.sa_sigaction = on_fault, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigaltstack(&own, &before), sigaction(SIGSEGV, &action, &segv), sigaction(SIGBUS, &action, &bus);
-    kernel = entry, threads = count;
+    kernel = entry, threads = count, waited = false;
     const bool wrong = sigsetjmp(failed, 1);
     if (!wrong) run_grid(width, height, count, seed, early);
     sigaction(SIGSEGV, &segv, nullptr), sigaction(SIGBUS, &bus, nullptr), sigaltstack(&before, nullptr);
