@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
+from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.struct import constants
 from texturevlm.ops import backend as backends
 from texturevlm.ops.legibility import legibility
@@ -173,8 +174,8 @@ def select_reference(
 @lru_cache(maxsize=256)
 def numbers_of(todo: Packed, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Scales, plans and levels as tensors, uploaded once."""
-    scales = torch.tensor(todo.scales, dtype=torch.float32, device=device)
-    return scales, torch.tensor(todo.plans, device=device), torch.tensor(todo.levels, device=device)
+    plans, levels = (device_constant(numbers, torch.int64, device) for numbers in (todo.plans, todo.levels))
+    return device_constant(todo.scales, torch.float32, device), plans, levels
 
 
 def search_reference(
