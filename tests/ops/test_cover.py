@@ -134,6 +134,14 @@ def test_images_that_are_skipped_get_no_tokens(emulated):
     assert not some.valid[1].any() and torch.equal(some.centre[~skipped], every.centre[~skipped])
 
 
+def test_skipped_may_be_strided(emulated):
+    relevance = maps_of(3, (24, 33), (200, 264), 0.5)
+    every = layers_by_kernel("fit", relevance, budget=20, patch=16, overview=None, skipped=None)
+    skipped = torch.tensor([False, True, False, True, False, True])[::2]
+    got = layers_by_kernel("fit", relevance, budget=20, patch=16, overview=None, skipped=skipped)
+    assert torch.equal(got.valid, every.valid) and got.valid.any(1).all()
+
+
 def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
     relevance = maps_of(1, (300, 20), (300, 20), 0.5)
     texture = Texture((torch.zeros(1, 3, 300, 20),))

@@ -56,6 +56,12 @@ def test_images_that_are_not_wanted_get_no_tokens(emulated):
     assert some.valid.any(1).tolist() == wanted.tolist() and torch.equal(some.centre[wanted], every.centre[wanted])
 
 
+def test_wanted_may_be_strided(emulated):
+    relevance, texture = maps_of(3, (24, 33), (200, 264), 0.5), Texture((torch.zeros(3, 3, 200, 264),))
+    wanted = torch.tensor([True, False, True, False, True, False])[::2]
+    assert density(texture, relevance, budget=20, patch=16, wanted=wanted).valid.all()
+
+
 def test_too_many_tokens_go_by_the_reference(emulated):
     relevance, texture = maps_of(1, (40, 40), (640, 640), 0.5), Texture((torch.zeros(1, 3, 640, 640),))
     assert density(texture, relevance, budget=1100, patch=16).valid.sum() == 1100

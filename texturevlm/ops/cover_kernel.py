@@ -46,6 +46,7 @@ def layers_cuda(
     """
     batch, rows, columns = mass.shape
     mass, legible_scale, ink = mass.float().contiguous(), legible_scale.float().contiguous(), ink.contiguous()
+    skipped = None if skipped is None else skipped.contiguous()
     cell = (size[0] / rows, size[1] / columns)
     finest = max(1, math.floor(patch / max(cell) + 1e-6))
     coarsest = max(finest, rows, columns)
