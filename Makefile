@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint scout clean
+.PHONY: demo test lint sanitize scout clean
 
 demo: .venv/ready
 	$(BIN)/texturevlm look examples/invoice.png --fixation 1056,1227 --e0 0.1 --budget 273 --out demo.png
@@ -14,6 +14,18 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Looks for wrong accesses, races and wrong barriers in every kernel, on a machine with a GPU and compute-sanitizer (part of
+# the CUDA toolkit): `make sanitize`, or with another interpreter `make sanitize SANITIZE_PYTHON=python3`.
+# PyTorch's caching allocator would hide accesses beyond the end of a tensor, so it is switched off.
+SANITIZE_PYTHON ?= $(BIN)/python
+sanitize:
+	@command -v compute-sanitizer > /dev/null || \
+		{ echo "make sanitize: compute-sanitizer is not installed; it is part of the CUDA toolkit" >&2; exit 2; }
+	for tool in memcheck racecheck synccheck; do \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+			$(SANITIZE_PYTHON) -m pytest -m "gpu and sanitize" tests/cuda || exit 1; \
+	done
 
 # Pinned, because a plain `torch` would bring gigabytes of CUDA to a machine without a GPU.
 .venv/ready: pyproject.toml constraints.txt

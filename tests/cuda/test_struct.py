@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from texturevlm.cuda import compiler
-from texturevlm.cuda.struct import Layout, _read, constants
+from texturevlm.cuda.struct import Layout, constants, definitions
 
 
 def offsets(source: str) -> list[str]:
@@ -52,7 +52,7 @@ def written(monkeypatch):
     read = compiler.read_source
     monkeypatch.setattr("texturevlm.cuda.struct.read_source", lambda name: code if name == "own.cu" else read(name))
     yield Layout("own.cu", "Job")
-    _read.cache_clear()
+    definitions.cache_clear()
 
 
 def test_every_kind_of_field_is_packed(written):
@@ -73,7 +73,7 @@ def test_every_kind_of_field_is_packed(written):
     assert most.in_order("a", "small")(tensor.data_ptr(), 3) == wanted
 
 
-def test_constants_are_read_from_the_source(written):
+def test_constants_aredefinitions_from_the_source(written):
     assert constants("own.cu", "ROOM", "LAST", "KINDS", "C") == (4, 3, 8, 7)
     with pytest.raises(KeyError, match=r"own.cu defines no single `constexpr int NONE`"):
         constants("own.cu", "NONE")

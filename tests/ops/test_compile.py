@@ -1,4 +1,4 @@
-"""torch.compile keeps mipmap, lookup, lookup_grad and sample_patches whole, with the values and gradients of eager calls."""
+"""torch.compile keeps the operations of a pyramid whole, with the values and gradients of eager calls."""
 
 import pytest
 import torch

@@ -9,7 +9,6 @@ from texturevlm.allocate import density_kernel as kernels
 from texturevlm.allocate.density import density
 from texturevlm.allocate.tiling import cutting_rounds
 from texturevlm.cuda.struct import constants
-from texturevlm.ops import backend as backends
 from texturevlm.types import Texture
 
 # grid of cells, image size, budget, patch
@@ -37,14 +36,6 @@ def agree(relevance, *, budget, patch):
     assert same.float().mean() > 0.98
 
 
-@pytest.fixture
-def emulated(emulator, monkeypatch):
-    monkeypatch.setattr(kernels, "launch", emulator.launch)
-    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
-    plain = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: plain(*a, **o).fill_(float("nan")))
-
-
 @pytest.mark.parametrize("grid, size, budget, patch", CASES)
 def test_the_kernels_tile_the_same(emulated, grid, size, budget, patch):
     agree(maps_of(2, grid, size, 0.5), budget=budget, patch=patch)
@@ -63,6 +54,12 @@ def test_images_that_are_not_wanted_get_no_tokens(emulated):
     some = density(texture, relevance, budget=20, patch=16, wanted=wanted)
     every = density(texture, relevance, budget=20, patch=16)
     assert some.valid.any(1).tolist() == wanted.tolist() and torch.equal(some.centre[wanted], every.centre[wanted])
+
+
+def test_wanted_may_be_strided(emulated):
+    relevance, texture = maps_of(3, (24, 33), (200, 264), 0.5), Texture((torch.zeros(3, 3, 200, 264),))
+    wanted = torch.tensor([True, False, True, False, True, False])[::2]
+    assert density(texture, relevance, budget=20, patch=16, wanted=wanted).valid.all()
 
 
 def test_too_many_tokens_go_by_the_reference(emulated):

@@ -35,7 +35,7 @@ def density_cuda(
     wanted: (B,) bool, the images to tile; the others get no tokens
     """
     batch, rows, columns = mass.shape
-    mass = mass.float().contiguous()
+    mass, wanted = mass.float().contiguous(), None if wanted is None else wanted.contiguous()
     starts = [1]
     for cuts in rounds[:-1]:
         starts.append(starts[-1] + len(cuts))

@@ -57,7 +57,7 @@ class _Field(NamedTuple):
     convert: Convert | None
 
 
-class _Source(NamedTuple):
+class Definitions(NamedTuple):
     """What a source and its headers define: constants, other names of types, and the bodies of structs."""
 
     constants: dict[str, float]
@@ -67,7 +67,7 @@ class _Source(NamedTuple):
 
 def constants(source: str, *names: str) -> tuple[int, ...]:
     """The values of integer constants (`constexpr int`) that a source or its headers define."""
-    known = _read(source).constants
+    known = definitions(source).constants
     for name in names:
         if not isinstance(known.get(name), int):
             raise KeyError(f"constants: {source} defines no single `constexpr int {name}`")
@@ -171,7 +171,7 @@ def _pack_field(field: _Field, value: Any) -> bytes:
 @lru_cache(maxsize=None)
 def _fields(source: str, name: str) -> tuple[tuple[_Field, ...], int, int]:
     """The fields of a struct in order, its size and its alignment."""
-    known = _read(source)
+    known = definitions(source)
     if name not in known.structs:
         raise KeyError(f"Layout: {source} and its headers define no struct {name}, only {sorted(known.structs)}")
     fields, end, widest = [], 0, 1
@@ -198,7 +198,7 @@ def _type(source: str, name: str) -> tuple[str, int, int, Convert | None]:
     if name in CODES:
         size = struct.calcsize(f"={CODES[name]}")
         return CODES[name], size, size, None
-    known = _read(source)
+    known = definitions(source)
     if name in known.types:
         return _type(source, known.types[name])
     _, size, alignment = _fields(source, name)
@@ -226,12 +226,15 @@ def _array(code: str, size: int, count: int, convert: Convert | None) -> Convert
 
 
 @lru_cache(maxsize=None)
-def _read(source: str) -> _Source:
+def definitions(source: str) -> Definitions:
+    """Read a source and its headers."""
     code = _COMMENT.sub("", read_source(source))
-    found = _Source({}, {}, {})
+    found = Definitions({}, {}, {})
     for header in INCLUDE.findall(code):
-        for own, theirs in zip(found, _read(header)):
-            own.update(theirs)
+        theirs = definitions(header)
+        found.constants.update(theirs.constants)
+        found.types.update(theirs.types)
+        found.structs.update(theirs.structs)
     for new, old in ((match[2], match[1].strip()) for match in _TYPEDEF.finditer(code)):
         found.types[new] = old.removeprefix("const ").replace(" *", "*")
     seen: set[str] = set()

@@ -18,11 +18,13 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("capability", ["lowest", (9, 0), (10, 0)])
 @pytest.mark.parametrize("source", compiler.SOURCES)
-def test_every_kernel_compiles_without_a_gpu(source, architecture, cache):
+def test_every_kernel_compiles_without_a_gpu(source, capability, cache):
+    lowest = {bits: compiler.LOWEST[name] for name, bits in compiler.SCALARS.items()}
     for definitions in compiler.variants(source):
-        cubin = compiler.compile_source(source, architecture, definitions)
+        major, minor = lowest[definitions["SCALAR"]] if capability == "lowest" else capability
+        cubin = compiler.compile_source(source, f"sm_{major}{minor}", definitions)
         assert cubin[:4] == b"\x7fELF"
         for kernel in compiler.kernels(source):
             assert kernel.encode() in cubin
