@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -112,9 +113,10 @@ def _spin(work: Work) -> None:
 
 
 def _events(work: Work) -> float:
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    event: Any = torch.cuda.Event
+    start, stop = event(enable_timing=True), event(enable_timing=True)
     start.record()
     work()
     stop.record()
     stop.synchronize()
-    return start.elapsed_time(stop) * 1e3
+    return float(start.elapsed_time(stop)) * 1e3

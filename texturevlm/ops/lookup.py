@@ -96,7 +96,8 @@ def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Pr
 
 
 def _length(axis: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(axis, dim=-1)
+    length: Tensor = torch.linalg.vector_norm(axis, dim=-1)
+    return length
 
 
 def lookup_reference(levels: Sequence[Tensor], points: Tensor, lod: Tensor, nearest: Sequence[int] = ()) -> Tensor:

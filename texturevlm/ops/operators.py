@@ -25,7 +25,7 @@ def _call(
     nearest: Sequence[int],
     backend: str,
 ) -> Tensor:
-    """The function that these arguments are of: `lookup` if there is a lod, else `sample_patches` if there is a patch."""
+    """`lookup` if there is a lod, else `sample_patches` if there is a patch, else `lookup_grad`."""
     options: Any = {"nearest": nearest, "backend": backend}
     if lod is not None:
         return lookup(list(levels), points, lod, **options)
@@ -62,7 +62,7 @@ def _probe_shape(
 
 
 # Backward operators are not custom_ops: those run below autograd, and these use it.
-_library = torch.library.Library("texturevlm", "FRAGMENT")
+_library: Any = torch.library.Library("texturevlm", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(
     "probe_backward(Tensor upstream, Tensor[] levels, Tensor points, Tensor? lod, Tensor? ddx, Tensor? ddy, int patch, "
     "int max_anisotropy, int[] nearest, str backend, bool[] wanted) -> Tensor[]"
@@ -78,7 +78,7 @@ def _probe_backward(
     given = [points, lod, ddx, ddy, *levels]
     with torch.enable_grad():
         leaves = [None if one is None else one.detach().requires_grad_(want) for one, want in zip(given, wanted)]
-        values = _call(leaves[4:], *leaves[:4], *options)  # type: ignore[arg-type,call-arg,misc]
+        values = _call(leaves[4:], *leaves[:4], *options)  # type: ignore[arg-type]
     needed = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
     return [one.contiguous() for one in torch.autograd.grad(values, needed, upstream)]
 
@@ -94,15 +94,18 @@ _library.impl("probe_backward", _probe_backward, "CompositeExplicitAutograd")
 _library.impl("mipmap_backward", _mipmap_backward, "CompositeExplicitAutograd")
 
 
-@torch.library.register_fake("texturevlm::probe_backward")
 def _probe_backward_shapes(upstream: Any, levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, *options: Any) -> Any:
     given = zip([points, lod, ddx, ddy, *levels], options[-1])
     return [torch.empty_like(one, memory_format=torch.contiguous_format) for one, want in given if want]
 
 
-@torch.library.register_fake("texturevlm::mipmap_backward")
 def _mipmap_backward_shape(image: Any, gradients: Any, count: int, reduce: str, backend: str) -> Any:
     return torch.empty_like(image, memory_format=torch.contiguous_format)
+
+
+_register_fake: Any = torch.library.register_fake
+_register_fake("texturevlm::probe_backward", _probe_backward_shapes)
+_register_fake("texturevlm::mipmap_backward", _mipmap_backward_shape)
 
 
 def _keep_probe(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -119,7 +122,7 @@ def _backward_of_probe(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
     found = iter(operator(upstream, levels, points, lod, ddx, ddy, *ctx.options, wanted) if any(wanted) else ())
     gradients = [next(found) if want else None for want in wanted]
     # PyTorch takes an empty list of channels for a list of tensors, and wants a gradient of the same structure.
-    of_nearest = None if ctx.options[2] else []
+    of_nearest: list[Tensor] | None = None if ctx.options[2] else []
     return gradients[4:], *gradients[:4], None, None, of_nearest, None
 
 

@@ -84,7 +84,7 @@ class _Plan(NamedTuple):
     source: str
     kernel: str
     grid: tuple[int, int]
-    options: dict[str, int]
+    options: dict[str, Any]
     misaligned: int  # bits that are 0 in the addresses of all levels, if four channels are one load
     padded: bool  # such a load goes beyond the last channel
     other: "_Plan | None"  # for levels where that is not so
@@ -124,15 +124,16 @@ def _plan(call: Call, levels: Sequence[Tensor], where: _Where, *, by_fours: bool
     groups = -(-channels // CHANNELS_PER_THREAD)
     plain = all(t is None or (t.dtype is torch.float32 and t.is_contiguous()) for t in where)
     fixed: dict[str, Any] = {"pyramid": pack_pyramid(levels, call.nearest), "gradient": None}
-    options = {"SCALAR": scalar_bits(levels[0].dtype)}
+    options: dict[str, Any] = {"SCALAR": scalar_bits(levels[0].dtype)}
     misaligned, other = 0, None
     if call.patch is not None:
         shape: tuple[int, ...] = (batch, count, channels, call.patch, call.patch)
         blocks = batch * count * groups
         grid = (blocks, patch_parts(blocks, call.patch) if blocks else 1)
-        source, kernel, layout, names = "patches.cu", "sample_patches", _PATCHES, ("centre", "ddx", "ddy", "pixels")
+        source, kernel, layout = "patches.cu", "sample_patches", _PATCHES
+        names: tuple[str, ...] = ("centre", "ddx", "ddy", "pixels")
         fixed |= {"per_image": count, "patch": call.patch, "groups": groups, "max_anisotropy": call.max_anisotropy}
-        pack_where = _without_lod
+        pack_where: Callable[..., bytes] = _without_lod
     else:
         shape, source, layout = (batch, count, channels), "lookup.cu", _LOOKUP
         by_fours = by_fours and _strided_by_fours(levels)
@@ -236,7 +237,8 @@ def probe_gradients(
     dtype = levels[0].dtype
     if dtype is not torch.float32:
         of_levels = [gradient.to(dtype) for gradient in of_levels]
-    return [*of_where, *(of_levels or [None] * len(levels))]
+    found: list[Tensor | None] = [*of_levels] if of_levels else [None] * len(levels)
+    return [*of_where, *found]
 
 
 def _launch_backward(
@@ -263,15 +265,15 @@ def _launch_backward(
         blocks = batch * count * groups
         return launch("patches.cu", "sample_patches_backward", upstream.device, blocks, parameters, SCALAR=scalar)
     fours = channels % 4 == 0 and address(upstream) % (4 * upstream.element_size()) == 0
-    samples, copies = batch * count, [_copies(level) for level in levels] if of_levels else ()
+    samples, copies = batch * count, [_copies(level) for level in levels] if of_levels else [1]
     given: Any = {**where._asdict(), "values": upstream, "samples": samples, "aligned": int(fours), "copies": copies}
     parameters = _LOOKUP.pack(**common, **given)
     tuned = ONE_GROUP if groups == 1 else MORE_GROUPS
     blocks = -(-samples // (tuned["POINTS"] * tuned["threads"] // 32))
-    options = {"FOOTPRINTS": int(where.lod is None), "NEAREST": int(bool(call.nearest)), **tuned}
+    options: Any = {"FOOTPRINTS": int(where.lod is None), "NEAREST": int(bool(call.nearest)), **tuned}
     options["OF_SAMPLES"] = int(of_samples is not None)
     launch("lookup.cu", "lookup_backward", upstream.device, blocks, parameters, SCALAR=scalar, **options)
-    if of_levels and copies[-1] > 1:
+    if copies[-1] > 1:
         largest = max(level.numel() // channels for level in levels if _copies(level) > 1) * groups * 4
         grid = (-(-largest // THREADS), len(levels))
         options["threads"] = THREADS

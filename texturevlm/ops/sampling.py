@@ -58,7 +58,10 @@ def sample(
     if torch.compiler.is_compiling():
         from texturevlm.ops.operators import probe as operator
 
-        return operator(list(levels), points, lod, ddx, ddy, patch or 0, max_anisotropy, list(nearest), backend)
+        found: Tensor = operator(
+            list(levels), points, lod, ddx, ddy, patch or 0, max_anisotropy, list(nearest), backend
+        )
+        return found
     try:
         tensors = [
             None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
@@ -80,7 +83,8 @@ def sample(
     hardware = chosen == "texture"
     if call.may_pay:
         hardware = backends.texture_pays(finest, points.shape[1] * (patch or 1) ** 2)
-    return _kernels().probe(call, hardware, levels, points, lod, ddx, ddy)
+    values: Tensor = _kernels().probe(call, hardware, levels, points, lod, ddx, ddy)
+    return values
 
 
 def _check(
