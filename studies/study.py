@@ -1,14 +1,14 @@
-"""What the commands of the form `python -m texturevlm.…` share, so that each of them holds only what is its own.
+"""What all studies share: the command line, one-line errors, and results written as JSON and as a report.
 
-A mistake of the caller's gets one line on stderr and status 2. What was measured is kept twice, as numbers for programs
-and as a report for people, and both say by which command and with which versions it was made.
+An error of the caller is one line on stderr and status 2. Each result says by which command and with which versions it
+was made.
 """
 
 import json
 import platform
 import sys
-from argparse import ArgumentParser
-from collections.abc import Callable
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,24 +22,57 @@ Record = TypeVar("Record")
 
 
 def command_parser(module: str, docstring: str | None) -> ArgumentParser:
-    """The options of a module that is run by its name; the first line of its docstring says what it is for."""
+    """A parser for `python -m MODULE`; the first line of the docstring describes it."""
     return ArgumentParser(prog=RUN + module, description=(docstring or "").split("\n")[0])
 
 
+def study_parser(name: str, docstring: str | None) -> ArgumentParser:
+    """A parser for `python -m studies.NAME DATA --out DIR [--limit N]`."""
+    parser = command_parser(f"studies.{name}", docstring)
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of a data set, or of several (see the module)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the report and its numbers")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most N questions or pages (default: all)")
+    return parser
+
+
+def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Callable[[Namespace], object]) -> int:
+    """Parse, check --limit, make --out and do the work; returns the exit status."""
+    options = parser.parse_args(arguments)
+    try:
+        check_limit(options.limit)
+        options.out.mkdir(parents=True, exist_ok=True)
+        work(options)
+    except MISTAKES as error:
+        return complain(parser, error)
+    return 0
+
+
 def complain(parser: ArgumentParser, error: Exception) -> int:
-    """Say on stderr what was wrong; returns the status to end with."""
+    """Print what was wrong on stderr; returns the exit status."""
     print(f"{parser.prog.removeprefix(RUN)}: {error}", file=sys.stderr)
     return 2
 
 
 def check_limit(limit: int | None, least: int = 1) -> None:
-    """--limit N, where it was given, must leave something to measure."""
+    """--limit N, if given, must leave something to measure."""
     if limit is not None:
         check_count("--limit", "N", limit, least)
 
 
+def command_line(parser: ArgumentParser, options: Namespace) -> str:
+    """The command that makes the table again: options that are not the default, paths as placeholders."""
+    words = [parser.prog]
+    for action in parser._actions:
+        value = getattr(options, action.dest, None)
+        if value is None or value == action.default:
+            continue
+        shown = str(action.metavar or action.dest.upper()) if isinstance(value, (Path, list)) else str(value)
+        words += [*action.option_strings[-1:], shown]
+    return " ".join(words)
+
+
 def versions() -> dict[str, str]:
-    """What a record says of the software that it was made with."""
+    """The versions of the software, as a record keeps them."""
     return {"torch": torch.__version__, "python": platform.python_version()}
 
 
@@ -49,8 +82,14 @@ def provenance(record: dict[str, Any], *details: str) -> str:
     return "; ".join([f"Command: `{record['command']}`", *details, made_with]) + "."
 
 
+def format_interval(interval: Sequence[float]) -> str:
+    """A difference and its interval: +0.012 (−0.003 to +0.027)."""
+    mean, low, high = interval
+    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
 def write_study(out: Path, name: str, record: Record, report: Callable[[Record], str]) -> str:
-    """Write NAME.json and NAME.md into a folder; returns the report. The numbers come first: they took the time."""
+    """Write NAME.json and NAME.md into a folder; returns the report. JSON first: the numbers took the time."""
     out.mkdir(parents=True, exist_ok=True)
     numbers = json.dumps(record, indent=1, ensure_ascii=False)
     (out / f"{name}.json").write_text(numbers + "\n", encoding="utf-8")
