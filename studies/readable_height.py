@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from studies.study import provenance, versions, write_study
 from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.legibility import Box, as_bytes, places, similarity
 from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.statistics import paired_difference
-from studies.study import provenance, versions, write_study
 from texturevlm.image import to_tensor
 from texturevlm.progress import Progress
 from texturevlm.rebuild import shrunk_axis

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from studies.relevance import gain
 from texturevlm.evaluate.data import Box, Sample
 from texturevlm.evaluate.readers import SLOWEST, Tesseract
-from studies.relevance import gain
 from texturevlm.progress import Progress
 from texturevlm.relevance.reader import Page, Word, load_page
 from texturevlm.scout import Scout, Spots

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from studies.study import provenance, versions, write_study
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.trade import trade
 from texturevlm.allocate.value import expected_value
@@ -29,7 +30,6 @@ from texturevlm.evaluate.pages import Pages
 from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.run import as_grey
 from texturevlm.evaluate.statistics import paired_difference
-from studies.study import provenance, versions, write_study
 from texturevlm.pipeline import relevance_of
 from texturevlm.progress import Progress
 from texturevlm.rebuild import median_grey

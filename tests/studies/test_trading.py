@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from studies.trading import Result, groups, main, measure, one_a_page, report, summary
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.pages import Pages
-from studies.trading import Result, groups, main, measure, one_a_page, report, summary
 
 
 class Counting:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import save_file
+from texturevlm.train.ship import main
 
 from tests.conftest import worst
 from tests.scout.networks import lively
@@ -10,7 +11,6 @@ from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
-from texturevlm.train.ship import main
 from texturevlm.types import Texture
 
 WIDTHS = (8, 12, 16)

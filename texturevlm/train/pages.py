@@ -63,9 +63,7 @@ def load_pages(folder: Path) -> list[TrainingPage]:
     """What `pack` wrote."""
     listing = folder / LISTING
     if not listing.is_file():
-        raise FileNotFoundError(
-            f"load_pages: {listing} must be there; make it with texturevlm pack-pages DATA"
-        )
+        raise FileNotFoundError(f"load_pages: {listing} must be there; make it with texturevlm pack-pages DATA")
     rows = json.loads(listing.read_text(encoding="utf-8"))
     with ThreadPoolExecutor() as readers:
         return list(readers.map(lambda row: _page(folder, row), rows))
