@@ -23,4 +23,4 @@ def test_examples_of_a_step():
     assert draw_examples(10, 8, seed=0, step=15) == draw_examples(10, 8, seed=0, step=15)
     assert draw_examples(10, 8, seed=0, step=15) != draw_examples(10, 8, seed=0, step=16)
     assert set(draw_examples(5, 2000, seed=1, step=3)) == set(range(5))
-    assert draw_examples(1000, 4, seed=0, step=0) == FIRST  # trained weights rest on these
+    assert draw_examples(1000, 4, seed=0, step=0) == [722, 684, 443, 3]  # trained weights rest on these
