@@ -6,6 +6,7 @@ DATA holds `funsd/` and `sroie/` (text_boxes.jsonl) and `coco/` (questions.jsonl
 baseline's blur) is chosen on `train` images; what is reported is `eval`.
 """
 
+import argparse
 import json
 import math
 import sys
@@ -29,7 +30,7 @@ from studies.baselines import (
     edge_density,
     spectral_residual,
 )
-from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
+from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.structure import edges, edges_inverted
 from texturevlm.channels.text import text_map, text_map_ocr
@@ -293,7 +294,7 @@ def report(record: dict[str, Any]) -> str:
     for method, score in text["scores"].items():
         means = {name: float(np.mean(score["f1"][name])) for name in TEXT_SETS}
         cells = [f"{means[name]:.3f} ({score['pooled'][name]:.3f})" for name in TEXT_SETS]
-        gain = "–" if method == text["baseline"] else _interval(score["gain"])
+        gain = "–" if method == text["baseline"] else format_interval(score["gain"])
         lines.append(
             f"| {method} | {score['threshold']:.3f} | {cells[0]} | {cells[1]} | {np.mean(list(means.values())):.3f} | "
             f"{gain} | {100 * score['photographs']:.1f}% |"
@@ -317,7 +318,7 @@ def report(record: dict[str, Any]) -> str:
     ]
     for method, score in salient["scores"].items():
         mean = float(np.mean(score["covered"]))
-        gain = "–" if method == score["rival"] else _interval(score["gain"])
+        gain = "–" if method == score["rival"] else format_interval(score["gain"])
         lines.append(f"| {method} | {mean:.3f} | {mean / TOP:.2f} | {100 * score['found']:.0f}% | {gain} |")
     lines += [
         "",
@@ -337,31 +338,17 @@ def report(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _interval(gain: list[float]) -> str:
-    return f"{gain[0]:+.3f} ({gain[1]:+.3f} to {gain[2]:+.3f})"
+def study(options: argparse.Namespace, command: str) -> None:
+    record: dict[str, Any] = {"command": command, **versions()}
+    with torch.inference_mode():
+        record["text"] = measure_text(options.data, options.limit)
+        record["saliency"] = measure_saliency(options.data, options.limit)
+        record["polarity"] = measure_polarity()
+    write_study(options.out, "channels", record, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("studies.channels", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with funsd, sroie and coco")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for channels.md and channels.json")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N images of each set and split: to try it out")
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        command = "python -m studies.channels DATA --out DIR"
-        command += f" --limit {options.limit}" if options.limit else ""
-        record: dict[str, Any] = {"command": command, **versions()}
-        options.out.mkdir(parents=True, exist_ok=True)
-        with torch.inference_mode():
-            record["text"] = measure_text(options.data, options.limit)
-            record["saliency"] = measure_saliency(options.data, options.limit)
-            record["polarity"] = measure_polarity()
-    except MISTAKES as error:
-        return complain(parser, error)
-    write_study(options.out, "channels", record, report)
-    print(f"{options.out / 'channels.md'} and channels.json written", file=sys.stderr)
-    return 0
+    return run_study(study_parser("channels", __doc__), arguments, study)
 
 
 if __name__ == "__main__":

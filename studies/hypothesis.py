@@ -14,6 +14,7 @@ that need no learning get the area that the learned one covers, since a larger a
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 import tempfile
@@ -337,10 +338,10 @@ def _column(rows: Sequence[Row], name: str) -> list[float]:
     return [row[name] for row in rows]
 
 
-def experiment(data: Path, out: Path, *, steps: int, limit: int | None = None) -> None:
+def experiment(options: argparse.Namespace, command: str) -> None:
     """Train everything; write hypothesis.md, hypothesis.csv and hypothesis.png."""
-    check_count("--steps", "N", steps, 1)
-    base = Hypothesis.Settings(data=data, anneal=steps, limit=limit)
+    steps, out = check_count("--steps", "N", options.steps, 1), options.out
+    base = Hypothesis.Settings(data=options.data, anneal=steps, limit=options.limit)
     found = {
         name: trained(Hypothesis(replace(base, grids=grids, learn_scale=len(grids) > 1)), steps)
         for name, grids in VARIANTS.items()
@@ -351,9 +352,6 @@ def experiment(data: Path, out: Path, *, steps: int, limit: int | None = None) -
     ends = {last: _again(quarter, steps, last_temperature=last) for last in TEMPERATURES}
     ends[base.last_temperature] = quarter
     out.mkdir(parents=True, exist_ok=True)
-    command = f"python -m studies.hypothesis DATA --out results --steps {steps}" + (
-        f" --limit {limit}" if limit else ""
-    )
     text = [*_head(command, quarter), *_methods(tables), *_relaxations(seeds), *_ends(ends)]
     (out / "hypothesis.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     _write_csv(out / "hypothesis.csv", tables)
@@ -470,7 +468,7 @@ def _draw(model: Trained, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = study_parser("hypothesis", __doc__)
     parser.add_argument("--steps", type=int, default=1000, metavar="N", help="(default: 1000)")
-    return run_study(parser, arguments, lambda own: experiment(own.data, own.out, steps=own.steps, limit=own.limit))
+    return run_study(parser, arguments, experiment)
 
 
 if __name__ == "__main__":

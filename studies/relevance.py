@@ -9,6 +9,7 @@ cells ranked highest that make up x% of the page. Words come from RapidOCR and a
 paired, with a 95% interval from resampling pages (questions of one page are not independent).
 """
 
+import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
+from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.evaluate.data import Sample, load
@@ -194,7 +195,7 @@ def report(record: dict[str, Any]) -> str:
     ]
     for method, score in record["scores"].items():
         if method != RIVAL:
-            cells = (f"{mean:+.3f} ({low:+.3f} to {high:+.3f})" for mean, low, high in score["gain"])
+            cells = map(format_interval, score["gain"])
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
     lines += [
         "",
@@ -210,25 +211,16 @@ def report(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("studies.relevance", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with images and questions.jsonl")
-    parser.add_argument("--pages", type=Path, metavar="CACHE", help="folder where the words of the pages are kept")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for relevance.md and relevance.json")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N questions: to try it out")
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        options.out.mkdir(parents=True, exist_ok=True)
-        command = "python -m studies.relevance DATA --pages CACHE --out DIR"
-        command += f" --limit {options.limit}" if options.limit else ""
-        with torch.inference_mode():
-            found = measure(options.data, options.pages, options.limit)
-    except MISTAKES as error:
-        return complain(parser, error)
+def study(options: argparse.Namespace, command: str) -> None:
+    with torch.inference_mode():
+        found = measure(options.data, options.pages, options.limit)
     write_study(options.out, "relevance", {"command": command, **versions(), **found}, report)
-    print(f"{options.out / 'relevance.md'} and relevance.json written", file=sys.stderr)
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = study_parser("relevance", __doc__)
+    parser.add_argument("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
+    return run_study(parser, arguments, study)
 
 
 if __name__ == "__main__":

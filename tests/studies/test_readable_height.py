@@ -61,7 +61,7 @@ def test_the_command_writes_table_and_record(tmp_path, monkeypatch, capsys):
     folder = write_folder(tmp_path / "data")
     assert readable.main([str(folder), "--out", str(tmp_path / "out")]) == 0
     record = json.loads((tmp_path / "out" / "readable-height.json").read_text())
-    assert record["places"] == 4 and record["reader"] == "contrast" and record["ceiling"] == 1
+    assert record["places"] == 4 and record["ocr"] == "contrast" and record["ceiling"] == 1
     scores = [row["legibility"] for row in record["heights"]]
     assert scores == sorted(scores) and scores[0] < 1
     text = (tmp_path / "out" / "readable-height.md").read_text()

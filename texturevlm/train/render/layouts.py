@@ -1,4 +1,4 @@
-"""The kinds of pages: each stacks blocks of its own sort from the top of the paper to the bottom."""
+"""The kinds of pages: each stacks its own kinds of blocks from top to bottom."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,35 +17,35 @@ def stack(job: Job, column: Column, y: float, blocks: Sequence[Block], *, most: 
     for _ in range(most):
         if y + job.style.leading > column.bottom:
             break
-        end = job.dice.choice(blocks)(job, column, y)
-        if job.dice.random() < INVERTED and end < column.bottom:
+        end = job.rng.choice(blocks)(job, column, y)
+        if job.rng.random() < INVERTED and end < column.bottom:
             job.sheet.invert(column.x0 - 5, y, column.x1 + 5, end)
-        y = end + job.style.leading * job.dice.uniform(0, 1.2)
+        y = end + job.style.leading * job.rng.uniform(0, 1.2)
     return y
 
 
 def margins(job: Job) -> tuple[Column, float]:
     """The column that a page leaves within its margins, and where it starts."""
-    sheet, dice = job.sheet, job.dice
-    left, right = (sheet.width * dice.triangular(0.02, 0.16, 0.09) for _ in range(2))
-    bottom = sheet.height * dice.uniform(0.88, 0.97)
-    return Column(left, sheet.width - right, bottom), sheet.height * dice.triangular(0.01, 0.15, 0.05)
+    sheet, rng = job.sheet, job.rng
+    left, right = (sheet.width * rng.triangular(0.02, 0.16, 0.09) for _ in range(2))
+    bottom = sheet.height * rng.uniform(0.88, 0.97)
+    return Column(left, sheet.width - right, bottom), sheet.height * rng.triangular(0.01, 0.15, 0.05)
 
 
 def title(job: Job, column: Column, y: float) -> float:
     """The name of the page or the firm at the top, now and then white on black."""
-    dice, sheet, pen = job.dice, job.sheet, job.style.title
-    text = company(dice) if dice.random() < 0.4 else job.vocabulary.phrase(dice, longest=4)
+    rng, sheet, pen = job.rng, job.sheet, job.style.title
+    text = company(rng) if rng.random() < 0.4 else job.vocabulary.phrase(rng, longest=4)
     words = text.split()
     while len(words) > 1 and pen.width(" ".join(words)) > column.x1 - column.x0 - 8:
         words.pop()
     y += pen.x_height * 2.6
-    place = dice.choice((sheet.centre, sheet.centre, None))
+    place = rng.choice((sheet.centre, sheet.centre, None))
     if place is None:
         sheet.write(" ".join(words), column.x0 + 4, y, pen)
     else:
         place(" ".join(words), column.x0, column.x1, y, pen)
-    if dice.random() < 0.12:
+    if rng.random() < 0.12:
         sheet.invert(column.x0, y - pen.x_height * 2.4, column.x1, y + pen.x_height)
     return y + pen.x_height * 2
 
@@ -53,10 +53,10 @@ def title(job: Job, column: Column, y: float) -> float:
 def letter(job: Job) -> None:
     """A letterhead, to whom, paragraphs, a name below."""
     column, y = margins(job)
-    if job.dice.random() < 0.6:
+    if job.rng.random() < 0.6:
         y = title(job, column, y)
     y = opening(job, column, y)
-    stack(job, column, y, (paragraph, paragraph, paragraph, bullets), most=job.dice.randint(1, 6))
+    stack(job, column, y, (paragraph, paragraph, paragraph, bullets), most=job.rng.randint(1, 6))
 
 
 def form(job: Job) -> None:
@@ -68,36 +68,36 @@ def form(job: Job) -> None:
 def tables(job: Job) -> None:
     """Mostly numbers in columns."""
     column, y = margins(job)
-    if job.dice.random() < 0.7:
+    if job.rng.random() < 0.7:
         y = title(job, column, y)
     stack(job, column, y, (table, table, heading, notes))
 
 
 def notes(job: Job, column: Column, y: float) -> float:
     """One or two sentences below a table."""
-    return paragraph(job, column, y, sentences=job.dice.randint(1, 2))
+    return paragraph(job, column, y, sentences=job.rng.randint(1, 2))
 
 
 def report(job: Job) -> None:
     """Headings and paragraphs in one, two or three columns."""
     column, y = margins(job)
-    if job.dice.random() < 0.6:
+    if job.rng.random() < 0.6:
         y = title(job, column, y)
-    for part in column.split(job.dice.choice((1, 2, 2, 2, 3)), gap=job.sheet.width * 0.035):
+    for part in column.split(job.rng.choice((1, 2, 2, 2, 3)), gap=job.sheet.width * 0.035):
         stack(job, part, y, (paragraph, paragraph, paragraph, heading, bullets, table))
 
 
 def receipt(job: Job) -> None:
     """A narrow strip: the shop, what was bought, the sums."""
-    sheet, dice = job.sheet, job.dice
-    width = min(sheet.width * 0.95, job.style.body.x_height * dice.uniform(38, 60))
-    x0 = dice.uniform(4, sheet.width - width - 4)
+    sheet, rng = job.sheet, job.rng
+    width = min(sheet.width * 0.95, job.style.body.x_height * rng.uniform(38, 60))
+    x0 = rng.uniform(4, sheet.width - width - 4)
     column = Column(x0, x0 + width, sheet.height * 0.97)
-    y = title(job, column, sheet.height * dice.uniform(0.01, 0.2))
+    y = title(job, column, sheet.height * rng.uniform(0.01, 0.2))
     y = address(job, column, y)
     y = stack(job, column, y, (fields, purchases), most=2)
     y = purchases(job, column, y)
-    stack(job, column, y, (fields, heading, purchases, notes), most=dice.randint(1, 4))
+    stack(job, column, y, (fields, heading, purchases, notes), most=rng.randint(1, 4))
 
 
 def slide(job: Job) -> None:
@@ -110,33 +110,33 @@ def charts(job: Job) -> None:
     """A chart or two, little text."""
     column, y = margins(job)
     y = title(job, column, y)
-    stack(job, column, y, (chart, chart, notes, heading), most=job.dice.randint(2, 5))
+    stack(job, column, y, (chart, chart, notes, heading), most=job.rng.randint(2, 5))
 
 
 def contents(job: Job) -> None:
     """Names and numbers joined by dots, in one or two columns."""
     column, y = margins(job)
     y = title(job, column, y)
-    for part in column.split(job.dice.choice((1, 1, 2)), gap=30):
+    for part in column.split(job.rng.choice((1, 1, 2)), gap=30):
         stack(job, part, y, (leaders, leaders, heading, fields, address))
 
 
 def mixture(job: Job) -> None:
     """Anything beside anything: brochures, newspapers, advertisements."""
     column, y = margins(job)
-    for part in column.split(job.dice.choice((1, 2, 2, 3)), gap=job.sheet.width * 0.03):
+    for part in column.split(job.rng.choice((1, 2, 2, 3)), gap=job.sheet.width * 0.03):
         stack(job, part, y, (paragraph, heading, bullets, fields, checks, leaders, table, chart, address, paragraph))
 
 
 def foot(job: Job) -> None:
     """The number of the page and an archive's number at the bottom, below everything else."""
-    sheet, dice = job.sheet, job.dice
-    if dice.random() < 0.4:
-        text = dice.choice(("{}", "- {} -", "Page {}", "-{}-")).format(dice.randint(1, 300))
-        y = sheet.height * dice.uniform(0.965, 0.98)
-        sheet.centre(text, 0, sheet.width * dice.choice((1, 1, 1.8)), y, job.style.body)
-    if dice.random() < 0.3:
-        sheet.right(number(dice), sheet.width * 0.97, sheet.height * 0.988, job.style.bold)
+    sheet, rng = job.sheet, job.rng
+    if rng.random() < 0.4:
+        text = rng.choice(("{}", "- {} -", "Page {}", "-{}-")).format(rng.randint(1, 300))
+        y = sheet.height * rng.uniform(0.965, 0.98)
+        sheet.centre(text, 0, sheet.width * rng.choice((1, 1, 1.8)), y, job.style.body)
+    if rng.random() < 0.3:
+        sheet.right(number(rng), sheet.width * 0.97, sheet.height * 0.988, job.style.bold)
 
 
 LAYOUTS: dict[str, tuple[Callable[[Job], None], float]] = {
