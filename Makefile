@@ -19,7 +19,7 @@ lint: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cuda,dev,hf,ocr,video]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cuda,dev,eval,hf,ocr,train,video]"
 	touch .venv/ready
 
 # Train the scout and put it into the package: `make scout DATA=../shared/data`, on a machine with a GPU, OCR and fonts.

@@ -92,7 +92,8 @@ def counts(method: Map, sample: Sample) -> np.ndarray:
 def f1(table: np.ndarray) -> np.ndarray:
     """(…, 2, BINS) → (…, BINS)."""
     marked, right = table[..., 0, :], table[..., 1, :]
-    return 2 * right / np.maximum(marked + right[..., :1], 1)
+    scores: np.ndarray = 2 * right / np.maximum(marked + right[..., :1], 1)
+    return scores
 
 
 def tables(methods: dict[str, Map], data: Path, split: str, limit: int | None) -> dict[str, dict[str, np.ndarray]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -249,12 +250,13 @@ class Hypothesis:
     @torch.no_grad()
     def scores(self) -> Tensor:
         """(M, N): scores of the candidates of the `eval` photographs."""
-        return self.module(self.evaluated.channels, self.evaluated_salience)[0]
+        scores: Tensor = self.module(self.evaluated.channels, self.evaluated_salience)[0]
+        return scores
 
 
 def annealed(step: int, steps: int, first: float, last: float) -> float:
     """The temperature of a step: from first to last by equal factors, then constant."""
-    return first * (last / first) ** min(1.0, step / max(1.0, (steps - 1) * (1 - HOLD)))
+    return first * math.pow(last / first, min(1.0, step / max(1.0, (steps - 1) * (1 - HOLD))))
 
 
 def measured(footprints: Sequence[Sequence[float]], objects: Sequence[Sequence[float]]) -> Row:
@@ -412,7 +414,7 @@ def _relaxations(models: dict[tuple[str, int], Trained]) -> list[str]:
     ]
 
     def over_seeds(columns: list[list[float]]) -> list[float]:
-        return torch.tensor(columns, dtype=torch.float64).mean(0).tolist()  # type: ignore[no-any-return]
+        return torch.tensor(columns, dtype=torch.float64).mean(0).tolist()
 
     hard = {name: over_seeds([_column(models[name, seed].hard, "iou") for seed in SEEDS]) for name in RELAXATIONS}
     for name, own in hard.items():

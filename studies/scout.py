@@ -166,7 +166,8 @@ def box_map(boxes: Sequence[Sequence[float]], cells: tuple[int, ...], size: tupl
     """(h, w): how much of each cell lies in boxes, in pixels."""
     corners = np.array(boxes, dtype=float)
     down = overlaps(corners[:, 1], corners[:, 3], cells[0], size[0])
-    return down.T @ overlaps(corners[:, 0], corners[:, 2], cells[1], size[1])
+    shares: np.ndarray = down.T @ overlaps(corners[:, 0], corners[:, 2], cells[1], size[1])
+    return shares
 
 
 def _compared(shares: dict[str, np.ndarray], pages: Sequence[str]) -> dict[str, Any]:
@@ -213,8 +214,7 @@ def report(record: dict[str, Any]) -> str:
         lines += ["", "Paired, with a 95% interval from resampling pages:", ""]
         lines += [f"| | {heads} |", "|---|" + "---|" * len(TOPS)]
         for rival, rows in record[name]["difference"].items():
-            cells = map(format_interval, rows)
-            lines.append(f"| {SCOUT} − {rival} | " + " | ".join(cells) + " |")
+            lines.append(f"| {SCOUT} − {rival} | " + " | ".join(map(format_interval, rows)) + " |")
         cells = (f"{row[0]:.2f} ({row[1]:.2f} to {row[2]:.2f})" if row else "–" for row in record[name]["ratio"])
         lines.append(f"| {SCOUT} / {BLIND} | " + " | ".join(cells) + " |")
     lines += ["", "## Word spotting", "", *_spotting_lines(record["spotting"]), "", "## Cost", ""]

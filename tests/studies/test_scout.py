@@ -227,7 +227,7 @@ def test_the_command_without_tesseract(folder, monkeypatch):
 def test_the_command_with_tesseract(folder):
     assert run(folder, "--limit", "1", "--read", "1") == 0
     record = json.loads((folder.parent / "out" / "scout.json").read_text())
-    assert record["pages"] == 1 and record["command"].endswith("--limit 1 --read 1")
+    assert record["pages"] == 1 and record["command"].endswith("DIR --limit 1 --pages CACHE --read 1")
     assert record["spotting"]["pages"] == 1 and record["spotting"]["reader"].startswith("tesseract 5")
     assert "## Word spotting" in (folder.parent / "out" / "scout.md").read_text()
 

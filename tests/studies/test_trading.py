@@ -95,7 +95,7 @@ def test_the_command_writes_a_table(tmp_path, monkeypatch, capsys):
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     out = tmp_path / "out"
     options = ["--pages", "2", "--budgets", "8,16", "--patch", "8", "--ocr", "none"]
-    assert main([str(tmp_path, capsys), "--out", str(out), *options]) == 0
+    assert main([str(tmp_path), "--out", str(out), *options]) == 0
     record = json.loads((out / "trading.json").read_text())
     assert [row["budget"] for row in record["rows"]] == [8, 16]
     assert (out / "trading.md").read_text() == report(record)

@@ -250,7 +250,7 @@ def test_the_ablation_trains_every_variant_and_one_network(settings, tmp_path, m
         assert f"| {name} | " in text
     assert "nan" not in text and "2 steps each" in text
     assert ablation.main([str(tmp_path / "none"), *arguments[1:]]) == 2
-    assert "must be there" in capsys.readouterr().err
+    assert "must exist" in capsys.readouterr().err
 
 
 def test_one_network_sees_the_pages_that_the_questions_are_of(settings):

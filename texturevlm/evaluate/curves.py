@@ -23,8 +23,8 @@ def draw_curves(
     axes = figure.subplots()
     for number, (name, points) in enumerate(methods.items()):
         lap, index = divmod(number, len(COLOURS))
-        style = {"color": COLOURS[index], "marker": "o", "linestyle": ("-", "--", ":")[lap % 3]}
-        axes.plot(*zip(*sorted(points.items())), label=name, **style)
+        x, y = zip(*sorted(points.items()))
+        axes.plot(x, y, label=name, color=COLOURS[index], marker="o", linestyle=("-", "--", ":")[lap % 3])
     if ceiling is not None:
         axes.axhline(ceiling, color="grey", linestyle=(0, (4, 4)), label="full image")
     axes.set_xscale("log")

@@ -41,7 +41,8 @@ def ssim_map(picture: Tensor, image: Tensor) -> Tensor:
     c1, c2 = K1**2, K2**2
     above = (2 * first * second + c1) * (2 * covariance + c2)
     below = (first.square() + second.square() + c1) * (variances.sum(0) + c2)
-    return above / below
+    similarity: Tensor = above / below
+    return similarity
 
 
 def _grey(picture: Tensor) -> Tensor:

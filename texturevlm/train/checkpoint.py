@@ -105,7 +105,8 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    return optional("load_checkpoint", "safetensors.torch").load(path.read_bytes())
+    tensors: dict[str, Tensor] = optional("load_checkpoint", "safetensors.torch").load(path.read_bytes())
+    return tensors
 
 
 def _flush(path: Path) -> None:

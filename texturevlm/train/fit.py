@@ -130,7 +130,7 @@ def _step(
         raise ValueError(f"fit: losses may have {', '.join(parts)}, got {unknown[0]!r}")
     loss = torch.stack([part.float() * config.losses.get(name, 1.0) for name, part in parts.items()]).sum()
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()
+    torch.autograd.backward(loss)
     length = nn.utils.clip_grad_norm_(task.module.parameters(), config.clip or math.inf)
     optimiser.step()
     return {"loss": loss, **parts, "rate": torch.tensor(rate, dtype=torch.float64), "gradient": length}

@@ -174,8 +174,8 @@ class RankerExamples:
         letters, traits, asked = (part.to(device) for part in encode([text for _, text, _ in rows]))
         with torch.no_grad():
             question = spotter.question(letters, traits), traits, asked
-        parts = (part.to(device) for part in (boxes, present, joined, weight))
-        return cls([number for number, _, _ in rows], *parts, question)
+        boxes, present, joined, weight = (part.to(device) for part in (boxes, present, joined, weight))
+        return cls([number for number, _, _ in rows], boxes, present, joined, weight, question)
 
     def places(self, batch: Sequence[int], columns: int, spots: int) -> Tensor:
         """(B, MOST_PLACES, spots): each place as shares of spots that sum to 1; zero where there is no place."""

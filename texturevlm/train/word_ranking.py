@@ -183,7 +183,7 @@ def _fit(chosen: Sequence[WordExample], mean: Array, scale: Array, seed: int) ->
             weight = torch.tensor([example.weight for example in batch])
             costs = torch.stack([_loss(part, example) for part, example in zip(scores, batch)])
             optimiser.zero_grad()
-            ((costs * weight).sum() / weight.sum()).backward()
+            torch.autograd.backward((costs * weight).sum() / weight.sum())
             optimiser.step()
             schedule.step()
     return network.eval()

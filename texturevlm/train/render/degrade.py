@@ -190,7 +190,8 @@ def grain(generator: np.random.Generator, page: Grey, rng: random.Random) -> Gre
     """Noise of the sensor or of the paper."""
     strength = rng.randint(2, 24)
     noise = generator.integers(-strength, strength + 1, page.shape, dtype=np.int16)
-    return np.clip(page + noise, 0, 255).astype(np.uint8)
+    grainy: Grey = np.clip(page + noise, 0, 255).astype(np.uint8)
+    return grainy
 
 
 def jpeg(page: Grey, *, quality: int) -> Grey:
