@@ -46,7 +46,7 @@ RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
-class Sample:
+class AnnotatedImage:
     """One image (1, 3, H, W), its pyramid, its boxes and which pixels (H, W) lie in some box."""
 
     image: Tensor
@@ -55,7 +55,7 @@ class Sample:
     inside: np.ndarray
 
 
-def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[Sample]:
+def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[AnnotatedImage]:
     """The images of one set and split, boxes of the same image put together; says how far it is on stderr."""
     folder = data / name
     listing = folder / ("text_boxes.jsonl" if name in TEXT_SETS else "questions.jsonl")
@@ -73,7 +73,7 @@ def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[Sa
         inside = np.zeros(image.shape[-2:], dtype=bool)
         for x0, y0, x1, y1 in found:
             inside[_pixels(y0, y1), _pixels(x0, x1)] = True
-        yield Sample(image, mipmap(image), found, inside)
+        yield AnnotatedImage(image, mipmap(image), found, inside)
     print(file=sys.stderr)
 
 
@@ -81,7 +81,7 @@ def _pixels(low: float, high: float) -> slice:
     return slice(max(0, math.floor(low)), max(0, math.ceil(high)))
 
 
-def counts(method: Map, sample: Sample) -> np.ndarray:
+def counts(method: Map, sample: AnnotatedImage) -> np.ndarray:
     """(2, BINS): how many pixels, and how many inside a box, have a value of at least each threshold."""
     values = (method(sample.image, sample.levels)[0] * (BINS - 1)).round().clamp(0, BINS - 1).long().numpy().ravel()
     every = np.bincount(values, minlength=BINS)

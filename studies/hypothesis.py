@@ -33,7 +33,7 @@ from studies.study import format_interval, provenance, run_study, study_parser, 
 from texturevlm.channels import build
 from texturevlm.channels.registry import PRESETS
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.data import Box, Sample, load
+from texturevlm.evaluate.data import Box, Sample, load_data
 from texturevlm.evaluate.objects import painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm.ops.lookup import lookup
@@ -48,17 +48,17 @@ from texturevlm.types import Texture
 SQUARE = 512  # side of the square that photographs are laid on
 AREA = (SQUARE, SQUARE)
 CHANNELS = PRESETS["mvp"]
-FINEST, LEVELS = 2, 7  # texels of 4 to 256 pixels
+_FINEST, LEVELS = 2, 7  # texels of 4 to 256 pixels
 SALIENCE_GRID, LOSS_GRID, EVAL_GRID = 64, 32, 64  # cells along the square's side
-PATCH = 32
+_PATCH = 32
 MOST_ZOOM = 1.0  # octaves by which footprints may grow or shrink
-LEAST = 1e-12  # of a probability: the power of zero has no gradient
+_LEAST = 1e-12  # of a probability: the power of zero has no gradient
 HOLD = 0.1  # the last share of the steps stays at the last temperature
 # Candidates along a side; 64 of them cover a quarter, half, or, with three sizes, what is learned to be best.
 VARIANTS: dict[str, tuple[int, ...]] = {"a quarter": (16,), "half": (11,), "as much as learned": (4, 8, 16)}
-RATE, SEEDS, TEMPERATURES = 0.03, (0, 1, 2), (1.0, 0.3, 0.1, 0.01)
+_RATE, SEEDS, TEMPERATURES = 0.03, (0, 1, 2), (1.0, 0.3, 0.1, 0.01)
 SHOWN = (0.15, 0.5, 0.85)  # quantiles of the evaluated photographs whose heat maps are drawn
-Row = dict[str, float]
+Measures = dict[str, float]
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
@@ -92,12 +92,12 @@ def square_lattice(grids: Sequence[int]) -> Lattice:
     """grid × grid candidates on the square for each of the grids, which are given coarse before fine."""
     if list(grids) != sorted(set(grids)):
         raise ValueError(f"square_lattice: grids must be different and coarse before fine, got {tuple(grids)}")
-    return Lattice.of(AREA, patch=PATCH, sides=[SQUARE / grid for grid in grids])
+    return Lattice.of(AREA, patch=_PATCH, sides=[SQUARE / grid for grid in grids])
 
 
 def read_photographs(data: Path, split: str, lattice: Lattice, *, limit: int | None = None) -> Photographs:
     """The photographs of a split that have objects; `limit` of them, evenly spread."""
-    found = list({sample.image: sample for sample in load(data, split=split, located=True).samples}.values())
+    found = list({sample.image: sample for sample in load_data(data, split=split, located=True).samples}.values())
     if limit is not None and limit < len(found):
         found = [found[index * len(found) // limit] for index in range(limit)]
     progress = Progress(len(found), f"{split} photographs")
@@ -114,8 +114,8 @@ def read_photographs(data: Path, split: str, lattice: Lattice, *, limit: int | N
 
 
 def read_channels(texture: Texture, lattice: Lattice) -> Tensor:
-    """(B, N, LEVELS, C): the texture's channels at each candidate's centre, from level FINEST on."""
-    levels = [level.half().float() for level in texture.levels[min(FINEST, len(texture.levels) - 1) :]]
+    """(B, N, LEVELS, C): the texture's channels at each candidate's centre, from level _FINEST on."""
+    levels = [level.half().float() for level in texture.levels[min(_FINEST, len(texture.levels) - 1) :]]
     height, width = levels[0].shape[2:]
     points = lattice.centre * torch.tensor([width / lattice.size[1], height / lattice.size[0]])
     repeated = points.repeat_interleave(LEVELS, 0).expand(texture.batch, -1, -1)
@@ -157,9 +157,9 @@ class WeightedChannels(nn.Module):
         finer = torch.exp2(self.particularise.clamp(-MOST_ZOOM, MOST_ZOOM))
         balance = Balance(self.explore.sigmoid(), self.focus.exp(), finer)
         row = salience[:, None]  # one row of cells: positions do not matter here
-        learned = wanted.softmax(1).clamp(min=LEAST)[:, None]
+        learned = wanted.softmax(1).clamp(min=_LEAST)[:, None]
         found = balance.weigh(learned, row, torch.ones_like(row), torch.ones_like(row, dtype=torch.bool), AREA)
-        return found.mass[:, 0].clamp(min=LEAST).log() + self.size[self.which], found.legible_scale[0, 0, 0].log2()
+        return found.mass[:, 0].clamp(min=_LEAST).log() + self.size[self.which], found.legible_scale[0, 0, 0].log2()
 
 
 class Hypothesis:
@@ -220,9 +220,9 @@ class Hypothesis:
             generator=generator_at(own.seed, step, "gumbel") if own.relaxation == "gumbel" else None,
         )
 
-    def evaluate(self) -> Row:
+    def evaluate(self) -> Measures:
         """Means over the `eval` photographs: soft at the last temperature, and hard."""
-        rows, soft = rows_of(self.hard_boxes(), self.evaluated), self.soft_overlaps()
+        rows, soft = measure_all(self.hard_boxes(), self.evaluated), self.soft_overlaps()
         return {
             "hard_iou": _mean(rows, "iou"),
             "soft_iou": sum(soft) / len(soft),
@@ -259,7 +259,7 @@ def annealed(step: int, steps: int, first: float, last: float) -> float:
     return first * math.pow(last / first, min(1.0, step / max(1.0, (steps - 1) * (1 - HOLD))))
 
 
-def measured(footprints: Sequence[Sequence[float]], objects: Sequence[Sequence[float]]) -> Row:
+def measured(footprints: Sequence[Sequence[float]], objects: Sequence[Sequence[float]]) -> Measures:
     """By pixels of the square: IoU of the union of footprints with the union of objects, the share of the square that
     footprints cover and that objects cover, and the share of the covered area that lies on objects."""
     cover, there = painted(footprints, AREA), painted(objects, AREA)
@@ -272,7 +272,7 @@ def measured(footprints: Sequence[Sequence[float]], objects: Sequence[Sequence[f
     }
 
 
-def rows_of(footprints: Sequence[Sequence[Sequence[float]]], evaluated: Photographs) -> list[Row]:
+def measure_all(footprints: Sequence[Sequence[Sequence[float]]], evaluated: Photographs) -> list[Measures]:
     return [measured(own, objects) for own, objects in zip(footprints, evaluated.boxes)]
 
 
@@ -284,7 +284,7 @@ class Trained:
     """A task after its steps: measures and soft overlaps per `eval` photograph."""
 
     task: Hypothesis
-    hard: list[Row]
+    hard: list[Measures]
     soft: list[float]
 
 
@@ -292,8 +292,8 @@ def trained(task: Hypothesis, steps: int) -> Trained:
     own = task.settings
     print(f"grids {own.grids}, {own.relaxation}, to {own.last_temperature}, seed {own.seed}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        fit(task, FitConfig(steps=steps, rate=RATE, seed=own.seed, save_every=0), folder)
-    return Trained(task, rows_of(task.hard_boxes(), task.evaluated), task.soft_overlaps())
+        fit(task, FitConfig(steps=steps, rate=_RATE, seed=own.seed, save_every=0), folder)
+    return Trained(task, measure_all(task.hard_boxes(), task.evaluated), task.soft_overlaps())
 
 
 def _again(model: Trained, steps: int, **changed: Any) -> Trained:
@@ -303,7 +303,7 @@ def _again(model: Trained, steps: int, **changed: Any) -> Trained:
     return model if settings == old.settings else trained(Hypothesis(settings, (old.train, old.evaluated)), steps)
 
 
-def compared(model: Trained) -> dict[str, list[Row]]:
+def compared(model: Trained) -> dict[str, list[Measures]]:
     """Rows per photograph of the learned method, and of methods without learning that cover as much."""
     evaluated, budget = model.task.evaluated, model.task.settings.tokens
     grid = max(round(budget**0.5), round((budget / _mean(model.hard, "covered")) ** 0.5))
@@ -312,12 +312,12 @@ def compared(model: Trained) -> dict[str, list[Row]]:
     objects = torch.cat([functional.adaptive_avg_pool2d(one, (grid, grid)).flatten(1) for one in shares])
     middle = (lattice.centre - SQUARE / 2).square().sum(1)
 
-    def best(scores: Tensor) -> list[Row]:
-        return rows_of(lattice.best(scores, budget).boxes.tolist(), evaluated)
+    def best(scores: Tensor) -> list[Measures]:
+        return measure_all(lattice.best(scores, budget).boxes.tolist(), evaluated)
 
     return {
-        "whole image": rows_of([[[0, 0, SQUARE, SQUARE]]] * len(evaluated), evaluated),
-        "uniform": rows_of([_uniform(budget, SQUARE / grid)] * len(evaluated), evaluated),
+        "whole image": measure_all([[[0, 0, SQUARE, SQUARE]]] * len(evaluated), evaluated),
+        "uniform": measure_all([_uniform(budget, SQUARE / grid)] * len(evaluated), evaluated),
         "centre bias": best(-middle.expand(len(evaluated), -1)),
         "saliency (before learning)": best(evaluated.salience((grid,))),
         "learned": model.hard,
@@ -332,11 +332,11 @@ def _uniform(budget: int, side: float) -> list[list[float]]:
     return [[x - side / 2, y - side / 2, x + side / 2, y + side / 2] for y in centres for x in centres]
 
 
-def _mean(rows: Sequence[Row], name: str) -> float:
+def _mean(rows: Sequence[Measures], name: str) -> float:
     return sum(row[name] for row in rows) / len(rows)
 
 
-def _column(rows: Sequence[Row], name: str) -> list[float]:
+def _column(rows: Sequence[Measures], name: str) -> list[float]:
     return [row[name] for row in rows]
 
 
@@ -380,7 +380,7 @@ def _head(command: str, model: Trained) -> list[str]:
     ]
 
 
-def _methods(tables: dict[str, dict[str, list[Row]]]) -> list[str]:
+def _methods(tables: dict[str, dict[str, list[Measures]]]) -> list[str]:
     text = []
     for variant, methods in tables.items():
         text += ["", f"## Footprints that cover {variant}", ""]
@@ -437,7 +437,7 @@ def _ends(ends: dict[float, Trained]) -> list[str]:
     return text
 
 
-def _write_csv(path: Path, tables: dict[str, dict[str, list[Row]]]) -> None:
+def _write_csv(path: Path, tables: dict[str, dict[str, list[Measures]]]) -> None:
     names = ("iou", "covered", "objects", "on_objects")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

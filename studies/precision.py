@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from studies.study import run_study, study_parser, write_study
-from texturevlm.evaluate.data import load
+from texturevlm.evaluate.data import load_data
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sample import sample
 from texturevlm.types import Texture
@@ -24,7 +24,7 @@ STEPS = 255
 PAGES = 20
 
 
-def compared(image: Path, *, budget: int = 273, patch: int = 32) -> tuple[float, float]:
+def compare_precision(image: Path, *, budget: int = 273, patch: int = 32) -> tuple[float, float]:
     """The greatest difference in steps of 1/255, and the share of samples that round to another step."""
     texture = Texture.open(image).mipmapped()
     allocation = choose_tokens(texture, budget=budget, patch=patch, relevance="none")
@@ -37,11 +37,11 @@ def compared(image: Path, *, budget: int = 273, patch: int = 32) -> tuple[float,
 
 
 def study(options: argparse.Namespace, command: str) -> None:
-    pages = list(dict.fromkeys(sample.image for sample in load(options.data).samples))
+    pages = list(dict.fromkeys(sample.image for sample in load_data(options.data).samples))
     limit = options.limit or PAGES
     pages = pages[:: max(1, len(pages) // limit)][:limit]
     with torch.inference_mode():
-        rows = [compared(page) for page in pages]
+        rows = [compare_precision(page) for page in pages]
     record = {
         "command": command,
         "pages": len(rows),

@@ -21,7 +21,7 @@ from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.cells import Cells, each_image
 from texturevlm.allocate.layers import Layer, finest_side, scored
 from texturevlm.check import check_choice
-from texturevlm.evaluate.data import load
+from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
@@ -133,7 +133,7 @@ def study(options: argparse.Namespace, command: str) -> None:
     wanted = options.only.split(",") if options.only else list(known)
     for name in wanted:
         check_choice("questions", "--only", name, known)
-    data = load(options.data, limit=options.limit, located=True)
+    data = load_data(options.data, limit=options.limit, located=True)
     for name in wanted:
         experiment = known[name]
         print(f"{name}: {experiment.asks}", file=sys.stderr)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from studies.study import provenance, run_study, study_parser, versions, write_study
-from texturevlm.evaluate.data import Sample, load
+from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import PixelBox, as_bytes, crop_boxes, similarity
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.statistics import paired_difference
@@ -199,7 +199,7 @@ def _bracket(row: dict[str, Any]) -> str:
 
 def readable_height(options: argparse.Namespace, command: str) -> None:
     torch.set_num_threads(1)
-    samples = load(options.data, located=True, limit=options.limit).samples
+    samples = load_data(options.data, located=True, limit=options.limit).samples
     ocr = CachedOcr(open_ocr(options.ocr), options.readings)
     found = measure(samples, ocr)
     record = {

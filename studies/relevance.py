@@ -25,7 +25,7 @@ from torch.nn import functional
 from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
-from texturevlm.evaluate.data import Sample, load
+from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
@@ -79,7 +79,7 @@ def text_words(page: Page, cells: tuple[int, int]) -> Tensor:
 
 
 def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, Any]:
-    samples = load(folder, split="eval", located=True, limit=limit).samples
+    samples = load_data(folder, split="eval", located=True, limit=limit).samples
     found: dict[str, list[list[bool]]] = {}
     predicted, true = [], []
     by_image: tuple[Path, dict[str, np.ndarray]] = (Path(), {})
@@ -88,7 +88,7 @@ def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, An
         cells = (math.ceil(sample.size[0] / CELL), math.ceil(sample.size[1] / CELL))
         page = load_page(sample.image, cache)
         if sample.image != by_image[0]:
-            by_image = (sample.image, image_maps(sample.image, cells))
+            by_image = (sample.image, channel_maps(sample.image, cells))
         other = of_another_page(samples, number)
         maps = {
             "words": words_map(page, sample.question, cells).numpy(),
@@ -125,7 +125,7 @@ def of_another_page(samples: Sequence[Sample], number: int) -> Sample:
     return next((later for later in following if later.image != samples[number].image), samples[number])
 
 
-def image_maps(path: Path, cells: tuple[int, int]) -> dict[str, np.ndarray]:
+def channel_maps(path: Path, cells: tuple[int, int]) -> dict[str, np.ndarray]:
     """BY_IMAGE of an image file, on cells (h, w)."""
     image = to_tensor(path)
     levels = mipmap(image)

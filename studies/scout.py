@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.relevance import COVERED, ENOUGH, TOPS, gain, image_maps, of_another_page, shares_within
+from studies.relevance import COVERED, ENOUGH, TOPS, channel_maps, gain, of_another_page, shares_within
 from studies.spotting import evenly, measure_spotting
 from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
-from texturevlm.evaluate.data import Sample, load
+from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.progress import Progress
 from texturevlm.relevance.reader import load_page
@@ -42,11 +42,11 @@ from texturevlm.types import Texture
 SCOUT, BLIND, OTHER, WORDS = "scout", "scout without the question", "scout with the question of another page", "words"
 RIVALS = (WORDS, BLIND, OTHER)
 READ_PAGES = 60
-Result = TypeVar("Result")
+Timed = TypeVar("Timed")
 
 
 def measure(folder: Path, cache: Path | None, limit: int | None, read: int) -> dict[str, Any]:
-    samples = load(folder, split="eval").samples
+    samples = load_data(folder, split="eval").samples
     kept = set(evenly(list(dict.fromkeys(sample.image for sample in samples if sample.boxes)), limit))
     scout, name = load_scout(), folder.resolve().name
     located = [sample for sample in samples if sample.boxes and sample.image in kept]
@@ -92,7 +92,7 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
             **{name: _array(scout.where(spots, part)) for name, part in parts_of(question).items()},
             WORDS: words_map(load_page(sample.image, cache), sample.question, cells).numpy(),
             **fixed,
-            "oracle": box_map(_enough(sample, together), cells, sample.size),
+            "oracle": answer_map(_enough(sample, together), cells, sample.size),
         }
         for method, values in maps.items():
             shares.setdefault(method, []).append(answer_shares(values, sample, together=together))
@@ -122,7 +122,7 @@ def _page_maps(image: Path, scout: Scout, spots: Any) -> dict[str, np.ndarray]:
     return {
         BLIND: _array(scout.where(spots, "")),
         "the scout's text map": _array(spots.text.sigmoid()),
-        **image_maps(image, cells),
+        **channel_maps(image, cells),
         "centre bias": centre_prior(torch.empty(1, 1, *cells)).numpy(),
     }
 
@@ -132,7 +132,7 @@ def _array(values: Tensor) -> np.ndarray:
     return array
 
 
-def _timed(spent: list[float], work: Callable[..., Result], *arguments: Any) -> Result:
+def _timed(spent: list[float], work: Callable[..., Timed], *arguments: Any) -> Timed:
     started = time.perf_counter()
     result = work(*arguments)
     spent.append(1e3 * (time.perf_counter() - started))
@@ -162,7 +162,7 @@ def _enough(sample: Sample, together: bool) -> Sequence[Sequence[float]]:
     return sample.boxes if together else [sample.boxes[int(_areas(sample).argmin())]]
 
 
-def box_map(boxes: Sequence[Sequence[float]], cells: tuple[int, ...], size: tuple[int, int]) -> np.ndarray:
+def answer_map(boxes: Sequence[Sequence[float]], cells: tuple[int, ...], size: tuple[int, int]) -> np.ndarray:
     """(h, w): how much of each cell lies in boxes, in pixels."""
     corners = np.array(boxes, dtype=float)
     down = overlaps(corners[:, 1], corners[:, 3], cells[0], size[0])

@@ -22,7 +22,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.trade import trade
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.data import Sample, load
+from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.delivered import Delivered
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
@@ -41,7 +41,7 @@ SPLITS = ("equal", "shared")
 
 
 @dataclass(frozen=True)
-class Result:
+class PageResult:
     """One page of one group: its tokens, expected value and legibility (None without OCR), per split."""
 
     question: str
@@ -73,7 +73,7 @@ def measure(
     allocator: str,
     pages: PageCache,
     ocr: OcrEngine | None,
-) -> list[Result]:
+) -> list[PageResult]:
     """The results of one group of pages."""
     choose = ALLOCATORS[allocator]
     textures = [Texture.open(sample.image) for sample in group]
@@ -101,7 +101,7 @@ def measure(
                 value[split] = float(expected_value(maps[index], allocation))
                 delivered = Delivered(pictures[index], greys[index], allocation)
                 crops.append([as_bytes(delivered.picture(box)) for box in crop_boxes(sample.boxes, sample.size)])
-            found.append(Result(sample.id, relevance, budget, tokens, value, _read(ocr, crops, sample)))
+            found.append(PageResult(sample.id, relevance, budget, tokens, value, _read(ocr, crops, sample)))
     return found
 
 
@@ -117,7 +117,7 @@ def _read(ocr: OcrEngine | None, crops: Sequence[Sequence[np.ndarray]], sample: 
     return {name: legibility_score([next(texts) for _ in ours], sample.answers) for name, ours in zip(SPLITS, crops)}
 
 
-def summary(results: Sequence[Result]) -> list[dict[str, Any]]:
+def summary(results: Sequence[PageResult]) -> list[dict[str, Any]]:
     """One row per relevance and budget: both splits, and their difference, paired by page."""
     rows = []
     for relevance, budget in dict.fromkeys((result.relevance, result.budget) for result in results):
@@ -174,14 +174,14 @@ def trading(options: argparse.Namespace, command: str) -> None:
     budgets = [check_count("trading", "budgets", int(part), 1) for part in options.budgets.split(",")]
     check_choice("trading", "allocator", options.allocator, ALLOCATORS)
     check_count("trading", "pages", options.pages, 1)
-    samples = one_per_page(load(options.data, located=True).samples)[: options.limit]
+    samples = one_per_page(load_data(options.data, located=True).samples)[: options.limit]
     batches = groups(samples, options.pages)
     if not batches:
         raise ValueError(f"trading: {options.data} must hold {options.pages} pages with boxes, got {len(samples)}")
     ocr = None if options.ocr == "none" else CachedOcr(open_ocr(options.ocr), options.readings)
     cache = PageCache(options.words or options.out / "pages")
     relevances = ["words", "none"] if find_spec("rapidocr") is not None else ["none"]
-    results: list[Result] = []
+    results: list[PageResult] = []
     progress = Progress(len(batches) * len(relevances), "groups")
     for group in batches:
         for relevance in relevances:

@@ -63,7 +63,7 @@ def test_nine_tenths_of_a_box_are_the_whole(share, found):
 def test_the_oracle_has_everything_that_fits():
     asked = sample((3, 4, 27, 33), (41, 41, 44, 43))
     for together, boxes in ((False, [asked.boxes[1]]), (True, asked.boxes)):
-        values = scout.box_map(boxes, (10, 10), asked.size)
+        values = scout.answer_map(boxes, (10, 10), asked.size)
         assert values.sum() == pytest.approx(sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes))
         assert scout.answer_shares(values, asked, together=together)[2] == 1
     assert scout._enough(asked, False) == [(41, 41, 44, 43)] and scout._enough(asked, True) == asked.boxes

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from studies.trading import Result, groups, main, measure, one_per_page, report, summary
+from studies.trading import PageResult, groups, main, measure, one_per_page, report, summary
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.page_cache import PageCache
 
@@ -68,7 +68,7 @@ def test_both_ways_have_the_same_total(tmp_path):
 
 def test_the_summary_is_paired_by_page():
     results = [
-        Result(
+        PageResult(
             str(page), "none", 32, {"equal": 32, "shared": 20 + page}, {"equal": 0.2, "shared": 0.3 + page / 10}, None
         )
         for page in range(3)

@@ -11,7 +11,7 @@ from texturevlm.cli import main
 from texturevlm.relevance.reader import Page, Word
 from texturevlm.scout.spotter import seen_size
 from texturevlm.train import pages
-from texturevlm.train.pages import CHARTS, SETS, TrainingPage, held_out, load_pages, located, pack, value_of
+from texturevlm.train.pages import CHARTS, SETS, TrainingPage, held_out, load_pages, located, number_value, pack
 
 SIZE = (1600, 1400)  # larger than the spotter sees it
 
@@ -141,7 +141,7 @@ def chart(*lines):
     ],
 )
 def test_numbers(text, value):
-    assert value_of(text) == value
+    assert number_value(text) == value
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from texturevlm.train.ranker_task import (
     RankerExamples,
     RankerTask,
     in_top,
-    padded,
+    pad_spots,
     place_loss,
 )
 
@@ -130,7 +130,7 @@ def test_places_that_are_not_on_the_page_are_none():
 
 def test_padded_pages_keep_what_they_are():
     pages = [random_spots(1, 4, 10), random_spots(1, 6, 8)]
-    spots, extents = padded(pages)
+    spots, extents = pad_spots(pages)
     assert spots.words.shape == (2, EMBEDDING, 6, 10) and extents.tolist() == [[4, 10], [6, 8]]
     assert all(torch.equal(part[1:, ..., :6, :8], own) for part, own in zip(spots, pages[1]))
     assert spots.text[0, 4:].eq(0).all()

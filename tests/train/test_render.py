@@ -12,11 +12,11 @@ import pytest
 from texturevlm.cli import main
 from texturevlm.train.render import RenderedPage, Vocabulary, find_fonts, render_page
 from texturevlm.train.render.degrade import degrade, legible_words, smooth, threshold
-from texturevlm.train.render.faces import face
+from texturevlm.train.render.faces import cached_face
 from texturevlm.train.render.fonts import families, is_usable
-from texturevlm.train.render.geometry import bend, moved, turn
+from texturevlm.train.render.geometry import bend, moved_words, turn
 from texturevlm.train.render.layouts import LAYOUTS
-from texturevlm.train.render.prose import Job, wrapped
+from texturevlm.train.render.prose import PageContext, wrapped
 from texturevlm.train.render.sheet import FINE, Pen, Sheet
 from texturevlm.train.render.style import make_style
 
@@ -69,7 +69,7 @@ def test_every_layout_writes_words_that_do_not_overlap(fonts):
     for seed, (name, (compose, _)) in enumerate(LAYOUTS.items()):
         rng = random.Random(seed)
         sheet = Sheet((1100, 850), rng)
-        compose(Job(sheet, rng, Vocabulary(), make_style(rng, known, size=12)))
+        compose(PageContext(sheet, rng, Vocabulary(), make_style(rng, known, size=12)))
         assert len(sheet.words) > 5, name
         taken = np.zeros(sheet.ink.shape, int)
         for _, box in sheet.words:
@@ -89,17 +89,17 @@ def test_any_size_of_page(fonts, size):
 
 def test_a_written_word_is_where_its_box_says(fonts):
     sheet = Sheet((60, 200), random.Random(0))
-    end = sheet.write("Alpha beta", 10, 40, Pen(face(fonts[0], 40)))
+    end = sheet.write("Alpha beta", 10, 40, Pen(cached_face(fonts[0], 40)))
     assert [text for text, _ in sheet.words] == ["Alpha", "beta"]
     ink = np.flatnonzero(sheet.ink.any(axis=0)) / FINE
     assert sheet.words[0][1][0] == ink[0] and sheet.words[1][1][2] == ink[-1] + 1 / FINE
     assert sheet.words[1][1][2] <= end + 2
-    sheet.write("outside", 190, 40, Pen(face(fonts[0], 40)))
+    sheet.write("outside", 190, 40, Pen(cached_face(fonts[0], 40)))
     assert len(sheet.words) == 2
 
 
 def test_lines_are_no_wider_than_asked(fonts):
-    pen = Pen(face(fonts[0], 24))
+    pen = Pen(cached_face(fonts[0], 24))
     words = ["a", "few", "words", "incomprehensibilities", "of", "different", "width"] * 3
     lines = list(wrapped(words, pen, 60))
     assert all(pen.width(" ".join(line)) <= 60 + 1e-6 for line in lines)
@@ -120,7 +120,7 @@ def test_boxes_follow_the_paper(move):
 
 def test_words_that_leave_the_page_are_dropped():
     words = [("stays", (10.0, 10.0, 30.0, 20.0)), ("goes", (80.0, 10.0, 99.0, 20.0))]
-    assert [text for text, _ in moved(words, lambda points: points + np.array([10, 0]), (50, 100))] == ["stays"]
+    assert [text for text, _ in moved_words(words, lambda points: points + np.array([10, 0]), (50, 100))] == ["stays"]
 
 
 def test_threshold_gives_two_tones_and_keeps_pale_print():

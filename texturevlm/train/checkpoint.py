@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from texturevlm.channels.pretrained import optional
 
-NAME = re.compile(r"step-(\d{8})")
-WEIGHTS, STATE, CONFIG = "weights.safetensors", "state.safetensors", "config.json"
+_NAME = re.compile(r"step-(\d{8})")
+_WEIGHTS, _STATE, _CONFIG = "weights.safetensors", "state.safetensors", "config.json"
 
 
 def save_checkpoint(
@@ -33,9 +33,9 @@ def save_checkpoint(
     final = out / f"step-{step:08}"
     partial = out / f".{final.name}.{os.getpid()}"
     partial.mkdir(parents=True)
-    _write(partial / WEIGHTS, module.state_dict())
-    _write(partial / STATE, {**_moments(optimiser), **_generators()})
-    (partial / CONFIG).write_text(json.dumps({"step": step, **config}, indent=1) + "\n", encoding="utf-8")
+    _write(partial / _WEIGHTS, module.state_dict())
+    _write(partial / _STATE, {**_moments(optimiser), **_generators()})
+    (partial / _CONFIG).write_text(json.dumps({"step": step, **config}, indent=1) + "\n", encoding="utf-8")
     for path in partial.iterdir():
         _flush(path)
     shutil.rmtree(final, ignore_errors=True)  # left by a killed run that is repeating this step
@@ -48,7 +48,7 @@ def save_checkpoint(
 
 def checkpoints(out: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
-    return sorted(path for path in out.glob("step-*") if NAME.fullmatch(path.name) and (path / CONFIG).is_file())
+    return sorted(path for path in out.glob("step-*") if _NAME.fullmatch(path.name) and (path / _CONFIG).is_file())
 
 
 def remove_partial(out: Path) -> None:
@@ -59,9 +59,9 @@ def remove_partial(out: Path) -> None:
 
 def load_checkpoint(path: Path, module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """Restore a module, its optimiser and the random state; returns the config with its step."""
-    config: dict[str, Any] = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    config: dict[str, Any] = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
     load_weights(path, module)
-    state = _read(path / STATE)
+    state = _read(path / _STATE)
     moments: dict[int, dict[str, Tensor]] = {}
     for name, tensor in state.items():
         kind, *rest = name.split("/")
@@ -76,7 +76,7 @@ def load_checkpoint(path: Path, module: nn.Module, optimiser: torch.optim.Optimi
 
 def load_weights(path: Path, module: nn.Module) -> None:
     """Restore the module alone, from a checkpoint's folder."""
-    found = _read(path / WEIGHTS)
+    found = _read(path / _WEIGHTS)
     own = module.state_dict()
     wrong = sorted(set(found) ^ set(own)) or [name for name in own if found[name].shape != own[name].shape]
     if wrong:

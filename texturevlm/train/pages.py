@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from texturevlm.check import check_choice
+from texturevlm.evaluate.data import Box
 from texturevlm.progress import Progress
 from texturevlm.relevance.reader import Page, Word, load_page
 from texturevlm.scout.spotter import seen_size
@@ -29,15 +30,13 @@ from texturevlm.train.word_ranking import train_rows
 
 CHARTS = "chartqa"
 SETS = ("docvqa_half", "funsd", "sroie", CHARTS)
-LISTING = "pages.json"
-QUALITY = 50  # of WebP
-CONFIDENT = 0.6  # OCR words with less confidence are not used to teach reading
+_LISTING = "pages.json"
+_QUALITY = 50  # of WebP
+_CONFIDENT = 0.6  # OCR words with less confidence are not used to teach reading
 HELD_OUT = 12  # one document in so many is held out
 MOST_MATCHES = 3  # an answer found more often is as likely to be there by accident
 # "1200", "1,200", "1 200" and "$1200*" are one number; no part of "2019/20" is a number.
-NUMBER = re.compile(r"[^\w.-]*(-?(?:\d{1,3}(?:[ ,]\d{3})+|\d+)(?:\.\d+)?)\W*")
-
-Box = tuple[float, float, float, float]
+_NUMBER = re.compile(r"[^\w.-]*(-?(?:\d{1,3}(?:[ ,]\d{3})+|\d+)(?:\.\d+)?)\W*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +59,7 @@ class TrainingPage:
 
 def load_pages(folder: Path) -> list[TrainingPage]:
     """The pages that `pack` wrote."""
-    listing = folder / LISTING
+    listing = folder / _LISTING
     if not listing.is_file():
         raise FileNotFoundError(f"load_pages: {listing} must exist; make it with texturevlm pack-pages DATA")
     rows = json.loads(listing.read_text(encoding="utf-8"))
@@ -71,7 +70,7 @@ def load_pages(folder: Path) -> list[TrainingPage]:
 def _page(folder: Path, row: dict[str, Any]) -> TrainingPage:
     with Image.open(folder / "pages" / row["file"]) as file:
         image = np.array(file.convert("L"))
-    words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= CONFIDENT)
+    words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= _CONFIDENT)
     questions = tuple((question, tuple(map(tuple, boxes))) for question, boxes in row["questions"])
     return TrainingPage(image, words, questions, row["set"], row["document"])
 
@@ -103,7 +102,7 @@ def pack(data: Path, cache: Path, out: Path, limit: int | None = None, *, sets: 
     for (name, image), rows in by_image.items():
         listed.append(_packed(data, cache, out, name, image, rows))
         progress.step()
-    (out / LISTING).write_text(json.dumps(listed), encoding="utf-8")
+    (out / _LISTING).write_text(json.dumps(listed), encoding="utf-8")
     return len(listed)
 
 
@@ -114,7 +113,7 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
     height, width = seen_size((grey.height, grey.width))
     method = Image.Resampling.BOX if grey.height > 1.5 * height else Image.Resampling.BICUBIC
     file_name = f"{name}-{path.stem}.webp"
-    grey.resize((width, height), method).save(out / "pages" / file_name, quality=QUALITY, method=4)
+    grey.resize((width, height), method).save(out / "pages" / file_name, quality=_QUALITY, method=4)
     read = load_page(path, cache / name)
 
     def scaled(box: Sequence[float], size: Sequence[int]) -> list[float]:
@@ -142,7 +141,7 @@ def located(page: Page, answers: Sequence[str]) -> list[Box]:
     """
     found: set[Box] = set()
     for answer in answers:
-        wanted, value = plain(answer), value_of(answer)
+        wanted, value = plain(answer), number_value(answer)
         if wanted in ("yes", "no") or sum(map(str.isalnum, wanted)) < 2:
             continue
         for _, words in groupby(page.words, key=lambda word: word.line):
@@ -152,9 +151,9 @@ def located(page: Page, answers: Sequence[str]) -> list[Box]:
     return sorted(found) if len(found) <= MOST_MATCHES else []
 
 
-def value_of(text: str) -> float | None:
+def number_value(text: str) -> float | None:
     """The value of a text that is one number, with any signs around it: "1,200" → 1200, "45 %" → 45."""
-    match = NUMBER.fullmatch(text.replace("−", "-"))
+    match = _NUMBER.fullmatch(text.replace("−", "-"))
     return float(match[1].replace(",", "").replace(" ", "")) if match else None
 
 
@@ -175,7 +174,7 @@ def _numbers(line: Sequence[Word], value: float) -> Iterator[Sequence[Word]]:
     start = 0
     while start < len(line):
         ends = range(len(line), start, -1)
-        read = ((end, value_of(" ".join(word.text for word in line[start:end]))) for end in ends)
+        read = ((end, number_value(" ".join(word.text for word in line[start:end]))) for end in ends)
         end, said = next((one for one in read if one[1] is not None), (start + 1, None))
         if said == value:
             yield line[start:end]

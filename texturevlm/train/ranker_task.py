@@ -28,9 +28,9 @@ MOST_PLACES = 8  # of an answer that are used
 ONE_ANSWER = ("funsd",)  # data sets where all boxes together are the answer
 SET_WEIGHTS = {"docvqa_half": 1.0, "funsd": 0.3, "sroie": 0.3, "chartqa": 0.3}  # of one question
 MAIN_SET = "docvqa_half"  # evaluated first; the only set that teaches that an answer is absent
-DROP_WORDS, DROP_QUESTIONS = 0.1, 0.05  # shares
-TOP = 0.1  # share of a page's spots
-COVERED = 0.9  # share of a place that must lie in them
+_DROP_WORDS, _DROP_QUESTIONS = 0.1, 0.05  # shares
+_TOP = 0.1  # share of a page's spots
+_COVERED = 0.9  # share of a place that must lie in them
 
 
 class RankerTask:
@@ -58,7 +58,7 @@ class RankerTask:
         every_page = load_pages(settings.pages)
         pages, held = every_page[: settings.limit], held_out(every_page)  # the same documents as for the spotter
         self.spotter = load_module(Spotter(), settings.spotter).to(device)
-        self.spots, self.extents = padded([see_page(self.spotter, page, device) for page in pages])
+        self.spots, self.extents = pad_spots([see_page(self.spotter, page, device) for page in pages])
         self.examples = RankerExamples.of(pages, self.spotter, device)
         source = [pages[page].source for page in self.examples.page]
         out = [held[page] for page in self.examples.page]
@@ -95,9 +95,9 @@ class RankerTask:
         words, traits, asked = self.questions(batch)
         kept = torch.full((len(batch), 1), not blind, device=self.device)
         if training:
-            kept_words = (torch.rand(traits.shape[:2], device=self.device) > DROP_WORDS)[..., None]
+            kept_words = (torch.rand(traits.shape[:2], device=self.device) > _DROP_WORDS)[..., None]
             traits, words = traits * kept_words, words * kept_words
-            kept = torch.rand(len(batch), 1, device=self.device) > DROP_QUESTIONS
+            kept = torch.rand(len(batch), 1, device=self.device) > _DROP_QUESTIONS
         extents = extents.to(self.device)
         scores = self.ranker(spots, words * kept[..., None], traits * kept[..., None], asked * kept, extents)
         return scores, extents, spots.text.shape[2]
@@ -198,7 +198,7 @@ def see_page(spotter: Spotter, page: TrainingPage, device: str) -> Spots:
         return Spots(*(part.float() for part in spotter.eval()(grey)))
 
 
-def padded(pages: Sequence[Spots]) -> tuple[Spots, Tensor]:
+def pad_spots(pages: Sequence[Spots]) -> tuple[Spots, Tensor]:
     """Spots of single pages (1, …, h, w) → one batch of the largest extent, and each page's own extent (B, 2)."""
     extents = torch.tensor([page.text.shape[1:] for page in pages])
     rows, columns = (int(extent) for extent in extents.amax(0))
@@ -229,5 +229,5 @@ def place_loss(scores: Tensor, places: Tensor, weight: Tensor) -> Tensor:
 def in_top(scores: Tensor, places: Tensor, extents: Tensor) -> Tensor:
     """(B,) bool: whether one place lies in the tenth of the page's spots with the highest scores."""
     rank = scores[:, :-1].argsort(1, descending=True).argsort(1)
-    chosen = rank < (TOP * extents.prod(1))[:, None]
-    return ((places * chosen[:, None]).sum(2) >= COVERED).any(1)
+    chosen = rank < (_TOP * extents.prod(1))[:, None]
+    return ((places * chosen[:, None]).sum(2) >= _COVERED).any(1)

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.evaluate.data import Box
 from texturevlm.scout.letters import codes
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import KINDS, kinds, plain
@@ -23,11 +24,10 @@ CANVAS = (1104, 848)  # pixels
 SCALES = (0.7, 1.35)
 SPOTS_PER_WORD = 3
 MOST_WORDS = 400  # per page
-MARGIN = 0.2  # share of a word's height, at its top and bottom, where no spot is drawn
+_MARGIN = 0.2  # share of a word's height, at its top and bottom, where no spot is drawn
 SMALLEST = 5.0  # pixels: lower text is illegible
-WORD_GAP = 1.5  # heights: words with a wider gap between them are not on one line
+_WORD_GAP = 1.5  # heights: words with a wider gap between them are not on one line
 
-Box = tuple[float, float, float, float]
 Words = Sequence[tuple[str, Box]]  # text and box in pixels
 
 
@@ -70,7 +70,7 @@ def spotter_example(page: NDArray[np.uint8], words: Words, generator: np.random.
         whole = x0 >= 0 and y0 >= 0 and x1 <= CANVAS[1] and y1 <= CANVAS[0]
         if not whole or y1 - y0 < SMALLEST or not plain(text):
             continue
-        edge = MARGIN * (y1 - y0)
+        edge = _MARGIN * (y1 - y0)
         down, across = _spots_within(y0 + edge, y1 - edge), _spots_within(x0, x1)
         for _ in range(SPOTS_PER_WORD):
             spots.append((generator.integers(down.start, down.stop), generator.integers(across.start, across.stop)))
@@ -113,7 +113,7 @@ def kinds_by_line(words: Words) -> NDArray[np.float32]:
 def _follows(first: Box, second: Box) -> bool:
     height = first[3] - first[1]
     shared = min(first[3], second[3]) - max(first[1], second[1])
-    return shared > 0.5 * height and -0.5 * height < second[0] - first[2] < WORD_GAP * height
+    return shared > 0.5 * height and -0.5 * height < second[0] - first[2] < _WORD_GAP * height
 
 
 def _on_canvas(image: NDArray[np.uint8], top: int, left: int) -> NDArray[np.uint8]:

@@ -28,13 +28,13 @@ from texturevlm.relevance.words import FARTHEST
 from texturevlm.text.strings import terms
 
 SET_WEIGHTS = {"docvqa_half": 1.0, "funsd": 0.1}  # of one question
-COMMON_FROM = 3  # questions: a word that occurs in fewer is rare
-MEMBERS, WIDTH, EPOCHS, BATCH = 3, 24, 8, 16
-RATE, DECAY, DROP, DROP_CLUES = 3e-3, 1e-2, 0.3, 0.1
+_COMMON_FROM = 3  # questions: a word that occurs in fewer is rare
+MEMBERS, _WIDTH, EPOCHS, _BATCH = 3, 24, 8, 16
+_RATE, _DECAY, _DROP, _DROP_CLUES = 3e-3, 1e-2, 0.3, 0.1
 FOLDS = 4
-SHARPNESS = np.arange(0.4, 1.31, 0.05)
-ABSENT_WEIGHT = 0.5  # of a question whose answer is on no word
-INSIDE = 0.5  # share of a word in the box, or of the box in the word
+_SHARPNESS = np.arange(0.4, 1.31, 0.05)
+_ABSENT_WEIGHT = 0.5  # of a question whose answer is on no word
+_INSIDE = 0.5  # share of a word in the box, or of the box in the word
 
 Array = NDArray[Any]
 
@@ -65,7 +65,7 @@ def commonness(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """How common words are in questions: 0 for one question, 1 for all, logarithmic between."""
     count = Counter(term for row in rows for term in {term for term, _ in terms(row["question"])})
     whole = math.log(max(len(rows), 2))
-    return {term: round(math.log(often) / whole, 3) for term, often in sorted(count.items()) if often >= COMMON_FROM}
+    return {term: round(math.log(often) / whole, 3) for term, often in sorted(count.items()) if often >= _COMMON_FROM}
 
 
 def _examples(data: Path, cache: Path, name: str, limit: int | None, common: dict[str, float]) -> Iterator[WordExample]:
@@ -95,7 +95,7 @@ def answer_places(
     low, high = np.maximum(words[:, None, :2], box[:, :2]), np.minimum(words[:, None, 2:], box[:, 2:])
     shared = np.clip(high - low, 0, None).prod(2)
     own, whole = ((part[:, 2:] - part[:, :2]).prod(1) for part in (words, box))
-    inside = (shared >= INSIDE * own[:, None]) | (shared >= INSIDE * whole)
+    inside = (shared >= _INSIDE * own[:, None]) | (shared >= _INSIDE * whole)
     columns = inside.any(1, keepdims=True) if together else inside
     return (np.flatnonzero(column) for column in columns.T if column.any())
 
@@ -110,7 +110,7 @@ class WordNetwork(nn.Module):
         self.last = nn.Linear(width, 1, bias=False)
         self.direct = nn.Linear(len(NAMES), 1, bias=False)
         self.absent = nn.Parameter(torch.tensor(2.0))
-        self.drop, self.drop_clues = nn.Dropout(DROP), nn.Dropout(DROP_CLUES)
+        self.drop, self.drop_clues = nn.Dropout(_DROP), nn.Dropout(_DROP_CLUES)
         nn.init.zeros_(self.direct.weight)
 
     def forward(self, inputs: Tensor, batch: Sequence[WordExample]) -> list[Tensor]:
@@ -159,7 +159,7 @@ def _loss(scores: Tensor, example: WordExample) -> Tensor:
     area = torch.from_numpy(example.layout.areas)
     log_share = torch.log_softmax(torch.cat([scores[:-1] + area.log(), scores[-1:]]), 0)
     if not example.places:
-        return -ABSENT_WEIGHT * log_share[-1]
+        return -_ABSENT_WEIGHT * log_share[-1]
     costs = []
     for place in example.places:
         words = torch.from_numpy(place)
@@ -171,14 +171,14 @@ def _loss(scores: Tensor, example: WordExample) -> Tensor:
 def _fit(chosen: Sequence[WordExample], mean: Array, scale: Array, seed: int) -> WordNetwork:
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)
-    network = WordNetwork(WIDTH)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
-    steps = EPOCHS * math.ceil(len(chosen) / BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps, pct_start=0.1)
+    network = WordNetwork(_WIDTH)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
+    steps = EPOCHS * math.ceil(len(chosen) / _BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps, pct_start=0.1)
     for _ in range(EPOCHS):
         order = generator.permutation(len(chosen))
-        for start in range(0, len(order), BATCH):
-            batch = [chosen[index] for index in order[start : start + BATCH]]
+        for start in range(0, len(order), _BATCH):
+            batch = [chosen[index] for index in order[start : start + _BATCH]]
             scores = network(_inputs(batch, mean, scale), batch)
             weight = torch.tensor([example.weight for example in batch])
             costs = torch.stack([_loss(part, example) for part, example in zip(scores, batch)])
@@ -195,10 +195,10 @@ def _inputs(batch: Sequence[WordExample], mean: Array, scale: Array) -> Tensor:
 
 
 def _calibrate(chosen: Sequence[WordExample], mean: Array, scale: Array) -> tuple[float, float]:
-    """The best of SHARPNESS by cross-validation, and its mean loss on questions that were not trained on."""
+    """The best of _SHARPNESS by cross-validation, and its mean loss on questions that were not trained on."""
     documents = sorted({example.document for example in chosen})
     fold = dict(zip(documents, np.random.default_rng(0).permutation(len(documents)) % FOLDS))
-    costs = np.zeros(len(SHARPNESS))
+    costs = np.zeros(len(_SHARPNESS))
     total = 0.0
     for number in range(FOLDS):
         network = _fit([example for example in chosen if fold[example.document] != number], mean, scale, number)
@@ -206,10 +206,10 @@ def _calibrate(chosen: Sequence[WordExample], mean: Array, scale: Array) -> tupl
             if fold[example.document] == number and example.places:
                 with torch.inference_mode():
                     scores = network(_inputs([example], mean, scale), [example])[0]
-                    costs += [example.weight * float(_loss(scores * factor, example)) for factor in SHARPNESS]
+                    costs += [example.weight * float(_loss(scores * factor, example)) for factor in _SHARPNESS]
                 total += example.weight
         print(f"fold {number + 1}/{FOLDS}: held-out loss {costs.min() / total:.3f}", file=sys.stderr, flush=True)
-    return float(SHARPNESS[costs.argmin()]), float(costs.min() / total)
+    return float(_SHARPNESS[costs.argmin()]), float(costs.min() / total)
 
 
 def _rounded(values: Array) -> Any:

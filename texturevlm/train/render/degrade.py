@@ -1,7 +1,7 @@
 """What scanning does to a sheet: ink that spreads or thins, specks, a threshold, uneven light, blur, JPEG.
 
 Most real pages were scanned in two tones at twice the size at which they are judged and then reduced, so that is
-what happens here: soften, add noise, threshold, reduce. The others stay grey all the way.
+what happens here: blur, add noise, threshold, downscale. The others stay grey all the way.
 """
 
 import io
@@ -9,19 +9,16 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from texturevlm.train.render.geometry import bend, turn
-from texturevlm.train.render.sheet import FINE, PlacedWord
+from texturevlm.train.render.sheet import FINE, Grey, PlacedWord
 
 ONE, TWO = np.uint8(1), np.uint8(2)  # a shift by a plain int would be typed as a signed array
 MOST_INK = 0.9  # of a word's box: more is no longer a word but a bar
 BAND = 128  # rows
 SAMPLED_WORDS = 32
 LEAST_INK = 0.4  # of a word must survive the threshold for the word to count
-
-Grey = NDArray[np.uint8]
 
 
 def degrade(
@@ -36,7 +33,7 @@ def degrade(
         sharp = ink
         ink = threshold(generator, ink, placed, rng)
         placed = legible_words(placed, sharp, ink)
-    page = reduce(ink, rng)
+    page = downscale(ink, rng)
     if rng.random() < 0.1:
         page = bleed(page, rng)
     if rng.random() < (0.1 if two_toned else 0.4):
@@ -44,7 +41,7 @@ def degrade(
     page = tone(page, rng, white=rng.random() < (0.75 if two_toned else 0.2))
     if rng.random() < (0.05 if two_toned else 0.4):
         page = uneven_light(generator, page, rng)
-    page = soften(page, rng, chance=0.2 if two_toned else 0.4)
+    page = blur(page, rng, chance=0.2 if two_toned else 0.4)
     if rng.random() < (0.1 if two_toned else 0.5):
         page = grain(generator, page, rng)
     if rng.random() < 0.5:
@@ -140,8 +137,8 @@ def smooth_field(
     return np.asarray(coarse.resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
-def reduce(ink: Grey, rng: random.Random) -> Grey:
-    """From the fine grid to the page; some archives reduce with a filter that rings."""
+def downscale(ink: Grey, rng: random.Random) -> Grey:
+    """From the fine grid to the page; some archives downscale with a filter that rings."""
     image = Image.fromarray(ink)
     if rng.random() < 0.3:
         return np.asarray(image.resize((ink.shape[1] // FINE, ink.shape[0] // FINE), Image.Resampling.BICUBIC))
@@ -172,7 +169,7 @@ def uneven_light(generator: np.random.Generator, page: Grey, rng: random.Random)
     return (page.astype(np.uint16) * light >> 8).astype(np.uint8)
 
 
-def soften(page: Grey, rng: random.Random, *, chance: float) -> Grey:
+def blur(page: Grey, rng: random.Random, *, chance: float) -> Grey:
     """Out of focus, or scanned too small and enlarged."""
     if rng.random() > chance:
         return page

@@ -1,12 +1,12 @@
 """Blocks of short pieces that belong together: fields of a form, check boxes, dotted leaders, lines of a receipt."""
 
-from texturevlm.train.render.prose import Column, Job
+from texturevlm.train.render.prose import Column, PageContext
 from texturevlm.train.render.vocabulary import amount, digits, number
 
 
-def fields(job: Job, column: Column, y: float) -> float:
+def fields(page: PageContext, column: Column, y: float) -> float:
     """Labels with what was filled in: right of the label or under it, on a line, in a box, or on nothing."""
-    rng, style, sheet = job.rng, job.style, job.sheet
+    rng, style, sheet = page.rng, page.style, page.sheet
     ground = rng.choice(("line", "line", "dots", "box", "none"))
     below = ground == "box" and rng.random() < 0.6
     label_pen = rng.choice((style.body, style.body, style.bold, style.small))
@@ -20,8 +20,8 @@ def fields(job: Job, column: Column, y: float) -> float:
         if y > column.bottom:
             return y
         for cell in cells:
-            label = job.vocabulary.phrase(rng, longest=3) + colon
-            value = job.vocabulary.value(rng) if rng.random() < 0.8 else ""
+            label = page.vocabulary.phrase(rng, longest=3) + colon
+            value = page.vocabulary.value(rng) if rng.random() < 0.8 else ""
             start, base = cell.x0 + 3, y - step * 0.25
             if label_pen.width(label) > cell.x1 - cell.x0 - 6:
                 continue
@@ -43,9 +43,9 @@ def fields(job: Job, column: Column, y: float) -> float:
     return y + style.leading
 
 
-def checks(job: Job, column: Column, y: float) -> float:
+def checks(page: PageContext, column: Column, y: float) -> float:
     """Small boxes to tick, each with its label."""
-    rng, style, sheet = job.rng, job.style, job.sheet
+    rng, style, sheet = page.rng, page.style, page.sheet
     side = style.body.x_height * rng.uniform(1.2, 1.8)
     for _ in range(rng.randint(1, 5)):
         y += style.leading * 1.4
@@ -53,7 +53,7 @@ def checks(job: Job, column: Column, y: float) -> float:
             return y
         x = column.x0
         for _ in range(rng.randint(1, 5)):
-            text = job.vocabulary.phrase(rng, longest=2)
+            text = page.vocabulary.phrase(rng, longest=2)
             if x + side + 5 + style.body.width(text) > column.x1:
                 break
             sheet.frame(x, y - side, x + side, y)
@@ -63,16 +63,16 @@ def checks(job: Job, column: Column, y: float) -> float:
     return y + style.leading
 
 
-def leaders(job: Job, column: Column, y: float) -> float:
+def leaders(page: PageContext, column: Column, y: float) -> float:
     """Lines of a table of contents or a price list: words, a row of dots, a number at the right."""
-    rng, style, sheet = job.rng, job.style, job.sheet
+    rng, style, sheet = page.rng, page.style, page.sheet
     dots = rng.choice((".", ". ", " ", "-"))
     for _ in range(rng.randint(3, 14)):
         y += style.leading * 1.2
         if y > column.bottom:
             return y
         end = rng.choice((number, amount))(rng)
-        text, x = job.vocabulary.phrase(rng, longest=5), column.x0 + rng.choice((0, 0, 15))
+        text, x = page.vocabulary.phrase(rng, longest=5), column.x0 + rng.choice((0, 0, 15))
         last = column.x1 - style.body.width(end)
         if x + style.body.width(text) + 12 > last:
             continue
@@ -84,15 +84,15 @@ def leaders(job: Job, column: Column, y: float) -> float:
     return y + style.leading
 
 
-def purchases(job: Job, column: Column, y: float) -> float:
+def purchases(page: PageContext, column: Column, y: float) -> float:
     """What a receipt lists: quantity, article, price, then sums and taxes at the right."""
-    rng, style, sheet = job.rng, job.style, job.sheet
+    rng, style, sheet = page.rng, page.style, page.sheet
     dash = rng.choice((0, 1, 4))
     for _ in range(rng.randint(1, 9)):
         y += style.leading
         if y > column.bottom:
             return y
-        article = job.vocabulary.phrase(rng, longest=4).upper()
+        article = page.vocabulary.phrase(rng, longest=4).upper()
         if rng.random() < 0.5:
             article = f"{rng.randint(1, 9)} {article}"
         price = f"{rng.uniform(0.5, 300):.2f}"

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from PIL import ImageFont
 
-SUFFIXES = (".ttf", ".otf")
+_SUFFIXES = (".ttf", ".otf")
 SYSTEM_FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts")
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-SIGNS = ".,:;-/$%()&#@*+='\"!?"
-MISSING = "\U0010fffd"
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_SIGNS = ".,:;-/$%()&#@*+='\"!?"
+_MISSING = "\U0010fffd"
 THINNEST = 0.035  # mean stroke of "n" in ems: hairlines vanish at the sizes that are printed
 TRIAL_SIZE = 64
 
 
 @dataclass(frozen=True)
-class Family:
+class FontFamily:
     """One typeface: its files by (bold, italic), and whether all letters have the same width."""
 
     name: str
@@ -38,7 +38,7 @@ class Family:
 def find_fonts(folder: str | Path | None = None) -> list[Path]:
     """The usable font files under `folder`, or under the system's font folders, in a fixed order."""
     folders = _system_folders() if folder is None else [Path(folder)]
-    found = sorted({path for root in folders for path in root.rglob("*") if path.suffix.lower() in SUFFIXES})
+    found = sorted({path for root in folders for path in root.rglob("*") if path.suffix.lower() in _SUFFIXES})
     usable = [path for path in found if is_usable(path)]
     if not usable:
         looked = ", ".join(map(str, folders)) or "no folder"
@@ -62,11 +62,11 @@ def is_usable(path: Path) -> bool:
     """Whether a font file draws the letters, digits and signs of English as such."""
     try:
         font = ImageFont.truetype(path, TRIAL_SIZE, layout_engine=ImageFont.Layout.BASIC)
-        shapes = {sign: bytes(font.getmask(sign)) for sign in LETTERS + SIGNS + MISSING}
+        shapes = {sign: bytes(font.getmask(sign)) for sign in _LETTERS + _SIGNS + _MISSING}
         extent = {sign: font.getbbox(sign, anchor="ls") for sign in "xlp_"}
     except (OSError, ValueError):
         return False
-    if any(shapes[sign] == shapes[MISSING] for sign in LETTERS + SIGNS):
+    if any(shapes[sign] == shapes[_MISSING] for sign in _LETTERS + _SIGNS):
         return False
     if len({shapes[letter] for letter in "abcdefghijklmnopqrstuvwxyz"}) < 26:
         return False
@@ -79,7 +79,7 @@ def is_usable(path: Path) -> bool:
 
 
 @lru_cache(maxsize=16)
-def families(fonts: tuple[Path, ...]) -> list[Family]:
+def families(fonts: tuple[Path, ...]) -> list[FontFamily]:
     """The files grouped into families by the names in them."""
     styles: dict[str, dict[tuple[bool, bool], Path]] = {}
     for path in fonts:
@@ -88,7 +88,7 @@ def families(fonts: tuple[Path, ...]) -> list[Family]:
         bold = any(word in words for word in ("bold", "demi", "black", "heavy"))
         italic = any(word in words for word in ("italic", "oblique"))
         styles.setdefault(family or path.stem, {}).setdefault((bold, italic), path)
-    return [Family(name, files, _has_fixed_width(next(iter(files.values())))) for name, files in styles.items()]
+    return [FontFamily(name, files, _has_fixed_width(next(iter(files.values())))) for name, files in styles.items()]
 
 
 def _has_fixed_width(path: Path) -> bool:

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from texturevlm.train.render.sheet import FINE, Box, PlacedWord
+from texturevlm.evaluate.data import Box
+from texturevlm.train.render.sheet import FINE, Grey, PlacedWord
 
 STEEPEST = math.radians(2)
 LEAST_LEFT = 0.85  # share of a word's box that must stay on the page
 
 Points = NDArray[np.float64]
-Grey = NDArray[np.uint8]
 
 
 def turn(ink: Grey, words: Sequence[PlacedWord], rng: random.Random) -> tuple[Grey, list[PlacedWord]]:
@@ -36,7 +36,7 @@ def turn(ink: Grey, words: Sequence[PlacedWord], rng: random.Random) -> tuple[Gr
         (width, height), Image.Transform.AFFINE, coefficients, Image.Resampling.NEAREST
     )
     back = np.linalg.inv(pull)
-    return np.asarray(turned), moved(
+    return np.asarray(turned), moved_words(
         words, lambda points: (points * FINE - offset) @ back.T / FINE, (height // FINE, width // FINE)
     )
 
@@ -70,10 +70,12 @@ def bend(page: Grey, words: Sequence[PlacedWord], rng: random.Random) -> tuple[G
             there = points - shift(there)
         return there
 
-    return np.asarray(bent), moved(words, push, (height, width))
+    return np.asarray(bent), moved_words(words, push, (height, width))
 
 
-def moved(words: Sequence[PlacedWord], push: Callable[[Points], Points], size: tuple[int, int]) -> list[PlacedWord]:
+def moved_words(
+    words: Sequence[PlacedWord], push: Callable[[Points], Points], size: tuple[int, int]
+) -> list[PlacedWord]:
     """The words with the boxes around their mapped corners, cut to the page; without those that left it."""
     if not words:
         return []

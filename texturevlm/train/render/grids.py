@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 
-from texturevlm.train.render.prose import Column, Job
+from texturevlm.train.render.prose import Column, PageContext
 from texturevlm.train.render.sheet import Pen
 from texturevlm.train.render.vocabulary import amount, code, date, number, percentage, person
 
 
-def table(job: Job, column: Column, y: float) -> float:
+def table(page: PageContext, column: Column, y: float) -> float:
     """Headings over columns of names, numbers and dates; ruled all over, between rows, below the head, or not."""
-    rng, style, sheet = job.rng, job.style, job.sheet
+    rng, style, sheet = page.rng, page.style, page.sheet
     width = column.x1 - column.x0
     count = rng.randint(2, max(2, min(8, int(width / (style.body.x_height * 11)))))
     shares = [rng.uniform(1.5, 3)] + [rng.uniform(0.7, 1.3) for _ in range(count - 1)]
@@ -37,9 +37,9 @@ def table(job: Job, column: Column, y: float) -> float:
         for i, kind in enumerate(kinds):
             if row and i and rng.random() < 0.1:
                 continue
-            text = _cell(job, kind if i else None, row)
+            text = _cell(page, kind if i else None, row)
             used = head_pen if row == 0 else pen
-            _write_cell(job, text, edges[i], edges[i + 1], y + step * 0.7, used, align if i else "left")
+            _write_cell(page, text, edges[i], edges[i + 1], y + step * 0.7, used, align if i else "left")
         if row == 0 and rng.random() < 0.06:
             sheet.invert(column.x0, y, column.x1, y + step)
         y += step
@@ -54,13 +54,13 @@ def table(job: Job, column: Column, y: float) -> float:
     return y + style.leading
 
 
-def _cell(job: Job, kind: Callable[..., str] | None, row: int) -> str:
+def _cell(page: PageContext, kind: Callable[..., str] | None, row: int) -> str:
     if row == 0 or kind is None:
-        return job.vocabulary.phrase(job.rng, longest=2 if row == 0 else 4)
-    return kind(job.rng)
+        return page.vocabulary.phrase(page.rng, longest=2 if row == 0 else 4)
+    return kind(page.rng)
 
 
-def _write_cell(job: Job, text: str, x0: float, x1: float, y: float, pen: Pen, align: str) -> None:
+def _write_cell(page: PageContext, text: str, x0: float, x1: float, y: float, pen: Pen, align: str) -> None:
     room = x1 - x0 - 6
     words = text.split()
     while words and pen.width(" ".join(words)) > room:
@@ -69,12 +69,12 @@ def _write_cell(job: Job, text: str, x0: float, x1: float, y: float, pen: Pen, a
         return
     text = " ".join(words)
     slack = room - pen.width(text)
-    job.sheet.write(text, x0 + 3 + slack * {"left": 0.0, "centre": 0.5, "right": 1.0}[align], y, pen)
+    page.sheet.write(text, x0 + 3 + slack * {"left": 0.0, "centre": 0.5, "right": 1.0}[align], y, pen)
 
 
-def chart(job: Job, column: Column, y: float) -> float:
+def chart(page: PageContext, column: Column, y: float) -> float:
     """Axes with numbers and names along them, bars or lines between, sometimes a legend."""
-    rng, style, sheet = job.rng, job.style, job.sheet
+    rng, style, sheet = page.rng, page.style, page.sheet
     pen = rng.choice((style.body, style.small))
     height = min(rng.uniform(120, 420), column.bottom - y - 4 * style.leading)
     left = column.x0 + pen.width("000,000") + 6
@@ -91,16 +91,16 @@ def chart(job: Job, column: Column, y: float) -> float:
         level = base - height * tick / (ticks + 0.3)
         sheet.right(mark.format(tick * unit), left - 5, level + pen.x_height / 2, pen)
         sheet.rule(left - 3 if not gridded else left, level, column.x1 if gridded else left, level, thick=0.5)
-    _bars(job, left, column.x1, base, height, pen)
-    caption = job.vocabulary.phrase(rng, longest=6)
+    _bars(page, left, column.x1, base, height, pen)
+    caption = page.vocabulary.phrase(rng, longest=6)
     if pen.width(caption) < column.x1 - left:
         sheet.centre(caption, left, column.x1, base + pen.x_height * 6.5, pen)
     return base + pen.x_height * 9
 
 
-def _bars(job: Job, left: float, right: float, base: float, height: float, pen: Pen) -> None:
+def _bars(page: PageContext, left: float, right: float, base: float, height: float, pen: Pen) -> None:
     """Bars or a line over the names along the lower axis, some with their value written above."""
-    rng, sheet = job.rng, job.sheet
+    rng, sheet = page.rng, page.sheet
     count = rng.randint(3, 12)
     step = (right - left) / count
     as_bars, valued = rng.random() < 0.6, rng.random() < 0.5
@@ -110,23 +110,23 @@ def _bars(job: Job, left: float, right: float, base: float, height: float, pen: 
     for i in range(count):
         middle = left + (i + 0.5) * step
         level = base - height * rng.uniform(0.05, 0.85)
-        name = job.vocabulary.phrase(rng, longest=1) if named else str(year + i)
+        name = page.vocabulary.phrase(rng, longest=1) if named else str(year + i)
         if pen.width(name) < step - 4:
             sheet.centre(name, left + i * step, left + (i + 1) * step, base + pen.x_height * 2.6, pen)
         if as_bars:
             sheet.fill(middle - step * 0.3, level, middle + step * 0.3, base, shade)
         elif before is not None:
-            _stroke(job, before, (middle, level))
+            _stroke(page, before, (middle, level))
         value = number(rng)
         if valued and as_bars and pen.width(value) < step - 2:
             sheet.centre(value, left + i * step, left + (i + 1) * step, level - 3, pen)
         before = (middle, level)
 
 
-def _stroke(job: Job, start: tuple[float, float], end: tuple[float, float]) -> None:
+def _stroke(page: PageContext, start: tuple[float, float], end: tuple[float, float]) -> None:
     """A slanting line, drawn as short pieces."""
     steps = max(2, math.ceil(max(abs(end[0] - start[0]), abs(end[1] - start[1])) * 2))
     for i in range(steps):
         x = start[0] + (end[0] - start[0]) * i / steps
         y = start[1] + (end[1] - start[1]) * i / steps
-        job.sheet.fill(x, y, x + 1.5, y + 1.5)
+        page.sheet.fill(x, y, x + 1.5, y + 1.5)

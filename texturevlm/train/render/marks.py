@@ -8,21 +8,21 @@ import math
 import numpy as np
 from PIL import Image, ImageDraw
 
-from texturevlm.train.render.prose import Job
+from texturevlm.train.render.prose import PageContext
 from texturevlm.train.render.sheet import FINE, Pen
 from texturevlm.train.render.vocabulary import date, digits
 
 
-def scatter_marks(job: Job) -> None:
+def scatter_marks(page: PageContext) -> None:
     """Each kind of mark with its own chance."""
     for mark, chance in MARKS:
-        if job.rng.random() < chance:
-            mark(job)
+        if page.rng.random() < chance:
+            mark(page)
 
 
-def signature(job: Job) -> None:
+def signature(page: PageContext) -> None:
     """Illegible handwriting: loops along a line."""
-    rng = job.rng
+    rng = page.rng
     for _ in range(rng.randint(1, 3)):
         height, letters = rng.uniform(10, 34), rng.randint(3, 14)
         slant, phase, pitch = rng.uniform(-0.2, 0.7), rng.uniform(0, 6), rng.uniform(4, 9)
@@ -31,45 +31,45 @@ def signature(job: Job) -> None:
             turn = i * math.pi / 4
             swing = math.sin(turn + phase) * (0.45 + 0.4 * math.sin(turn * 0.31 + phase))
             points.append((i * pitch / 8 + 5 * math.cos(turn) + slant * height * swing, height * (0.5 - 0.5 * swing)))
-        _draw_path(job, points, thick=rng.choice((2, 3, 4)), shade=rng.randint(120, 255))
+        _draw_path(page, points, thick=rng.choice((2, 3, 4)), shade=rng.randint(120, 255))
 
 
-def ring(job: Job) -> None:
+def ring(page: PageContext) -> None:
     """A pen's circle around something, or the edge of a round stamp."""
-    wide, high = job.rng.uniform(20, 90), job.rng.uniform(15, 45)
+    wide, high = page.rng.uniform(20, 90), page.rng.uniform(15, 45)
     turns = [i * math.pi / 20 for i in range(42)]
     points = [(wide * (1 + math.cos(turn)), high * (1 + math.sin(turn) + 0.003 * i)) for i, turn in enumerate(turns)]
-    _draw_path(job, points, thick=job.rng.choice((2, 3, 4)), shade=job.rng.randint(110, 255))
+    _draw_path(page, points, thick=page.rng.choice((2, 3, 4)), shade=page.rng.randint(110, 255))
 
 
-def _draw_path(job: Job, points: list[tuple[float, float]], *, thick: int, shade: int) -> None:
+def _draw_path(page: PageContext, points: list[tuple[float, float]], *, thick: int, shade: int) -> None:
     """Lines through the points (pixels of the page from the patch's corner), somewhere on the sheet."""
     x0, y0 = min(x for x, _ in points), min(y for _, y in points)
     path = [((x - x0) * FINE + thick, (y - y0) * FINE + thick) for x, y in points]
     patch = Image.new("L", (int(max(x for x, _ in path)) + 2 * thick, int(max(y for _, y in path)) + 2 * thick))
     ImageDraw.Draw(patch).line(path, fill=shade, width=thick)
-    _lay(job, np.array(patch))
+    _lay(page, np.array(patch))
 
 
-def _lay(job: Job, patch: np.ndarray) -> None:
+def _lay(page: PageContext, patch: np.ndarray) -> None:
     """Print a patch of ink where there is room, or now and then over whatever stands there."""
-    place = free_place(job, patch.shape[1] / FINE, patch.shape[0] / FINE)
-    if place is None or job.rng.random() < 0.15:
-        ink = job.sheet.ink
-        place = job.rng.uniform(0, ink.shape[1]) / FINE, job.rng.uniform(0, ink.shape[0]) / FINE
-    _print(job, patch, place)
+    place = free_place(page, patch.shape[1] / FINE, patch.shape[0] / FINE)
+    if place is None or page.rng.random() < 0.15:
+        ink = page.sheet.ink
+        place = page.rng.uniform(0, ink.shape[1]) / FINE, page.rng.uniform(0, ink.shape[0]) / FINE
+    _print(page, patch, place)
 
 
-def _print(job: Job, patch: np.ndarray, place: tuple[float, float]) -> None:
+def _print(page: PageContext, patch: np.ndarray, place: tuple[float, float]) -> None:
     """Print a patch of ink with its corner at (x, y), cut at the edges of the sheet."""
     x, y = (round(edge * FINE) for edge in place)
-    spot = job.sheet.ink[y : y + patch.shape[0], x : x + patch.shape[1]]
+    spot = page.sheet.ink[y : y + patch.shape[0], x : x + patch.shape[1]]
     np.maximum(spot, patch[: spot.shape[0], : spot.shape[1]], out=spot)
 
 
-def logo(job: Job) -> None:
+def logo(page: PageContext) -> None:
     """A few shapes over one another where no word stands."""
-    rng = job.rng
+    rng = page.rng
     side = rng.randint(40, 140)
     patch = Image.new("L", (side, side))
     pencil = ImageDraw.Draw(patch)
@@ -77,29 +77,29 @@ def logo(job: Job) -> None:
         xs, ys = sorted(rng.choices(range(side), k=2)), sorted(rng.choices(range(side), k=2))
         draw = rng.choice((pencil.ellipse, pencil.rectangle))
         draw((xs[0], ys[0], xs[1], ys[1]), fill=rng.choice((0, 255, 255, 120)), outline=255, width=2)
-    place = free_place(job, side / FINE, side / FINE)
+    place = free_place(page, side / FINE, side / FINE)
     if place is not None:
-        _print(job, np.array(patch), place)
+        _print(page, np.array(patch), place)
 
 
-def stamp(job: Job) -> None:
+def stamp(page: PageContext) -> None:
     """A date or a number hit by hand, pale, in a frame or alone."""
-    rng = job.rng
+    rng = page.rng
     text = rng.choice((date(rng).upper(), "RECEIVED", "COPY", digits(rng, "########")))
-    pen = Pen(job.style.heading.face, rng.randint(120, 230))
-    place = free_place(job, pen.width(text) + 16, pen.x_height * 4)
+    pen = Pen(page.style.heading.face, rng.randint(120, 230))
+    place = free_place(page, pen.width(text) + 16, pen.x_height * 4)
     if place is None:
         return
     x, y = place
-    job.sheet.write(text, x + 8, y + pen.x_height * 2.8, pen)
+    page.sheet.write(text, x + 8, y + pen.x_height * 2.8, pen)
     if rng.random() < 0.5:
-        job.sheet.frame(x, y, x + pen.width(text) + 16, y + pen.x_height * 4)
+        page.sheet.frame(x, y, x + pen.width(text) + 16, y + pen.x_height * 4)
 
 
-def side_number(job: Job) -> None:
+def side_number(page: PageContext) -> None:
     """An archive's number along the edge, read from below."""
-    text = digits(job.rng, job.rng.choice(("########", "##########", "### ######")))
-    face = job.style.heading.face
+    text = digits(page.rng, page.rng.choice(("########", "##########", "### ######")))
+    face = page.style.heading.face
     strip = np.zeros((round(face.size * 1.3), int(face.width(text)) + 8), np.uint8)
     across = 4.0
     for sign in text.replace(" ", "0"):
@@ -108,28 +108,28 @@ def side_number(job: Job) -> None:
         spot = strip[down : down + glyph.ink.shape[0], int(across) + glyph.left :][:, : glyph.ink.shape[1]]
         np.maximum(spot, glyph.ink[: spot.shape[0], : spot.shape[1]], out=spot)
         across += glyph.advance
-    turned = np.rot90(strip, job.rng.choice((1, 3)))
-    place = free_place(job, turned.shape[1] / FINE, turned.shape[0] / FINE, edge=True)
+    turned = np.rot90(strip, page.rng.choice((1, 3)))
+    place = free_place(page, turned.shape[1] / FINE, turned.shape[0] / FINE, edge=True)
     if place is not None:
-        _print(job, turned, place)
+        _print(page, turned, place)
 
 
-def picture(job: Job) -> None:
+def halftone(page: PageContext) -> None:
     """A photograph: patches of grey that change smoothly, in a frame of nothing."""
-    rng = job.rng
+    rng = page.rng
     width, height = rng.randint(60, 320), rng.randint(60, 320)
-    place = free_place(job, width, height)
+    place = free_place(page, width, height)
     if place is None:
         return
     knots = [[rng.randint(0, 255) for _ in range(9)] for _ in range(rng.randint(4, 12))]
     coarse = Image.fromarray(np.array(knots, np.uint8))
     grey = np.array(coarse.resize((width * FINE, height * FINE), Image.Resampling.BICUBIC))
-    _print(job, grey, place)
+    _print(page, grey, place)
 
 
-def screen(job: Job) -> None:
+def screen(page: PageContext) -> None:
     """A tint of fine dots behind whatever stands there, as printed forms have."""
-    ink, rng = job.sheet.ink, job.rng
+    ink, rng = page.sheet.ink, page.rng
     height, width = rng.randint(30, ink.shape[0] // 2), rng.randint(60, ink.shape[1])
     period = rng.randint(3, 6)
     down, across = rng.randint(0, ink.shape[0] - height), rng.randint(0, ink.shape[1] - width)
@@ -137,27 +137,27 @@ def screen(job: Job) -> None:
     np.maximum(spot, rng.randint(80, 255), out=spot, casting="unsafe")
 
 
-def border(job: Job) -> None:
+def border(page: PageContext) -> None:
     """A frame around the whole page."""
-    sheet, inset = job.sheet, job.rng.uniform(2, 14)
-    sheet.frame(inset, inset, sheet.width - inset - 3, sheet.height - inset - 3, thick=job.rng.uniform(0.5, 3))
+    sheet, inset = page.sheet, page.rng.uniform(2, 14)
+    sheet.frame(inset, inset, sheet.width - inset - 3, sheet.height - inset - 3, thick=page.rng.uniform(0.5, 3))
 
 
-def punch_holes(job: Job) -> None:
+def punch_holes(page: PageContext) -> None:
     """Dark half-moons down one edge."""
-    sheet, rng = job.sheet, job.rng
+    sheet, rng = page.sheet, page.rng
     radius = rng.randint(8, 16)
     across = rng.randint(8, 30)
     rows, columns = np.ogrid[-radius : radius + 1, -radius : radius + 1]
     moon = (rows**2 + columns**2 <= radius**2) & (rows**2 + (columns - 5) ** 2 > radius**2 * rng.uniform(0, 1))
     patch = (moon * rng.randint(100, 255)).astype(np.uint8)
     for share in rng.choice(((0.1, 0.5, 0.9), (0.3, 0.7))):
-        _print(job, patch, (across / FINE, sheet.height * share))
+        _print(page, patch, (across / FINE, sheet.height * share))
 
 
-def scanner_edges(job: Job) -> None:
+def scanner_edges(page: PageContext) -> None:
     """Dark bands where the paper ended, as far in as the words allow."""
-    sheet, rng = job.sheet, job.rng
+    sheet, rng = page.sheet, page.rng
     boxes = [box for _, box in sheet.words]
     room = (
         min((box[0] for box in boxes), default=sheet.width),
@@ -173,9 +173,9 @@ def scanner_edges(job: Job) -> None:
     sheet.fill(0, sheet.height - bottom, sheet.width, sheet.height, shade)
 
 
-def free_place(job: Job, width: float, height: float, *, edge: bool = False) -> tuple[float, float] | None:
+def free_place(page: PageContext, width: float, height: float, *, edge: bool = False) -> tuple[float, float] | None:
     """A corner (x, y) with room for width × height where no word stands; None when a few tries find none."""
-    sheet, rng = job.sheet, job.rng
+    sheet, rng = page.sheet, page.rng
     for _ in range(8):
         x = rng.uniform(4, max(4, sheet.width - width - 4))
         if edge:
@@ -197,7 +197,7 @@ MARKS = (
     (side_number, 0.25),
     (punch_holes, 0.15),
     (scanner_edges, 0.2),
-    (picture, 0.1),
+    (halftone, 0.1),
     (screen, 0.06),
     (border, 0.05),
 )

@@ -14,7 +14,7 @@ from texturevlm.train.render.degrade import degrade
 from texturevlm.train.render.fonts import check_fonts, families
 from texturevlm.train.render.layouts import LAYOUTS, foot, receipt
 from texturevlm.train.render.marks import scatter_marks
-from texturevlm.train.render.prose import Job
+from texturevlm.train.render.prose import PageContext
 from texturevlm.train.render.sheet import FINE, Pen, PlacedWord, Sheet
 from texturevlm.train.render.style import make_style
 from texturevlm.train.render.vocabulary import Vocabulary, code
@@ -58,23 +58,25 @@ def render_page(
     compose = rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
     size_of_type = rng.uniform(*RECEIPT_TYPE) if compose is receipt else None
     style = make_style(rng, known, size=size_of_type, typewritten=rng.random() < TYPEWRITTEN)
-    job = Job(sheet, rng, vocabulary, style)
-    compose(job)
-    foot(job)
-    scatter_marks(job)
+    page = PageContext(sheet, rng, vocabulary, style)
+    compose(page)
+    foot(page)
+    scatter_marks(page)
     image, words = degrade(generator, sheet.ink, sheet.words, rng)
     if rng.random() < ARCHIVED:
-        image, words = add_note(image, words, job)
+        image, words = add_note(image, words, page)
     return RenderedPage(np.ascontiguousarray(image), words)
 
 
-def add_note(image: NDArray[np.uint8], words: list[PlacedWord], job: Job) -> tuple[NDArray[np.uint8], list[PlacedWord]]:
+def add_note(
+    image: NDArray[np.uint8], words: list[PlacedWord], page: PageContext
+) -> tuple[NDArray[np.uint8], list[PlacedWord]]:
     """An archive's address in grey along the bottom, added after the scan and so undegraded."""
-    rng, style = job.rng, job.style
+    rng, style = page.rng, page.style
     height = min(NOTE_HEIGHT, image.shape[0])
     strip = Sheet((height, image.shape[1]), rng)
     pen = Pen(style.body.face)
-    text = f"Source: https://www.{job.vocabulary.nonsense(rng)}.edu/docs/{code(rng).lower().replace(' ', '')}"
+    text = f"Source: https://www.{page.vocabulary.nonsense(rng)}.edu/docs/{code(rng).lower().replace(' ', '')}"
     strip.centre(text, 0, strip.width, height * 0.6, pen)
     ink = np.asarray(Image.fromarray(strip.ink).reduce(FINE)).astype(np.uint16)
     top = image.shape[0] - height

@@ -1,6 +1,6 @@
 """Blocks of running text: headings, paragraphs, lists and addresses, one below the other in a column.
 
-Every block is a function (job, column, y) → y: it starts below y and returns where the next one may start.
+Every block is a function (page, column, y) → y: it starts below y and returns where the next one may start.
 """
 
 import random
@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class PageContext:
     """What every block needs: the sheet, random numbers, the vocabulary and the typography."""
 
     sheet: Sheet
@@ -56,11 +56,11 @@ def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]
         yield line
 
 
-def heading(job: Job, column: Column, y: float) -> float:
+def heading(page: PageContext, column: Column, y: float) -> float:
     """A line or two in larger letters, left or centred, sometimes numbered, sometimes underlined."""
-    rng, sheet = job.rng, job.sheet
-    pen = rng.choice((job.style.heading, job.style.heading, job.style.bold))
-    text = job.vocabulary.phrase(rng, longest=6)
+    rng, sheet = page.rng, page.sheet
+    pen = rng.choice((page.style.heading, page.style.heading, page.style.bold))
+    text = page.vocabulary.phrase(rng, longest=6)
     if rng.random() < 0.25:
         text = rng.choice(("{}. ", "{}.1 ", "({}) ", "Table {}. ", "Figure {}: ")).format(rng.randint(1, 9)) + text
     centred = rng.random() < 0.4
@@ -78,11 +78,11 @@ def heading(job: Job, column: Column, y: float) -> float:
     return y + step * rng.uniform(0.1, 0.6)
 
 
-def paragraph(job: Job, column: Column, y: float, *, sentences: int | None = None) -> float:
+def paragraph(page: PageContext, column: Column, y: float, *, sentences: int | None = None) -> float:
     """A few sentences, justified or ragged, with words in bold or italics among them."""
-    rng, style = job.rng, job.style
+    rng, style = page.rng, page.style
     count = sentences or rng.randint(1, 6)
-    words = [word for _ in range(count) for word in job.vocabulary.sentence(rng)]
+    words = [word for _ in range(count) for word in page.vocabulary.sentence(rng)]
     pen = rng.choice((style.body,) * 8 + (style.italic, style.bold))
     justified = rng.random() < 0.4
     indent = rng.choice((0, 0, 2 * style.leading))
@@ -101,35 +101,35 @@ def paragraph(job: Job, column: Column, y: float, *, sentences: int | None = Non
         for word in line:
             used = emphasis if emphasis is not pen and rng.random() < 0.08 else pen
             base = y - style.leading * 0.25
-            end = job.sheet.write(word, x, base, used)
+            end = page.sheet.write(word, x, base, used)
             if rng.random() < underlined:
-                job.sheet.rule(x, base + 1.5, end, base + 1.5)
+                page.sheet.rule(x, base + 1.5, end, base + 1.5)
             x = end + space
     return y + style.leading * rng.uniform(0, 1)
 
 
-def bullets(job: Job, column: Column, y: float) -> float:
+def bullets(page: PageContext, column: Column, y: float) -> float:
     """A list, each item with a dot, a dash, a number or a letter before it."""
-    rng, style = job.rng, job.style
+    rng, style = page.rng, page.style
     marks = rng.choice(("-", "*", "o", "1.", "(1)", "a)", "A."))
     hang = style.body.width("(99) ")
     for item in range(rng.randint(2, 8)):
         mark = marks.replace("1", str(item + 1)).replace("a", "abcdefgh"[item]).replace("A", "ABCDEFGH"[item])
-        words = job.vocabulary.sentence(rng)
+        words = page.vocabulary.sentence(rng)
         for number, line in enumerate(wrapped(words, style.body, column.x1 - column.x0 - hang)):
             y += style.leading
             if y > column.bottom:
                 return y
             if number == 0:
-                job.sheet.write(mark, column.x0, y - style.leading * 0.25, style.body)
-            job.sheet.write(" ".join(line), column.x0 + hang, y - style.leading * 0.25, style.body)
+                page.sheet.write(mark, column.x0, y - style.leading * 0.25, style.body)
+            page.sheet.write(" ".join(line), column.x0 + hang, y - style.leading * 0.25, style.body)
         y += style.leading * 0.3
     return y + style.leading * 0.5
 
 
-def address_lines(job: Job) -> list[str]:
+def address_lines(page: PageContext) -> list[str]:
     """Who and where: the lines above a letter or on a card."""
-    rng, vocabulary = job.rng, job.vocabulary
+    rng, vocabulary = page.rng, page.vocabulary
     street, town = (vocabulary.phrase(rng, longest=count).title() for count in (2, 1))
     lines = [
         person(rng),
@@ -141,29 +141,29 @@ def address_lines(job: Job) -> list[str]:
     return lines[rng.randint(0, 1) : rng.randint(3, 5)]
 
 
-def address(job: Job, column: Column, y: float) -> float:
-    """An address, left or centred."""
-    centred = job.rng.random() < 0.3
-    for line in address_lines(job):
-        if job.style.body.width(line) > column.x1 - column.x0:
+def address_block(page: PageContext, column: Column, y: float) -> float:
+    """An address_block, left or centred."""
+    centred = page.rng.random() < 0.3
+    for line in address_lines(page):
+        if page.style.body.width(line) > column.x1 - column.x0:
             continue
-        y += job.style.leading
+        y += page.style.leading
         if y > column.bottom:
             return y
         if centred:
-            job.sheet.centre(line, column.x0, column.x1, y - job.style.leading * 0.25, job.style.body)
+            page.sheet.centre(line, column.x0, column.x1, y - page.style.leading * 0.25, page.style.body)
         else:
-            job.sheet.write(line, column.x0, y - job.style.leading * 0.25, job.style.body)
-    return y + job.style.leading
+            page.sheet.write(line, column.x0, y - page.style.leading * 0.25, page.style.body)
+    return y + page.style.leading
 
 
-def opening(job: Job, column: Column, y: float) -> float:
+def opening(page: PageContext, column: Column, y: float) -> float:
     """How a letter or a memorandum begins: the date, to whom, about what."""
-    rng, style, sheet = job.rng, job.style, job.sheet
+    rng, style, sheet = page.rng, page.style, page.sheet
     if rng.random() < 0.5:
         y += style.leading
         sheet.write(date(rng), column.x0 + (column.x1 - column.x0) * rng.choice((0, 0.6)), y, style.body)
-        y = address(job, column, y + style.leading)
+        y = address_block(page, column, y + style.leading)
         sheet.write(f"Dear {person(rng)}:", column.x0, y + style.leading, style.body)
         return y + 2.5 * style.leading
     tab = style.body.width("SUBJECT:  ")
@@ -172,7 +172,7 @@ def opening(job: Job, column: Column, y: float) -> float:
         y += style.leading * rng.choice((1, 1.5))
         value = {"date:": date(rng), "to:": person(rng), "from:": person(rng)}.get(label)
         sheet.write(casing(label), column.x0, y, style.body)
-        sheet.write(value or job.vocabulary.phrase(rng, longest=6), column.x0 + tab, y, style.body)
+        sheet.write(value or page.vocabulary.phrase(rng, longest=6), column.x0 + tab, y, style.body)
     if rng.random() < 0.5:
         sheet.rule(column.x0, y + style.leading / 2, column.x1, y + style.leading / 2)
     return y + style.leading

@@ -8,12 +8,14 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from texturevlm.evaluate.data import Box
 from texturevlm.train.render.faces import Face
 
 FINE = 2  # pixels of the sheet per pixel of the page, along each axis
 
-Box = tuple[float, float, float, float]
+Grey = NDArray[np.uint8]
 PlacedWord = tuple[str, Box]
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from texturevlm.train.render.faces import Face, face
-from texturevlm.train.render.fonts import Family
+from texturevlm.train.render.faces import Face, cached_face
+from texturevlm.train.render.fonts import FontFamily
 from texturevlm.train.render.sheet import FINE, Pen
 
 # Font sizes of running text in pixels of the page: real pages at half size have letters 5 to 9 pixels high.
-SMALLEST, USUAL, LARGEST = 9.0, 14.0, 24.0
+_SMALLEST, _USUAL, _LARGEST = 9.0, 14.0, 24.0
 # Widths of letters relative to the font file: narrow and wide type beyond what the files offer.
 STRETCHES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.85, 0.92, 1.1, 1.2)
 
@@ -30,14 +30,14 @@ class Style:
 
 
 def make_style(
-    rng: random.Random, families: Sequence[Family], *, size: float | None = None, typewritten: bool = False
+    rng: random.Random, families: Sequence[FontFamily], *, size: float | None = None, typewritten: bool = False
 ) -> Style:
     """A random typography; `typewritten`: letters of one width and size, hit unevenly."""
     fixed = [family for family in families if family.fixed_width] or list(families)
     main = rng.choice(fixed if typewritten else families)
     second = main if typewritten or rng.random() < 0.6 else rng.choice(families)
     if size is None:
-        size = rng.triangular(SMALLEST, LARGEST, USUAL)
+        size = rng.triangular(_SMALLEST, _LARGEST, _USUAL)
     stretch = rng.choice(STRETCHES)
     tracking = rng.choice((0, 0, 0, rng.uniform(-0.6, 2.5)))
     shade = rng.choice((255, 255, 255, rng.randint(150, 254)))
@@ -46,7 +46,7 @@ def make_style(
     slanted = rng.random() < 0.04
     capitals = typewritten and rng.random() < 0.12
 
-    def pen(family: Family, scale: float, *, bold: bool = False, italic: bool = False) -> Pen:
+    def pen(family: FontFamily, scale: float, *, bold: bool = False, italic: bool = False) -> Pen:
         drawn = _face(family.file(bold=bold, italic=italic), size * scale, stretch)
         return Pen(drawn, shade, tracking, uneven, capitals=capitals)
 
@@ -65,7 +65,7 @@ def make_style(
 
 
 def _face(path: Path, size: float, stretch: float) -> Face:
-    """The face nearest to a size; large sizes are rounded in coarser steps to keep the cache small."""
+    """The cached_face nearest to a size; large sizes are rounded in coarser steps to keep the cache small."""
     fine = size * FINE
     step = 1 if fine < 24 else 2 if fine < 48 else 4
-    return face(path, max(12, round(fine / step) * step), stretch)
+    return cached_face(path, max(12, round(fine / step) * step), stretch)

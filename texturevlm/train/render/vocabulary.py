@@ -7,11 +7,11 @@ bigrams of the real ones. Everything is plain lists, so a vocabulary can be sent
 import random
 from collections.abc import Callable, Iterable
 
-from texturevlm.train.render.english import COMMON_WORDS, MONTHS, NAMES
+from texturevlm.train.render.english import COMMON_WORDS, MONTHS, PERSON_NAMES
 
-PRINTABLE = frozenset(map(chr, range(33, 127)))
-PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " "})
-LONGEST = 24
+_PRINTABLE = frozenset(map(chr, range(33, 127)))
+_PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " "})
+_LONGEST = 24
 COMPANY_ENDS = ("Inc.", "Co.", "Company", "Ltd.", "Corp.", "& Sons", "Association", "Institute", "Foundation")
 
 
@@ -27,7 +27,7 @@ class Vocabulary:
         for name, share in (("given", given), ("nonsense", nonsense)):
             if not 0 <= share <= 1:
                 raise ValueError(f"Vocabulary: {name} must be between 0 and 1, got {share}")
-        often = [word for text in texts for word in text.translate(PLAIN).split() if _is_printable(word)]
+        often = [word for text in texts for word in text.translate(_PLAIN).split() if _is_printable(word)]
         self._often = often  # as often as the caller has them
         self._once = sorted(set(often))  # the rare ones as often as the common ones
         self._given = given if often else 0.0
@@ -80,7 +80,7 @@ class Vocabulary:
 
 
 def _is_printable(word: str) -> bool:
-    return 0 < len(word) <= LONGEST and PRINTABLE.issuperset(word)
+    return 0 < len(word) <= _LONGEST and _PRINTABLE.issuperset(word)
 
 
 def _successors(words: Iterable[str]) -> dict[str, str]:
@@ -172,7 +172,7 @@ def percentage(rng: random.Random) -> str:
 
 def person(rng: random.Random) -> str:
     """A person's name."""
-    first, last, initial = rng.choice(NAMES), rng.choice(NAMES), rng.choice("ABCDEFGHJKLMNPRSTW")
+    first, last, initial = rng.choice(PERSON_NAMES), rng.choice(PERSON_NAMES), rng.choice("ABCDEFGHJKLMNPRSTW")
     form = rng.choice(("{0} {2}", "{0} {1}. {2}", "{1}. {2}", "Dr. {0} {2}", "Mr. {2}", "{2}, {0}", "{0} {2}, Jr."))
     name: str = form.format(first, initial, last)
     return name.upper() if rng.random() < 0.15 else name
@@ -180,7 +180,7 @@ def person(rng: random.Random) -> str:
 
 def company(rng: random.Random) -> str:
     """The name of a firm or an institution."""
-    name = f"{rng.choice(NAMES)} {rng.choice(COMMON_WORDS).title()} {rng.choice(COMPANY_ENDS)}"
+    name = f"{rng.choice(PERSON_NAMES)} {rng.choice(COMMON_WORDS).title()} {rng.choice(COMPANY_ENDS)}"
     return name.upper() if rng.random() < 0.3 else name
 
 
@@ -193,10 +193,10 @@ def abbreviation(rng: random.Random) -> str:
 def web_address(rng: random.Random) -> str:
     """A web or mail address."""
     host = f"{rng.choice(COMMON_WORDS)}.{rng.choice(('com', 'org', 'edu', 'gov'))}"
-    return rng.choice((f"www.{host}", f"{rng.choice(NAMES).lower()}@{host}", f"http://www.{host}"))
+    return rng.choice((f"www.{host}", f"{rng.choice(PERSON_NAMES).lower()}@{host}", f"http://www.{host}"))
 
 
-def measure(rng: random.Random) -> str:
+def quantity(rng: random.Random) -> str:
     """A quantity with its unit."""
     return f"{number(rng)} {rng.choice(('mg', 'kg', 'ml', 'g', 'lbs.', 'ft.', 'mm', 'cm', 'hrs', 'tons', 'oz.'))}"
 
@@ -207,5 +207,5 @@ FACTS: tuple[Callable[[random.Random], str], ...] = (
     + (date,) * 2
     + (clock, phone, code, percentage)
     + (person,) * 2
-    + (company, abbreviation, web_address, measure)
+    + (company, abbreviation, web_address, quantity)
 )
