@@ -1,11 +1,13 @@
 """The documents name only files, modules, commands and public names that exist."""
 
+import argparse
 import re
 from pathlib import Path
 
 import pytest
 
 import texturevlm
+from texturevlm.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 GONE = "removed.md"  # names what is no longer there
@@ -13,11 +15,24 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "READ
 PAGES += [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != GONE]
 
 
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`([^`]+)`")
+
+
 def code(text: str) -> str:
     """The lines of fenced blocks, and each inline code span on a line of its own."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    rest = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    return "\n".join([*blocks, *re.findall(r"`([^`]+)`", rest)])
+    return "\n".join([*BLOCK.findall(text), *SPAN.findall(BLOCK.sub("", text))])
+
+
+def without_code(text: str) -> str:
+    return SPAN.sub("", BLOCK.sub("", text))
+
+
+def subcommands() -> set[str]:
+    commands = argparse.ArgumentParser().add_subparsers()
+    for add in COMMANDS:
+        add(commands)
+    return set(commands.choices)
 
 
 def anchors(page: Path) -> set[str]:
@@ -32,7 +47,7 @@ def page(request):
 
 
 def test_links_lead_to_files_and_headings(page):
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
         if "://" in link or link.startswith("mailto:"):
             continue
         path, _, anchor = link.partition("#")
@@ -54,9 +69,8 @@ def test_commands_exist(page):
     for module in re.findall(r"python -m ((?:texturevlm|studies)[\w.]*\w)", written):
         found = ROOT.joinpath(*module.split(".")).with_suffix(".py").exists()
         assert found or module == "studies.NAME", f"{page.name} runs {module}"
-    for command in re.findall(r"^(?:texturevlm|.*/texturevlm) ([a-z][a-z-]*)", written, re.MULTILINE):
-        file = f"{command.replace('-', '_')}.py"
-        assert (ROOT / "texturevlm" / "commands" / file).exists(), f"{page.name} runs texturevlm {command}"
+    for command in re.findall(r"^texturevlm ([a-z][a-z-]*)", written, re.MULTILINE):
+        assert command in subcommands(), f"{page.name} runs texturevlm {command}"
     for target in re.findall(r"^make ([a-z][a-z-]*)", written, re.MULTILINE):
         rule = re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert rule, f"{page.name} runs make {target}"
