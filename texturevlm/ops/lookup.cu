@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) lookup_texels(const __grid_
 }
 
 __device__ __forceinline__ void add_four(float* to, float weight, const float (&value)[GROUP]) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900  // not in the emulator
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(weight * value[0]), "f"(weight * value[1]),
                  "f"(weight * value[2]), "f"(weight * value[3]) : "memory");
 #else
