@@ -20,7 +20,7 @@ def pooled(image: Tensor, levels: int) -> list[Tensor]:
 def grid_sampled(levels: Sequence[Tensor], centre: Tensor, scale: Tensor, patch: int) -> Tensor:
     """Square patches of mixed levels: every level sampled at every point, weighted by how near it is.
 
-    levels: (1, C, H_l, W_l); centre (1, K, 2); scale (1, K), level-0 pixels a sample; returns (1, K, C, P, P)
+    levels: (1, C, H_l, W_l); centre (1, K, 2); scale (1, K), level-0 pixels per sample; returns (1, K, C, P, P)
     """
     height, width = levels[0].shape[-2:]
     step = torch.arange(patch, device=centre.device, dtype=centre.dtype) + 0.5 - patch / 2

@@ -27,8 +27,8 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
         for part in (_mips, _patches, _filling, _from_python, _training, _updating, _layout, _points):
             part(bench)
         report.notes = [
-            "warm: device time a call, from a captured graph of many. cold: one call after the L2 cache was flushed.",
-            "host: wall clock a call from Python in a loop, the larger of host and device time.",
+            "warm: device time per call, from a captured graph of many. cold: one call after the L2 cache was flushed.",
+            "host: wall clock per call from Python in a loop, the larger of host and device time.",
             "floor: each byte read or written once at this run's copy bandwidth; a small problem that stays in the",
             "L2 cache can go below it. Texture units: the texture is already filled, unless the row says otherwise.",
         ]
@@ -262,7 +262,7 @@ def _layout(bench: _Bench) -> None:
             for pack in (1, 2, 4):
                 texture = DeviceTexture(levels, half=half, pack=pack)
                 call = partial(sample_patches, texture, centre, ddx, ddy, patch=PATCH)
-                by = f"texture units, {'half' if half else 'float'}, {pack} channels a fetch"
+                by = f"texture units, {'half' if half else 'float'}, {pack} channels per fetch"
                 bench.add(f"{count} patches, 40 channels", by, call, timing.device_warm)
 
 

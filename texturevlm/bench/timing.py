@@ -30,7 +30,7 @@ class Timing:
 
 
 def device_warm(work: Work, repeats: int = 20) -> Timing:
-    """GPU time a call when calls follow one another, from a captured graph: no launch gaps, warm caches."""
+    """GPU time per call when calls follow one another, from a captured graph: no launch gaps, warm caches."""
     work()
     _spin(work)
     started = time.perf_counter()
@@ -60,7 +60,7 @@ def device_cold(work: Work, repeats: int = 40) -> Timing:
 
 
 def host(work: Work, calls: int = 200, repeats: int = 15) -> Timing:
-    """Wall-clock time a call from Python, steady state, the GPU's own time included where it is the longer."""
+    """Wall-clock time per call from Python, steady state, the GPU's own time included where it is the longer."""
     on_gpu = torch.cuda.is_available()
     for _ in range(20):
         work()
@@ -89,7 +89,7 @@ def cpu(work: Work, repeats: int = 7) -> Timing:
 
 
 def copy_bandwidth(device: str) -> float:
-    """Bytes a second of a large copy, read and written counted, on a buffer far larger than any cache."""
+    """Bytes per second of a large copy, read and written counted, on a buffer far larger than any cache."""
     count = (1 << 30) if device == "cuda" else (1 << 26)
     source = torch.rand(count, device=device)
     target = torch.empty_like(source)

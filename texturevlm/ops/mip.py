@@ -1,9 +1,9 @@
-"""Mipmaps: each level is the one below it at half the extent, until one texel stands for the whole image.
+"""Mipmaps: each level has half the extent of the next finer one, down to one texel for the whole image.
 
 Extents halve as in graphics, max(1, floor(n/2)). At an odd extent n = 2m + 1 a coarse texel is 2 + 1/m fine texels
 wide, so it averages three of them with the exact shares that it covers; means are therefore kept at every size.
-A channel that holds an upper bound shrinks by max, a lower bound by min; one that holds names (cluster ids)
-takes the level-0 texel at the centre of its area, because names cannot be averaged.
+A channel that holds an upper bound shrinks by max, a lower bound by min; one that holds labels
+(cluster ids) takes the level-0 texel at the centre of its area, because labels cannot be averaged.
 """
 
 import itertools
@@ -42,7 +42,7 @@ def mipmap(
 
     image:   (B, C, H, W), any extent from 1×1
     levels:  how many levels, level 0 included; None goes down to 1×1, and so does any larger number
-    reduce:  how a channel shrinks: mean, max, min or nearest; one word for all channels or one a channel
+    reduce:  how a channel shrinks: mean, max, min or nearest; one word for all channels, or one per channel
     returns  finest first, level 0 is `image` itself (on the GPU a contiguous copy of one that is not contiguous);
              (B, C, max(1, H >> l), max(1, W >> l)). Half-precision images are reduced in float32; a level is rounded
              when it is stored. Differentiable in `image`, once.
@@ -75,9 +75,9 @@ def _compiled_mipmap(image: Tensor, levels: int | None, reduce: str | Sequence[s
 
 
 def channel_reductions(function: str, reduce: str | Sequence[str], channels: int) -> tuple[str, ...]:
-    """One reduction a channel, checked."""
+    """One reduction per channel, checked."""
     if not isinstance(reduce, Sequence):
-        raise TypeError(f"{function}: reduce must be a word, or one word a channel, got {reduce!r}")
+        raise TypeError(f"{function}: reduce must be a word, or one word per channel, got {reduce!r}")
     return _channel_reductions(function, reduce if isinstance(reduce, str) else tuple(reduce), channels)
 
 
@@ -85,7 +85,7 @@ def channel_reductions(function: str, reduce: str | Sequence[str], channels: int
 def _channel_reductions(function: str, reduce: str | tuple[str, ...], channels: int) -> tuple[str, ...]:
     modes = (reduce,) * channels if isinstance(reduce, str) else reduce
     if len(modes) != channels:
-        raise ValueError(f"{function}: reduce must name one reduction a channel ({channels}), got {len(modes)}")
+        raise ValueError(f"{function}: reduce must name one reduction per channel ({channels}), got {len(modes)}")
     for mode in set(modes):
         check_choice(function, "reduce", mode, REDUCTIONS)
     return modes
@@ -228,7 +228,7 @@ def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:
 
 @lru_cache(maxsize=256)
 def _check_pyramid(function: str, levels: tuple[tuple[torch.Size, torch.dtype, torch.device], ...]) -> None:
-    """Remembered: a stream of images of one size asks the same every time."""
+    """Cached: a stream of images of one size asks the same every time."""
     shape, dtype, device = levels[0]
     if len(shape) != 4 or 0 in shape:
         raise ValueError(f"{function}: levels[0] must be (B, C, H, W) and not empty, got {tuple(shape)}")

@@ -36,8 +36,8 @@ def sample_patches(
     centre:        (B, K, 2), x then y in level-0 pixels
     ddx, ddy:      (B, K, 2), how far one step along the patch's own x and y axis moves in the image
     patch:         samples along each side of a patch
-    max_anisotropy: how much longer than wide a sample's footprint may be before it is read too coarsely
-    nearest:       channels that hold names: the nearest texel, not filtered (a DeviceTexture knows its own)
+    max_anisotropy: how many times longer than wide a sample's footprint may be; longer ones are read too coarsely
+    nearest:       channels that hold labels: the nearest texel, not filtered (for a DeviceTexture, given when it is made)
     backend:       auto, reference, cuda or texture
     returns        (B, K, C, P, P), differentiable in levels, centre, ddx and ddy
     """

@@ -1,4 +1,4 @@
-// Reading a pyramid in plain memory as a texture unit would, and the transpose of that for gradients.
+// Reads a pyramid in plain memory as a texture unit would; the transpose of that, for gradients.
 // A Sample is one footprint: where, at which level, and how many probes spread over which vector (see ops/lookup.py).
 #pragma once
 #include "scalar.cuh"
@@ -8,7 +8,7 @@ struct Pyramid {
     long long image[MAX_LEVELS], channel[MAX_LEVELS];  // strides, in elements: planar and channels-last both work
     int row[MAX_LEVELS], column[MAX_LEVELS];
     int height[MAX_LEVELS], width[MAX_LEVELS];
-    const unsigned char* nearest;  // one a channel, 1: holds names, never filtered; null: none does
+    const unsigned char* nearest;  // one per channel, 1: holds labels, never filtered; null: none does
     int levels, channels;
 };
 
