@@ -37,7 +37,7 @@ def sample_patches(
     ddx, ddy:      (B, K, 2), how far one step along the patch's own x and y axis moves in the image
     patch:         samples along each side of a patch
     max_anisotropy: how many times longer than wide a sample's footprint may be; longer ones are read too coarsely
-    nearest:       channels that hold labels: the nearest texel, not filtered (for a DeviceTexture, given when it is made)
+    nearest:       channels that hold labels: the nearest texel, not filtered (a DeviceTexture has its own)
     backend:       auto, reference, cuda or texture
     returns        (B, K, C, P, P), differentiable in levels, centre, ddx and ddy
     """
