@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "texturevlm"
 
 # From the first to the last; a module may import from its own layer and from those before it.
 LAYERS = [
+    {"defaults"},
     {"check"},
     {"text"},
     {"progress"},
@@ -21,8 +22,8 @@ LAYERS = [
     {"scout"},
     {"relevance"},
     {"allocate"},
-    {"sample"},
-    {"rebuild"},
+    {"sampling"},
+    {"rebuilding"},
     {"draw"},
     {"sheet"},
     {"vlm"},

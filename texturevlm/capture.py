@@ -23,7 +23,7 @@ from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.query import WAYS
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.types import COLUMNS, Allocation, Patches, Texture
 

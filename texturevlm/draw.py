@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from texturevlm.rebuild import rebuild, resized
+from texturevlm.rebuilding import rebuild, resized
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 

@@ -20,7 +20,7 @@ from texturevlm.evaluate.recall import (
     recall,
     resize_scale,
 )
-from texturevlm.rebuild import resized
+from texturevlm.rebuilding import resized
 from texturevlm.types import Texture
 
 

@@ -5,8 +5,8 @@ import torch
 
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.rebuild import rebuild
-from texturevlm.sample import sample
+from texturevlm.rebuilding import rebuild
+from texturevlm.sampling import sample
 from texturevlm.train import Tiles, soften
 from texturevlm.train.losses import rebuilt
 from texturevlm.train.raster import covered

@@ -6,7 +6,7 @@ import torch
 from tests.video.moving import crossing, noisy, scene
 from texturevlm.channels import PRESETS, build
 from texturevlm.pipeline import relevance_of
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import Stream
 from texturevlm.video.carry import worth

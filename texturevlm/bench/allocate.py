@@ -24,7 +24,7 @@ from texturevlm.ops.mip import mipmap
 from texturevlm.pipeline import choose_tokens, image_maps, relevance_of
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps, salience
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 
 SIDE, BUDGET, PATCH, BATCH = 1024, 273, 32, 32

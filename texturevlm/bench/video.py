@@ -21,7 +21,7 @@ from texturevlm.capture import Look
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay
 from texturevlm.pipeline import choose_tokens
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video.canvas import Canvas
 from texturevlm.video.change import changes, no_noise

@@ -22,7 +22,7 @@ from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.channels import PRESETS, build
 from texturevlm.pipeline import choose_tokens, relevance_of
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import adapt
 from texturevlm.vlm.captured import FixedBudget, Seen

@@ -16,7 +16,7 @@ import torch
 
 from texturevlm.evaluate.data import load
 from texturevlm.pipeline import choose_tokens
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 
 STEPS = 255

@@ -33,7 +33,7 @@ from texturevlm.evaluate.results import (
     code_digest,
 )
 from texturevlm.progress import Progress
-from texturevlm.rebuild import median_grey
+from texturevlm.rebuilding import median_grey
 from texturevlm.types import Allocation, Texture
 
 CONTROLS = (OTHER, NONE)

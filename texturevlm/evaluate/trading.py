@@ -32,7 +32,7 @@ from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.evaluate.study import provenance, versions, write_study
 from texturevlm.pipeline import relevance_of
 from texturevlm.progress import Progress
-from texturevlm.rebuild import median_grey
+from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
 

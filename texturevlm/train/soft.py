@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.train.relax import gumbel_noise, relaxed_top_k
 from texturevlm.train.tiles import Tiles
 from texturevlm.types import Allocation, Patches, Texture

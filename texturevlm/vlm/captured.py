@@ -17,7 +17,7 @@ from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, Replay
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.places import COORDINATES, frame, places
