@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from texturevlm.pipeline import choose_tokens, relevance_of
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import find_relevance
 from texturevlm.relevance import Balance, Relevance
-from texturevlm.relevance.reader import Page, Word
+from texturevlm.relevance.ocr import Page, Word
 from texturevlm.types import Texture
 
 
@@ -44,8 +45,8 @@ def test_the_question_moves_the_tokens(texture, read):
 
 
 def test_words_say_how_fine_they_are_and_that_they_are_there(texture, read):
-    relevance = relevance_of(texture, "Total?", way="words", page=read, patch=8)
-    plain = relevance_of(texture, way="none", patch=8)
+    relevance = find_relevance(texture, "Total?", relevance="words", page=read, patch=8)
+    plain = find_relevance(texture, relevance="none", patch=8)
     assert relevance.scorer == "words" and plain.scorer == "none"
     row, column = 165 * relevance.grid[0] // 320, 150 * relevance.grid[1] // 256
     assert relevance.legible_scale[0, row, column].item() == pytest.approx(10 / 5.5)
@@ -61,7 +62,7 @@ def test_attention_is_followed(texture):
 
 
 def test_given_relevance_is_used_as_it_is(texture):
-    relevance = relevance_of(texture, patch=8, way="none")
+    relevance = find_relevance(texture, patch=8, relevance="none")
     first = choose_tokens(texture, budget=10, patch=8, relevance=relevance)
     second = choose_tokens(texture, budget=10, patch=8, relevance="none")
     assert torch.equal(first.boxes, second.boxes)
@@ -69,21 +70,21 @@ def test_given_relevance_is_used_as_it_is(texture):
 
 def test_balance_pulls(texture, read):
     def mass(**pulls):
-        return relevance_of(
+        return find_relevance(
             texture, "What is the total?", way="words", page=read, patch=8, balance=Balance(**pulls)
         ).mass
 
     assert mass(explore=0.9).max() < mass(explore=0.0).max()
     assert mass(focus=0.5).max() < mass(focus=2.0).max()
-    finer = relevance_of(texture, way="none", patch=8, balance=Balance(particularise=2.0))
-    torch.testing.assert_close(finer.legible_scale * 2, relevance_of(texture, way="none", patch=8).legible_scale)
+    finer = find_relevance(texture, relevance="none", patch=8, balance=Balance(particularise=2.0))
+    torch.testing.assert_close(finer.legible_scale * 2, find_relevance(texture, relevance="none", patch=8).legible_scale)
 
 
 def test_balance_learns(texture, read):
     explore = torch.tensor(0.3, requires_grad=True)
     focus = torch.tensor(1.2, requires_grad=True)
     pulls = Balance(explore=explore, focus=focus)
-    relevance = relevance_of(texture, "What is the total?", way="words", page=read, patch=8, balance=pulls)
+    relevance = find_relevance(texture, "What is the total?", relevance="words", page=read, patch=8, balance=pulls)
     relevance.mass.square().sum().backward()
     assert explore.grad.abs() > 0 and focus.grad.abs() > 0
 
@@ -105,8 +106,8 @@ def test_what_a_way_needs_is_said(texture):
 
 def test_without_ocr_the_scout_takes_the_question(texture, monkeypatch):
     monkeypatch.setattr("texturevlm.relevance.query.find_spec", lambda name: None)
-    assert relevance_of(texture, "What is the total?").scorer == "scout"
-    assert relevance_of(texture, " ").scorer == "none"
+    assert find_relevance(texture, "What is the total?").scorer == "scout"
+    assert find_relevance(texture, " ").scorer == "none"
 
 
 @pytest.mark.parametrize("question", ["", " ", "?", "Gesamtbetrag über 100 €?", "合計はいくらですか", "x" * 1_000_000])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from texturevlm.pipeline import choose_tokens, image_maps
     from texturevlm.rebuilding import rebuild, resized
     from texturevlm.relevance import Balance, Relevance
-    from texturevlm.relevance.reader import read_page
+    from texturevlm.relevance.ocr import read_page
     from texturevlm.sampling import generate_mipmaps, sample, sample_foveated
     from texturevlm.scout import load_scout
     from texturevlm.types import Allocation, Patches, Texture
@@ -46,7 +46,7 @@ _MODULES = {
     "load_scout": "scout",
     "load_vlm": "ask",
     "ops": "ops",
-    "read_page": "relevance.reader",
+    "read_page": "relevance.ocr",
     "rebuild": "rebuilding",
     "resized": "rebuilding",
     "sample": "sampling",

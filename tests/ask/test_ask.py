@@ -13,7 +13,7 @@ from texturevlm import vlm
 from texturevlm.allocate.trade import trade
 from texturevlm.ask import VLM, model, sight
 from texturevlm.ask.scene import in_slots, joined
-from texturevlm.relevance.reader import Page, Word
+from texturevlm.relevance.ocr import Page, Word
 
 SHORT = {"max_new_tokens": 5}
 
@@ -98,7 +98,7 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
 
 
 def test_the_maps_are_those_of_choose_tokens(qwen):
-    from texturevlm.pipeline import relevance_of
+    from texturevlm.relevance import find_relevance
 
     page = Page((Word("total", (10, 10, 60, 22), 0, 1.0),), (160, 160))
     attention = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0))
@@ -106,7 +106,7 @@ def test_the_maps_are_those_of_choose_tokens(qwen):
     one = scene.sights[0]
     one.page = page
     for way, more in (("none", {}), ("words", {"page": page}), ("attention", {"attention": attention})):
-        wanted = relevance_of(one.texture, QUESTION, way=way, **more)
+        wanted = find_relevance(one.texture, QUESTION, relevance=way, **more)
         found = one.relevance(QUESTION, way=way, attention=more.get("attention"))
         assert found.scorer == wanted.scorer
         for name in ("mass", "legible_scale", "ink"):

@@ -14,7 +14,8 @@ from texturevlm import vlm
 from texturevlm.ask import VLM
 from texturevlm.ask.sight import Sight
 from texturevlm.capture import compile
-from texturevlm.pipeline import choose_tokens, relevance_of
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import find_relevance
 from texturevlm.scout import encode, load_scout
 from texturevlm.types import Texture
 
@@ -59,7 +60,7 @@ def test_what_was_seen_may_be_used_again(texture, spots):
 
 
 def test_the_map_is_where_the_scout_points(texture, spots):
-    relevance = relevance_of(texture, TOTAL, way="scout", page=spots)
+    relevance = find_relevance(texture, TOTAL, relevance="scout", page=spots)
     assert relevance.scorer == "scout" and relevance.mass.isfinite().all()
     top = relevance.mass[0].flatten().argmax().item()
     rows, columns = relevance.grid
@@ -85,9 +86,9 @@ def test_pages_without_anything_and_grey_ones(image):
 def test_a_batch_of_pages(texture):
     small = texture.levels[1]
     pages = torch.stack([small[0, :, :320, :400], small[0, :, -320:, -400:]])
-    together = relevance_of(Texture.open(pages), TOTAL, way="scout", patch=16)
+    together = find_relevance(Texture.open(pages), TOTAL, relevance="scout", patch=16)
     for row in range(2):
-        alone = relevance_of(Texture.open(pages[row]), TOTAL, way="scout", patch=16)
+        alone = find_relevance(Texture.open(pages[row]), TOTAL, relevance="scout", patch=16)
         assert worst(together.mass[row], alone.mass[0]) < 2e-3
 
 
@@ -106,7 +107,7 @@ def test_a_sight_looks_once(monkeypatch):
     other = sight.relevance(OTHER, way="scout")
     assert len(looks) == 1 and relevance.scorer == "scout" and worst(relevance.mass, other.mass) > 1e-4
     assert 0.5 < sight.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
-    assert torch.equal(relevance.mass, relevance_of(sight.texture, TOTAL, way="scout").mass)
+    assert torch.equal(relevance.mass, find_relevance(sight.texture, TOTAL, relevance="scout").mass)
     blank = Sight(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))
     assert blank.chance(TOTAL, blank.relevance(TOTAL, way="scout")) == pytest.approx(0.1)
 

@@ -18,7 +18,8 @@ from torch.nn import functional
 from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean
 from texturevlm.ops.steerable import steerable_pyramid
-from texturevlm.relevance.information import LOST, grey_levels
+from texturevlm.channels.structure import grey_levels
+from texturevlm.relevance.information import LOST
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Texture
 

@@ -20,7 +20,7 @@ from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import seed_grid, superpixels
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.maps import Relevance
-from texturevlm.relevance.salience import colour_levels
+from texturevlm.channels.structure import colour_levels
 from texturevlm.types import Allocation, Texture
 
 FINE_ENOUGH = 0.6  # pixels a sample: a stage that would end below is left out

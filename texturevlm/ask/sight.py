@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.pipeline import ImageMaps, image_maps, relevance_of
+from texturevlm.pipeline import ImageMaps, image_maps, find_relevance
 from texturevlm.relevance import Relevance
 from texturevlm.relevance.query import resolve_way
-from texturevlm.relevance.reader import Page, read_page
+from texturevlm.relevance.ocr import Page, read_page
 from texturevlm.relevance.words import words_map
 from texturevlm.scout import Spots, load_scout
 from texturevlm.types import COLOURS, Texture
@@ -69,7 +69,7 @@ class Sight:
         """
         way = resolve_way(way, question, attention=attention, encoder=None)
         page = self.page if way == "words" else self.spots if way == "scout" else None
-        return relevance_of(self.texture, question, way=way, maps=self.maps, page=page, attention=attention)
+        return find_relevance(self.texture, question, relevance=way, maps=self.maps, page=page, attention=attention)
 
     def chance(self, question: str, relevance: Relevance) -> float:
         """The chance (LEAST_CHANCE to 1) that a question to several images is about this one, as far as words tell."""

@@ -13,7 +13,7 @@ from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
 from texturevlm.cuda.graph import Replay
-from texturevlm.relevance.reader import read_page
+from texturevlm.relevance.ocr import read_page
 from texturevlm.relevance.words import words_map
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.ranker import Ranker

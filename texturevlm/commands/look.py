@@ -53,14 +53,14 @@ def _look_for_a_question(options: argparse.Namespace) -> int:
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.check import check_choice
     from texturevlm.draw import question_picture
-    from texturevlm.pipeline import relevance_of
+    from texturevlm.relevance import find_relevance
 
     patch = 32 if options.patch is None else options.patch
     question = options.query or ""
     texture = tv.Texture.open(options.image).mipmapped()
     allocator = options.allocator or "auto"
     check_choice("look", "allocator", allocator, ALLOCATORS)  # before the page is read
-    relevance = relevance_of(texture, question, patch=patch, way=options.relevance or "auto")
+    relevance = find_relevance(texture, question, patch=patch, relevance=options.relevance or "auto")
     allocation = tv.choose_tokens(texture, budget=options.budget, patch=patch, allocator=allocator, relevance=relevance)
     question_picture(texture, allocation, relevance, question).save(options.out)
     _say(options, allocation)

@@ -27,7 +27,8 @@ from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.relevance import TOPS, gain
 from texturevlm.evaluate.scout import answer_shares, box_map
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
-from texturevlm.pipeline import BALANCE, image_maps
+from texturevlm.relevance import image_maps
+from texturevlm.relevance.prepare import BALANCE
 from texturevlm.progress import Progress
 from texturevlm.scout.layer import folded
 from texturevlm.train.captions import load_photographs

@@ -48,7 +48,7 @@ class Pages:
         return self.opened[path]
 
     def _kept_or_read(self, path: Path, texture: Texture) -> tuple[Any, float]:
-        from texturevlm.relevance.reader import Page, read_page
+        from texturevlm.relevance.ocr import Page, read_page
 
         digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
         kept = self.folder / f"{path.stem}-{digest}.json"

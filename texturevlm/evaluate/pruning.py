@@ -21,9 +21,9 @@ from torch import Tensor
 from texturevlm.allocate.prune import above, relevance_pyramid
 from texturevlm.evaluate.data import load
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
-from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import find_relevance
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import load_page
+from texturevlm.relevance.ocr import load_page
 from texturevlm.types import Texture
 
 SHARES = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of the cells that are above the threshold
@@ -61,10 +61,10 @@ def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, An
 
 def _maps(texture: Texture, question: str, path: Path, cache: Path | None, first: bool) -> Iterator[tuple[str, Tensor]]:
     if first:
-        yield "none", relevance_of(texture, way="none").mass[0]
+        yield "none", find_relevance(texture, relevance="none").mass[0]
     if find_spec("rapidocr") is not None or cache is not None:
         page = load_page(path, cache)
-        yield "words", relevance_of(texture, question, way="words", page=page).mass[0]
+        yield "words", find_relevance(texture, question, relevance="words", page=page).mass[0]
 
 
 def report(record: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from texturevlm.evaluate.data import load
 from texturevlm.evaluate.publish import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import find_relevance
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -53,19 +53,19 @@ def whole_levels(texture: Texture, relevance: Relevance, *, budget: int, patch: 
 
 def salience_first(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
     """`cascade` whose coarse stage goes by salience and whose later stages go by the question."""
-    scan = relevance_of(texture, patch=patch, way="none")
+    scan = find_relevance(texture, patch=patch, relevance="none")
     return cascade(texture, relevance, budget=budget, patch=patch, scan=scan)
 
 
 def salience_last(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
     """`cascade` whose coarse stage goes by the question and whose later stages go by salience."""
-    later = relevance_of(texture, patch=patch, way="none")
+    later = find_relevance(texture, patch=patch, relevance="none")
     return cascade(texture, later, budget=budget, patch=patch, scan=relevance)
 
 
 def salience_only(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
     """`cascade` that never hears the question."""
-    return cascade(texture, relevance_of(texture, patch=patch, way="none"), budget=budget, patch=patch)
+    return cascade(texture, find_relevance(texture, patch=patch, relevance="none"), budget=budget, patch=patch)
 
 
 def _with(name: str, **options: Any) -> Allocator:

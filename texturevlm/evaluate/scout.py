@@ -32,7 +32,7 @@ from texturevlm.evaluate.spotting import evenly, measure_spotting
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import load_page
+from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
 from texturevlm.train.ranking import TOGETHER

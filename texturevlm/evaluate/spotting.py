@@ -27,7 +27,7 @@ from texturevlm.evaluate.data import Box, Sample
 from texturevlm.evaluate.readers import SLOWEST, Tesseract
 from texturevlm.evaluate.relevance import gain
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import Page, Word, load_page
+from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
 from texturevlm.scout.letters import codes, numbers
 from texturevlm.scout.spotter import SPOT

@@ -30,7 +30,7 @@ from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.run import as_grey
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.evaluate.study import provenance, versions, write_study
-from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import find_relevance
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import Relevance
@@ -108,7 +108,7 @@ def measure(
 
 def _relevance(sample: Sample, texture: Texture, way: str, patch: int, pages: Pages) -> Relevance:
     page = pages.words(sample.image, texture)[0] if way == "words" else None
-    return relevance_of(texture, sample.question, patch=patch, way=way, page=page)
+    return find_relevance(texture, sample.question, patch=patch, relevance=way, page=page)
 
 
 def _read(reader: Reader | None, crops: Sequence[Sequence[np.ndarray]], sample: Sample) -> dict[str, float] | None:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.channels.structure import luma
-from texturevlm.relevance.salience import colour_levels
+from texturevlm.channels.structure import colour_levels, luma
 from texturevlm.scout.fused import Fused
 from texturevlm.scout.layer import folded
 from texturevlm.scout.question import Question, encode

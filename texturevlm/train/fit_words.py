@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.check import check_count
-from texturevlm.relevance.clues import NAMES, clues
+from texturevlm.relevance.features import NAMES, word_features
 from texturevlm.relevance.layout import Layout, layout_of
-from texturevlm.relevance.reader import Page, load_page
+from texturevlm.relevance.ocr import Page, load_page
 from texturevlm.relevance.words import FARTHEST
 from texturevlm.text.strings import terms
 
@@ -78,7 +78,7 @@ def examples(data: Path, cache: Path, name: str, limit: int | None, common: dict
         if page.words:
             together = name == "funsd"  # there, all boxes together are the answer
             places = tuple(answer_places(page, row["boxes"], row["size"], together=together))
-            features = clues(page, row["question"], common)
+            features = word_features(page, row["question"], common)
             document = row.get("document", row["image"])
             yield Example(features, layout_of(page), places, SETS[name], f"{name}/{document}")
 

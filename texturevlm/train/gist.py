@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.relevance.salience import colour_levels
+from texturevlm.channels.structure import colour_levels
 from texturevlm.scout.layer import Block, Layer
 from texturevlm.scout.weights import fill_module, read_weights
 from texturevlm.train.vocabulary import Vocabulary

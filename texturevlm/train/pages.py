@@ -25,7 +25,7 @@ from PIL import Image
 from texturevlm.check import check_choice
 from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import Page, Word, load_page
+from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout.spotter import seen_size
 from texturevlm.text.strings import plain
 from texturevlm.train.fit_words import train_rows

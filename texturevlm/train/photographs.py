@@ -17,7 +17,7 @@ from torch.nn import functional
 from texturevlm.channels.registry import PRESETS
 from texturevlm.evaluate.data import Sample, load
 from texturevlm.ops.lookup import lookup
-from texturevlm.pipeline import image_maps
+from texturevlm.relevance import image_maps
 from texturevlm.progress import Progress
 from texturevlm.train.cache import cached, channel_texture, code_digest, file_digest
 from texturevlm.train.raster import box_shares

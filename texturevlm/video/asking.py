@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import find_relevance
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.types import Texture
 
 
 @dataclass(frozen=True, eq=False)
 class Asking:
-    """query, patch, balance and models: as for `relevance_of`; way: its name for a way, or a function of a Texture."""
+    """query, patch, balance and models: as for `find_relevance`; way: its name for a way, or a function of a Texture."""
 
     query: str
     way: str | Callable[[Texture], Relevance]
@@ -34,11 +34,11 @@ class Asking:
             known = self.way(texture)
         else:
             way, more = (self.way, self.models) if pointed is None else ("attention", {"attention": pointed})
-            known = relevance_of(texture, self.query, patch=self.patch, way=way, balance=self.balance, **more)
+            known = find_relevance(texture, self.query, patch=self.patch, relevance=way, balance=self.balance, **more)
         if known.grid != grid:
             raise ValueError(f"Stream: relevance must be on a grid of {grid}, got {known.grid}")
         return known
 
     def look(self, texture: Texture) -> Relevance:
         """What the image says by itself."""
-        return relevance_of(texture, patch=self.patch, way="none")
+        return find_relevance(texture, patch=self.patch, relevance="none")

@@ -61,7 +61,7 @@ class Stream:
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
     query:     a question; it is asked at every keyframe, and its answer carried in between
     relevance: auto, words, scout, embedding or none, as for `choose_tokens`; or a function of a Texture that gives a
-               Relevance on the same grid as `relevance_of` does
+               Relevance on the same grid as `find_relevance` does
     channels:  a preset or names of layers to keep beside the colours; none by default
     keyframe:  everything is done anew every so many frames; carried relevance drifts within a second where much moves
     hold:      how much less tokens may be worth than when they were chosen before they are given out anew

@@ -16,7 +16,8 @@ from torch.nn import functional
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.channels import build
 from texturevlm.channels.structure import luma
-from texturevlm.pipeline import choose_tokens, relevance_of
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import find_relevance
 from texturevlm.relevance import Relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Allocation, Texture
@@ -102,7 +103,7 @@ class Followed:
                 canvas.refresh(frame, found)
             self.size = size
             self.grey.append(luma(canvas.levels[cell_level(size, PATCH)]))
-            self.fresh.append(relevance_of(canvas.texture, patch=PATCH, way="none"))
+            self.fresh.append(find_relevance(canvas.texture, patch=PATCH, relevance="none"))
             self.found.append(found)
 
 

@@ -20,6 +20,7 @@ from PIL import Image
 
 from texturevlm.check import check_count, check_size
 from texturevlm.image import to_tensor
+from texturevlm.text.strings import is_ideograph
 
 MOST_PIXELS = 3_100_000  # a larger image is shrunk to this before it is read; a 200-dpi page has 3.7 million
 LONGEST = 8000  # pixels: nor is a side longer than this
@@ -223,11 +224,6 @@ def _breaks(letters: str, end: int) -> bool:
         return True
     glued = letters[max(0, end - 3) : end + 2]  # as in "otherInvestment": three small letters, a capital, a small one
     return len(glued) == 5 and glued[:3].islower() and glued[:3].isalpha() and after.isupper() and glued[4].islower()
-
-
-def is_ideograph(letter: str) -> bool:
-    """A character of a script that is written without spaces: Chinese, Japanese (Korean has spaces)."""
-    return "\u3040" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or "\uf900" <= letter <= "\ufaff"
 
 
 def load_page(image: Path, cache: Path | None) -> Page:

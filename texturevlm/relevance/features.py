@@ -1,8 +1,8 @@
-"""What speaks for a word being the answer: named clues, from where the question's words stand on the page.
+"""Named features of every word of a page, given a question: what makes a word likely to be the answer.
 
-A word of the question that stands on the page is a label. Answers sit right of a label, below it, in its table row
-and column, or next in the reading order. Each relation is a kernel between boxes, in units of the label's height; under
-each of them a candidate collects what share of the question (rare words count more) is found in that relation to it.
+A word of the question that occurs on the page is a label. Answers are right of a label, below it, in its table row or
+column, or next in reading order. Each relation is a kernel between boxes, in units of the label's height. Under each of
+them a candidate collects the share of the question (rare words count more) that is found in that relation to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from texturevlm.relevance.layout import PLACES, SHAPES, Layout, layout_of
-from texturevlm.relevance.reader import Page
+from texturevlm.relevance.ocr import Page
 from texturevlm.text.strings import ASKED, KINDS, STOP, asked, likeness, terms
 
 MOST_LABELS = 200  # words of the page that match the question best; more would only cost time
@@ -40,10 +40,10 @@ NAMES = (
 )  # fmt: skip
 
 
-def clues(page: Page, question: str, commonness: Mapping[str, float]) -> np.ndarray:
-    """(N, len(NAMES)) float32: for every word of the page, each clue.
+def word_features(page: Page, question: str, commonness: Mapping[str, float]) -> np.ndarray:
+    """(N, len(NAMES)) float32: the features of every word of the page.
 
-    commonness: how common a word is in questions of any kind, 0 to 1; common ones say little about where to look
+    commonness: of words in questions, 0 to 1; common words count less
     """
     layout = layout_of(page)
     count = len(layout.boxes)
