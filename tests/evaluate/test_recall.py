@@ -9,7 +9,7 @@ import torch
 
 from tests.evaluate.folders import write_folder
 from texturevlm import Allocation
-from texturevlm.evaluate import readable
+from studies import readable_height as readable
 from texturevlm.evaluate.recall import (
     ACROSS,
     READABLE,

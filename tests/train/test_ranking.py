@@ -15,7 +15,7 @@ from texturevlm.scout.question import TRAITS, WORDS, encode
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
 from texturevlm.scout.weights import load_module, ranker_shape, read_weights
 from texturevlm.text.strings import ASKED
-from texturevlm.train import ablation
+from studies import scout_ablation as ablation
 from texturevlm.train.config import FitConfig, from_table
 from texturevlm.train.fit import evaluated, fit
 from texturevlm.train.pages import SETS
