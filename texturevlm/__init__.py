@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from texturevlm.ask import VLM, attach, load_vlm
     from texturevlm.capture import compile
     from texturevlm.channels import CHANNELS
-    from texturevlm.channels import build as build_channels
+    from texturevlm.channels.build import build as build_channels
     from texturevlm.pipeline import choose_tokens, image_maps
     from texturevlm.rebuilding import rebuild, resized
     from texturevlm.relevance import Balance, Relevance
@@ -37,7 +37,7 @@ _MODULES = {
     "VLM": "ask",
     "VideoStream": "video:Stream",
     "attach": "ask",
-    "build_channels": "channels:build",
+    "build_channels": "channels.build:build",
     "choose_tokens": "pipeline",
     "compile": "capture",
     "foveate": "allocate",
