@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.trade import trade
+from texturevlm.allocate.share import split_budget
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.data import Sample, load
@@ -85,10 +85,10 @@ def measure(
     greys = [median_grey(texture) for texture in seen]
     found = []
     for budget in budgets:
-        shared = trade(
+        shared = split_budget(
             textures,
             maps,
-            total=budget * len(group),
+            budget=budget * len(group),
             floor=max(1, round(FLOOR * budget)),
             ceiling=round(CEILING * budget),
             patch=patch,

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.ask import models
 from tests.ask.models import QUESTION
 from texturevlm import vlm
-from texturevlm.allocate.trade import trade
+from texturevlm.allocate.share import split_budget
 from texturevlm.ask import VLM, model, sight
 from texturevlm.ask.scene import in_slots, joined
 from texturevlm.relevance.ocr import Page, Word
@@ -66,9 +66,9 @@ def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, 
 
     def trading(textures, relevances, *, weights, **options):
         weighed.append(weights)
-        return trade(textures, relevances, weights=weights, **options)
+        return split_budget(textures, relevances, weights=weights, **options)
 
-    monkeypatch.setattr("texturevlm.ask.scene.trade", trading)
+    monkeypatch.setattr("texturevlm.ask.scene.split_budget", trading)
     scene.choose("what is the total ?", relevance="words")
     scene.choose("what is the total ?", relevance="none")
     assert weighed[0][0] == sight.LEAST_CHANCE < 0.5 < weighed[0][1]

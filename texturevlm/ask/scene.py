@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.trade import trade
+from texturevlm.allocate.share import split_budget
 from texturevlm.ask.attention import pointed_at, question_attention
 from texturevlm.ask.sight import LEAST_CHANCE, Sight
 from texturevlm.check import check_choice, check_count
@@ -144,10 +144,10 @@ class Scene:
         """
         shares, patch = [budget], self.model.adapter.side
         if len(self.sights) > 1:
-            shares = trade(
+            shares = split_budget(
                 [sight.texture for sight in self.sights],
                 maps,
-                total=budget,
+                budget=budget,
                 floor=[min(sight.most_tokens, LEAST_SHARE, budget // len(maps)) for sight in self.sights],
                 ceiling=[sight.most_tokens for sight in self.sights],
                 patch=patch,
