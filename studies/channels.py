@@ -21,9 +21,6 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from texturevlm.channels.saliency import saliency
-from texturevlm.channels.structure import edges, edges_inverted
-from texturevlm.channels.text import text_map, text_map_ocr
 from studies.baselines import (
     Map,
     bias,
@@ -33,6 +30,9 @@ from studies.baselines import (
     spectral_residual,
 )
 from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
+from texturevlm.channels.saliency import saliency
+from texturevlm.channels.structure import edges, edges_inverted
+from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
 

@@ -35,8 +35,8 @@ from texturevlm.evaluate.data import Box, Sample, load
 from texturevlm.evaluate.objects import painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm.ops.lookup import lookup
-from texturevlm.pipeline import image_maps
 from texturevlm.progress import Progress
+from texturevlm.relevance import image_maps
 from texturevlm.relevance.balance import Balance
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
@@ -351,7 +351,9 @@ def experiment(data: Path, out: Path, *, steps: int, limit: int | None = None) -
     ends = {last: _again(quarter, steps, last_temperature=last) for last in TEMPERATURES}
     ends[base.last_temperature] = quarter
     out.mkdir(parents=True, exist_ok=True)
-    command = f"python -m studies.hypothesis DATA --out results --steps {steps}" + (f" --limit {limit}" if limit else "")
+    command = f"python -m studies.hypothesis DATA --out results --steps {steps}" + (
+        f" --limit {limit}" if limit else ""
+    )
     text = [*_head(command, quarter), *_methods(tables), *_relaxations(seeds), *_ends(ends)]
     (out / "hypothesis.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     _write_csv(out / "hypothesis.csv", tables)
@@ -468,9 +470,7 @@ def _draw(model: Trained, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = study_parser("hypothesis", __doc__)
     parser.add_argument("--steps", type=int, default=1000, metavar="N", help="(default: 1000)")
-    return run_study(
-        parser, arguments, lambda own: experiment(own.data, own.out, steps=own.steps, limit=own.limit)
-    )
+    return run_study(parser, arguments, lambda own: experiment(own.data, own.out, steps=own.steps, limit=own.limit))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from texturevlm.evaluate.data import load
 from texturevlm.evaluate.publish import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.relevance import find_relevance
-from texturevlm.relevance import Relevance
+from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Allocation, Texture
 
 BUDGETS = (64, 273)

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.statistics import pooled_ratio
-from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
 from texturevlm.progress import Progress

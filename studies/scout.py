@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from studies.relevance import COVERED, ENOUGH, TOPS, gain, image_maps, of_another_page, shares_within
+from studies.spotting import evenly, measure_spotting
+from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load
-from studies.relevance import COVERED, ENOUGH, TOPS, gain, image_maps, of_another_page, shares_within
-from studies.spotting import evenly, measure_spotting
 from texturevlm.evaluate.statistics import pooled_ratio
-from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from studies.relevance import gain
 from texturevlm.evaluate.data import Box, Sample
 from texturevlm.evaluate.readers import SLOWEST, Tesseract
-from studies.relevance import gain
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
@@ -73,7 +73,7 @@ def measure_spotting(samples: Sequence[Sample], cache: Path | None, scout: Scout
 
 def _ranked(image: Path, page: Page, read: Page, scout: Scout, words: list[str]) -> Ranked:
     boxes, texts = [word.box for word in page.words], [plain(word.text) for word in page.words]
-    spots = scout.look(Texture.open(image).mipmapped())
+    spots = scout.read(Texture.open(image).mipmapped())
     scores = (
         scout_scores(scout, spots, boxes, page.size, words),
         rapidocr_scores(read, boxes, words),

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from studies.study import provenance, versions, write_study
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import split_budget
 from texturevlm.allocate.value import expected_value
@@ -29,11 +30,9 @@ from texturevlm.evaluate.pages import Pages
 from texturevlm.evaluate.readers import Reader, Remembering, open_reader
 from texturevlm.evaluate.run import as_grey
 from texturevlm.evaluate.statistics import paired_difference
-from studies.study import provenance, versions, write_study
-from texturevlm.relevance import find_relevance
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance import Relevance
+from texturevlm.relevance import Relevance, WordsScorer, find_relevance
 from texturevlm.types import Texture
 
 BUDGETS = (32, 64, 96, 273)
@@ -107,8 +106,8 @@ def measure(
 
 
 def _relevance(sample: Sample, texture: Texture, way: str, patch: int, pages: Pages) -> Relevance:
-    page = pages.words(sample.image, texture)[0] if way == "words" else None
-    return find_relevance(texture, sample.question, patch=patch, relevance=way, page=page)
+    scorer = WordsScorer(pages.words(sample.image, texture)[0]) if way == "words" else way
+    return find_relevance(texture, sample.question, patch=patch, relevance=scorer)
 
 
 def _read(reader: Reader | None, crops: Sequence[Sequence[np.ndarray]], sample: Sample) -> dict[str, float] | None:

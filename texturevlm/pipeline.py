@@ -9,7 +9,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_relevance
-from texturevlm.relevance.prepare import BALANCE
+from texturevlm.relevance.prepared import BALANCE
 from texturevlm.scout import Question
 from texturevlm.types import Allocation, Texture
 

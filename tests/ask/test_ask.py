@@ -13,6 +13,7 @@ from texturevlm import vlm
 from texturevlm.allocate.share import split_budget
 from texturevlm.ask import VLM, model, sight
 from texturevlm.ask.scene import in_slots, joined
+from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
 from texturevlm.relevance.ocr import Page, Word
 
 SHORT = {"max_new_tokens": 5}
@@ -61,7 +62,8 @@ def test_images_share_one_budget_and_the_fuller_one_gets_more(adapter):
 def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, monkeypatch):
     page = Page((Word("total", (20, 20, 60, 32), 0, 1.0), Word("42", (70, 20, 90, 32), 0, 1.0)), (320, 320))
     scene = VLM(qwen, budget=60).see([models.noise(320, 320), models.noise(320, 320)])
-    scene.sights[0].page, scene.sights[1].page = Page((), (320, 320)), page
+    for one, own in zip(scene.sights, (Page((), (320, 320)), page)):
+        one.prepared.readings[find_scorer("ask", "words")] = (own,)
     weighed = []
 
     def trading(textures, relevances, *, weights, **options):
@@ -78,7 +80,7 @@ def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, 
 def test_several_questions_read_an_image_once(qwen, monkeypatch):
     read, mapped = [], []
     words = (Word("total", (10, 10, 60, 22), 0, 1.0), Word("42", (70, 10, 90, 22), 0, 1.0))
-    image_maps = sight.image_maps
+    image_maps = prepared.image_maps
 
     def reading(image):
         read.append(image.shape)
@@ -88,8 +90,8 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
         mapped.append(patch)
         return image_maps(texture, patch=patch)
 
-    monkeypatch.setattr(sight, "read_page", reading)
-    monkeypatch.setattr(sight, "image_maps", mapping)
+    monkeypatch.setattr("texturevlm.relevance.words.read_page", reading)
+    monkeypatch.setattr(prepared, "image_maps", mapping)
     scene = VLM(qwen, budget=8).see(models.patterned(160, 160))
     maps = [scene.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
     assert [one.scorer for one in maps] == ["words", "words", "none"]
@@ -98,19 +100,16 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
 
 
 def test_the_maps_are_those_of_choose_tokens(qwen):
-    from texturevlm.relevance import find_relevance
-
     page = Page((Word("total", (10, 10, 60, 22), 0, 1.0),), (160, 160))
     attention = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0))
     scene = VLM(qwen, budget=8).see(models.patterned(160, 160))
     one = scene.sights[0]
-    one.page = page
-    for way, more in (("none", {}), ("words", {"page": page}), ("attention", {"attention": attention})):
-        wanted = find_relevance(one.texture, QUESTION, relevance=way, **more)
-        found = one.relevance(QUESTION, way=way, attention=more.get("attention"))
+    for scorer in ("none", WordsScorer(page), AttentionScorer(attention)):
+        wanted = find_relevance(one.texture, QUESTION, relevance=scorer)
+        found = one.relevance(QUESTION, relevance=scorer)
         assert found.scorer == wanted.scorer
         for name in ("mass", "legible_scale", "ink"):
-            assert torch.equal(getattr(found, name), getattr(wanted, name)), (way, name)
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), (scorer, name)
 
 
 def test_everything_that_holds_a_picture_can_be_asked_about(qwen, tmp_path):

@@ -46,7 +46,7 @@ def test_allocate_writes_a_file_and_takes_an_allocator(page, tmp_path, capsys):
     [
         (["--allocator", "circles"], ["allocator must be one of", "layers", "auto", "'circles'"]),
         (["--relevance", "smell"], ["relevance must be one of auto, words", "'smell'"]),
-        (["--relevance", "attention"], ["needs attention="]),
+        (["--relevance", "attention"], ["needs a map"]),
         (["--budget", "0"], ["budget must be at least 1, got 0"]),
         (["--json", "nowhere/tokens.json"], ["nowhere/tokens.json"]),
     ],

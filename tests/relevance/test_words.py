@@ -8,7 +8,7 @@ import pytest
 
 from texturevlm.relevance.features import NAMES, word_features
 from texturevlm.relevance.ocr import Page, Word
-from texturevlm.relevance.words import Ranker, answer_probability, overlaps, ranker, spread, words_map
+from texturevlm.relevance.words import WordRanker, answer_probability, load_word_ranker, overlaps, spread, words_map
 from texturevlm.text.strings import ASKED, KINDS, asked, kinds, likeness, plain, terms
 
 LETTER, HEIGHT = 11, 20  # pixels
@@ -254,13 +254,13 @@ class TestMap:
 
 
 def test_weights_for_other_clues_are_refused():
-    record = {"names": ["other"], "mean": [], "scale": [], "members": [], "sharpness": 1, "commonness": {}}
-    with pytest.raises(ValueError, match=r"Ranker.from_json"):
-        Ranker.from_json(json.dumps(record))
+    record = {"names": ["other"], "mean": [], "scale": [], "members": [], "sharpness": 1}
+    with pytest.raises(ValueError, match=r"WordRanker.from_json"):
+        WordRanker.from_json(json.dumps(record))
 
 
 def test_weights_fit_the_clues():
-    trained = ranker()
+    trained = load_word_ranker()
     for member in trained.members:
         width = len(member["inner_bias"])
         assert member["inner"].shape == (len(NAMES), width) and member["outer"].shape == (5 * width, width)

@@ -15,7 +15,8 @@ from texturevlm.ask import VLM
 from texturevlm.ask.sight import Sight
 from texturevlm.capture import compile
 from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import find_relevance
+from texturevlm.relevance import WordsScorer, find_relevance, prepare
+from texturevlm.relevance.ocr import Page
 from texturevlm.scout import encode, load_scout
 from texturevlm.types import Texture
 
@@ -31,8 +32,8 @@ def texture():
 
 
 @pytest.fixture(scope="module")
-def spots(texture):
-    return load_scout().look(texture)
+def prepared(texture):
+    return prepare(texture, "scout")
 
 
 def same(first, second):
@@ -45,22 +46,22 @@ def finest_at(allocation, x, y):
     return allocation.level[0][over].min().item() if over.any() else float("inf")
 
 
-def test_the_question_moves_the_tokens(texture, spots):
-    total = choose_tokens(texture, TOTAL, budget=32, relevance="scout", page=spots)
-    other = choose_tokens(texture, OTHER, budget=32, relevance="scout", page=spots)
+def test_the_question_moves_the_tokens(texture, prepared):
+    total = choose_tokens(texture, TOTAL, budget=32, relevance=prepared)
+    other = choose_tokens(texture, OTHER, budget=32, relevance=prepared)
     assert finest_at(total, *AT) < finest_at(other, *AT) - 0.5
 
 
-def test_what_was_seen_may_be_used_again(texture, spots):
+def test_what_was_seen_may_be_used_again(texture, prepared):
     once = choose_tokens(texture, TOTAL, budget=40, relevance="scout")
-    again = choose_tokens(texture, TOTAL, budget=40, relevance="scout", page=spots)
-    encoded = choose_tokens(texture, encode([TOTAL]), budget=40, relevance="scout", page=spots)
+    again = choose_tokens(texture, TOTAL, budget=40, relevance=prepared)
+    encoded = choose_tokens(texture, encode([TOTAL]), budget=40, relevance=prepared)
     assert same(once, again) and same(encoded, again)
-    assert same(choose_tokens(texture, encode([TOTAL]), budget=40, page=spots), again)  # auto, too
+    assert same(choose_tokens(texture, encode([TOTAL]), budget=40), again)  # auto, too
 
 
-def test_the_map_is_where_the_scout_points(texture, spots):
-    relevance = find_relevance(texture, TOTAL, relevance="scout", page=spots)
+def test_the_map_is_where_the_scout_points(texture, prepared):
+    relevance = find_relevance(texture, TOTAL, relevance=prepared)
     assert relevance.scorer == "scout" and relevance.mass.isfinite().all()
     top = relevance.mass[0].flatten().argmax().item()
     rows, columns = relevance.grid
@@ -68,11 +69,9 @@ def test_the_map_is_where_the_scout_points(texture, spots):
     assert abs(x - AT[0]) < 120 and abs(y - AT[1]) < 40
 
 
-def test_what_does_not_fit_is_told(texture, spots):
-    with pytest.raises(ValueError, match="page must be of read_page for relevance 'words', got what the scout saw"):
-        choose_tokens(texture, TOTAL, relevance="words", page=spots)
+def test_what_does_not_fit_is_told(texture):
     with pytest.raises(ValueError, match="question must be text for relevance 'words', got an encoded one"):
-        choose_tokens(texture, encode([TOTAL]), relevance="words")
+        choose_tokens(texture, encode([TOTAL]), relevance=WordsScorer(Page((), texture.size)))
     with pytest.raises(TypeError, match="question must be text, got int"):
         choose_tokens(texture, 7, relevance="scout")
 
@@ -95,21 +94,21 @@ def test_a_batch_of_pages(texture):
 def test_a_sight_looks_once(monkeypatch):
     looks = []
     scout = load_scout()
-    look = scout.look
+    look = scout.read
 
     def looking(texture):
         looks.append(texture)
         return look(texture)
 
-    monkeypatch.setattr(scout, "look", looking)
+    monkeypatch.setattr(scout, "read", looking)
     sight = Sight(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))
-    relevance = sight.relevance(TOTAL, way="scout")
-    other = sight.relevance(OTHER, way="scout")
+    relevance = sight.relevance(TOTAL, relevance="scout")
+    other = sight.relevance(OTHER, relevance="scout")
     assert len(looks) == 1 and relevance.scorer == "scout" and worst(relevance.mass, other.mass) > 1e-4
     assert 0.5 < sight.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
     assert torch.equal(relevance.mass, find_relevance(sight.texture, TOTAL, relevance="scout").mass)
     blank = Sight(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))
-    assert blank.chance(TOTAL, blank.relevance(TOTAL, way="scout")) == pytest.approx(0.1)
+    assert blank.chance(TOTAL, blank.relevance(TOTAL, relevance="scout")) == pytest.approx(0.1)
 
 
 def test_asking_a_model():

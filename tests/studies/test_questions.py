@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from texturevlm.allocate import ALLOCATORS
 from studies.questions import experiments, main, whole_levels
+from texturevlm.allocate import ALLOCATORS
 from texturevlm.relevance import find_relevance
 from texturevlm.types import Texture
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.train.papers import packed
 from texturevlm.relevance.ocr import Page, Word
-from texturevlm.scout.spotter import seen_size
+from texturevlm.scout.spotter import input_size
 from texturevlm.train import pages
 from texturevlm.train.pages import CHARTS, SETS, TrainingPage, held_out, load_pages, located, main, pack, value_of
 
@@ -49,7 +49,7 @@ def read(data):
 
 
 def test_pages_are_as_the_spotter_sees_them(read):
-    seen = seen_size(SIZE)
+    seen = input_size(SIZE)
     assert len(read) == 8 and [page.source for page in read] == [name for name in SETS for _ in range(2)]
     for page in read:
         assert page.image.shape == seen and page.image.dtype == np.uint8

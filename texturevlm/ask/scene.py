@@ -20,7 +20,7 @@ from texturevlm.ask.sight import LEAST_CHANCE, Sight
 from texturevlm.check import check_choice, check_count
 from texturevlm.draw import question_picture, stacked
 from texturevlm.pipeline import Allocator, choose_tokens
-from texturevlm.relevance import Relevance
+from texturevlm.relevance import AttentionScorer, Relevance
 from texturevlm.types import Allocation
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Scene:
         for sight in self.sights:
             sight.on(self.model.device)
         if looks == 1:
-            maps = [sight.relevance(question, way=way) for sight in self.sights]
+            maps = [sight.relevance(question, relevance=way) for sight in self.sights]
             chances = [sight.chance(question, own) for sight, own in zip(self.sights, maps)]
             return self._spent(self.model.budget, maps, chances, allocator)
         return self._second_look(question, allocator)
@@ -117,7 +117,7 @@ class Scene:
         model = self.model
         model.check_attached()
         first = max(len(self.sights), round(model.budget * FIRST_LOOK))
-        maps = [sight.relevance("", way="none") for sight in self.sights]
+        maps = [sight.relevance("", relevance="none") for sight in self.sights]
         overview = self._spent(first, maps, [1.0] * len(maps), "fit")
         used = sum(int(one.allocation.valid.sum()) for one in overview)
         coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in overview)
@@ -128,7 +128,7 @@ class Scene:
         with model.adapter.lock:
             attention = question_attention(model.adapter, question, textures, allocations)
         pointed = pointed_at(attention, allocations)
-        maps = [sight.relevance(question, way="attention", attention=one) for sight, one in zip(self.sights, pointed)]
+        maps = [sight.relevance(question, relevance=AttentionScorer(one)) for sight, one in zip(self.sights, pointed)]
         chances = [max(LEAST_CHANCE, float(one.sum())) for one in pointed]
         closer = self._spent(model.budget - used, maps, chances, allocator)
         return [

@@ -5,18 +5,11 @@ What the image says by itself does not change with the question, so it is found 
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from texturevlm.pipeline import ImageMaps, image_maps, find_relevance
-from texturevlm.relevance import Relevance
-from texturevlm.relevance.query import resolve_way
-from texturevlm.relevance.ocr import Page, read_page
-from texturevlm.relevance.words import words_map
-from texturevlm.scout import Spots, load_scout
+from texturevlm.relevance import Prepared, Relevance, Scorer
 from texturevlm.types import COLOURS, Texture
 
 LEAST_CHANCE = 0.1  # of any image that comes with a question
@@ -38,6 +31,7 @@ class Sight:
             raise ValueError(f"see: image must be grey or red, green and blue, got {', '.join(texture.names)}")
         self.texture = texture.to(dtype=torch.float32).mipmapped()
         self.patch = patch
+        self.prepared = Prepared(self.texture, patch=patch)
 
     @property
     def most_tokens(self) -> int:
@@ -45,44 +39,20 @@ class Sight:
         height, width = self.texture.size
         return -(-height // self.patch) * -(-width // self.patch)
 
-    @cached_property
-    def maps(self) -> ImageMaps:
-        """What it says by itself: information and salience."""
-        return image_maps(self.texture, patch=self.patch)
-
-    @cached_property
-    def page(self) -> Page:
-        """The words on it."""
-        colours = [self.texture.names.index(name) for name in COLOURS]
-        return read_page(self.texture.levels[0][:, colours])
-
-    @cached_property
-    def spots(self) -> Spots:
-        """What the scout saw on it."""
-        return load_scout(device=self.texture.device).look(self.texture)
-
-    def relevance(self, question: str, *, way: str = "auto", attention: Tensor | None = None) -> Relevance:
-        """How much each spot matters for a question, without doing anything twice.
-
-        way:       auto, words, scout, attention or none, as in `choose_tokens`
-        attention: (1, h, w), for the way "attention"
-        """
-        way = resolve_way(way, question, attention=attention, encoder=None)
-        page = self.page if way == "words" else self.spots if way == "scout" else None
-        return find_relevance(self.texture, question, relevance=way, maps=self.maps, page=page, attention=attention)
+    def relevance(self, question: str, *, relevance: str | Scorer = "auto") -> Relevance:
+        """How much each cell matters for a question, without doing anything twice; relevance: as in `choose_tokens`."""
+        return self.prepared.find(question, scorer=relevance)
 
     def chance(self, question: str, relevance: Relevance) -> float:
         """The chance (LEAST_CHANCE to 1) that a question to several images is about this one, as far as words tell."""
-        if relevance.scorer == "words":
-            return max(LEAST_CHANCE, float(words_map(self.page, question, relevance.grid).sum()))
-        if relevance.scorer == "scout":
-            return max(LEAST_CHANCE, float(load_scout(device=self.texture.device).where(self.spots, question).sum()))
-        return 1.0
+        if relevance.scorer not in ("words", "scout"):
+            return 1.0
+        query = self.prepared.query(question, relevance.scorer)[0]
+        return 1.0 if query is None else max(LEAST_CHANCE, float(query.sum()))
 
     def on(self, device: torch.device) -> None:
         """Follow a model that was moved."""
         if self.texture.device == device:
             return
         self.texture = self.texture.to(device)
-        for kept in ("maps", "spots"):  # made again on the other device
-            self.__dict__.pop(kept, None)
+        self.prepared = self.prepared.moved(self.texture)

@@ -22,7 +22,7 @@ from texturevlm.capture import Look, compile
 from texturevlm.ops.legibility import legibility
 from texturevlm.ops.mip import mipmap
 from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import find_relevance, image_maps, prepare
+from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps, salience
 from texturevlm.sampling import sample
@@ -120,12 +120,12 @@ def _stages(add: Add, image: Tensor) -> None:
     texture = Texture((image,)).mipmapped()
     cell = cell_level(texture.size, PATCH)
     relevance = find_relevance(texture, relevance="none", patch=PATCH)
-    maps = image_maps(texture, patch=PATCH)
+    prepared = prepare(texture, "none", patch=PATCH)
     allocation = cascade(texture, relevance, budget=BUDGET, patch=PATCH)
     stages: dict[str, Callable[[], object]] = {
         "mips": partial(mipmap, image),
         "maps of information and salience": partial(cell_maps, texture, cell),
-        "balance": partial(find_relevance, texture, relevance="none", patch=PATCH, maps=maps),
+        "balance": partial(find_relevance, texture, relevance=prepared, patch=PATCH),
         "cascade": partial(cascade, texture, relevance, budget=BUDGET, patch=PATCH),
         "samples": partial(sample, texture, allocation, backend="cuda"),
     }

@@ -107,8 +107,10 @@ def _fit_words(options: argparse.Namespace) -> int:
 
     _check_limit(options)
     record = fit_words(options.data, options.words, options.limit)
-    options.out.write_text(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
-    print(f"{options.out}: {options.out.stat().st_size / 1e3:.0f} kB")
+    common = options.out.with_name("commonness.json")  # belongs in texturevlm/text, the weights in texturevlm/relevance
+    for path, content in ((common, record.pop("commonness")), (options.out, record)):
+        path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
 
 

@@ -36,8 +36,8 @@ class Pages:
         if path not in self.seen:
             scout = load_scout(device=texture.device)
             if not self.seen:
-                scout.look(texture)  # the first time is not the page's cost
-            found, cost = costed(lambda: scout.look(texture), texture.device)
+                scout.read(texture)  # the first time is not the page's cost
+            found, cost = costed(lambda: scout.read(texture), texture.device)
             self.seen = {path: (found, cost.ms)}  # pages come one after the other
         return self.seen[path]
 

@@ -8,7 +8,7 @@ from texturevlm.relevance.attention import AttentionScorer
 from texturevlm.relevance.balance import Balance
 from texturevlm.relevance.embedding import EmbeddingScorer
 from texturevlm.relevance.maps import ImageMaps, Relevance
-from texturevlm.relevance.prepare import Prepared, find_relevance, image_maps, prepare
+from texturevlm.relevance.prepared import Prepared, find_relevance, image_maps, prepare
 from texturevlm.relevance.scorer import SalienceScorer, Scorer
 from texturevlm.relevance.scorers import SCORERS, find_scorer
 from texturevlm.relevance.scout import ScoutScorer

@@ -20,9 +20,9 @@ from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.photograph import PAGE, is_photograph
 from texturevlm.types import Texture
 
-SALIENCY_ON_PAGE = 0.15  # weight of saliency on a page, where text has 1
-ANY_INK = 0.02  # weight of any cell that is not blank
-TEXT_ON_PHOTOGRAPH = 0.2  # weight of text on a photograph, where saliency has 1
+STANDING_OUT = 0.15  # weight of saliency on a page, where text has 1
+ANYTHING = 0.02  # weight of any cell that is not blank
+WRITTEN = 0.2  # weight of text on a photograph, where saliency has 1
 MOST_CELL = 5  # the coarsest level of cells that the kernels take
 
 
@@ -79,8 +79,8 @@ def salience(levels: Sequence[Tensor], cell: int, legible_scale: Tensor, ink: Te
     first = min(cell, 1)  # the maps are made at half size: the cells are coarser anyway
     maps = text_map(levels[first], levels[first:]), saliency(levels[first], levels[first:], centre=False)
     text, salient = (mipmap(found[:, None], levels=cell - first + 1)[-1][:, 0] for found in maps)
-    of_page = (text + SALIENCY_ON_PAGE * salient + ANY_INK) * ink / legible_scale.clamp(min=1).square()
-    of_photograph = salient * centre_prior(levels[cell]) + TEXT_ON_PHOTOGRAPH * text
+    of_page = (text + STANDING_OUT * salient + ANYTHING) * ink / legible_scale.clamp(min=1).square()
+    of_photograph = salient * centre_prior(levels[cell]) + WRITTEN * text
     return normalised(torch.where(photograph[:, None, None], of_photograph, of_page))
 
 

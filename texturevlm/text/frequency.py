@@ -9,7 +9,7 @@ from importlib.resources import files
 def commonness() -> dict[str, float]:
     """The commonness of words in questions, 0 to 1; words that are not listed are rare.
 
-    The file is written by `texturevlm.train.fit_words`. Words are as `strings.plain` makes them.
+    The file is written by `texturevlm fit-words`. Words are as `strings.plain` makes them.
     """
     text = files("texturevlm.text").joinpath("commonness.json").read_text(encoding="utf-8")
     found: dict[str, float] = json.loads(text)

@@ -24,7 +24,7 @@ from PIL import Image
 from texturevlm.check import check_choice
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
-from texturevlm.scout.spotter import seen_size
+from texturevlm.scout.spotter import input_size
 from texturevlm.text.strings import plain
 from texturevlm.train.word_ranking import train_rows
 
@@ -63,9 +63,7 @@ def load_pages(folder: Path) -> list[TrainingPage]:
     """What `pack` wrote."""
     listing = folder / LISTING
     if not listing.is_file():
-        raise FileNotFoundError(
-            f"load_pages: {listing} must be there; make it with texturevlm pack-pages DATA"
-        )
+        raise FileNotFoundError(f"load_pages: {listing} must be there; make it with texturevlm pack-pages DATA")
     rows = json.loads(listing.read_text(encoding="utf-8"))
     with ThreadPoolExecutor() as readers:
         return list(readers.map(lambda row: _page(folder, row), rows))
@@ -114,7 +112,7 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
     path = data / name / image
     with Image.open(path) as file:
         grey = file.convert("L")
-    height, width = seen_size((grey.height, grey.width))
+    height, width = input_size((grey.height, grey.width))
     method = Image.Resampling.BOX if grey.height > 1.5 * height else Image.Resampling.BICUBIC
     file_name = f"{name}-{path.stem}.webp"
     grey.resize((width, height), method).save(out / "pages" / file_name, quality=QUALITY, method=4)

@@ -8,7 +8,6 @@ cross-entropy between where the network expects the answer and where it stands, 
 places, the best of them counts. Folds that never split a document tell when probabilities are too sure of themselves.
 """
 
-import argparse
 import json
 import math
 import sys
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from texturevlm.check import check_count
 from texturevlm.relevance.features import NAMES, word_features
 from texturevlm.relevance.layout import Layout, layout_of
 from texturevlm.relevance.ocr import Page, load_page

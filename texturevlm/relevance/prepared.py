@@ -58,6 +58,15 @@ class Prepared:
         query, maps = self.query(question, chosen)
         return balance.weigh(query, maps, self.texture.size, "none" if query is None else chosen.name)
 
+    def moved(self, texture: Texture) -> Prepared:
+        """For the same images on another device; what was read into tensors is read again there, OCR's pages stay."""
+        other = Prepared(texture, patch=self.patch, scorer=self.scorer)
+        for scorer, reading in self.readings.items():
+            parts = reading if isinstance(reading, tuple) else (reading,)
+            if not any(isinstance(part, Tensor) for part in parts):
+                other.readings[scorer] = reading
+        return other
+
 
 def prepare(texture: Texture, relevance: str | Scorer = RELEVANCE, *, patch: int = PATCH) -> Prepared:
     """Compute once what every question about these images needs; give the result to `choose_tokens` as `relevance`.
