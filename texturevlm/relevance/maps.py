@@ -24,7 +24,7 @@ class ImageMaps(NamedTuple):
     salience: Tensor
     legible_scale: Tensor
     ink: Tensor
-    photograph: Tensor
+    photograph: Tensor | None = None
 
     @property
     def grid(self) -> tuple[int, int]:
