@@ -178,3 +178,22 @@ def test_relevance_checks_its_maps():
         Relevance(ones, ones, ones, (8, 8))
     with pytest.raises(ValueError, match="Relevance"):
         Relevance(ones, torch.ones(1, 5, 4), ones.bool(), (8, 8))
+
+
+def test_relevance_checks_whether_images_are_photographs():
+    """Kernels read it by its address: a strided one gave the second image the wrong tokens."""
+    maps = torch.ones(2, 4, 4)
+
+    def known(photograph):
+        return Relevance(maps, maps, maps.bool(), (8, 8), photograph=photograph).photograph
+
+    with pytest.raises(TypeError, match=r"photograph must be torch\.bool, got torch\.float32"):
+        known(torch.ones(2))
+    for wrong in (torch.ones(3, dtype=torch.bool), torch.ones(2, 1, dtype=torch.bool)):
+        with pytest.raises(ValueError, match="Relevance: photograph"):
+            known(wrong)
+    with pytest.raises(ValueError, match="photograph must be on cpu like mass, got meta"):
+        known(torch.ones(2, dtype=torch.bool, device="meta"))
+    strided = torch.tensor([True, False, False, True])[::3]
+    assert known(strided).is_contiguous() and known(strided).tolist() == [True, True]
+    assert known(None) is None
