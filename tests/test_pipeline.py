@@ -53,6 +53,17 @@ def test_words_say_how_fine_they_are_and_that_they_are_there(texture, read):
     torch.testing.assert_close(relevance.mass.sum((1, 2)), torch.ones(1))
 
 
+def test_turned_lines_are_as_fine_as_their_letters_are_high(texture):
+    """A line that runs downwards is as high as it is wide: its boxes' heights made it 4.5 times too coarse."""
+    words = [Word(text, (16, top, 28, top + 54), 0, 1.0) for text, top in (("Invoice", 20), ("Total", 90))]
+    upright = Word("Paid", (100, 20, 160, 32), 1, 1.0)
+    page = Page((*words, upright), (320, 256))
+    relevance = find_relevance(texture, "Total?", relevance=WordsScorer(page), patch=8)
+    for x, y in ((22, 110), (22, 40), (130, 26)):
+        row, column = y * relevance.grid[0] // 320, x * relevance.grid[1] // 256
+        assert relevance.legible_scale[0, row, column].item() == pytest.approx(12 / 5.5)
+
+
 def test_attention_is_followed(texture):
     attention = torch.zeros(1, 8, 8)
     attention[0, 6, 1] = 1.0
