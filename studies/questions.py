@@ -20,7 +20,7 @@ from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.cells import Cells, each_image
 from texturevlm.allocate.layers import Layer, finest_side, scored
 from texturevlm.evaluate.data import load
-from texturevlm.evaluate.publish import publish
+from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.relevance import Relevance, find_relevance

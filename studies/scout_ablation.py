@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from studies.study import MISTAKES, command_parser, complain
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
-from studies.study import MISTAKES, command_parser, complain
 from texturevlm.scout.question import encode
 from texturevlm.scout.ranker import REACHES
 from texturevlm.scout.spotter import SPOT, Spots, Spotter

@@ -25,7 +25,7 @@ from PIL import Image, ImageOps
 
 from studies.relevance import gain
 from texturevlm.evaluate.data import Box, Sample
-from texturevlm.evaluate.readers import SLOWEST, Tesseract
+from texturevlm.evaluate.ocr import TIMEOUT, Tesseract
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
@@ -180,10 +180,10 @@ def tesseract_page(image: Path, cache: Path | None, program: str = "tesseract") 
     alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}
     try:
         done = subprocess.run(
-            [program, "-", "-", "tsv"], input=pixels.getvalue(), capture_output=True, env=alone, timeout=SLOWEST
+            [program, "-", "-", "tsv"], input=pixels.getvalue(), capture_output=True, env=alone, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        raise OSError(f"tesseract_page: {program} took more than {SLOWEST} s for {image}") from None
+        raise OSError(f"tesseract_page: {program} took more than {TIMEOUT} s for {image}") from None
     if done.returncode != 0:
         reason = done.stderr.decode(errors="replace").strip()
         raise OSError(f"tesseract_page: {program} ended with {done.returncode} on {image}: {reason:.300}")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
+from studies.channels import main
 from texturevlm.channels import text
 from texturevlm.channels.text import TEXT_REACH, text_map, text_map_ocr
-from studies.channels import main
 from texturevlm.ops import mipmap
 
 LINES = ("Minimum total 1,234.50", "The quick brown fox")

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from tests.evaluate.folders import write_folder, write_rows
 from studies import scout, spotting
-from texturevlm.evaluate.data import Sample
 from studies.relevance import TOPS, found_within, of_another_page, shares_within
+from tests.evaluate.folders import write_folder, write_rows
+from texturevlm.evaluate.data import Sample
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.scout import Spots, encode
 
