@@ -50,6 +50,18 @@ def test_dtype_is_obeyed(tmp_path, dtype):
     assert model.ask(models.noise(64, 64), QUESTION, **SHORT)
 
 
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
+def test_rotary_frequencies_stay_exact_in_half_precision(tmp_path, family):
+    """bfloat16 frequencies are 0.9 rad off at position 1000."""
+    path = saved(family, tmp_path)
+    exact, cast = (tv.load_vlm(path, budget=9, dtype=dtype, device="cpu") for dtype in ("float32", "bfloat16"))
+    wanted = dict(exact.adapter.model.named_buffers())
+    found = {name: buffer for name, buffer in cast.adapter.model.named_buffers() if name.endswith("inv_freq")}
+    assert len(found) >= 2
+    for name, buffer in found.items():
+        assert (buffer.double() * 1000 - wanted[name].double() * 1000).abs().max() < 1e-3, name
+
+
 @pytest.mark.parametrize("dtype", ["float23", "int8", 3])
 def test_a_wrong_dtype_is_refused(tmp_path, dtype):
     with pytest.raises(ValueError, match="load_vlm: dtype must be a floating one of torch"):

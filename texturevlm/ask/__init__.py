@@ -2,6 +2,6 @@
 
 from texturevlm.ask.attached import attach
 from texturevlm.ask.model import VLM, load_vlm
-from texturevlm.ask.scene import Chosen, Scene
+from texturevlm.ask.session import Chosen, ImageSession
 
-__all__ = ["VLM", "Chosen", "Scene", "attach", "load_vlm"]
+__all__ = ["VLM", "Chosen", "ImageSession", "attach", "load_vlm"]

@@ -97,9 +97,9 @@ def _chosen_inputs(vlm: VLM, text: Any, images: Any) -> dict[str, Tensor]:
     special = {*tokenizer.all_special_tokens, *getattr(tokenizer, "added_tokens_encoder", {})}
     textures, allocations = [], []
     for prompt, own in zip(texts, _by_prompt(images, [prompt.count(mark) for prompt in texts])):
-        scene = vlm.see([_opened(image) for image in own])
-        chosen = scene.choose(question_in(prompt, sorted(special)))
-        textures.append([sight.texture for sight in scene.sights])
+        session = vlm.prepare([_opened(image) for image in own])
+        chosen = session.choose(question_in(prompt, sorted(special)))
+        textures.append([image.texture for image in session.images])
         allocations.append([one.allocation for one in chosen])
     return prepared(adapter, texts, textures, allocations)
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask.capturable import not_captured_because
+from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import load
-from texturevlm.ask.scene import RELEVANCES, Scene, in_slots
-from texturevlm.ask.sight import Sight
+from texturevlm.ask.session import RELEVANCES, ImageSession, in_slots
 from texturevlm.ask.stream import streamed
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
@@ -61,15 +61,15 @@ class VLM:
             return [self._unfixed]
         return [] if self._fixed is None else self._fixed.reasons
 
-    def see(self, images: Any) -> Scene:
+    def prepare(self, images: Any) -> ImageSession:
         """Images prepared for any number of questions: mip levels, maps and words are made once.
 
         images: a path, a PIL image, an array (H, W[, C]), a tensor (C, H, W) or a Texture; or a list of those
         """
         given = list(images) if isinstance(images, (list, tuple)) else [images]
         if not given:
-            raise ValueError("see: images must be at least one, got none")
-        return Scene(self, [Sight(one, patch=self.adapter.side, device=self.device) for one in given])
+            raise ValueError("prepare: images must be at least one, got none")
+        return ImageSession(self, [PreparedImage(one, patch=self.adapter.side, device=self.device) for one in given])
 
     @overload
     def ask(self, images: Any, question: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
@@ -92,13 +92,13 @@ class VLM:
     ) -> str | Iterator[str]:
         """The model's answer.
 
-        images:    as for `see`; several share the budget
+        images:    as for `prepare`; several share the budget
         looks:     1, or 2: an overview first, then the rest of the budget where the model's attention went
         stream:    give the answer in pieces, as it is written
         allocator, relevance: as in `choose_tokens`, less `embedding`
         options:   of the model's `generate`; the likeliest tokens are taken unless they ask for sampling
         """
-        return self.see(images).ask(
+        return self.prepare(images).ask(
             question,
             looks=looks,
             stream=stream,
@@ -110,7 +110,7 @@ class VLM:
 
     def look(self, images: Any, question: str = "", **options: Any) -> Image.Image:
         """What the model sees when it is asked, as a picture; options `looks`, `allocator`, `relevance`."""
-        return self.see(images).look(question, **options)
+        return self.prepare(images).look(question, **options)
 
     def answer(
         self,

@@ -1,4 +1,4 @@
-"""A scene: one image or several under one budget, seen once, asked as often as one likes.
+"""A session: one image or several under one budget, seen once, asked as often as one likes.
 
 A second look keeps the overview of the first and spends the rest of the budget where the model's own attention pointed.
 """
@@ -16,7 +16,7 @@ from PIL import Image
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.trade import trade
 from texturevlm.ask.attention import pointed_at, question_attention
-from texturevlm.ask.sight import LEAST_CHANCE, Sight
+from texturevlm.ask.prepared import LEAST_CHANCE, PreparedImage
 from texturevlm.check import check_choice, check_count
 from texturevlm.draw import question_picture, stacked
 from texturevlm.pipeline import Allocator, choose_tokens
@@ -40,11 +40,11 @@ class Chosen:
     relevance: Relevance
 
 
-class Scene:
-    """Images prepared for a model; made by `VLM.see`."""
+class ImageSession:
+    """Images prepared for a model; made by `VLM.prepare`."""
 
-    def __init__(self, model: VLM, sights: Sequence[Sight]) -> None:
-        self.model, self.sights = model, list(sights)
+    def __init__(self, model: VLM, images: Sequence[PreparedImage]) -> None:
+        self.model, self.images = model, list(images)
 
     @overload
     def ask(self, question: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
@@ -68,7 +68,7 @@ class Scene:
         self.model.check_attached()
         check_count("ask", "max_new_tokens", max_new_tokens, 1)
         chosen = self.choose(question, looks=looks, allocator=allocator, relevance=relevance)
-        textures, allocations = [sight.texture for sight in self.sights], [one.allocation for one in chosen]
+        textures, allocations = [image.texture for image in self.images], [one.allocation for one in chosen]
         options = {"max_new_tokens": max_new_tokens, **options}
         return self.model.answer(question, textures, allocations, stream=stream, **options)
 
@@ -83,8 +83,8 @@ class Scene:
         """What the model sees when it is asked, as a picture: what is delivered, the footprints, the relevance."""
         chosen = self.choose(question, looks=looks, allocator=allocator, relevance=relevance)
         pictures = [
-            question_picture(sight.texture, one.allocation, one.relevance, question)
-            for sight, one in zip(self.sights, chosen)
+            question_picture(image.texture, one.allocation, one.relevance, question)
+            for image, one in zip(self.images, chosen)
         ]
         return stacked(pictures)
 
@@ -104,31 +104,31 @@ class Scene:
             check_choice("ask", "allocator", allocator, ALLOCATORS)
         way = self.model.relevance if relevance is None else relevance
         check_looks(looks, way)
-        check_budget(self.model.budget, len(self.sights))
-        for sight in self.sights:
-            sight.on(self.model.device)
+        check_budget(self.model.budget, len(self.images))
+        for image in self.images:
+            image.on(self.model.device)
         if looks == 1:
-            maps = [sight.relevance(question, way=way) for sight in self.sights]
-            chances = [sight.chance(question, own) for sight, own in zip(self.sights, maps)]
+            maps = [image.relevance(question, way=way) for image in self.images]
+            chances = [image.chance(question, own) for image, own in zip(self.images, maps)]
             return self._spent(self.model.budget, maps, chances, allocator)
         return self._second_look(question, allocator)
 
     def _second_look(self, question: str, allocator: str | Allocator) -> list[Chosen]:
         model = self.model
         model.check_attached()
-        first = max(len(self.sights), round(model.budget * FIRST_LOOK))
-        maps = [sight.relevance("", way="none") for sight in self.sights]
+        first = max(len(self.images), round(model.budget * FIRST_LOOK))
+        maps = [image.relevance("", way="none") for image in self.images]
         overview = self._spent(first, maps, [1.0] * len(maps), "fit")
         used = sum(int(one.allocation.valid.sum()) for one in overview)
         coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in overview)
-        if coarsest <= FINEST or model.budget - used < len(self.sights):
+        if coarsest <= FINEST or model.budget - used < len(self.images):
             return overview
         allocations = [one.allocation for one in overview]
-        textures = [sight.texture for sight in self.sights]
+        textures = [image.texture for image in self.images]
         with model.adapter.lock:
             attention = question_attention(model.adapter, question, textures, allocations)
         pointed = pointed_at(attention, allocations)
-        maps = [sight.relevance(question, way="attention", attention=one) for sight, one in zip(self.sights, pointed)]
+        maps = [image.relevance(question, way="attention", attention=one) for image, one in zip(self.images, pointed)]
         chances = [max(LEAST_CHANCE, float(one.sum())) for one in pointed]
         closer = self._spent(model.budget - used, maps, chances, allocator)
         return [
@@ -143,20 +143,20 @@ class Scene:
         chances: that the question is about each
         """
         shares, patch = [budget], self.model.adapter.side
-        if len(self.sights) > 1:
+        if len(self.images) > 1:
             shares = trade(
-                [sight.texture for sight in self.sights],
+                [image.texture for image in self.images],
                 maps,
                 total=budget,
-                floor=[min(sight.most_tokens, LEAST_SHARE, budget // len(maps)) for sight in self.sights],
-                ceiling=[sight.most_tokens for sight in self.sights],
+                floor=[min(image.most_tokens, LEAST_SHARE, budget // len(maps)) for image in self.images],
+                ceiling=[image.most_tokens for image in self.images],
                 patch=patch,
                 allocator=ALLOCATORS[allocator] if isinstance(allocator, str) else allocator,
                 weights=chances,
             )
         return [
-            Chosen(choose_tokens(sight.texture, budget=share, patch=patch, allocator=allocator, relevance=own), own)
-            for sight, share, own in zip(self.sights, shares, maps)
+            Chosen(choose_tokens(image.texture, budget=share, patch=patch, allocator=allocator, relevance=own), own)
+            for image, share, own in zip(self.images, shares, maps)
         ]
 
 

@@ -22,7 +22,7 @@ from texturevlm.types import COLOURS, Texture
 LEAST_CHANCE = 0.1  # of any image that comes with a question
 
 
-class Sight:
+class PreparedImage:
     """An image as a model with tokens of `patch` × `patch` samples will look at it.
 
     source: a path, a PIL image, an array, a tensor, or a Texture; one image
@@ -31,11 +31,11 @@ class Sight:
     def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:
         texture = source.to(device) if isinstance(source, Texture) else Texture.open(source, device=device)
         if texture.batch != 1:
-            raise ValueError(f"see: each image must be one image, got a batch of {texture.batch}; give a list")
+            raise ValueError(f"prepare: each image must be one image, got a batch of {texture.batch}; give a list")
         if texture.names == ("grey",):
             texture = Texture(tuple(level.expand(-1, 3, -1, -1) for level in texture.levels), COLOURS)
         if not set(COLOURS) <= set(texture.names):
-            raise ValueError(f"see: image must be grey or red, green and blue, got {', '.join(texture.names)}")
+            raise ValueError(f"prepare: image must be grey or red, green and blue, got {', '.join(texture.names)}")
         self.texture = texture.to(dtype=torch.float32).mipmapped()
         self.patch = patch
 
