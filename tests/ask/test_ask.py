@@ -11,7 +11,7 @@ from tests.ask import models
 from tests.ask.models import QUESTION
 from texturevlm import vlm
 from texturevlm.allocate.trade import trade
-from texturevlm.ask import VLM, image, model
+from texturevlm.ask import VLM, model, prepared
 from texturevlm.ask.session import in_slots, joined
 from texturevlm.relevance.reader import Page, Word
 
@@ -71,14 +71,14 @@ def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, 
     monkeypatch.setattr("texturevlm.ask.session.trade", trading)
     session.choose("what is the total ?", relevance="words")
     session.choose("what is the total ?", relevance="none")
-    assert weighed[0][0] == image.LEAST_CHANCE < 0.5 < weighed[0][1]
+    assert weighed[0][0] == prepared.MIN_CHANCE < 0.5 < weighed[0][1]
     assert weighed[1] == [1.0, 1.0]
 
 
 def test_several_questions_read_an_image_once(qwen, monkeypatch):
     read, mapped = [], []
     words = (Word("total", (10, 10, 60, 22), 0, 1.0), Word("42", (70, 10, 90, 22), 0, 1.0))
-    image_maps = image.image_maps
+    image_maps = prepared.image_maps
 
     def reading(image):
         read.append(image.shape)
@@ -88,8 +88,8 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
         mapped.append(patch)
         return image_maps(texture, patch=patch)
 
-    monkeypatch.setattr(image, "read_page", reading)
-    monkeypatch.setattr(image, "image_maps", mapping)
+    monkeypatch.setattr(prepared, "read_page", reading)
+    monkeypatch.setattr(prepared, "image_maps", mapping)
     session = VLM(qwen, budget=8).prepare(models.patterned(160, 160))
     maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
     assert [one.scorer for one in maps] == ["words", "words", "none"]
@@ -209,3 +209,33 @@ def test_clear_errors_about_images_and_budgets(qwen):
     for budget in (0, "many"):
         with pytest.raises((ValueError, TypeError), match="budget must be"):
             model.VLM(qwen, budget=budget)
+
+
+def test_weighted_tokens_are_the_models_own_grid_weighted_by_relevance(qwen):
+    image = models.patterned(160, 192)
+    asked = VLM(qwen, budget=3, relevance="none", tokens="weighted")
+    session = asked.prepare(image)
+    (chosen,) = session.choose(QUESTION)
+    texture = session.images[0].texture
+    assert int(chosen.allocation.valid.sum()) == 5 * 6  # whatever the budget
+    assert float(chosen.weights.max()) == 1 and float(chosen.weights.min()) < 0.5
+    mean = vlm.grid_weights(qwen, texture, chosen.relevance.mass)
+    assert torch.allclose(chosen.weights, mean / mean.amax())
+    wanted = qwen.generate(QUESTION, texture, chosen.allocation, weights=chosen.weights, do_sample=False, **SHORT)
+    assert session.ask(QUESTION, **SHORT) == qwen.decode(wanted)[0].strip()
+
+
+def test_weights_change_what_the_model_computes(qwen):
+    texture = models.patterned(160, 192).mipmapped()
+    grid = vlm.own_grid(qwen, texture)
+    weights = torch.linspace(0, 1, 30)[None]
+    plain, soft = (qwen.prepare(QUESTION, texture, grid, weights=one) for one in (None, weights))
+    with torch.no_grad():
+        assert (qwen.model(**plain).logits - qwen.model(**soft).logits).abs().max() > 1e-3
+
+
+def test_weighted_tokens_refuse_a_second_look_and_other_words(qwen):
+    with pytest.raises(ValueError, match="VLM: tokens must be one of chosen, weighted, got 'soft'"):
+        VLM(qwen, tokens="soft")
+    with pytest.raises(ValueError, match="tokens with looks=2 must be one of chosen, got 'weighted'"):
+        VLM(qwen, tokens="weighted").ask(models.noise(64, 64), QUESTION, looks=2)

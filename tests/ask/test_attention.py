@@ -9,13 +9,13 @@ from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.ask import VLM
 from texturevlm.ask.attention import pointed_at, question_attention
-from texturevlm.ask.inputs import prepared
+from texturevlm.ask.inputs import inputs_with_ids
 from texturevlm.types import Allocation
 
 
 def eager_attention(adapter, question, textures, allocations, layer):
     """transformers' own weights of all layers, which only its slow attention gives."""
-    inputs = prepared(adapter, question, textures, allocations)
+    inputs = inputs_with_ids(adapter, question, textures, allocations)
     visual = inputs["input_ids"][0] == small.IMAGE
     last = int(visual.nonzero()[-1])
     if "inputs_embeds" in inputs:

@@ -1,4 +1,4 @@
-"""relevance="scout" through everything that takes it: choose_tokens, a PreparedImage, asking a model, and the command line."""
+"""relevance="scout" wherever it is taken: choose_tokens, a PreparedImage, asking a model, and the command line."""
 
 from pathlib import Path
 

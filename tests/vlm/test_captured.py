@@ -137,7 +137,7 @@ def test_rotated_footprints_are_refused(adapter):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     turned = replace(allocation, ddy=allocation.ddy + torch.tensor([0.1, 0]))
-    for run in (FixedBudget(adapter, 4).generate, FixedBudget(adapter, 4).first):
+    for run in (FixedBudget(adapter, 4).generate, FixedBudget(adapter, 4).first_logits):
         with pytest.raises(ValueError, match="must have upright footprints"):
             run(QUESTION, texture, turned)
 

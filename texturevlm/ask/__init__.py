@@ -1,4 +1,4 @@
-"""Ask a real model: load or attach one, and it reads a budget of tokens, chosen for the question."""
+"""Ask a vision-language model: load or attach one, and it reads a budget of tokens chosen for the question."""
 
 from texturevlm.ask.attached import attach
 from texturevlm.ask.model import VLM, load_vlm

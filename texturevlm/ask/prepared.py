@@ -1,6 +1,6 @@
-"""One image, prepared once for any number of questions: its mip levels, its maps, its words.
+"""One image, prepared once for any number of questions: mip levels, maps, words.
 
-What the image says by itself does not change with the question, so it is found out when it is first needed and kept.
+What does not depend on the question is computed when it is first needed, and kept.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from texturevlm.relevance.words import words_map
 from texturevlm.scout import Spots, load_scout
 from texturevlm.types import COLOURS, Texture
 
-LEAST_CHANCE = 0.1  # of any image that comes with a question
+MIN_CHANCE = 0.1  # that a question is about an image, for any image that comes with it
 
 
 class PreparedImage:
-    """An image as a model with tokens of `patch` × `patch` samples will look at it.
+    """An image for a model whose tokens are `patch` × `patch` samples.
 
     source: a path, a PIL image, an array, a tensor, or a Texture; one image
     """
@@ -40,29 +40,29 @@ class PreparedImage:
         self.patch = patch
 
     @property
-    def most_tokens(self) -> int:
-        """The tokens that show the image at its own resolution; more would show nothing more."""
+    def max_tokens(self) -> int:
+        """The tokens that show the image at its own resolution; more tokens add nothing."""
         height, width = self.texture.size
         return -(-height // self.patch) * -(-width // self.patch)
 
     @cached_property
     def maps(self) -> ImageMaps:
-        """What it says by itself: information and salience."""
+        """Information and salience."""
         return image_maps(self.texture, patch=self.patch)
 
     @cached_property
     def page(self) -> Page:
-        """The words on it."""
+        """The words on it, by OCR."""
         colours = [self.texture.names.index(name) for name in COLOURS]
         return read_page(self.texture.levels[0][:, colours])
 
     @cached_property
     def spots(self) -> Spots:
-        """What the scout saw on it."""
+        """The scout's features of it."""
         return load_scout(device=self.texture.device).look(self.texture)
 
     def relevance(self, question: str, *, way: str = "auto", attention: Tensor | None = None) -> Relevance:
-        """How much each spot matters for a question, without doing anything twice.
+        """The relevance of each cell for a question; nothing is computed twice.
 
         way:       auto, words, scout, attention or none, as in `choose_tokens`
         attention: (1, h, w), for the way "attention"
@@ -72,15 +72,15 @@ class PreparedImage:
         return relevance_of(self.texture, question, way=way, maps=self.maps, page=page, attention=attention)
 
     def chance(self, question: str, relevance: Relevance) -> float:
-        """The chance (LEAST_CHANCE to 1) that a question to several images is about this one, as far as words tell."""
+        """The chance (MIN_CHANCE to 1) that a question to several images is about this one, by its words."""
         if relevance.scorer == "words":
-            return max(LEAST_CHANCE, float(words_map(self.page, question, relevance.grid).sum()))
+            return max(MIN_CHANCE, float(words_map(self.page, question, relevance.grid).sum()))
         if relevance.scorer == "scout":
-            return max(LEAST_CHANCE, float(load_scout(device=self.texture.device).where(self.spots, question).sum()))
+            return max(MIN_CHANCE, float(load_scout(device=self.texture.device).where(self.spots, question).sum()))
         return 1.0
 
     def on(self, device: torch.device) -> None:
-        """Follow a model that was moved."""
+        """Move to the device of a model that was moved."""
         if self.texture.device == device:
             return
         self.texture = self.texture.to(device)

@@ -74,8 +74,9 @@ def _ask(options: argparse.Namespace) -> int:
             captured=False,  # a capture takes longer than one question
         )
     images = model.prepare(textures)
-    with announced("reading the images by OCR", only=options.looks == 1 and reads_pages(relevance, question)):
-        images.choose(question, looks=options.looks)
+    if options.looks == 1 and reads_pages(relevance, question):
+        with announced("reading the images by OCR"):
+            images.choose(question)
     for piece in images.ask(question, looks=options.looks, stream=True, max_new_tokens=options.max_new_tokens):
         print(piece, end="", flush=True)
     print()

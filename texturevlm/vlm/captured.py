@@ -118,7 +118,7 @@ class FixedBudget:
     def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
         """Sample the footprints and run the vision tower on them.
 
-        allocation: upright footprints; only `first` and `generate` check that, since here nothing waits for the device
+        allocation: upright footprints, which only `first_logits` and `generate` check: here nothing waits for the device
         """
         self._check("encode", texture, allocation)
         pixels = sample(texture, allocation).pixels.float()
