@@ -38,8 +38,7 @@ CLASSES = {"DeviceTexture": "levels, *, half, pack, nearest"}
 FUNCTIONS = {
     "attach": "model, processor, *, budget, allocator, relevance, captured",
     "compile": "size, budget, allocator, *, patch, relevance, batch, device, graphs, options",
-    "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, maps, page, attention, "
-    "encoder, projection, options",
+    "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, options",
     "foveate": "size, *, fixation, budget, patch, M0, e0, device",
     "generate_mipmaps": "image, *, levels",
     "load_vlm": "model, *, budget, device, dtype, allocator, relevance, captured",

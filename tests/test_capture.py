@@ -18,7 +18,7 @@ from texturevlm.ops import cover_kernel as cover
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import probe_kernel as probe
 from texturevlm.ops import select_kernel as selection
-from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import find_relevance
 from texturevlm.relevance import information_kernel as information
 
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
@@ -161,7 +161,7 @@ def test_every_captured_allocator_equals_the_uncaptured(allocator, size, budget)
 def test_the_search_on_the_gpu_is_the_search_on_the_cpu(size):
     """The same maps, the same tokens."""
     texture = Texture((torch.cat([paper(1, *size), picture(1, *size)]).cuda(),)).mipmapped()
-    relevance = relevance_of(texture, way="none")
+    relevance = find_relevance(texture, relevance="none")
     assert relevance.photograph.tolist() == [False, True]
     for budget in (1, 64, 273):
         there = ALLOCATORS["auto"](texture, relevance, budget=budget, patch=32)

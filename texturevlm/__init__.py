@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from texturevlm.capture import compile
     from texturevlm.channels import CHANNELS
     from texturevlm.channels.build import build as build_channels
-    from texturevlm.pipeline import choose_tokens, image_maps
+    from texturevlm.pipeline import choose_tokens
     from texturevlm.rebuilding import rebuild, resized
-    from texturevlm.relevance import Balance, Relevance
-    from texturevlm.relevance.reader import read_page
+    from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, prepare
+    from texturevlm.relevance.ocr import read_page
     from texturevlm.sampling import generate_mipmaps, sample, sample_foveated
     from texturevlm.scout import load_scout
     from texturevlm.types import Allocation, Patches, Texture
@@ -33,6 +33,7 @@ _MODULES = {
     "CHANNELS": "channels",
     "Patches": "types",
     "Relevance": "relevance",
+    "SCORERS": "relevance",
     "Texture": "types",
     "VLM": "ask",
     "VideoStream": "video:Stream",
@@ -40,13 +41,14 @@ _MODULES = {
     "build_channels": "channels.build:build",
     "choose_tokens": "pipeline",
     "compile": "capture",
+    "find_relevance": "relevance",
     "foveate": "allocate",
     "generate_mipmaps": "sampling",
-    "image_maps": "pipeline",
     "load_scout": "scout",
     "load_vlm": "ask",
     "ops": "ops",
-    "read_page": "relevance.reader",
+    "prepare": "relevance",
+    "read_page": "relevance.ocr",
     "rebuild": "rebuilding",
     "resized": "rebuilding",
     "sample": "sampling",
@@ -71,6 +73,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "ALLOCATORS",
     "CHANNELS",
+    "SCORERS",
     "VLM",
     "Allocation",
     "Balance",
@@ -82,12 +85,13 @@ __all__ = [
     "build_channels",
     "choose_tokens",
     "compile",
+    "find_relevance",
     "foveate",
     "generate_mipmaps",
-    "image_maps",
     "load_scout",
     "load_vlm",
     "ops",
+    "prepare",
     "read_page",
     "rebuild",
     "resized",

@@ -21,8 +21,8 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops.cover_kernel import no_kernel_because
 from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import SCORERS
 from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.query import WAYS
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.types import COLUMNS, Allocation, Patches, Texture
@@ -79,7 +79,7 @@ class Look:
         check_count("compile", "patch", patch, 1)
         check_count("compile", "graphs", graphs, 0)
         check_choice("compile", "allocator", allocator, tuple(ALLOCATORS))
-        check_choice("compile", "relevance", relevance, WAYS)
+        check_choice("compile", "relevance", relevance, ("auto", *SCORERS))
         self.budget, self.patch, self.allocator, self.relevance = budget, patch, allocator, relevance
         self.graphs, self.options = graphs, options
         self.reason: str | None = None

@@ -10,10 +10,12 @@ from PIL import Image
 from tests.ask import models
 from tests.ask.models import QUESTION
 from texturevlm import vlm
-from texturevlm.allocate.trade import trade
-from texturevlm.ask import VLM, model, prepared
+from texturevlm.allocate.share import split_budget
+from texturevlm.ask import VLM, model
 from texturevlm.ask.session import in_slots, joined
-from texturevlm.relevance.reader import Page, Word
+from texturevlm.pipeline import MIN_CHANCE
+from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
+from texturevlm.relevance.ocr import Page, Word
 
 SHORT = {"max_new_tokens": 5}
 
@@ -61,17 +63,18 @@ def test_images_share_one_budget_and_the_fuller_one_gets_more(adapter):
 def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, monkeypatch):
     page = Page((Word("total", (20, 20, 60, 32), 0, 1.0), Word("42", (70, 20, 90, 32), 0, 1.0)), (320, 320))
     session = VLM(qwen, budget=60).prepare([models.noise(320, 320), models.noise(320, 320)])
-    session.images[0].page, session.images[1].page = Page((), (320, 320)), page
+    for one, own in zip(session.images, (Page((), (320, 320)), page)):
+        one.prepared.readings[find_scorer("ask", "words")] = (own,)
     weighed = []
 
     def trading(textures, relevances, *, weights, **options):
         weighed.append(weights)
-        return trade(textures, relevances, weights=weights, **options)
+        return split_budget(textures, relevances, weights=weights, **options)
 
-    monkeypatch.setattr("texturevlm.ask.session.trade", trading)
+    monkeypatch.setattr("texturevlm.ask.session.split_budget", trading)
     session.choose("what is the total ?", relevance="words")
     session.choose("what is the total ?", relevance="none")
-    assert weighed[0][0] == prepared.MIN_CHANCE < 0.5 < weighed[0][1]
+    assert weighed[0][0] == MIN_CHANCE < 0.5 < weighed[0][1]
     assert weighed[1] == [1.0, 1.0]
 
 
@@ -88,7 +91,7 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
         mapped.append(patch)
         return image_maps(texture, patch=patch)
 
-    monkeypatch.setattr(prepared, "read_page", reading)
+    monkeypatch.setattr("texturevlm.relevance.words.read_page", reading)
     monkeypatch.setattr(prepared, "image_maps", mapping)
     session = VLM(qwen, budget=8).prepare(models.patterned(160, 160))
     maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
@@ -98,19 +101,16 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
 
 
 def test_the_maps_are_those_of_choose_tokens(qwen):
-    from texturevlm.pipeline import relevance_of
-
     page = Page((Word("total", (10, 10, 60, 22), 0, 1.0),), (160, 160))
     attention = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0))
     session = VLM(qwen, budget=8).prepare(models.patterned(160, 160))
     one = session.images[0]
-    one.page = page
-    for way, more in (("none", {}), ("words", {"page": page}), ("attention", {"attention": attention})):
-        wanted = relevance_of(one.texture, QUESTION, way=way, **more)
-        found = one.relevance(QUESTION, way=way, attention=more.get("attention"))
+    for scorer in ("none", WordsScorer(page), AttentionScorer(attention)):
+        wanted = find_relevance(one.texture, QUESTION, relevance=scorer)
+        found = one.relevance(QUESTION, relevance=scorer)
         assert found.scorer == wanted.scorer
         for name in ("mass", "legible_scale", "ink"):
-            assert torch.equal(getattr(found, name), getattr(wanted, name)), (way, name)
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), (scorer, name)
 
 
 def test_everything_that_holds_a_picture_can_be_asked_about(qwen, tmp_path):

@@ -9,7 +9,7 @@ from PIL import Image
 from tests.ask import models
 from tests.test_cli import assert_one_line, status
 from texturevlm.draw import MARGIN, PANEL
-from texturevlm.relevance.reader import Page
+from texturevlm.relevance.ocr import Page
 from texturevlm.types import Allocation
 
 
@@ -47,7 +47,7 @@ def test_allocate_writes_a_file_and_takes_an_allocator(page, tmp_path, capsys):
     [
         (["--allocator", "circles"], ["--allocator must be one of", "layers", "auto", "'circles'"]),
         (["--relevance", "smell"], ["--relevance must be one of auto, words", "'smell'"]),
-        (["--relevance", "attention"], ["needs attention="]),
+        (["--relevance", "attention"], ["needs a map"]),
         (["--budget", "0"], ["--budget: must be a whole number from 1, got '0'"]),
         (["--budget", "many"], ["--budget: must be a whole number from 1, got 'many'"]),
         (["--json", "nowhere/tokens.json"], ["nowhere/tokens.json"]),
@@ -138,7 +138,7 @@ def test_ask_with_weighted_tokens(page, folder, capsys):
 
 
 def test_reading_by_ocr_is_announced(page, monkeypatch, capsys):
-    monkeypatch.setattr("texturevlm.pipeline.read_page", lambda image: Page((), (200, 300)))
+    monkeypatch.setattr("texturevlm.relevance.words.read_page", lambda image: Page((), (200, 300)))
     for command in ("look", "allocate"):
         assert status(command, page, "--query", "Total?", "--relevance", "words", "--budget", 4) == 0
         assert "by OCR …" in capsys.readouterr().err

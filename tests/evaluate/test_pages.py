@@ -62,8 +62,9 @@ def test_a_run_charges_the_page_to_its_first_question(tmp_path, readings):
     class Reading(Choose):
         pages = ()
 
-        def __call__(self, texture, question="", *, page=None, **options):
-            self.pages += ((options["relevance"], bool(question), page is not None),)
+        def __call__(self, texture, question="", **options):
+            prepared = options["relevance"]
+            self.pages += ((prepared.scorer, bool(question), bool(question) and bool(prepared.readings)),)
             return super().__call__(texture, question, **options)
 
     choose = Reading()

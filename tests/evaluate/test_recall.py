@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from studies import readable_height as readable
 from tests.evaluate.folders import write_folder
 from texturevlm import Allocation
-from texturevlm.evaluate import readable
 from texturevlm.evaluate.recall import (
     ACROSS,
     READABLE,

@@ -15,13 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.trade import trade
+from texturevlm.allocate.share import split_budget
 from texturevlm.ask.attention import pointed_at, question_attention
-from texturevlm.ask.prepared import MIN_CHANCE, PreparedImage
+from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_choice, check_count
 from texturevlm.draw import question_picture, stacked
-from texturevlm.pipeline import Allocator, choose_tokens
-from texturevlm.relevance import Relevance
+from texturevlm.pipeline import MIN_CHANCE, Allocator, choose_tokens
+from texturevlm.relevance import AttentionScorer, Relevance
 from texturevlm.types import COLUMNS, Allocation, Texture
 from texturevlm.vlm import grid_weights, own_grid
 
@@ -108,13 +108,13 @@ class ImageSession:
         allocator = self.model.allocator if allocator is None else allocator
         if isinstance(allocator, str):
             check_choice("ask", "allocator", allocator, ALLOCATORS)
-        way = self.model.relevance if relevance is None else relevance
-        check_looks(looks, way, self.model.tokens)
+        scorer = self.model.relevance if relevance is None else relevance
+        check_looks(looks, scorer, self.model.tokens)
         check_budget(self.model.budget, len(self.images))
         for image in self.images:
             image.on(self.model.device)
         if looks == 1:
-            maps = [image.relevance(question, way=way) for image in self.images]
+            maps = [image.relevance(question, relevance=scorer) for image in self.images]
             if self.model.tokens == "weighted":
                 return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
             chances = [image.chance(question, own) for image, own in zip(self.images, maps)]
@@ -131,7 +131,7 @@ class ImageSession:
         model = self.model
         model.check_attached()
         first = max(len(self.images), round(model.budget * FIRST_LOOK))
-        maps = [image.relevance("", way="none") for image in self.images]
+        maps = [image.relevance("", relevance="none") for image in self.images]
         overview = self._spent(first, maps, [1.0] * len(maps), "fit")
         used = sum(int(one.allocation.valid.sum()) for one in overview)
         coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in overview)
@@ -142,7 +142,7 @@ class ImageSession:
         with model.adapter.lock:
             attention = question_attention(model.adapter, question, textures, allocations)
         pointed = pointed_at(attention, allocations)
-        maps = [image.relevance(question, way="attention", attention=one) for image, one in zip(self.images, pointed)]
+        maps = [image.relevance(question, relevance=AttentionScorer(one)) for image, one in zip(self.images, pointed)]
         chances = [max(MIN_CHANCE, float(one.sum())) for one in pointed]
         closer = self._spent(model.budget - used, maps, chances, allocator)
         return [
@@ -158,14 +158,14 @@ class ImageSession:
         """
         shares, patch = [budget], self.model.adapter.side
         if len(self.images) > 1:
-            shares = trade(
+            shares = split_budget(
                 [image.texture for image in self.images],
                 maps,
-                total=budget,
+                budget=budget,
                 floor=[min(image.max_tokens, MIN_SHARE, budget // len(maps)) for image in self.images],
                 ceiling=[image.max_tokens for image in self.images],
                 patch=patch,
-                allocator=ALLOCATORS[allocator] if isinstance(allocator, str) else allocator,
+                allocator=allocator,
                 weights=chances,
             )
         return [

@@ -21,7 +21,8 @@ from texturevlm.bench.vectorised import Vectorised, informed, plain_pytorch
 from texturevlm.capture import Look, compile
 from texturevlm.ops.legibility import legibility
 from texturevlm.ops.mip import mipmap
-from texturevlm.pipeline import choose_tokens, image_maps, relevance_of
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps, salience
 from texturevlm.sampling import sample
@@ -118,13 +119,13 @@ def _stages(add: Add, image: Tensor) -> None:
     """What each stage takes by itself."""
     texture = Texture((image,)).mipmapped()
     cell = cell_level(texture.size, PATCH)
-    relevance = relevance_of(texture, way="none", patch=PATCH)
-    maps = image_maps(texture, patch=PATCH)
+    relevance = find_relevance(texture, relevance="none", patch=PATCH)
+    prepared = prepare(texture, "none", patch=PATCH)
     allocation = cascade(texture, relevance, budget=BUDGET, patch=PATCH)
     stages: dict[str, Callable[[], object]] = {
         "mips": partial(mipmap, image),
         "maps of information and salience": partial(cell_maps, texture, cell),
-        "balance": partial(relevance_of, texture, way="none", patch=PATCH, maps=maps),
+        "balance": partial(find_relevance, texture, relevance=prepared, patch=PATCH),
         "cascade": partial(cascade, texture, relevance, budget=BUDGET, patch=PATCH),
         "samples": partial(sample, texture, allocation, backend="cuda"),
     }
@@ -153,7 +154,7 @@ def _auto_rows(report: Report, add: Add, repeats: int) -> None:
         add(work, "uncaptured", "host", timing.host(partial(plain, image), repeats=repeats))
         add(work, "searched on the CPU", "host", timing.host(partial(searching, image), calls=3, repeats=3))
         texture = Texture((image,)).mipmapped()
-        relevance = relevance_of(texture, way="none", patch=PATCH)
+        relevance = find_relevance(texture, relevance="none", patch=PATCH)
         chosen = partial(auto, texture, relevance, budget=BUDGET, patch=PATCH)
         add(f"stage: auto, {name}", "cuda", "warm", timing.device_warm(chosen))
 

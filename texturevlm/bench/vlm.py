@@ -21,7 +21,8 @@ from torch.nn import functional
 from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.channels import PRESETS, build
-from texturevlm.pipeline import choose_tokens, relevance_of
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import adapt
@@ -176,11 +177,11 @@ def _stages(bench: _Bench, size: tuple[int, int]) -> None:
     replayed = TowerOutput(seen.place.clone(), seen.used.clone(), tuple(one.clone() for one in seen.embeds), seen.size)
     page = Texture.open(_page(size).to(bench.device)).mipmapped()
     side = bench.adapter.side
-    relevance = relevance_of(page, patch=side, way="none")
+    relevance = find_relevance(page, patch=side, relevance="none")
     stages: dict[str, Callable[[], object]] = {
         "texture: mip levels": lambda: Texture.open(image).mipmapped(),
         "channels: the mvp preset with mips": partial(build, texture, list(PRESETS["mvp"])),
-        "relevance: information and salience": partial(relevance_of, page, patch=side, way="none"),
+        "relevance: information and salience": partial(find_relevance, page, patch=side, relevance="none"),
         "relevance + allocation: cascade": partial(_chosen, bench, texture),
         "allocation: auto, by relevance": partial(
             choose_tokens, page, budget=bench.budget, patch=side, relevance=relevance

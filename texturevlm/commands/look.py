@@ -65,13 +65,13 @@ def _look_at_point(options: argparse.Namespace) -> int:
 def _look_for_question(options: argparse.Namespace) -> int:
     import texturevlm as tv
     from texturevlm.draw import question_picture
-    from texturevlm.pipeline import relevance_of
+    from texturevlm.relevance import find_relevance
 
     allocator, name = names_of(options)
     question = options.query or ""
     texture = tv.Texture.open(options.image, device=device_of(options)).mipmapped()
     with announced("reading the image by OCR", only=reads_pages(name, question)):
-        relevance = relevance_of(texture, question, patch=options.patch, way=name)
+        relevance = find_relevance(texture, question, patch=options.patch, relevance=name)
     allocation = tv.choose_tokens(
         texture, budget=options.budget, patch=options.patch, allocator=allocator, relevance=relevance
     )

@@ -99,11 +99,11 @@ def names_of(options: argparse.Namespace) -> tuple[str, str]:
     """The allocator and the relevance, both known names."""
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.check import check_choice
-    from texturevlm.relevance.query import WAYS
+    from texturevlm.relevance import SCORERS
 
     allocator, relevance = options.allocator or ALLOCATOR, options.relevance or RELEVANCE
     check_choice(options.command, "--allocator", allocator, ALLOCATORS)
-    check_choice(options.command, "--relevance", relevance, WAYS)
+    check_choice(options.command, "--relevance", relevance, ("auto", *SCORERS))
     return allocator, relevance
 
 
@@ -120,6 +120,6 @@ def announced(what: str, *, only: bool = True) -> Iterator[None]:
 
 def reads_pages(relevance: str, question: str) -> bool:
     """Whether tokens are chosen by OCR, which takes seconds."""
-    from texturevlm.relevance.query import resolve_way
+    from texturevlm.relevance import find_scorer
 
-    return resolve_way(relevance, question, attention=None, encoder=None) == "words"
+    return find_scorer("choose_tokens", relevance, question).name == "words"

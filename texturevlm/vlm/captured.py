@@ -118,7 +118,7 @@ class FixedBudget:
     def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
         """Sample the footprints and run the vision tower on them.
 
-        allocation: upright footprints, which only `first_logits` and `generate` check: here nothing waits for the device
+        allocation: upright footprints; only `first_logits` and `generate` check that, so that nothing here waits
         """
         self._check("encode", texture, allocation)
         pixels = sample(texture, allocation).pixels.float()
