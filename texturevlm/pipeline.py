@@ -77,7 +77,7 @@ def _share(
 ) -> Allocation | list[Allocation]:
     if isinstance(relevance, (Prepared, Relevance)):
         raise TypeError(f"choose_tokens: relevance must be a scorer or its name if share, got {relevance!r:.40}")
-    textures = texture.images() if isinstance(texture, Texture) else check_textures(texture)
+    textures = texture.split() if isinstance(texture, Texture) else check_textures(texture)
     prepared = [Prepared(one, patch=patch, scorer=relevance) for one in textures]
     maps = [one.find(question, balance=balance) for one in prepared]
     weights = [question_chance(one, question, own) for one, own in zip(prepared, maps)]

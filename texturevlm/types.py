@@ -108,7 +108,7 @@ class Texture:
         same = moved[0] is self.levels[0]
         return self if same else replace(self, levels=moved, resident=None)
 
-    def images(self) -> list[Texture]:
+    def split(self) -> list[Texture]:
         """The images of a batch, one texture each."""
         singles = [slice(index, index + 1) for index in range(self.batch)]
         return [replace(self, levels=tuple(level[one] for level in self.levels), resident=None) for one in singles]

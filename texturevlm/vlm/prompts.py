@@ -82,7 +82,7 @@ def _apart(
         raise ValueError(f"{function}: allocations must be for the texture's {texture.batch} images")
     singles = [slice(one, one + 1) for one in range(texture.batch)]
     allocations = [allocation.each(itemgetter(one)) for one in singles]
-    return texture.images(), allocations, None if weight is None else [weight[one] for one in singles]
+    return texture.split(), allocations, None if weight is None else [weight[one] for one in singles]
 
 
 def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Picture], marks: Sequence[str]) -> str:
