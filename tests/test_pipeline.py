@@ -53,6 +53,17 @@ def test_words_say_how_fine_they_are_and_that_they_are_there(texture, read):
     torch.testing.assert_close(relevance.mass.sum((1, 2)), torch.ones(1))
 
 
+def test_turned_lines_are_as_fine_as_their_letters_are_high(texture):
+    """A line that runs downwards is as high as it is wide: its boxes' heights made it 4.5 times too coarse."""
+    words = [Word(text, (16, top, 28, top + 54), 0, 1.0) for text, top in (("Invoice", 20), ("Total", 90))]
+    upright = Word("Paid", (100, 20, 160, 32), 1, 1.0)
+    page = Page((*words, upright), (320, 256))
+    relevance = find_relevance(texture, "Total?", relevance=WordsScorer(page), patch=8)
+    for x, y in ((22, 110), (22, 40), (130, 26)):
+        row, column = y * relevance.grid[0] // 320, x * relevance.grid[1] // 256
+        assert relevance.legible_scale[0, row, column].item() == pytest.approx(12 / 5.5)
+
+
 def test_attention_is_followed(texture):
     attention = torch.zeros(1, 8, 8)
     attention[0, 6, 1] = 1.0
@@ -178,3 +189,22 @@ def test_relevance_checks_its_maps():
         Relevance(ones, ones, ones, (8, 8))
     with pytest.raises(ValueError, match="Relevance"):
         Relevance(ones, torch.ones(1, 5, 4), ones.bool(), (8, 8))
+
+
+def test_relevance_checks_whether_images_are_photographs():
+    """Kernels read it by its address: a strided one gave the second image the wrong tokens."""
+    maps = torch.ones(2, 4, 4)
+
+    def known(photograph):
+        return Relevance(maps, maps, maps.bool(), (8, 8), photograph=photograph).photograph
+
+    with pytest.raises(TypeError, match=r"photograph must be torch\.bool, got torch\.float32"):
+        known(torch.ones(2))
+    for wrong in (torch.ones(3, dtype=torch.bool), torch.ones(2, 1, dtype=torch.bool)):
+        with pytest.raises(ValueError, match="Relevance: photograph"):
+            known(wrong)
+    with pytest.raises(ValueError, match="photograph must be on cpu like mass, got meta"):
+        known(torch.ones(2, dtype=torch.bool, device="meta"))
+    strided = torch.tensor([True, False, False, True])[::3]
+    assert known(strided).is_contiguous() and known(strided).tolist() == [True, True]
+    assert known(None) is None

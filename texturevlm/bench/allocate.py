@@ -18,7 +18,7 @@ from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
 from texturevlm.bench.vectorised import Vectorised, informed, plain_pytorch
-from texturevlm.capture import Look, compile
+from texturevlm.capture import CompiledChooser, compile
 from texturevlm.ops.legibility import legibility
 from texturevlm.ops.mip import mipmap
 from texturevlm.pipeline import choose_tokens
@@ -79,7 +79,8 @@ def _on_gpu(report: Report, quick: bool) -> None:
 
     repeats = 5 if quick else 15
     image = picture(1, SIDE, SIDE).cuda()
-    captured, plain = compile((SIDE, SIDE), BUDGET), Look(BUDGET, "cascade", patch=PATCH, relevance="none", graphs=0)
+    captured = compile((SIDE, SIDE), BUDGET, "cascade", relevance="none")
+    plain = CompiledChooser(BUDGET, "cascade", patch=PATCH, relevance="none", graphs=0)
     call, uncaptured = partial(captured, image), partial(plain, image)
     ours = add(WORK, "captured", "host", timing.host(call, repeats=repeats), BARS["captured"])
     if captured.reason is not None:
@@ -144,8 +145,8 @@ def _auto_rows(report: Report, add: Add, repeats: int) -> None:
         image = image.cuda()
         work = f"image → patches by auto, {name}, {BUDGET} tokens"
         captured = compile((image.shape[2], image.shape[3]), BUDGET, "auto")
-        plain = Look(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0)
-        searching = Look(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0, backend="reference")
+        plain = CompiledChooser(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0)
+        searching = CompiledChooser(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0, backend="reference")
         call = partial(captured, image)
         add(work, "captured", "host", timing.host(call, repeats=repeats))
         if captured.reason is not None:
@@ -258,7 +259,7 @@ def _recaptures(count: int) -> Timing:
     samples = []
     for index in range(count):
         image = picture(1, SIDE - 8 * (index + 1), SIDE).cuda()
-        look = Look(BUDGET, "cascade", patch=PATCH, relevance="none")
+        look = CompiledChooser(BUDGET, "cascade", patch=PATCH, relevance="none")
         torch.cuda.synchronize()
         started = time.perf_counter()
         look(image)

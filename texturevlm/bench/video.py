@@ -17,7 +17,7 @@ from torch import Tensor
 from texturevlm.bench.clips import TILE, Clip, clips
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
-from texturevlm.capture import Look
+from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay
 from texturevlm.pipeline import choose_tokens
@@ -102,7 +102,7 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
 
     ways: dict[str, Work] = {"full": anew}
     if clip.frames[0].is_cuda:
-        ways["full, captured"] = Look(budget, ALLOCATOR, patch=32, relevance="none")
+        ways["full, captured"] = CompiledChooser(budget, ALLOCATOR, patch=32, relevance="none")
     ways["incremental"] = Stream(clip.size, budget, **_options(clip)).step
     _compare(report, clip, f"frame → {budget} patches", ways, bar=PATCHES_BAR)
 

@@ -24,7 +24,7 @@ class ImageMaps(NamedTuple):
     salience: Tensor
     legible_scale: Tensor
     ink: Tensor
-    photograph: Tensor
+    photograph: Tensor | None = None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -59,6 +59,14 @@ class Relevance:
         if self.ink.dtype != torch.bool:
             raise TypeError(f"Relevance: ink must be torch.bool, got {self.ink.dtype}")
         object.__setattr__(self, "size", check_size("Relevance", self.size))
+        if self.photograph is not None:
+            check_shapes("Relevance", mass=(self.mass, "B h w"), photograph=(self.photograph, "B"))
+            if self.photograph.dtype != torch.bool:
+                raise TypeError(f"Relevance: photograph must be torch.bool, got {self.photograph.dtype}")
+            if self.photograph.device != self.mass.device:
+                wanted, got = self.mass.device, self.photograph.device
+                raise ValueError(f"Relevance: photograph must be on {wanted} like mass, got {got}")
+            object.__setattr__(self, "photograph", self.photograph.contiguous())  # kernels read it by its address
 
     @property
     def grid(self) -> tuple[int, int]:

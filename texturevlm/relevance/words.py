@@ -71,10 +71,10 @@ def _refined(page: Page, legible_scale: Tensor, ink: Tensor) -> tuple[Tensor, Te
     """One image's legible_scale and ink, both (h, w), with what the words' heights say."""
     finer, marked = legible_scale.cpu().numpy().copy(), ink.cpu().numpy().copy()
     down, across = page.size[0] / finer.shape[0], page.size[1] / finer.shape[1]
-    for word in page.words:
+    for word, height in zip(page.words, layout_of(page).heights.tolist()):  # turned lines are measured across
         x0, y0, x1, y1 = word.box
         cells = np.s_[int(y0 / down) : int(np.ceil(y1 / down)), int(x0 / across) : int(np.ceil(x1 / across))]
-        finer[cells] = max((y1 - y0) / WORD_HEIGHT, FINEST)
+        finer[cells] = max(height / WORD_HEIGHT, FINEST)
         marked[cells] = True
     return torch.from_numpy(finer).to(legible_scale), torch.from_numpy(marked).to(ink.device)
 
