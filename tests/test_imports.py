@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "texturevlm"
 # From the first to the last; a module may import from its own layer and from those before it.
 LAYERS = [
     {"defaults"},
+    {"paths"},
     {"check"},
     {"text"},
     {"progress"},

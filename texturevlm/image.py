@@ -5,7 +5,6 @@ over white, 16-bit grey keeps its precision, the orientation tag of a camera is 
 """
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from texturevlm.check import check_finite
+from texturevlm.paths import is_url
 
 MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is more likely a mistake or an attack
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # at least two letters: C:/ is a path; Path("https://…") drops a slash
 ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any] | Tensor
 
 
@@ -50,7 +49,7 @@ def to_tensor(source: Any) -> Tensor:
 
 def _opened(path: Path) -> Image.Image:
     """Read the header of a file, not its pixels."""
-    if URL.match(str(path)):
+    if is_url(path):
         raise ValueError(f"Texture.open: source must be a file on this machine, got the URL {path}; download it first")
     try:
         return Image.open(path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.share import as_batch, share_budget
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_relevance
@@ -14,10 +15,17 @@ from texturevlm.scout import Question
 from texturevlm.types import Allocation, Texture
 
 Allocator = Callable[..., Allocation]
+MIN_CHANCE = 0.1  # that a question to several images is about a certain one
+
+
+@overload
+def choose_tokens(texture: Texture, question: str | Question = "", **options: Any) -> Allocation: ...
+@overload
+def choose_tokens(texture: Sequence[Texture], question: str | Question = "", **options: Any) -> list[Allocation]: ...
 
 
 def choose_tokens(
-    texture: Texture,
+    texture: Texture | Sequence[Texture],
     question: str | Question = "",
     *,
     budget: int = BUDGET,
@@ -25,23 +33,72 @@ def choose_tokens(
     allocator: str | Allocator = ALLOCATOR,
     relevance: str | Scorer | Prepared | Relevance = RELEVANCE,
     balance: Balance = BALANCE,
+    share: bool = False,
     **options: Any,
-) -> Allocation:
+) -> Allocation | list[Allocation]:
     """Decide where a budget of tokens goes.
 
-    texture:   one image, or a batch of one size (one question for all of it)
+    texture:   one image, or a batch of one size; or a list of textures of any sizes. One question for all of them
     question:  any text; "" for none; or what `scout.encode` made of one, for relevance "scout"
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
     relevance: auto or a name of `texturevlm.relevance.SCORERS`; a scorer, such as AttentionScorer(map); what `prepare`
                made of the texture, so that several questions share the work; or a Relevance, used as it is
+    share:     whether all images share one budget, spent by the expected value of tokens in each, instead of having
+               `budget` tokens each
     options:   the allocator's own
-    returns    an Allocation of `budget` slots
+    returns    an Allocation of `budget` slots per image (as many as the largest share, if shared); a list for a list
     """
     check_count("choose_tokens", "budget", budget, 1)
     check_count("choose_tokens", "patch", patch, 1)
     if isinstance(allocator, str):
         check_choice("choose_tokens", "allocator", allocator, tuple(ALLOCATORS))
         allocator = ALLOCATORS[allocator]
+    given: Any = {"budget": budget, "patch": patch, "allocator": allocator}
+    if share:
+        return _share(texture, question, relevance=relevance, balance=balance, **given, **options)
+    if not isinstance(texture, Texture):
+        return [
+            choose_tokens(one, question, relevance=relevance, balance=balance, **given, **options)
+            for one in check_textures(texture)
+        ]
     if not isinstance(relevance, Relevance):
         relevance = find_relevance(texture, question, patch=patch, relevance=relevance, balance=balance)
     return allocator(texture, relevance, budget=budget, patch=patch, **options)
+
+
+def _share(
+    texture: Texture | Sequence[Texture],
+    question: str | Question,
+    *,
+    patch: int,
+    relevance: str | Scorer | Prepared | Relevance,
+    balance: Balance,
+    **options: Any,
+) -> Allocation | list[Allocation]:
+    if isinstance(relevance, (Prepared, Relevance)):
+        raise TypeError(f"choose_tokens: relevance must be a scorer or its name if share, got {relevance!r:.40}")
+    textures = texture.split() if isinstance(texture, Texture) else check_textures(texture)
+    prepared = [Prepared(one, patch=patch, scorer=relevance) for one in textures]
+    maps = [one.find(question, balance=balance) for one in prepared]
+    weights = [question_chance(one, question, own) for one, own in zip(prepared, maps)]
+    found = share_budget(textures, maps, patch=patch, weights=weights, **options)
+    return as_batch(found) if isinstance(texture, Texture) else found
+
+
+def check_textures(textures: Sequence[Texture]) -> list[Texture]:
+    """A list of textures of one image each."""
+    if not isinstance(textures, (list, tuple)) or not textures:
+        raise TypeError(f"choose_tokens: texture must be a Texture or a list of them, got {textures!r:.60}")
+    for one in textures:
+        if not isinstance(one, Texture) or one.batch != 1:
+            got = f"a batch of {one.batch}" if isinstance(one, Texture) else type(one).__name__
+            raise TypeError(f"choose_tokens: texture must be a list of textures of one image, got {got} in it")
+    return list(textures)
+
+
+def question_chance(prepared: Prepared, question: str | Question, relevance: Relevance) -> float:
+    """The chance (MIN_CHANCE to 1) that a question to several images is about this one; 1 if no words tell."""
+    if relevance.scorer not in ("words", "scout"):
+        return 1.0
+    query = prepared.query(question, relevance.scorer)[0]
+    return 1.0 if query is None else max(MIN_CHANCE, float(query.sum()))

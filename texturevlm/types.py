@@ -108,6 +108,11 @@ class Texture:
         same = moved[0] is self.levels[0]
         return self if same else replace(self, levels=moved, resident=None)
 
+    def split(self) -> list[Texture]:
+        """The images of a batch, one texture each."""
+        singles = [slice(index, index + 1) for index in range(self.batch)]
+        return [replace(self, levels=tuple(level[one] for level in self.levels), resident=None) for one in singles]
+
     def channel(self, name: str) -> Tensor:
         """Level 0 of one channel, (B, H, W)."""
         if name not in self.names:

@@ -1,4 +1,4 @@
-"""relevance="scout" through everything that takes it: choose_tokens, a Sight, asking a model, and the command line."""
+"""relevance="scout" wherever it is taken: choose_tokens, a PreparedImage, asking a model, and the command line."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.conftest import worst
 from tests.test_cli import status
 from texturevlm import vlm
 from texturevlm.ask import VLM
-from texturevlm.ask.sight import Sight
+from texturevlm.ask.prepared import PreparedImage
 from texturevlm.capture import compile
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import WordsScorer, find_relevance, prepare
@@ -101,22 +101,22 @@ def test_a_sight_looks_once(monkeypatch):
         return look(texture)
 
     monkeypatch.setattr(scout, "read", looking)
-    sight = Sight(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))
-    relevance = sight.relevance(TOTAL, relevance="scout")
-    other = sight.relevance(OTHER, relevance="scout")
+    image = PreparedImage(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))
+    relevance = image.relevance(TOTAL, relevance="scout")
+    other = image.relevance(OTHER, relevance="scout")
     assert len(looks) == 1 and relevance.scorer == "scout" and worst(relevance.mass, other.mass) > 1e-4
-    assert 0.5 < sight.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
-    assert torch.equal(relevance.mass, find_relevance(sight.texture, TOTAL, relevance="scout").mass)
-    blank = Sight(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))
+    assert 0.5 < image.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
+    assert torch.equal(relevance.mass, find_relevance(image.texture, TOTAL, relevance="scout").mass)
+    blank = PreparedImage(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))
     assert blank.chance(TOTAL, blank.relevance(TOTAL, relevance="scout")) == pytest.approx(0.1)
 
 
 def test_asking_a_model():
     asked = VLM(vlm.adapt(*models.built("qwen3_vl")), budget=14, relevance="scout")
-    scene = asked.see(INVOICE)
-    (chosen,) = scene.choose(TOTAL)
-    assert finest_at(chosen.allocation, *AT) < finest_at(scene.choose(OTHER)[0].allocation, *AT)
-    assert isinstance(scene.ask(models.QUESTION, max_new_tokens=3), str)
+    session = asked.prepare(INVOICE)
+    (chosen,) = session.choose(TOTAL)
+    assert finest_at(chosen.allocation, *AT) < finest_at(session.choose(OTHER)[0].allocation, *AT)
+    assert isinstance(session.ask(models.QUESTION, max_new_tokens=3), str)
 
 
 def test_compiled_on_a_cpu_it_is_the_plain_call():

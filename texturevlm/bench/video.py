@@ -114,14 +114,14 @@ def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
     def anew(frame: Tensor) -> object:
         texture = Texture((frame,)).mipmapped()
         options: Any = {"allocator": ALLOCATOR, "relevance": "none", "patch": side}
-        return fixed.see(texture, choose_tokens(texture, budget=budget, **options))
+        return fixed.encode(texture, choose_tokens(texture, budget=budget, **options))
 
     stream = Stream(clip.size, budget, patch=side, **_options(clip))
 
     def follow(frame: Tensor) -> None:
         step = stream.step(frame)
         if step.reuse.changed or step.reuse.keyframe:
-            fixed.see(step.texture, step.allocation)
+            fixed.encode(step.texture, step.allocation)
 
     ways: dict[str, Work] = {"full": anew, "incremental": follow}
     _compare(report, clip, f"frame → {budget} tokens of the tower", ways, bar=TOWER_BAR)
