@@ -117,6 +117,14 @@ def test_a_bias_changes_what_shapes_are_worth():
     assert (none == 1).all() and torch.allclose(standing, reading.flip(0)) and reading[0] > reading[-1]
 
 
+@pytest.mark.parametrize("scorer", ["words", "scout", "embedding", "attention"])
+def test_any_question_about_a_photograph_is_read(scorer):
+    """Bug 6: the bias was "reading" for the scorer "words" alone."""
+    photograph = torch.tensor([True])
+    asked = Relevance(*vars_of(even(scorer=scorer)), photograph=photograph)
+    assert bias_of("auto", asked).tolist() == [1.0]
+
+
 def vars_of(maps: Relevance) -> tuple:
     return maps.mass, maps.legible_scale, maps.ink, maps.size, maps.scorer
 

@@ -35,7 +35,7 @@ def bias_of(bias: str | float, relevance: Relevance) -> Tensor:
     """(B,): the bias as a number. "auto" is reading, except for photographs of which nothing was asked."""
     batch, device = relevance.mass.shape[0], relevance.mass.device
     if bias == "auto":
-        if relevance.scorer == "words" or relevance.photograph is None:
+        if relevance.scorer != "none" or relevance.photograph is None:
             return torch.full((batch,), BIASES["reading"], device=device)
         return torch.where(relevance.photograph, BIASES["none"], BIASES["reading"]).to(device)
     if isinstance(bias, str) and bias not in BIASES:
