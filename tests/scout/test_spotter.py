@@ -35,9 +35,9 @@ def test_no_image_costs_more_than_a_page(size):
     assert height >= 16 and width >= 16 and height * width <= 1.3 * PIXELS
 
 
-@pytest.mark.parametrize(("stride", "reach"), [(1, 1), (2, 1), (1, 4)])
-def test_a_folded_layer_is_the_layer(stride, reach):
-    layer = lively(ConvLayer(5, 7, stride=stride, reach=reach))
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 4)])
+def test_a_folded_layer_is_the_layer(stride, dilation):
+    layer = lively(ConvLayer(5, 7, stride=stride, dilation=dilation))
     values = torch.randn(2, 5, 12, 17)
     made = layer(values)
     added = torch.randn_like(made)

@@ -17,6 +17,7 @@ from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import allocation_of_tokens
 from texturevlm.allocate.plain import tiling
+from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_count, check_share
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import seed_grid, superpixels
