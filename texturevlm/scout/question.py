@@ -11,7 +11,7 @@ from torch import Tensor
 
 from texturevlm.scout.letters import LONGEST, letter_codes
 from texturevlm.text.frequency import commonness
-from texturevlm.text.strings import ALIASES, ASKED, STOP, asked, terms
+from texturevlm.text.strings import ALIASES, ASKED, STOP, asked_kinds, terms
 
 WORDS = 24  # of a question are searched
 TRAITS = 7
@@ -44,7 +44,7 @@ def encode(questions: Sequence[str]) -> Question:
             common, stop = common_words.get(word, 0.0), float(word in STOP)
             number, length = float(word.isdigit()), min(len(word), LONGEST) / 10
             traits[row, slot] = torch.tensor([1.0, common, emphasis - 1, number, length, stop, float(synonym)])
-    kinds = np.stack([asked(question) for question in questions]) if questions else np.zeros((0, len(ASKED)))
+    kinds = np.stack([asked_kinds(question) for question in questions]) if questions else np.zeros((0, len(ASKED)))
     return Question(letters, traits, torch.from_numpy(kinds.astype(np.float32)))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from texturevlm.relevance.features import NAMES, word_features
+from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import Layout, layout_of
 from texturevlm.relevance.ocr import Page, load_page
 from texturevlm.relevance.words import FARTHEST
@@ -103,10 +103,10 @@ class Network(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.inner = nn.Linear(len(NAMES), width)
+        self.inner = nn.Linear(len(FEATURE_NAMES), width)
         self.outer = nn.Linear(5 * width, width)
         self.last = nn.Linear(width, 1, bias=False)
-        self.direct = nn.Linear(len(NAMES), 1, bias=False)
+        self.direct = nn.Linear(len(FEATURE_NAMES), 1, bias=False)
         self.absent = nn.Parameter(torch.tensor(2.0))
         self.drop, self.drop_clues = nn.Dropout(DROP), nn.Dropout(DROP_CLUES)
         nn.init.zeros_(self.direct.weight)
@@ -224,7 +224,7 @@ def train(data: Path, cache: Path, limit: int | None) -> dict[str, Any]:
     sharpness, costs = held_out(chosen, mean, scale)
     networks = [fit(chosen, mean, scale, seed) for seed in range(MEMBERS)]
     return {
-        "names": NAMES,
+        "names": FEATURE_NAMES,
         "mean": _rounded(mean),
         "scale": _rounded(scale),
         "members": [network.weights() for network in networks],
