@@ -244,12 +244,13 @@ def rapidocr_scores(page: Page, boxes: Sequence[Box], words: Sequence[str]) -> n
     both = np.minimum(ours[:, None, 2:], theirs[:, 2:]) - np.maximum(ours[:, None, :2], theirs[:, :2])
     smaller = np.minimum(_areas(ours)[:, None], _areas(theirs))
     same = both.clip(0).prod(2) >= SAME * smaller
-    return np.where(same, alike[:, None], 0.0).max(2, initial=0.0)
+    best: np.ndarray = np.where(same, alike[:, None], 0.0).max(2, initial=0.0)
+    return best
 
 
 def _areas(boxes: np.ndarray) -> np.ndarray:
-    sides: np.ndarray = boxes[:, 2:] - boxes[:, :2]
-    return np.maximum(sides.prod(1), 1e-9)
+    areas: np.ndarray = np.maximum((boxes[:, 2:] - boxes[:, :2]).prod(1), 1e-9)
+    return areas
 
 
 def average_precision(values: np.ndarray, right: np.ndarray) -> float:

@@ -26,7 +26,7 @@ from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.ocr import Page, read_page
 from texturevlm.relevance.scorer import question_text
 from texturevlm.scout.question import Question
-from texturevlm.text.frequency import commonness
+from texturevlm.text.frequency import load_commonness
 from texturevlm.text.strings import terms
 from texturevlm.types import Texture
 
@@ -155,7 +155,7 @@ def answer_probability(page: Page, question: str) -> np.ndarray:
     count = len(page.words)
     if not terms(question):
         return np.full(count, 1 / max(count, 1), dtype=np.float32)
-    features = word_features(page, question, commonness())
+    features = word_features(page, question, load_commonness())
     return load_word_ranker().probabilities(features, layout_of(page)).astype(np.float32)
 
 
