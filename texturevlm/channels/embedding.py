@@ -1,4 +1,4 @@
-"""Dense image-text features, reduced to 16 numbers a spot: the layers embedding_0 … embedding_15.
+"""Dense image-text features, reduced to 16 numbers per patch: the layers embedding_0 … embedding_15.
 
 An image-text model pools an image into one vector that is comparable with text. Its patch tokens are not comparable:
 nothing ever trained them to be. So each patch is pooled alone, by the weights that pool the image:

@@ -1,8 +1,8 @@
 """Regions from SAM: an alternative to superpixels where objects matter and a model may be run.
 
-A grid of points asks the model what lies under each of them; it answers with three masks a point. Those it trusts and
-that do not depend on the threshold are kept, one of each group of near-duplicates, and painted from the largest to
-the smallest, so that a button stays visible on its coat. Masks are chosen at the decoder's resolution (a quarter of
+A grid of points asks the model what lies under each of them; it answers with three masks per point. Masks of high
+quality that do not depend on the threshold are kept, one of each group of near-duplicates, and painted from the largest
+to the smallest, so that a button stays visible on its coat. Masks are chosen at the decoder's resolution (a quarter of
 the model's) and only painted at the image's: a page at 300 dpi would need gigabytes otherwise.
 """
 
