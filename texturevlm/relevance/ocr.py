@@ -86,8 +86,8 @@ def _word(text: str, box: Sequence[float], line: int, confidence: float) -> Word
 def read_page(image: Any, *, threads: int = THREADS, most_pixels: int = MOST_PIXELS) -> Page:
     """Read the words of one image: a path, a PIL image, an array or a tensor (extra `ocr`; runs on the CPU).
 
-    An image of more than `most_pixels`, or with a side of more than LONGEST_SIDE, is shrunk first: fewer pixels are read
-    faster and less well. Boxes are in pixels of the original image.
+    An image of more than `most_pixels`, or with a side of more than LONGEST_SIDE, is shrunk first: fewer pixels are
+    read faster and less well. Boxes are in pixels of the original image.
     """
     check_count("read_page", "most_pixels", most_pixels, 1)
     pixels = to_tensor(image)
