@@ -30,7 +30,7 @@ def auto(
     check_share("auto", "overview", overview)
     check_even("auto", even)
     photograph = relevance.photograph
-    if photograph is None or relevance.scorer != "none":
+    if photograph is None or relevance.asked:
         return layers(texture, relevance, budget=budget, patch=patch, overview=overview, backend=backend)
     pages = layers_by_kernel("auto", relevance, budget, patch, overview, backend, skipped=photograph)
     if pages is not None:

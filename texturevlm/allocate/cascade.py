@@ -17,12 +17,12 @@ from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import allocation_of_tokens
 from texturevlm.allocate.plain import tiling
+from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_count, check_share
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import seed_grid, superpixels
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.maps import Relevance
-from texturevlm.relevance.salience import colour_levels
 from texturevlm.types import Allocation, Texture
 
 FINE_ENOUGH = 0.6  # pixels per sample: a stage that would end below is left out
