@@ -29,7 +29,7 @@ from texturevlm.evaluate.ocr import TIMEOUT, Tesseract
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
-from texturevlm.scout.letters import codes, numbers
+from texturevlm.scout.letters import letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import STOP, likeness, plain, terms
 from texturevlm.types import Texture
@@ -214,7 +214,7 @@ def scout_scores(
 
     boxes: xyxy in pixels of a page of `size`
     """
-    looked_for = scout.spotter.embed(numbers(codes(words)).to(scout.dtype)).float()
+    looked_for = scout.spotter.embed(letter_features(letter_codes(words)).to(scout.dtype)).float()
     cosine = torch.einsum("kd,dhw->khw", looked_for, spots.words[0].float())
     down, across = cosine.shape[1] / size[0], cosine.shape[2] / size[1]
     best = []
