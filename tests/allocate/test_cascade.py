@@ -19,7 +19,7 @@ def page(height=600, width=480, *, batch=1) -> Texture:
     return Texture.open(image)
 
 
-def relevance_of(size, cell=4, *, at=None, batch=1, half=3.0) -> Relevance:
+def relevance_of(size, cell=4, *, at=None, batch=1, legible_scale=3.0) -> Relevance:
     """Ink in the left half; mass even over it, or about a cell."""
     grid = (max(1, size[0] // cell), max(1, size[1] // cell))
     ink = torch.zeros(batch, *grid, dtype=torch.bool)
@@ -28,11 +28,11 @@ def relevance_of(size, cell=4, *, at=None, batch=1, half=3.0) -> Relevance:
     if at is not None:
         y, x = torch.meshgrid(*(torch.arange(extent) for extent in grid), indexing="ij")
         mass = mass * torch.exp(-((y - at[0]) ** 2 + (x - at[1]) ** 2) / 50)
-    return Relevance(mass / mass.sum((1, 2), keepdim=True), torch.full((batch, *grid), half), ink, size)
+    return Relevance(mass / mass.sum((1, 2), keepdim=True), torch.full((batch, *grid), legible_scale), ink, size)
 
 
 def value(relevance, allocation) -> float:
-    """What is expected to be made out: each cell at the finest scale that any token gives its centre."""
+    """The expected legibility: each cell at the finest scale of any token over its centre."""
     rows, columns = relevance.grid
     x = (torch.arange(columns) + 0.5) * relevance.size[1] / columns
     y = (torch.arange(rows) + 0.5) * relevance.size[0] / rows

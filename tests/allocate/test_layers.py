@@ -87,7 +87,7 @@ def test_detail_goes_where_the_mass_is():
 
 
 def test_large_print_needs_no_detail():
-    """Where everything can be made out at a coarse scale, nothing is gained by looking closer at some of it."""
+    """Where everything is legible at a coarse scale, finer tokens on some of it gain nothing."""
     size = (320, 320)
     texture = Texture.open(torch.rand(3, *size))
     allocation = ALLOCATORS["layers"](texture, flat(size, legible_scale=40.0), budget=25, patch=8)
