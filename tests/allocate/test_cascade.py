@@ -5,7 +5,7 @@ import torch
 
 from texturevlm import Texture
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cascade import FAMILIES, _in_best_clusters, _near_relevant, cascade, plans_for
+from texturevlm.allocate.cascade import PLAN_FAMILIES, _in_best_clusters, _near_relevant, cascade, plans_for
 from texturevlm.allocate.plain import resize
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
@@ -43,7 +43,7 @@ def value(relevance, allocation) -> float:
     return float((relevance.mass[0] * legibility(relevance.legible_scale[0], finest)).sum())
 
 
-@pytest.mark.parametrize("stages", FAMILIES)
+@pytest.mark.parametrize("stages", PLAN_FAMILIES)
 @pytest.mark.parametrize("budget", [1, 2, 5, 32, 97, 273])
 def test_the_budget_is_used_and_everything_is_covered(stages, budget):
     texture, relevance = page(), relevance_of((600, 480))
@@ -85,7 +85,7 @@ def test_tokens_follow_relevance_and_a_batch_is_its_images():
         assert torch.equal(batch.boxes[index], found.boxes[0])
 
 
-@pytest.mark.parametrize("stages", FAMILIES)
+@pytest.mark.parametrize("stages", PLAN_FAMILIES)
 def test_it_shows_more_than_resizing(stages):
     size = (1600, 1200)
     for at in (None, (50, 40)):

@@ -59,7 +59,7 @@ def test_the_scale_of_rotated_footprints_is_that_of_the_definition(seed):
 def test_the_scale_is_the_same_however_many_are_tested_at_once(monkeypatch):
     allocation = turned()
     whole = delivered_scale(allocation, (9, 13))
-    monkeypatch.setattr("texturevlm.allocate.value.AT_ONCE", 1)
+    monkeypatch.setattr("texturevlm.allocate.value._AT_ONCE", 1)
     assert torch.equal(delivered_scale(allocation, (9, 13)), whole)
 
 

@@ -8,14 +8,14 @@ import torch
 
 from tests.conftest import poison
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import ROUNDING
-from texturevlm.allocate.layers import Ranking, layers_by_kernel
+from texturevlm.allocate.layers import CellRanking, layers_by_kernel
 from texturevlm.allocate.search import BISECTIONS, ladder
 from texturevlm.cuda import compiler
 from texturevlm.ops import backend as backends
 from texturevlm.ops import cover_kernel as kernels
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm.ops.select import UNIT
 from texturevlm.relevance import Relevance
 from texturevlm.relevance.maps import MOST_CELLS
 from texturevlm.types import Texture
@@ -161,13 +161,13 @@ def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
 
 def test_the_kernels_constants_are_the_references():
     code = "".join(compiler.read_source(name) for name in ("cover.cuh", "cover.cu"))
-    wanted = {"MOST_CELLS": MOST_CELLS, "MOST_TOKENS": kernels.MOST_TOKENS, "KEYS": Ranking.KEYS, "UNIT": UNIT}
+    wanted = {"MOST_CELLS": MOST_CELLS, "MOST_TOKENS": kernels.MOST_TOKENS, "KEYS": CellRanking.KEYS, "UNIT": UNIT}
     wanted |= {"SHARES": kernels.SHARES, "BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
     for name, value in {**wanted, "GAINS_WORDS": kernels.WORDS_A_BLOCK}.items():
         found = re.search(rf"constexpr [^;]*\b{name} = ([\d.]+)", code)
         assert found and float(found[1]) == value, name
-    assert kernels.SHARES**2 == 1 << BISECTIONS and kernels.KEYS == Ranking.KEYS
-    assert MOST_CELLS == kernels.MOST_CELLS and f"LEAST = {Ranking.LEAST + 1:#X}".replace("X", "x", 1) in code
+    assert kernels.SHARES**2 == 1 << BISECTIONS and kernels.KEYS == CellRanking.KEYS
+    assert MOST_CELLS == kernels.MOST_CELLS and f"LEAST = {CellRanking.LEAST + 1:#X}".replace("X", "x", 1) in code
 
 
 def test_every_ladder_fits_the_kernels():
