@@ -1,8 +1,8 @@
 """A fixed budget: the vision tower and the prefill are captured once and replayed for images of any size.
 
 The kernels for a few hundred tokens finish before Python has launched the next ones, so fewer tokens alone save no
-time. With a fixed number of tokens no shape depends on the image, and both parts become CUDA graphs; the prefill has one per
-length of prompt, rounded up. Nothing is read back from the device before the answer.
+time. With a fixed number of tokens no shape depends on the image, and both parts become CUDA graphs; the prefill has
+one per length of prompt, rounded up. Nothing is read back from the device before the answer.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Pic
         if getattr(speaker, "chat_template", None):
             return str(speaker.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
     raise ValueError(
-        f"{function}: processor must have a chat template to turn a question into a prompt (a file chat_template.jinja beside the "
-        f"model); without one give the prompt with its placeholders, {' or '.join(marks)}"
+        f"{function}: processor must have a chat template to make a prompt of a question (a file chat_template.jinja "
+        f"beside the model); without one give the prompt with its placeholders, {' or '.join(marks)}"
     )
 
 

@@ -1,7 +1,7 @@
 """What Qwen2.5-VL and Qwen3-VL have in common: chosen patches in, at their true positions, through public arguments.
 
-The rows of `pixel_values` carry their own geometry: behind the pixels of a patch come its row, its column, the extent of
-its grid, whether it begins an attention segment, and the weight of its token. A hook before the vision tower removes
+The rows of `pixel_values` carry their own geometry: behind the pixels of a patch come its row, its column, the extent
+of its grid, whether it begins an attention segment, and the weight of its token. A hook before the vision tower removes
 these columns and passes them as the precomputed positions that transformers accepts since 5.10. So there is no state
 between preparing and running: rows may be repeated for beams, concatenated by a collator or cast to another dtype. Rows
 without these columns are ordinary input and pass unchanged.
