@@ -68,6 +68,13 @@ def add_tokens(parser: argparse.ArgumentParser, *, budget: str = "tokens", patch
     )
 
 
+def add_page_data(parser: argparse.ArgumentParser) -> None:
+    """DATA, --words and --limit of the commands that learn from pages."""
+    parser.add_argument("data", type=existing_path, metavar="DATA", help="folder of data sets with questions.jsonl")
+    parser.add_argument("--words", type=Path, required=True, metavar="CACHE", help="folder of the words read by OCR")
+    parser.add_argument("--limit", type=count, metavar="N", help="at most N pages per data set (default: all)")
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
