@@ -16,8 +16,8 @@ from torch.nn import functional
 from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
+from texturevlm.allocate.forest import Forest
 from texturevlm.allocate.search import OVERVIEW, Layer, floor_span, ladder, lay, most_that_fits, scored, with_blank
-from texturevlm.allocate.traverse import Forest
 from texturevlm.check import check_count, check_shapes, check_share
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.segment import superpixels

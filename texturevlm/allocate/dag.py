@@ -21,6 +21,7 @@ import numpy as np
 from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, CellBox, Cells, sum_in, summed
 from texturevlm.allocate.footprints import Boxes
+from texturevlm.allocate.forest import Forest
 from texturevlm.allocate.search import (
     OVERVIEW,
     Layer,
@@ -32,7 +33,6 @@ from texturevlm.allocate.search import (
     value_of,
     with_blank,
 )
-from texturevlm.allocate.traverse import Forest
 from texturevlm.check import check_count, check_share
 from texturevlm.ops.cover import cover, rows_of
 

@@ -13,8 +13,8 @@ import numpy as np
 from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, Cells, inside
 from texturevlm.allocate.footprints import Box, Boxes
+from texturevlm.allocate.forest import Forest
 from texturevlm.allocate.search import NATIVE, OVERVIEW, blank_boxes, floor_budget
-from texturevlm.allocate.traverse import Forest
 from texturevlm.check import check_count, check_share
 
 ROOTS = 6  # trees that are tried, their sides evenly spread over an octave
