@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        message = " ".join(str(error).split()).removeprefix(f"{options.command}: ")
+        print(f"texturevlm {options.command}: {message or type(error).__name__}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

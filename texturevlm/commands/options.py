@@ -31,6 +31,8 @@ def existing_file(text: str) -> Path:
 
 def existing_path(text: str) -> Path:
     """The type of an argument that names a file or a folder to read."""
+    if not is_url(text) and not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"no such file or folder: {text}")
     return Path(text) if Path(text).is_dir() else existing_file(text)
 
 

@@ -21,7 +21,10 @@ def _train(options: argparse.Namespace) -> int:
     from texturevlm.train.fit import fit
     from texturevlm.train.tasks import task_of
 
-    config = read_config(options.config)
+    try:
+        config = read_config(options.config)
+    except UnicodeDecodeError:
+        raise ValueError(f"CONFIG must be a TOML file, got {options.config}") from None
     out = options.out or Path("runs") / options.config.stem
     task, settings = task_of(config)
     found = fit(task, config.fit, out, resume=options.resume, settings=to_json(settings))
