@@ -12,8 +12,8 @@ To add an allocator, write one file with one function, and add it below:
         return scored(cells, [fitted_layer(cells, cells.ink, budget)])
 
 `per_image` calls the function for each image and gives leftover tokens to the best boxes. A function that needs the
-texture, or that works on a whole batch, uses the decorator `allocator` instead and returns an Allocation. `share_budget`
-gives one budget to several images, with any allocator.
+texture, or that works on a whole batch, uses the decorator `allocator` instead and returns an Allocation.
+`share_budget` gives one budget to several images, with any allocator.
 """
 
 from texturevlm.allocate.allocator import Allocator

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-Entry = tuple[str, Any]  # where it stands; a row, or the exception that it raised
+Entry = tuple[str, Any]  # its place in the file; a row, or the exception that it raised
 Convert = Callable[[Any, int, Path, Path], dict[str, Any]]  # entry, its number, its file, the folder → row
 
 # The files that hold the questions, by split; of several patterns the first that matches. Here `eval` is the part that
