@@ -1,4 +1,4 @@
-"""Pictures for people: what the model would see, where its tokens lie, and what they were chosen by."""
+"""Pictures: what the tokens deliver, their footprints, and the relevance that they were chosen by."""
 
 import math
 from collections.abc import Sequence

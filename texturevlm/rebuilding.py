@@ -1,4 +1,4 @@
-"""The picture that the tokens deliver: what a model, or a person, has to start from.
+"""The picture that the tokens deliver.
 
 Each token is painted as the mean of the image over each of its P×P cells, enlarged again (bicubic) to its footprint;
 smaller footprints over larger ones; where no token lies, the image's median grey stays.

@@ -1,4 +1,4 @@
-"""Models of transformers from a hub id or a folder, and clear words where one cannot be had."""
+"""Models of transformers from a hub id or a folder, with clear errors where one cannot be loaded."""
 
 import hashlib
 import importlib

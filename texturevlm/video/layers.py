@@ -31,7 +31,7 @@ from texturevlm.channels.fused import IN_PARTS, LayersInPlace
 from texturevlm.channels.registry import EMBEDDING
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import level_extents, mipmap, update_region
-from texturevlm.ops.mip_kernel import LEFT, MOVED, update_marked_cuda
+from texturevlm.ops.mip_kernel import MOVED, UNCHANGED, update_marked_cuda
 from texturevlm.types import COLOURS, Texture
 from texturevlm.video.canvas import Canvas
 from texturevlm.video.change import Changes
@@ -105,8 +105,8 @@ class Layers:
 
     def refresh_mips(self, marks: Marks, either: Marks) -> None:
         """The mip levels of what `parts` made, but for text; either: the marks, and those of the frame before."""
-        reach = tuple([LEFT if name == "text" else self._reach.get(name, LEFT) for name in self.names])
-        if set(reach) != {LEFT}:
+        reach = tuple([UNCHANGED if name == "text" else self._reach.get(name, UNCHANGED) for name in self.names])
+        if set(reach) != {UNCHANGED}:
             update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either)
 
     def refresh_text_mips(self, marks: Marks) -> None:
