@@ -208,3 +208,31 @@ def test_relevance_checks_whether_images_are_photographs():
     strided = torch.tensor([True, False, False, True])[::3]
     assert known(strided).is_contiguous() and known(strided).tolist() == [True, True]
     assert known(None) is None
+
+
+def test_a_list_of_textures_gives_a_list_of_allocations():
+    pages = [Texture.open(torch.rand(3, 80, 96)), Texture.open(torch.rand(3, 64, 64))]
+    found = choose_tokens(pages, budget=4, relevance="none")
+    for one, page in zip(found, pages, strict=True):
+        assert torch.equal(one.centre, choose_tokens(page, budget=4, relevance="none").centre)
+
+
+def test_images_share_one_budget_and_a_blank_one_needs_little():
+    busy, blank = torch.rand(3, 320, 320), torch.ones(3, 320, 320)
+    first, second = choose_tokens([Texture.open(busy), Texture.open(blank)], budget=24, relevance="none", share=True)
+    used = [int(one.valid.sum()) for one in (first, second)]
+    assert sum(used) <= 24 and used[0] > 2 * used[1] >= 2
+    batch = choose_tokens(Texture.open(torch.stack([busy, blank])), budget=24, relevance="none", share=True)
+    assert batch.batch == 2 and batch.valid.sum(1).tolist() == used
+    assert torch.equal(batch.centre[0, : used[0]], first.centre[0, : used[0]])
+
+
+def test_what_cannot_be_shared_is_named():
+    page = Texture.open(torch.rand(3, 64, 64))
+    relevance = find_relevance(page, relevance="none")
+    with pytest.raises(TypeError, match="relevance must be a scorer or its name if share"):
+        choose_tokens([page], relevance=relevance, share=True)
+    with pytest.raises(TypeError, match="texture must be a Texture or a list of them, got"):
+        choose_tokens([], share=True)
+    with pytest.raises(TypeError, match="must be a list of textures of one image, got a batch of 2"):
+        choose_tokens([Texture.open(torch.rand(2, 3, 64, 64))])

@@ -12,8 +12,12 @@ from texturevlm.commands.channels import add_channels
 from texturevlm.commands.doctor import add_doctor
 from texturevlm.commands.eval import add_eval
 from texturevlm.commands.fit_pca import add_fit_pca
+from texturevlm.commands.fit_words import add_fit_words
 from texturevlm.commands.look import add_look
-from texturevlm.commands.train import add_fit_words, add_pack_pages, add_render_pages, add_ship_scout, add_train
+from texturevlm.commands.pack_pages import add_pack_pages
+from texturevlm.commands.render_pages import add_render_pages
+from texturevlm.commands.ship_scout import add_ship_scout
+from texturevlm.commands.train import add_train
 from texturevlm.commands.video import add_video
 
 COMMANDS = (
@@ -54,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"texturevlm {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        message = " ".join(str(error).split()).removeprefix(f"{options.command}: ")
+        print(f"texturevlm {options.command}: {message or type(error).__name__}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -212,6 +212,6 @@ def test_the_command_says_what_is_missing(pictures, tmp_path, capsys):
     assert "--limit: must be a whole number from 1, got '0'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run(tmp_path / "missing.png", "--model", "x", "--out", tmp_path / "new" / "p.safetensors")
-    assert "no such file" in capsys.readouterr().err and not (tmp_path / "new").exists()
+    assert "no such file or folder" in capsys.readouterr().err and not (tmp_path / "new").exists()
     with pytest.raises(ValueError, match=r"--out must end in .safetensors, got p.pt"):
         run(pictures, "--model", "x", "--out", "p.pt")

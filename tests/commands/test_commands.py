@@ -172,3 +172,59 @@ def test_ask_refuses_in_one_line(page, capsys, arguments, words):
     complaint = [line for line in said.err.splitlines() if not line.startswith("loading")]
     assert said.out == "" and len(complaint) == 1 and complaint[0].startswith("texturevlm ask")
     assert all(word in complaint[0] for word in words)
+
+
+def test_allocate_shares_a_budget_between_images(page, tmp_path, capsys):
+    Image.new("RGB", (300, 200), "white").save("blank.png")
+    options = ["--budget", 12, "--relevance", "none", "--share", "--json", "tokens.json"]
+    assert status("allocate", page, "blank.png", *options) == 0
+    import texturevlm as tv
+
+    textures = [tv.Texture.open(path) for path in (page, "blank.png")]
+    wanted = tv.choose_tokens(textures, budget=12, relevance="none", share=True)
+    found = json.loads((tmp_path / "tokens.json").read_text())
+    assert found == [json.loads(one.to_json()) for one in wanted] and sum(len(one["tokens"]) for one in found) <= 12
+    assert "tokens of 32×32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["look", "gone.png"],
+        ["channels", "gone.png"],
+        ["channels", "https://example.org/a.png"],
+        ["fit-pca", "gone", "--model", "x", "--out", "new/p.safetensors"],
+        ["video", "gone.mp4", "--out", "new/a.mp4"],
+        ["video", ".", "--out", "new/a.mp4", "--budget", "0"],
+        ["video", ".", "--out", "new/a.mp4", "--limit", "0"],
+        ["video", ".", "--out", "new/a.mp4", "--allocator", "circles"],
+        ["video", ".", "--out", "new/a.mp4", "--relevance", "smell"],
+        ["video", ".", "--out", "new/a.mp4", "--device", "cuda:99"],
+        ["eval", "gone", "--out", "new"],
+        ["eval", ".", "--out", "new"],
+        ["eval", ".", "--out", "new", "--device", "cuda:99"],
+        ["eval", ".", "--out", "new", "--limit", "none"],
+        ["train", "gone.toml", "--out", "new"],
+        ["train", "page.png", "--out", "new"],
+        ["pack-pages", "gone", "--words", "w", "--out", "new"],
+        ["render-pages", "--out", "new", "--count", "0"],
+        ["render-pages", "--out", "new", "--fonts", "gone"],
+        ["ship-scout", "--spotter", "gone", "--ranker", "gone", "--out", "new/scout.npz"],
+        ["fit-words", "gone", "--words", "w", "--out", "new/words.json"],
+        ["bench", "engine", "--device", "abacus"],
+        ["bench", "engine", "--json", "new/engine.json", "--device", "cpu"],
+        ["doctor", "page.png"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_refuses_a_mistake_in_one_line_and_makes_nothing(page, tmp_path, capsys, arguments):
+    assert status(*arguments) == 2
+    assert_one_line(capsys, [f"texturevlm {arguments[0]}: "])
+    assert [path.name for path in tmp_path.iterdir()] == ["page.png"]
+
+
+def test_every_command_is_in_a_file_of_its_own():
+    from texturevlm.cli import COMMANDS
+
+    for add in COMMANDS:
+        assert add.__module__ == f"texturevlm.commands.{add.__name__.removeprefix('add_')}"

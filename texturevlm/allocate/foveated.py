@@ -1,11 +1,8 @@
 """Foveation: exactly K footprints that tile the whole image, finest at the fixation, coarser with distance.
 
-Cortical magnification M(e) = M0 / (e + e0) says how many samples a spot deserves at distance e from the fixation.
-Tokens then have a density proportional to M², which is scaled until K of them fill the image; nowhere more than one
-token for P×P pixels, since detail that the image does not have is not worth a token. The image is cut in two, again
-and again, along the longer side, each time so that the parts hold as much of the density as tokens are meant for
-them: the cells tile the image, and their number is exact. (A cell narrower than P pixels is then widened to P, over
-its neighbours.)
+Cortical magnification M(e) = M0 / (e + e0) is the sampling density per axis at distance e from the fixation. The
+density of tokens is proportional to M², scaled so that K tokens fill the image, and at most one token per P×P pixels.
+`tiling.tile` cuts the image by that density. A tile narrower than P pixels is widened to P, over its neighbours.
 """
 
 from collections.abc import Callable
@@ -36,14 +33,14 @@ def foveate(
     """Tile an image with `budget` footprints around a fixation.
 
     size:     (height, width) of the image
-    fixation: (x, y) in level-0 pixels, or a tensor (B, 2), one an image
-    M0, e0:   cortical magnification M(e) = M0 / (e + e0), e in units of the longer image side. Only ratios of M matter,
-              since one overall scale is solved for; a smaller e0 is a sharper fovea
+    fixation: (x, y) in level-0 pixels, or a tensor (B, 2), one per image
+    M0, e0:   cortical magnification M(e) = M0 / (e + e0), e in units of the longer image side. Only ratios of M matter;
+              a smaller e0 is a sharper fovea
     cortical_magnification: another M, in place of M0 and e0: a function of a tensor of eccentricities that returns a
               tensor of the same shape, finite and above 0
-    returns   an Allocation whose footprints cover the image exactly, finest at the fixation and never finer than the
-              image's own pixels. Where the whole image has fewer pixels than the tokens could carry, it is tiled
-              evenly; where it is narrower than a patch, that axis is finer than its pixels
+    returns   an Allocation whose footprints cover the image exactly, finest at the fixation, never finer than the
+              pixels. An image with fewer pixels than the tokens hold is tiled evenly; an axis shorter than a patch is
+              sampled finer than its pixels
     """
     height, width = check_size("foveate", size)
     check_count("foveate", "budget", budget, 1, height * width)
@@ -55,7 +52,7 @@ def foveate(
     for name, value in (("M0", M0), ("e0", e0)):
         if not 0 < value < float("inf"):
             raise ValueError(f"foveate: {name} must be a positive number, got {value}")
-        if not 1e-30 <= value <= 1e30:  # beyond that, squares of it are no longer numbers
+        if not 1e-30 <= value <= 1e30:  # beyond that, squares overflow
             raise ValueError(f"foveate: {name} must be between 1e-30 and 1e30, got {value}")
     points = _fixations(fixation, height, width, device)
     small = budget * patch * patch >= height * width

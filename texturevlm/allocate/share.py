@@ -20,11 +20,12 @@ from torch.nn import functional
 
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
+from texturevlm.defaults import ALLOCATOR, PATCH
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import COLUMNS, Allocation, Texture
 
 Point = tuple[int, float]  # a budget and its expected value
-BUDGETS_PER_OCTAVE = 2
+_BUDGETS_PER_OCTAVE = 2
 
 
 def share_budget(
@@ -32,13 +33,14 @@ def share_budget(
     relevances: Sequence[Relevance],
     *,
     budget: int,
-    patch: int = 32,
-    allocator: str | Callable[..., Allocation] = "auto",
+    patch: int = PATCH,
+    allocator: str | Callable[..., Allocation] = ALLOCATOR,
+    weights: Sequence[float] | None = None,
     **options: Any,
 ) -> list[Allocation]:
     """One Allocation per image; arguments as in `split_budget`, options are the allocator's."""
     choose = partial(_function(allocator), patch=patch, **options)
-    shares = split_budget(textures, relevances, budget=budget, patch=patch, allocator=choose)
+    shares = split_budget(textures, relevances, budget=budget, patch=patch, allocator=choose, weights=weights)
     each = zip(textures, relevances, shares)
     return [choose(texture, relevance, budget=share) for texture, relevance, share in each]
 
@@ -48,8 +50,8 @@ def split_budget(
     relevances: Sequence[Relevance],
     *,
     budget: int,
-    patch: int = 32,
-    allocator: str | Callable[..., Allocation] = "auto",
+    patch: int = PATCH,
+    allocator: str | Callable[..., Allocation] = ALLOCATOR,
     floor: int | Sequence[int] = 1,
     ceiling: int | Sequence[int] | None = None,
     weights: Sequence[float] | None = None,
@@ -153,7 +155,7 @@ def _spread(shares: list[int], ceilings: Sequence[int], left: int) -> list[int]:
 
 def _budgets_to_try(low: int, high: int) -> list[int]:
     """Budgets from low to high in equal ratios."""
-    steps = max(1, math.ceil(BUDGETS_PER_OCTAVE * math.log2(high / low))) if high > low else 0
+    steps = max(1, math.ceil(_BUDGETS_PER_OCTAVE * math.log2(high / low))) if high > low else 0
     return sorted({low, *(round(low * (high / low) ** (step / steps)) for step in range(1, steps + 1))})
 
 

@@ -31,6 +31,8 @@ def existing_file(text: str) -> Path:
 
 def existing_path(text: str) -> Path:
     """The type of an argument that names a file or a folder to read."""
+    if not is_url(text) and not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"no such file or folder: {text}")
     return Path(text) if Path(text).is_dir() else existing_file(text)
 
 
@@ -66,6 +68,13 @@ def add_tokens(parser: argparse.ArgumentParser, *, budget: str = "tokens", patch
         metavar="NAME",
         help=f"what finds the answer's place: auto, words, scout or none (default: {RELEVANCE})",
     )
+
+
+def add_page_data(parser: argparse.ArgumentParser) -> None:
+    """DATA, --words and --limit of the commands that learn from pages."""
+    parser.add_argument("data", type=existing_path, metavar="DATA", help="folder of data sets with questions.jsonl")
+    parser.add_argument("--words", type=Path, required=True, metavar="CACHE", help="folder of the words read by OCR")
+    parser.add_argument("--limit", type=count, metavar="N", help="at most N pages per data set (default: all)")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
