@@ -209,10 +209,8 @@ def test_text_tiles_are_those_that_a_mark_acts_on(emulated, size, share):
     lists = text.no_text_tiles(levels).fill_(-9)
     text.list_text_tiles(lists, levels, marked(mask), reach=70)
     acts = (7, 35, 43)  # texels: strokes; then ruled lines and letters; then lines
-    kernels = [
-        *((tile, levels, reach) for tile, reach in zip(text.TILES.values(), acts)),
-        (text.LAYER_TILE, levels[:1], 70),
-    ]
+    *tiles, layer = text.TILES.values()
+    kernels = [*((tile, levels, reach) for tile, reach in zip(tiles, acts)), (layer, levels[:1], 70)]
     for (rows, columns), made, reach in kernels:
         found, lists = lists[0], lists[1:]
         count = int(found[0])
