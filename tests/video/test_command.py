@@ -15,7 +15,7 @@ def run(*arguments):
 
 
 def test_a_folder_becomes_a_film_and_a_table(tmp_path, capsys):
-    pytest.importorskip("cv2")
+    pytest.importorskip("av")
     folder = folder_of(tmp_path / "clip", pictures(6))
     (folder / "frame3.png").write_bytes(b"broken")
     out = tmp_path / "deep" / "out.mp4"
