@@ -15,7 +15,6 @@ from torch import Tensor
 
 from texturevlm.check import check_finite
 
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif"}  # files that a folder is searched for
 MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is more likely a mistake or an attack
 
 

@@ -13,7 +13,6 @@ COMMANDS = (
     *(f"evaluate.{name}" for name in ("channels", "clusters", "gist", "precision", "pruning", "questions")),
     *(f"evaluate.{name}" for name in ("readable", "relevance", "scout", "trading")),
     *(f"train.{name}" for name in ("ablation", "captions", "hypothesis", "pages", "ship")),
-    "video.measure",
 )
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from texturevlm.image import IMAGE_SUFFIXES
-
 if TYPE_CHECKING:
     from texturevlm.channels.embedding import DenseEncoder
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif"}  # what a folder is searched for
 
 
 def add_fit_pca(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -53,9 +53,9 @@ def image_paths(given: Sequence[Path], limit: int | None = None) -> list[Path]:
     paths: list[Path] = []
     for path in given:
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
             if not found:
-                raise ValueError(f"IMAGES must hold images ({' '.join(sorted(IMAGE_SUFFIXES))}), got none in {path}")
+                raise ValueError(f"IMAGES must hold images ({' '.join(sorted(SUFFIXES))}), got none in {path}")
             paths += found
         else:
             paths.append(path)

@@ -240,9 +240,9 @@ def _groups(names: Sequence[str]) -> list[list[str]]:
 class TextStrokes:
     """The text channel in parts: a map of strokes for each mip level that it reads, (1, 1, H_l, W_l) each.
 
-    `text_map` takes the maximum of three levels' strokes. On its own level a stroke reaches only 43 texels; the
-    coarsest level gives the channel its reach of 180 pixels. So the expensive part, the strokes of the finest level, is updated
-    close to the change, and only the maximum, a few operations per pixel, as far as the channel reaches.
+    `text_map` is the maximum over three levels. A stroke reaches 43 texels on its own level; the coarsest level gives
+    the channel its reach of 180 pixels. So the expensive strokes of the finest level are updated close to the change,
+    and only the maximum, a few operations per pixel, as far as the channel reaches.
     """
 
     def __init__(self, levels: Sequence[Tensor]) -> None:

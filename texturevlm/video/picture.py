@@ -1,8 +1,8 @@
 """A stream as a picture per frame: reconstruction, footprints and cost; and a file of such pictures.
 
 Left, the image that the tokens deliver. Right, the frame with the footprints: those sampled for this frame in the
-colour of their level, kept ones in grey. Below, a running strip with one bar per frame: its height is the share of tokens that
-were sampled, a line shows the share of tiles that changed, and keyframes are red.
+colour of their level, kept ones in grey. Below, a running strip with one bar per frame: its height is the share of
+tokens that were sampled, a line shows the share of tiles that changed, and keyframes are red.
 """
 
 from __future__ import annotations
