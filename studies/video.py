@@ -31,7 +31,7 @@ FEWEST = 3  # frames: two in a row, after the first
 STILL_BUDGET, REUSE_BUDGET = 128, 64
 FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
 CONTEXTS = (0.0, 1.0, 3.0)
-VISION = {
+VISION: dict[str, Any] = {
     "depth": 8,
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -41,7 +41,7 @@ VISION = {
     "deepstack_visual_indexes": [3],
     "patch_size": 16,
 }
-TEXT = {
+TEXT: dict[str, Any] = {
     "vocab_size": 152000,
     "hidden_size": 64,
     "intermediate_size": 96,

@@ -25,7 +25,7 @@ def run(frames, size, names, parts=True):
         found = update.compare(frame, noise)
         noise = found.noise
         update.apply(frame, found)
-        again = update.refresh_channels(found)
+        again = update.channels.refresh(found)
         yield update.texture, update.channels, before, found, again, frame
 
 

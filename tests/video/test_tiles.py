@@ -4,7 +4,7 @@ import torch
 
 from texturevlm.sample import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.tiles import grow_mask, mask_rectangles, reads_marked, tile_boxes
+from texturevlm.video.tiles import grow_mask, mask_rectangles, reads_marked
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
@@ -27,11 +27,6 @@ def test_growing_reaches_every_tile_within_reach():
     assert grow_mask(mask, 1, 32).sum() == 9
     assert grow_mask(mask, 33, 32).sum() == 25
     assert grow_mask(mask, 500, 32).all()
-
-
-def test_tile_boxes_cover_the_image():
-    boxes = tile_boxes((70, 40), 32, torch.device("cpu"))[0]
-    assert boxes.shape == (6, 4) and int(((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).sum()) == 70 * 40
 
 
 @pytest.mark.parametrize("size", [(128, 192), (97, 131), (33, 257), (255, 127), (160, 160)])

@@ -150,7 +150,7 @@ def _follower(clip: Clip, *, channels: bool) -> tuple[Work, list[float]]:
         else:
             update.apply(frame, found)
             if update.channels is not None:
-                update.refresh_channels(found)
+                update.channels.refresh(found)
         noise = found.noise
         shares.append(found.share)
 

@@ -86,12 +86,8 @@ class StreamChannels:
             self._strokes.rebuild(self.texture.levels)
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
 
-    def refresh(self, changes: Changes, before: Mapping[Rectangle, Tensor]) -> bool:
-        """Update the channels around the changed tiles.
-
-        before: what the texture held in each rectangle of changed tiles (only needed to update in parts)
-        returns whether channels of global reach were computed again
-        """
+    def refresh(self, changes: Changes) -> bool:
+        """Update the channels around the changed tiles; returns whether those of global reach were computed again."""
         again = self._refresh_global(changes)
         local = [name for name in self.names if name not in (*CONSTANT, *CARRIED) and CHANNELS[name].reach is not None]
         if not self._parts:
@@ -99,10 +95,7 @@ class StreamChannels:
             if self._before is not None:
                 self._before.copy_(self.texture.levels[0])
             return again
-        if "motion" in local:
-            local.remove("motion")
-            self._write_motion(before)
-        for group in _groups(local):
+        for group in _groups([name for name in local if name != "motion"]):
             self._build_part(group, changes.marked)
         return again
 
@@ -116,13 +109,26 @@ class StreamChannels:
             self.changed = np.zeros_like(changes.marked)
         return again
 
+    def write_motion(self, frame: Tensor, boxes: list[Rectangle]) -> None:
+        """Write how much a frame differs from the held one, before its rectangles of changed tiles are copied."""
+        if not self._parts or "motion" not in self.names:
+            return
+        layer = self.levels[0][:, self.names.index("motion")]
+        for left, top, right, bottom in self.moved:
+            layer[:, top:bottom, left:right] = 0
+        for left, top, right, bottom in boxes:
+            now, held = (image[..., top:bottom, left:right] for image in (frame, self.texture.levels[0]))
+            layer[:, top:bottom, left:right] = (now - held).abs().amax(1).clamp(max=1)
+        self._update_mips(["motion"], [*self.moved, *boxes])
+        self.moved = boxes
+
     def stop_motion(self) -> None:
         """Set the motion channel to zero: nothing changed in this frame."""
         if "motion" in self.names:
             if not self._parts:
                 self._build_whole(["motion"])
             elif self.moved:
-                self._write_motion({})
+                self.write_motion(self.texture.levels[0], [])
 
     def on_grid(self, names: Sequence[str], grid: tuple[int, int]) -> Tensor:
         """(1, C, h, w): some channels on a grid of cells."""
@@ -165,16 +171,6 @@ class StreamChannels:
             found = [self.names.index(name) for name in key]
             self._indices[key] = torch.tensor(found, device=self.levels[0].device)
         return self._indices[key]
-
-    def _write_motion(self, before: Mapping[Rectangle, Tensor]) -> None:
-        layer = self.levels[0][:, self.names.index("motion")]
-        for left, top, right, bottom in self.moved:
-            layer[:, top:bottom, left:right] = 0
-        for (left, top, right, bottom), held in before.items():
-            now = self.texture.levels[0][..., top:bottom, left:right]
-            layer[:, top:bottom, left:right] = (now - held).abs().amax(1).clamp(max=1)
-        self._update_mips(["motion"], [*self.moved, *before])
-        self.moved = list(before)
 
     def _build_part(self, names: Sequence[str], marked: np.ndarray) -> None:
         """Update channels of one reach and one depth."""

@@ -1,9 +1,9 @@
 """Several frames of a stream as one video input of a Qwen model: the first moment, then what changed.
 
 A Qwen model reads a video in moments of `moments` frames (two), each with its time; in the vision tower of Qwen3-VL the
-tokens of one moment attend only to one another. So a moment may have any tokens, and adding one leaves the embeddings of
-earlier moments exactly as they were. The first moment shows everything; each later one only the footprints that read a
-changed tile, best first, until the budget of the clip is spent.
+tokens of one moment attend only to one another. So a moment may have any tokens, and adding one leaves the embeddings
+of earlier moments exactly as they were. The first moment shows everything; each later one only the footprints that read
+a changed tile, best first, until the budget of the clip is spent.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -129,7 +130,7 @@ def _dis(old: Tensor, new: Tensor) -> Tensor:
         raise ImportError("find_flow: method 'dis' needs OpenCV: pip install opencv-python-headless") from None
     if min(new.shape[2:]) < 16:
         return new.new_zeros(1, 2, *new.shape[2:])
-    finder = cv2.DISOpticalFlow.create(1)  # 1: fast
+    finder: Any = cv2.DISOpticalFlow.create(1)  # 1: fast
     finder.setFinestScale(0)
     grey = [(one[0, 0].clamp(0, 1) * 255).round().byte().cpu().numpy() for one in (new, old)]
     found = finder.calc(grey[0], grey[1], None)

@@ -28,9 +28,10 @@ ENCODE_ALL = 0.5  # share of changed tokens from which encoding all of them cost
 
 
 class HeldPatches:
-    """pixels: (1, K, 3, P, P), at a fixed address; stale: (K,), which of them show an older frame."""
+    """pixels: (1, K, 3, P, P), at a fixed address; stale: (K,), which of them show an older frame; rate: if limited."""
 
-    def __init__(self, budget: int, patch: int, device: torch.device) -> None:
+    def __init__(self, budget: int, patch: int, device: torch.device, rate: Rate | None) -> None:
+        self.rate = rate
         self.pixels = torch.zeros(1, budget, 3, patch, patch, device=device)
         self.stale = torch.zeros(budget, dtype=torch.bool, device=device)
 
@@ -45,14 +46,7 @@ class HeldPatches:
         self.stale = self.stale[slots]
 
     def refresh(
-        self,
-        texture: Texture,
-        allocation: Allocation,
-        changed: Tensor | None,
-        new: Tensor,
-        rate: Rate | None,
-        *,
-        cut: bool,
+        self, texture: Texture, allocation: Allocation, changed: Tensor | None, new: Tensor, *, cut: bool
     ) -> Tensor:
         """Sample the patches that need it, as far as the rate pays; returns which those were, (K,).
 
@@ -62,8 +56,8 @@ class HeldPatches:
         """
         need = torch.ones_like(self.stale) if changed is None else new | self.stale | changed
         paid = need = need & allocation.valid[0]
-        if rate is not None:
-            paid = rate.pay(need, new, allocation.score[0], cut=cut)
+        if self.rate is not None:
+            paid = self.rate.pay(need, new, allocation.score[0], cut=cut)
         self.stale = need & ~paid
         if self.pixels.is_cuda:  # sample all of them: nothing is counted on the host
             self.pixels.copy_(torch.where(paid[:, None, None, None], sample(texture, allocation).pixels, self.pixels))

@@ -54,7 +54,8 @@ class VideoStream:
         given = self.settings = StreamSettings.parse(size, budget, allocator, settings)
         self.size, self.budget = given.size, given.budget
         self.source = RelevanceSource(given.query, given.relevance, given.patch, given.balance, given.models)
-        self.patches = HeldPatches(given.budget, given.patch, torch.device(given.device))
+        self.rate = None if given.rate is None else Rate(given.rate, budget)
+        self.patches = HeldPatches(budget, given.patch, torch.device(given.device), self.rate)
         self.update = make_update(given, self.patches.pixels)
         self.device, self.channels, self.texture = self.update.device, self.update.channels, self.update.texture
         self.carry = CarriedRelevance(self.size, given.tile, given.flow)
@@ -63,7 +64,6 @@ class VideoStream:
         self.encoded = None
         if given.encode is not None:
             self.encoded = HeldTokens(given.encode, keep=given.keep, context=given.context)
-        self.rate = None if given.rate is None else Rate(given.rate, budget)
         self.noise = initial_noise(self.size, given.tile, self.device)
         self._cell = min(cell_level(self.size, given.patch), len(self.texture.levels) - 1)
         self.gpu_relevance = self._make_gpu_relevance()
@@ -222,7 +222,7 @@ class VideoStream:
         assert self.choice.allocation is not None
         if (fresh := self._fresh_relevance()) is not None:
             if self.channels is not None:
-                self.update.refresh_channels(found)
+                self.channels.refresh(found)
             now = fresh.value()
             if now is None or not self.choice.lost(now):
                 return None
@@ -245,7 +245,7 @@ class VideoStream:
             self._score()
         if self.channels is not None:
             carried = self.carry.channels()
-            again = self.update.refresh_channels(found)
+            again = self.channels.refresh(found)
             self.carry.write_channels(_without_embedding(carried) if again else carried, self.channels)
 
     def _fresh_relevance(self) -> GpuRelevance | None:
@@ -293,7 +293,7 @@ class VideoStream:
             self.patches.rearrange(origin)
         changed = None if why and self.rate is None else reads_marked(allocation, mask, self.settings.tile)
         cut = why not in ("", "interval")
-        paid = self.patches.refresh(self.texture, allocation, changed, origin < 0, self.rate, cut=cut)
+        paid = self.patches.refresh(self.texture, allocation, changed, origin < 0, cut=cut)
         if self.encoded is not None:
             self.encoded.update(self.texture, allocation, paid, origin)
         return paid

@@ -1,7 +1,7 @@
 """Tiles: the squares that a frame is divided into, and what a mask of changed tiles means for boxes and footprints.
 
-A mask holds one flag per tile. A CPU loops over a few rectangles that cover the marked tiles. A GPU takes one box per
-tile, empty where the tile is not marked, so that the count is constant and nothing is read on the host.
+A mask holds one flag per tile. PyTorch operations loop over a few rectangles that cover the marked tiles; kernels get
+the mask's summed area table (`texturevlm.ops.marks`).
 """
 
 from __future__ import annotations
@@ -67,14 +67,6 @@ def whole_is_cheaper(boxes: Sequence[Rectangle], size: tuple[int, int]) -> bool:
     """Whether one pass over the whole frame costs a CPU less than one pass per rectangle."""
     area = sum((right - left) * (bottom - top) for left, top, right, bottom in boxes)
     return area + PART_OVERHEAD * len(boxes) > MOST_AREA * size[0] * size[1]
-
-
-def tile_boxes(size: tuple[int, int], tile: int, device: torch.device) -> Tensor:
-    """(1, rows · columns, 4) int32: every tile as a box, row by row; multiply by the mask for `update_region`."""
-    rows, columns = tile_grid(size, tile)
-    y, x = torch.meshgrid(torch.arange(rows) * tile, torch.arange(columns) * tile, indexing="ij")
-    right, bottom = (x + tile).clamp(max=size[1]), (y + tile).clamp(max=size[0])
-    return torch.stack([x, y, right, bottom], -1).view(1, -1, 4).int().to(device)
 
 
 def pixel_mask(mask: Tensor, tile: int, size: tuple[int, int]) -> Tensor:

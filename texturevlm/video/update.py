@@ -7,8 +7,6 @@ pointer to them (a captured CUDA graph, a hardware texture) stays valid.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,7 @@ from texturevlm.ops.mip import level_extents, update_region
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import Changes, Noise, find_changes
 from texturevlm.video.channels import StreamChannels
-from texturevlm.video.tiles import Rectangle, mask_rectangles, pixel_mask, tile_boxes, tile_grid, whole_is_cheaper
+from texturevlm.video.tiles import mask_rectangles, tile_grid, whole_is_cheaper
 
 
 class FrameUpdate:
@@ -24,8 +22,8 @@ class FrameUpdate:
 
     texture:  red, green and blue with all mip levels, the same object for the life of the stream
     channels: other channels of the held frame, if any are kept
-    A frame goes through `compare`, then through `replace` (a keyframe), or through `apply` and `refresh_channels`
-    (something changed), or through `stand_still` (nothing did).
+    A frame goes through `compare`, and then through `replace` (a keyframe), or `apply` and `channels.refresh`
+    (something changed), or `stand_still` (nothing did).
     """
 
     samples_patches = False  # whether `compare` has also refreshed the patches that read a changed tile
@@ -36,8 +34,6 @@ class FrameUpdate:
         self.device = self.texture.device  # with its index
         self.channels: StreamChannels | None = None
         self._everything = torch.tensor([[[0, 0, size[1], size[0]]]], dtype=torch.int32, device=device)
-        self._tiles = tile_boxes(size, tile, device)
-        self._before: dict[Rectangle, Tensor] = {}
 
     def compare(self, frame: Tensor, noise: Noise, *, keyframe: bool = False, sample: bool = True) -> Changes:
         """Find the tiles that changed. Raises ValueError for a frame that is not an image.
@@ -58,24 +54,13 @@ class FrameUpdate:
         levels = self.texture.levels
         boxes = mask_rectangles(found.marked, self.tile, self.size)
         if self.channels is not None:
-            self._before = {box: levels[0][_inside(box)].clone() for box in boxes}
-        if levels[0].is_cuda:  # one box per tile, empty where nothing changed: nothing is read on the host
-            wide = pixel_mask(found.mask, self.tile, self.size)
-            torch.where(wide, frame, levels[0], out=levels[0])
-            update_region(levels, self._tiles * found.mask.view(1, -1, 1))
-            return
-        for box in boxes:
-            levels[0][_inside(box)] = frame[_inside(box)]
+            self.channels.write_motion(frame, boxes)
+        for left, top, right, bottom in boxes:
+            levels[0][..., top:bottom, left:right] = frame[..., top:bottom, left:right]
         if whole_is_cheaper(boxes, self.size):
             update_region(levels, self._everything)
         elif boxes:
-            update_region(levels, torch.tensor([boxes]))
-
-    def refresh_channels(self, found: Changes) -> bool:
-        """Update the channels after `apply`; returns whether those of global reach were computed again."""
-        assert self.channels is not None
-        before, self._before = self._before, {}
-        return self.channels.refresh(found, before)
+            update_region(levels, torch.tensor([boxes], dtype=torch.int32, device=self.device))
 
     def stand_still(self) -> None:
         """Nothing changed: the motion channel becomes zero."""
@@ -100,9 +85,3 @@ class FrameUpdate:
         if self.channels is not None and layers is not None:
             boxes = mask_rectangles(moved.cpu().numpy(), self.tile, self.size)
             self.channels.restore(layers, changed.cpu().numpy().astype(bool), boxes)
-
-
-def _inside(box: Rectangle) -> Any:
-    """The index of a rectangle of pixels."""
-    left, top, right, bottom = box
-    return ..., slice(top, bottom), slice(left, right)

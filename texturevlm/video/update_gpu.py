@@ -103,7 +103,7 @@ class GpuChannels(StreamChannels):
         self._run_everywhere()
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
 
-    def refresh(self, changes: Changes, before: object) -> bool:
+    def refresh(self, changes: Changes) -> bool:
         return self._refresh_global(changes)  # the kernels have updated the others
 
     def stop_motion(self) -> None:
