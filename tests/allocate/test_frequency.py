@@ -119,6 +119,9 @@ def test_reading_keeps_detail_across():
     cost = stretch_cost(torch.tensor(RATIOS))
     assert bias_of("auto", even()).tolist() == [1.0] and cost[SQUARE] == 1
     assert bias_of("auto", Relevance(*vars_of(even()), photograph=torch.tensor([True]))).tolist() == [0.0]
+    for scorer in ("words", "scout", "mine"):  # whoever was asked
+        asked = Relevance(*vars_of(even())[:4], scorer, torch.tensor([True]))
+        assert bias_of("auto", asked).tolist() == [1.0]
 
 
 def vars_of(maps: Relevance) -> tuple:

@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from texturevlm.evaluate import clusters
+from studies import clusters
 
 pytest.importorskip("skimage")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from studies import readable_height as readable
 from tests.evaluate.folders import write_folder
 from texturevlm import Allocation
-from texturevlm.evaluate import readable
 from texturevlm.evaluate.recall import (
     ACROSS,
     READABLE,
@@ -20,7 +20,7 @@ from texturevlm.evaluate.recall import (
     recall,
     resize_scale,
 )
-from texturevlm.rebuild import resized
+from texturevlm.rebuilding import resized
 from texturevlm.types import Texture
 
 

@@ -11,12 +11,13 @@ from texturevlm import Texture
 from texturevlm.channels import channels_kernel as channels
 from texturevlm.channels import text_kernel as text
 from texturevlm.channels.saliency import CENTRE
+from texturevlm.channels.structure import colour_levels
 from texturevlm.cuda import compiler
 from texturevlm.ops import backend as backends
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.relevance import information, photograph, salience
 from texturevlm.relevance import information_kernel as kernels
-from texturevlm.relevance.salience import cell_maps, colour_levels
+from texturevlm.relevance.salience import cell_maps
 
 SIZES = [((64, 64), 1), ((130, 70), 1), ((97, 203), 2), ((301, 77), 3), ((3, 400), 1), ((400, 5), 5)]
 LARGE = [*SIZES, ((1024, 1024), 2), ((2200, 1700), 3), ((1080, 1920), 3), ((513, 611), 4)]

@@ -10,13 +10,13 @@ from tests.conftest import worst
 from tests.scout.networks import lively, shipped
 from texturevlm.scout.layer import Block, FoldedLayer, Layer, folded, within
 from texturevlm.scout.letters import codes, numbers
-from texturevlm.scout.spotter import EMBEDDING, PIXELS, SPOT, Spotter, seen_size
+from texturevlm.scout.spotter import EMBEDDING, PIXELS, SPOT, Spotter, input_size
 from texturevlm.text.strings import KINDS
 
 
 @pytest.mark.parametrize("size", [(1100, 850), (2200, 1700), (4400, 3400), (17, 600), (999, 1001), (601, 333)])
 def test_an_image_keeps_its_shape_and_is_not_enlarged_by_more_than_a_spot(size):
-    height, width = seen_size(size)
+    height, width = input_size(size)
     assert height % (2 * SPOT) == 0 and width % (2 * SPOT) == 0
     assert height <= size[0] + SPOT and width <= size[1] + SPOT
     assert height * width <= 1.05 * PIXELS
@@ -26,12 +26,12 @@ def test_an_image_keeps_its_shape_and_is_not_enlarged_by_more_than_a_spot(size):
 
 @pytest.mark.parametrize(("size", "seen"), [((1, 1), (16, 16)), ((15, 24), (16, 32)), ((2200, 1700), (1104, 848))])
 def test_known_sizes(size, seen):
-    assert seen_size(size) == seen
+    assert input_size(size) == seen
 
 
 @pytest.mark.parametrize("size", [(1, 10**6), (10**7, 1), (3, 10**8), (10**6, 10**6), (40, 10**6)])
 def test_no_image_costs_more_than_a_page(size):
-    height, width = seen_size(size)
+    height, width = input_size(size)
     assert height >= 16 and width >= 16 and height * width <= 1.3 * PIXELS
 
 

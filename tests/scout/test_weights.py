@@ -54,7 +54,7 @@ def test_a_scout_of_another_file(own):
         for module, prefix in ((Spotter(), "spotter."), (Ranker(WIDTHS, blocks=len(trained.inner[0])), "ranker."))
     )
     wanted, texture = Scout(spotter, ranker), Texture.open(torch.rand(3, 48, 64))
-    found, exact = (one.where(one.look(texture), "total") for one in (scout, wanted))
+    found, exact = (one.where(one.read(texture), "total") for one in (scout, wanted))
     assert found.shape == (1, 6, 8) and worst(found, exact) < (1e-6 if scout.dtype == torch.float32 else 0.02)
 
 

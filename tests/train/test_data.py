@@ -3,11 +3,11 @@
 import pytest
 import torch
 from PIL import Image
-
-from texturevlm.channels import build
-from texturevlm.train import cache
-from texturevlm.train.cache import cached, channel_texture
+from studies.cache import cached, channel_texture
 from texturevlm.train.curriculum import Curriculum, Mark
+
+from studies import cache
+from texturevlm.channels import build
 from texturevlm.train.schedule import generator_at, rate_at, temperature_at
 from texturevlm.types import Texture
 

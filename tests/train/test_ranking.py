@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from studies import scout_ablation as ablation
 from tests.conftest import worst
 from tests.scout.networks import SHIPPED, random_spots
 from tests.train.papers import SIZE, packed
@@ -15,7 +16,6 @@ from texturevlm.scout.question import TRAITS, WORDS, encode
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
 from texturevlm.scout.weights import load_module, ranker_shape, read_weights
 from texturevlm.text.strings import ASKED
-from texturevlm.train import ablation
 from texturevlm.train.config import FitConfig, from_table
 from texturevlm.train.fit import evaluated, fit
 from texturevlm.train.pages import SETS

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import save_file
+from texturevlm.train.ship import main
 
 from tests.conftest import worst
 from tests.scout.networks import lively
@@ -10,7 +11,6 @@ from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
-from texturevlm.train.ship import main
 from texturevlm.types import Texture
 
 WIDTHS = (8, 12, 16)
@@ -37,7 +37,7 @@ def test_a_round_trip(runs, tmp_path, capsys):
     texture = Texture.open(torch.rand(3, 64, 80))
     loaded, trained = load_scout(tmp_path / "own.npz"), Scout(spotter, ranker)
     assert tuple(loaded.ranker.lift[1].weight.shape[:2]) == (12, 16)
-    found, wanted = (scout.where(scout.look(texture), "What is the total?") for scout in (loaded, trained))
+    found, wanted = (scout.where(scout.read(texture), "What is the total?") for scout in (loaded, trained))
     assert worst(found, wanted) < 0.03 * float(wanted.max()) + (0.02 if loaded.dtype == torch.bfloat16 else 0)
 
 

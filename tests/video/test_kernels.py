@@ -13,7 +13,7 @@ from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import patches_kernel as patches
 from texturevlm.ops.marks import NO_MARKS, Marks
 from texturevlm.ops.mip import mipmap
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.video import change_kernel as change
 from texturevlm.video.change import find_changes, initial_noise

@@ -14,6 +14,7 @@ from texturevlm.allocate.logpolar import logpolar
 from texturevlm.allocate.plain import grid, resize
 from texturevlm.allocate.pyramid import pyramid
 from texturevlm.allocate.quadtree import quadtree
+from texturevlm.allocate.share import share_budget
 
 ALLOCATORS = {
     "resize": resize,
@@ -33,4 +34,4 @@ ALLOCATORS = {
     "auto": auto,
 }
 
-__all__ = ["ALLOCATORS", "foveate"]
+__all__ = ["ALLOCATORS", "foveate", "share_budget"]

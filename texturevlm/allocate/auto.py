@@ -19,7 +19,7 @@ from texturevlm.types import Allocation, Texture
 def auto(texture: Texture, relevance: Relevance, *, budget: int = 273, patch: int = 32, **options: Any) -> Allocation:
     """`density` for photographs where nothing was asked, `layers` for everything else; options are the allocator's."""
     scene = relevance.photograph
-    if scene is None or relevance.scorer != "none":
+    if scene is None or relevance.asked:
         return layers(texture, relevance, budget=budget, patch=patch, **options)
     if not options:
         pages = layers_by_kernel("auto", relevance, budget=budget, patch=patch, overview=OVERVIEW, skipped=scene)

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.allocate.value import stretch_cost
-from texturevlm.channels.structure import box_mean
+from texturevlm.channels.structure import box_mean, grey_levels
 from texturevlm.ops.steerable import steerable_pyramid
-from texturevlm.relevance.information import LOST, grey_levels
+from texturevlm.relevance.information import LOST
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Texture
 
@@ -36,7 +36,7 @@ def bias_of(bias: str | float, relevance: Relevance) -> Tensor:
     """(B,): the bias that a name stands for. `auto` is reading, but for photographs of which nothing was asked."""
     batch, device = relevance.mass.shape[0], relevance.mass.device
     if bias == "auto":
-        if relevance.scorer == "words" or relevance.photograph is None:
+        if relevance.asked or relevance.photograph is None:
             return torch.full((batch,), BIASES["reading"], device=device)
         return torch.where(relevance.photograph, BIASES["none"], BIASES["reading"]).to(device)
     if isinstance(bias, str) and bias not in BIASES:

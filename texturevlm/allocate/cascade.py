@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.plain import tiling
+from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_count
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import seed_grid, superpixels
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.maps import Relevance
-from texturevlm.relevance.salience import colour_levels
 from texturevlm.types import Allocation, Texture
 
 FINE_ENOUGH = 0.6  # pixels a sample: a stage that would end below is left out

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from texturevlm.ask.inputs import prepared
+from texturevlm.ask.inputs import inputs_with_ids
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.loops import rotated, text_rotary
 from texturevlm.vlm.prompts import Picture
@@ -46,7 +46,7 @@ def question_attention(
     number = len(language.layers) // 2 if layer is None else layer
     if not -len(language.layers) <= number < len(language.layers):
         raise ValueError(f"ask: layer must be below {len(language.layers)}, the layers of this model, got {layer}")
-    inputs = prepared(adapter, question, list(textures), list(allocations))
+    inputs = inputs_with_ids(adapter, question, list(textures), list(allocations))
     ids = inputs["input_ids"][0]
     visual = ids == adapter.model.config.image_token_id
     asking = slice(int(visual.nonzero()[-1]) + 1, len(ids))

@@ -60,11 +60,11 @@ class DenseEncoder:
         dtype: torch.dtype = torch.float32,
     ) -> "DenseEncoder":
         """From a hub id (openai/clip-vit-base-patch16, google/siglip2-base-patch16-224) or a folder of such files."""
-        network, processor, digest = load_pretrained("DenseEncoder.load", model, ARCHITECTURES, device, dtype)
+        network, processor, digest = load_pretrained("DenseEncoder.load", model, ARCHITECTURES, device)
         if network.config.model_type == "siglip" and not network.vision_model.use_head:
             raise ValueError(f"DenseEncoder.load: model must have its pooling head, got {model} without one")
         mean, std = (torch.tensor(list(values)) for values in (processor.image_mean, processor.image_std))
-        return cls(network, str(model), digest, mean, std, RESAMPLE.get(int(processor.resample), "bicubic"))
+        return cls(network.to(dtype), str(model), digest, mean, std, RESAMPLE.get(int(processor.resample), "bicubic"))
 
     @property
     def patches(self) -> int:

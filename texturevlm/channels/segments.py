@@ -38,8 +38,8 @@ class Segmenter:
         dtype: torch.dtype = torch.float32,
     ) -> "Segmenter":
         """From a hub id (facebook/sam-vit-base) or a folder with the same files."""
-        network, processor, _ = load_pretrained("Segmenter.load", model, {"sam": "SamModel"}, device, dtype)
-        return cls(network, torch.tensor(list(processor.image_mean)), torch.tensor(list(processor.image_std)))
+        network, processor, _ = load_pretrained("Segmenter.load", model, {"sam": "SamModel"}, device)
+        return cls(network.to(dtype), torch.tensor(list(processor.image_mean)), torch.tensor(list(processor.image_std)))
 
     def embed(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """The model's view of one image (1, 3, H, W), and the size the image had in it."""

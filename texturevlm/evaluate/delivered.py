@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.evaluate.recall import box_scale, resize_scale
-from texturevlm.rebuild import rebuild, resized
+from texturevlm.rebuilding import rebuild, resized
 from texturevlm.types import Allocation, Texture
 
 Box = tuple[int, int, int, int]

@@ -36,8 +36,8 @@ class Pages:
         if path not in self.seen:
             scout = load_scout(device=texture.device)
             if not self.seen:
-                scout.look(texture)  # the first time is not the page's cost
-            found, cost = costed(lambda: scout.look(texture), texture.device)
+                scout.read(texture)  # the first time is not the page's cost
+            found, cost = costed(lambda: scout.read(texture), texture.device)
             self.seen = {path: (found, cost.ms)}  # pages come one after the other
         return self.seen[path]
 
@@ -48,7 +48,7 @@ class Pages:
         return self.opened[path]
 
     def _kept_or_read(self, path: Path, texture: Texture) -> tuple[Any, float]:
-        from texturevlm.relevance.reader import Page, read_page
+        from texturevlm.relevance.ocr import Page, read_page
 
         digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
         kept = self.folder / f"{path.stem}-{digest}.json"

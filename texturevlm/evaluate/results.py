@@ -16,7 +16,7 @@ from texturevlm.journal import append, whole_lines
 OWN, OTHER, NONE = "own", "other", "none"  # which question was asked: the sample's, another page's, none at all
 FULL_IMAGE = "full image"  # the ceiling
 IDEAL_RESIZE = "resize (ideal)"  # the whole image at one scale, in fractions of a token: the baseline
-STAGES = ("check", "ops", "image", "types", "channels", "relevance", "allocate", "rebuild", "pipeline", "evaluate")
+STAGES = ("check", "ops", "image", "types", "channels", "relevance", "allocate", "rebuilding", "pipeline", "evaluate")
 Key = tuple[str, str, str, int, str]
 
 

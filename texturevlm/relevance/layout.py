@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from texturevlm.relevance.reader import Page
+from texturevlm.relevance.ocr import Page
 from texturevlm.text.strings import KINDS, STOP, kinds, plain
 
 MARGIN = 0.25  # of a line's height, added on each side of a word: a reader's boxes are a little off

@@ -65,12 +65,12 @@ class Fused(nn.Module):
         """Whether it can do pages that lie where this tensor does."""
         return backend.no_kernel_because(tensor) is None and not any(width % kernels.PACK for width in self.widths)
 
-    def look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
+    def read(self, colours: Tensor, size: tuple[int, int]) -> Spots:
         """colours: (B, 3, H, W), read at `size`; the words of what it returns are of any length."""
         return self._spots(kernels.seen_cells(kernels.prepare_cells(colours, size, self.head.dtype)))
 
-    def look_and_ask(self, colours: Tensor, size: tuple[int, int], question: Question) -> tuple[Spots, Laid]:
-        """`look` and `question` beside one another."""
+    def read_and_ask(self, colours: Tensor, size: tuple[int, int], question: Question) -> tuple[Spots, Laid]:
+        """`read` and `question` beside one another."""
         cells = kernels.prepare_cells(colours, size, self.head.dtype)
         laid = self.question(question)
         return self._spots(kernels.seen_cells(cells, early=True)), laid

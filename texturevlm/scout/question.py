@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.relevance.words import ranker
 from texturevlm.scout.letters import LONGEST, codes
+from texturevlm.text.frequency import commonness
 from texturevlm.text.strings import ALIASES, ASKED, STOP, asked, terms
 
 WORDS = 24  # of a question are looked for
@@ -32,7 +32,7 @@ class Question(NamedTuple):
 
 def encode(questions: Sequence[str]) -> Question:
     """Any texts; "" asks nothing."""
-    commonness = ranker().commonness
+    common_words = commonness()
     letters = torch.full((len(questions), WORDS, LONGEST), -1)
     traits = torch.zeros(len(questions), WORDS, TRAITS)
     for row, question in enumerate(questions):
@@ -41,7 +41,7 @@ def encode(questions: Sequence[str]) -> Question:
             continue
         letters[row, : len(found)] = codes([word for word, _, _ in found])
         for slot, (word, emphasis, stands_in) in enumerate(found):
-            common, stop = commonness.get(word, 0.0), float(word in STOP)
+            common, stop = common_words.get(word, 0.0), float(word in STOP)
             number, length = float(word.isdigit()), min(len(word), LONGEST) / 10
             traits[row, slot] = torch.tensor([1.0, common, emphasis - 1, number, length, stop, float(stands_in)])
     kinds = np.stack([asked(question) for question in questions]) if questions else np.zeros((0, len(ASKED)))
@@ -50,7 +50,7 @@ def encode(questions: Sequence[str]) -> Question:
 
 def sought(question: str) -> list[tuple[str, float, bool]]:
     """Words to look for, with their emphasis and whether they stand in for a word of the question; the rarest first."""
-    commonness = ranker().commonness
+    common_words = commonness()
     kept: dict[str, tuple[float, bool]] = {}
     for word, emphasis in terms(question):
         kept[word] = (max(emphasis, kept.get(word, (0.0, False))[0]), False)
@@ -58,7 +58,7 @@ def sought(question: str) -> list[tuple[str, float, bool]]:
         for other in (*ALIASES.get(word, ()), *_inflected(word)):
             kept.setdefault(other, (emphasis, True))
     # what is cut off where a question is long: stop words, then stand-ins, then common words
-    order = sorted(kept, key=lambda word: (word in STOP, kept[word][1], commonness.get(word, 0.0)))
+    order = sorted(kept, key=lambda word: (word in STOP, kept[word][1], common_words.get(word, 0.0)))
     return [(word, *kept[word]) for word in order[:WORDS]]
 
 

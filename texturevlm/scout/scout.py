@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.channels.structure import luma
-from texturevlm.relevance.salience import colour_levels
+from texturevlm.channels.structure import colour_levels, luma
 from texturevlm.scout.fused import Fused
 from texturevlm.scout.layer import folded
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.ranker import Ranker, Sought
 from texturevlm.scout.scout_kernel import Laid
-from texturevlm.scout.spotter import Spots, Spotter, seen_size
+from texturevlm.scout.spotter import Spots, Spotter, input_size
 from texturevlm.scout.weights import fill_module, fill_ranker, read_weights
 from texturevlm.types import Texture
 
@@ -41,20 +40,20 @@ class Scout(nn.Module):
         self.dtype = dtype
 
     def forward(self, texture: Texture, question: Question) -> Tensor:
-        """`look` and `where` at once; on a GPU the question is prepared while the page is being read."""
+        """`read` and `where` at once; on a GPU the question is prepared while the page is being read."""
         colours, size = _to_read(texture)
         if not self.fused.takes(colours):
-            return self._where(self._look(colours, size), self._sought(question, len(colours), colours))
+            return self._where(self._read(colours, size), self._sought(question, len(colours), colours))
         given = self._given(question, len(colours), colours)
         with torch.inference_mode(), _tuned():
-            spots, laid = self.fused.look_and_ask(colours, size, given)
+            spots, laid = self.fused.read_and_ask(colours, size, given)
         return self._where(spots, laid)
 
     @torch.inference_mode()
-    def look(self, texture: Texture) -> Spots:
+    def read(self, texture: Texture) -> Spots:
         """What stands where on the images of a texture."""
         colours, size = _to_read(texture)
-        spots = self._look(colours, size)
+        spots = self._read(colours, size)
         if self.fused.takes(colours):
             spots = spots._replace(words=functional.normalize(spots.words, dim=1))
         return spots
@@ -69,11 +68,11 @@ class Scout(nn.Module):
         return self._where(spots, self._sought(asked, len(spots.text), spots.text))
 
     @torch.inference_mode()
-    def _look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
+    def _read(self, colours: Tensor, size: tuple[int, int]) -> Spots:
         """By kernels the words are of any length: they are made of length 1 where the question is laid over them."""
         with _tuned():
             if self.fused.takes(colours):
-                return self.fused.look(colours, size)
+                return self.fused.read(colours, size)
             spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
             return spots
 
@@ -137,7 +136,7 @@ def seen(texture: Texture) -> Tensor:
 
 def _to_read(texture: Texture) -> tuple[Tensor, tuple[int, int]]:
     """The coarsest level that still has what the spotter sees, (B, 3, H, W), and how many pixels that is."""
-    size = seen_size(texture.size)
+    size = input_size(texture.size)
     levels = colour_levels(texture)
     fine = [level for level in levels if all(side >= ENOUGH * seen for side, seen in zip(level.shape[2:], size))]
     return (fine or levels[:1])[-1], size

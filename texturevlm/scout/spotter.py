@@ -45,7 +45,7 @@ class Spots(NamedTuple):
     height: Tensor
 
 
-def seen_size(size: tuple[int, int]) -> tuple[int, int]:
+def input_size(size: tuple[int, int]) -> tuple[int, int]:
     """(height, width) at which an image of `size` is read: the nearest multiples of two spots, at most PIXELS or so."""
     height, width = size
     scale = min(1.0, math.sqrt(PIXELS / (height * width)))

@@ -11,8 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from texturevlm.relevance.reader import is_ideograph
-
 MOST_LETTERS = 4000  # of a question are read
 MOST_TERMS = 64  # of a question are kept
 ALIKE = 0.5  # shared pairs of letters: below this two words have nothing to do with one another
@@ -196,3 +194,8 @@ def _stem(word: str) -> str:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: len(word) - len(ending)] + rest
     return word
+
+
+def is_ideograph(letter: str) -> bool:
+    """A character of a script that is written without spaces: Chinese, Japanese (Korean has spaces)."""
+    return "\u3040" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or "\uf900" <= letter <= "\ufaff"

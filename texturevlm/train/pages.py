@@ -1,6 +1,6 @@
 """Real pages to learn from, packed: each as the spotter sees it, with its words, its questions and their boxes.
 
-    python -m texturevlm.train.pages DATA --words CACHE --out FOLDER [--sets NAME ...] [--limit N]
+    texturevlm pack-pages DATA --words CACHE --out FOLDER [--sets NAME ...] [--limit N]
 
 DATA holds docvqa_half, funsd, sroie and chartqa; of each the `train` pages are taken and no others. Their words are
 kept in CACHE (one folder a set), as `relevance.fit_words` does; a page that is not there is read by RapidOCR, which
@@ -11,7 +11,6 @@ machine with a GPU.
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,12 +22,11 @@ import numpy as np
 from PIL import Image
 
 from texturevlm.check import check_choice
-from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import Page, Word, load_page
-from texturevlm.scout.spotter import seen_size
+from texturevlm.relevance.ocr import Page, Word, load_page
+from texturevlm.scout.spotter import input_size
 from texturevlm.text.strings import plain
-from texturevlm.train.fit_words import train_rows
+from texturevlm.train.word_ranking import train_rows
 
 CHARTS = "chartqa"
 SETS = ("docvqa_half", "funsd", "sroie", CHARTS)
@@ -65,9 +63,7 @@ def load_pages(folder: Path) -> list[TrainingPage]:
     """What `pack` wrote."""
     listing = folder / LISTING
     if not listing.is_file():
-        raise FileNotFoundError(
-            f"load_pages: {listing} must be there; make it with python -m texturevlm.train.pages DATA"
-        )
+        raise FileNotFoundError(f"load_pages: {listing} must be there; make it with texturevlm pack-pages DATA")
     rows = json.loads(listing.read_text(encoding="utf-8"))
     with ThreadPoolExecutor() as readers:
         return list(readers.map(lambda row: _page(folder, row), rows))
@@ -116,7 +112,7 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
     path = data / name / image
     with Image.open(path) as file:
         grey = file.convert("L")
-    height, width = seen_size((grey.height, grey.width))
+    height, width = input_size((grey.height, grey.width))
     method = Image.Resampling.BOX if grey.height > 1.5 * height else Image.Resampling.BICUBIC
     file_name = f"{name}-{path.stem}.webp"
     grey.resize((width, height), method).save(out / "pages" / file_name, quality=QUALITY, method=4)
@@ -190,24 +186,3 @@ def _worth(line: Sequence[Word], value: float) -> Iterator[Sequence[Word]]:
 def _around(words: Sequence[Word]) -> Box:
     left, top, right, bottom = zip(*(word.box for word in words))
     return min(left), min(top), max(right), max(bottom)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("texturevlm.train.pages", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help=f"folder with {', '.join(SETS)}")
-    parser.add_argument("--words", type=Path, required=True, metavar="CACHE", help="where the words of pages are kept")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS, metavar="NAME", help="(default: all of them)")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N pages of each set: to try it out")
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        count = pack(options.data, options.words, options.out, options.limit, sets=options.sets)
-    except MISTAKES as error:
-        return complain(parser, error)
-    print(f"{options.out}: {count} pages", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -53,8 +53,9 @@ class Spotting:
         every = load_pages(settings.pages)
         held = held_out(every)  # of all pages, so that spotter and ranker are judged on the same documents
         self.judged = [page for page, out in zip(every, held) if out and page.words][: settings.limit]
-        asked = [question for page in every for question, _ in page.questions]
-        maker = _Maker(settings, [page for page, out in zip(every, held) if page.words and not out], asked)
+        learned = [page for page, out in zip(every, held) if not out]
+        asked = [question for page in learned for question, _ in page.questions]
+        maker = _Maker(settings, [page for page in learned if page.words], asked)
         # forked, so that the pages are in memory once; at once, while no thread of ours holds a lock
         self.makers = ProcessPoolExecutor(settings.workers, get_context("fork"), _begin, (maker,))
         self.makers.submit(_ready).result()

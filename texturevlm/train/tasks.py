@@ -13,10 +13,8 @@ from texturevlm.check import check_choice
 from texturevlm.train.config import RunConfig, from_table
 
 TASKS: dict[str, str] = {
-    "hypothesis": "texturevlm.train.hypothesis:Hypothesis",
     "spotter": "texturevlm.train.spotting:Spotting",
     "ranker": "texturevlm.train.ranking:Ranking",
-    "gist": "texturevlm.train.matching:Matching",
 }
 
 

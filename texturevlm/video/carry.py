@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.channels.registry import EMBEDDING
-from texturevlm.pipeline import relevance_of
-from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance import AttentionScorer, Balance, EmbeddingScorer, Relevance, Scorer, find_relevance
 from texturevlm.types import Texture
 from texturevlm.video.channels import StreamChannels
 from texturevlm.video.flow import Flow, find_flow
@@ -37,10 +36,10 @@ Box = tuple[float, float, float, float]  # xyxy
 
 @dataclass(frozen=True, eq=False)
 class RelevanceSource:
-    """How a stream scores a frame; fields as for `relevance_of`. scorer: a name, or a function of a Texture."""
+    """How a stream scores a frame; as for `find_relevance`. scorer: one, its name, or a function of a Texture."""
 
     query: str
-    scorer: str | Callable[[Texture], Relevance]
+    scorer: str | Scorer | Callable[[Texture], Relevance]
     patch: int
     balance: Balance
     models: dict[str, Any]
@@ -55,15 +54,17 @@ class RelevanceSource:
         if callable(self.scorer):
             known = self.scorer(texture)
         else:
-            scorer, more = (self.scorer, self.models) if box_map is None else ("attention", {"attention": box_map})
-            known = relevance_of(texture, self.query, patch=self.patch, way=scorer, balance=self.balance, **more)
+            scorer: str | Scorer = self.scorer if box_map is None else AttentionScorer(box_map)
+            if scorer == "embedding" or (scorer == "auto" and self.models["encoder"] and self.query.strip()):
+                scorer = EmbeddingScorer(**self.models)
+            known = find_relevance(texture, self.query, patch=self.patch, relevance=scorer, balance=self.balance)
         if known.grid != grid:
             raise ValueError(f"VideoStream: relevance must be on a grid of {grid}, got {known.grid}")
         return known
 
     def from_image(self, texture: Texture) -> Relevance:
         """Relevance without a question."""
-        return relevance_of(texture, patch=self.patch, way="none")
+        return find_relevance(texture, patch=self.patch, relevance="none")
 
 
 class CarriedRelevance:
@@ -155,7 +156,7 @@ class CarriedRelevance:
         """Replace untrusted cells by relevance from the image; without a question, all cells."""
         assert self.relevance is not None and self.untrusted is not None
         old, where = self.relevance, self.untrusted > 0
-        if old.scorer == "none":
+        if not old.asked:
             self.relevance = fresh
         else:
             names = ("mass", "legible_scale", "ink")

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.draw import FAINT, INK, MARGIN, PAPER, ramp_colour, to_pil
-from texturevlm.rebuild import rebuild
+from texturevlm.rebuilding import rebuild
 from texturevlm.video.sources import import_av
 from texturevlm.video.step import Step
 

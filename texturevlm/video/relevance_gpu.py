@@ -14,7 +14,7 @@ from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.structure import COARSE, COARSER
 from texturevlm.channels.text_kernel import text_layer
 from texturevlm.ops.mip import mipmap
-from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance import Balance, ImageMaps, Relevance
 from texturevlm.relevance.information import NOISE_SHARE
 from texturevlm.relevance.information_kernel import information_cuda
 from texturevlm.relevance.photograph import PAGE
@@ -96,8 +96,7 @@ class GpuRelevance:
         coarse_layers(self._layers, wanted, -1, 1)
         found = mipmap(self._layers, levels=self.cell, backend="cuda")[-1]
         worth, legible_scale, ink, photograph = information_cuda(levels, self.cell, found, quiet=NOISE_SHARE, page=PAGE)
-        relevance = self.balance.weigh(
-            None, normalised(worth), legible_scale, ink, self.texture.size, "none", photograph
-        )
+        maps = ImageMaps(normalised(worth), legible_scale, ink, photograph)
+        relevance = self.balance.weigh(None, maps, self.texture.size)
         self.comparison.found.words[VALUE].copy_(token_value(relevance, self.scale))
         return relevance

@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.rate import Rate
 from texturevlm.vlm import Tokens

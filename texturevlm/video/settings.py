@@ -13,7 +13,7 @@ from texturevlm.capture import no_capture_because
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.pipeline import Allocator
-from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance import Balance, Relevance, Scorer
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import BLOCK
 from texturevlm.video.flow import FLOW_METHODS
@@ -28,8 +28,8 @@ class StreamSettings:
     budget:    tokens per frame
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
     query:     a question; asked at every keyframe, its answer carried in between
-    relevance: a scorer, as for `choose_tokens`; or a function of a Texture that returns a Relevance on the grid of
-               `relevance_of`
+    relevance: a scorer or its name, as for `choose_tokens`; or a function of a Texture that returns a Relevance on the
+               grid of `find_relevance`
     patch:     side of a token in samples
     channels:  a preset or names of channels to keep beside the colours
     tile:      side of a tile in pixels
@@ -46,7 +46,7 @@ class StreamSettings:
     budget: int = 273
     allocator: str | Allocator = "auto"
     query: str = ""
-    relevance: str | Callable[[Texture], Relevance] = "auto"
+    relevance: str | Scorer | Callable[[Texture], Relevance] = "auto"
     balance: Balance = field(default_factory=Balance)
     patch: int = 32
     channels: str | Sequence[str] = ()

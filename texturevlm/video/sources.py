@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.commands.fit_pca import SUFFIXES as IMAGE_SUFFIXES
 from texturevlm.image import to_tensor
+from texturevlm.paths import IMAGE_SUFFIXES
 
 MOST_NOTES = 20
 ARRAYS = (".npy", ".pt")

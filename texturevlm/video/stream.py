@@ -236,7 +236,7 @@ class VideoStream:
         """Move relevance and carried channels to the held frame; update the other channels."""
         known = self.carry.relevance
         assert known is not None
-        needed = known.scorer != "none" or self.channels is not None or self.carry.box is not None
+        needed = known.asked or self.channels is not None or self.carry.box is not None
         if needed or found.share <= MOSTLY_CHANGED:
             self.carry.move(self._grey(), found.mask)
             if self.carry.needs_refresh():
@@ -251,7 +251,7 @@ class VideoStream:
     def _fresh_relevance(self) -> GpuRelevance | None:
         """What computes relevance on the GPU, if it depends on the image alone and nothing is carried."""
         known = self.carry.relevance
-        if known is None or known.scorer != "none" or self.source.asks or self.carry.box is not None:
+        if known is None or known.asked or self.source.asks or self.carry.box is not None:
             return None
         return self.gpu_relevance
 

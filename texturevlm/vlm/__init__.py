@@ -11,7 +11,7 @@ from texturevlm.vlm.llava import Llava, LlavaOnevision
 from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
 from texturevlm.vlm.qwen3_vl import Qwen3VL
 from texturevlm.vlm.tokens import Tokens
-from texturevlm.vlm.weighted import own_grid, weighted
+from texturevlm.vlm.weighted import grid_weights, own_grid, weighted
 
 OLDEST = (5, 10)  # of transformers
 FAMILIES: dict[str, type[Adapter]] = {
@@ -54,4 +54,4 @@ def _check_transformers() -> None:
         raise ImportError(f"adapt: transformers must be {OLDEST[0]}.{OLDEST[1]} or newer, got {__version__}")
 
 
-__all__ = ["FAMILIES", "Adapter", "FixedBudget", "Tokens", "adapt", "own_grid", "weighted"]
+__all__ = ["FAMILIES", "Adapter", "FixedBudget", "Tokens", "adapt", "grid_weights", "own_grid", "weighted"]

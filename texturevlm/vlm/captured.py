@@ -17,7 +17,7 @@ from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, Replay
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.places import COORDINATES, frame, places
@@ -30,7 +30,7 @@ GRAPHS = 16  # lengths of prompt that are kept captured: each holds its own memo
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class TowerOutput:
     """What the tower made of B images, in reading order: positions, use, embeddings. Overwritten by the next look.
 
     place: (B, K, 2), row and column of each token
@@ -46,7 +46,7 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class PrefillOutput:
     """What the language model made of the prompts. Overwritten by the next one of the same length.
 
     logits: (B, V), of the first token of the answer
@@ -115,12 +115,12 @@ class FixedBudget:
         """Whether the model was moved, cast or given other weights since, which a graph does not notice."""
         return self._weights != _addresses(self.adapter.model)
 
-    def see(self, texture: Texture, allocation: Allocation) -> Seen:
+    def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
         """Sample the footprints and run the vision tower on them.
 
-        allocation: upright footprints; only `first` and `generate` check that, since here nothing waits for the device
+        allocation: upright footprints; only `first_logits` and `generate` check that, so that nothing here waits
         """
-        self._check("see", texture, allocation)
+        self._check("encode", texture, allocation)
         pixels = sample(texture, allocation).pixels.float()
         if texture.names != COLOURS:
             pixels = pixels[:, :, [texture.names.index(name) for name in COLOURS]]
@@ -129,13 +129,13 @@ class FixedBudget:
         if self.tower is None:
             self.tower = Replay(self._run_tower, inputs)
         place, used, *embeds = self.tower(*inputs)
-        return Seen(place, used, tuple(embeds), texture.size)
+        return TowerOutput(place, used, tuple(embeds), texture.size)
 
-    def read(self, ids: Sequence[Sequence[int]], seen: Seen) -> Read:
+    def prefill(self, ids: Sequence[Sequence[int]], tower: TowerOutput) -> PrefillOutput:
         """Run the language model on prompts, each with `budget` image placeholders in a row."""
-        inputs = self._laid_out(ids, seen.size)
+        inputs = self._laid_out(ids, tower.size)
         length = inputs[0].shape[1]
-        given = [*inputs, seen.place, seen.used, *seen.embeds]
+        given = [*inputs, tower.place, tower.used, *tower.embeds]
         if length not in self.prefills:
             while len(self.prefills) >= GRAPHS:
                 self.prefills.popitem(last=False)
@@ -144,11 +144,11 @@ class FixedBudget:
         logits, position, live, *caches = self.prefills[length](*given)
         longest = max(len(one) for one in ids)
         prompt = {"input_ids": inputs[0], "attention_mask": live, "position_ids": position}
-        return Read(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
+        return PrefillOutput(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
 
-    def first(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
+    def first_logits(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
         """(B, V): logits of the first token of the answers."""
-        return self.read(self._spelled(prompts, texture, allocation), self.see(texture, allocation)).logits
+        return self.prefill(self._spelled(prompts, texture, allocation), self.encode(texture, allocation)).logits
 
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Tensor:
         """The ids of the answers, (B, N): everything before the first token captured, the rest by `model.generate`.
@@ -163,7 +163,7 @@ class FixedBudget:
         length = len(ids[0])
         if any(len(one) != length for one in ids):
             raise ValueError(f"generate: prompts must have one length in tokens, got {[len(one) for one in ids]}")
-        read = self.read(ids, self.see(texture, allocation))
+        read = self.prefill(ids, self.encode(texture, allocation))
         cache = DynamicCache(config=self.adapter.model.config.get_text_config())
         for layer in range(len(read.caches) // 2):
             # the last token of the prompt is left to `generate`, which needs one to begin with
@@ -242,7 +242,7 @@ class FixedBudget:
     def _laid_out(self, ids: Sequence[Sequence[int]], size: tuple[int, int]) -> list[Tensor]:
         """ids, text positions (B, L), where the placeholders are (B, K), where each picture starts, the last id."""
         if len(ids) != self.batch:
-            raise ValueError(f"read: ids must be of {self.batch} prompts, got {len(ids)}")
+            raise ValueError(f"prefill: ids must be of {self.batch} prompts, got {len(ids)}")
         mark, extent = self.adapter.model.config.image_token_id, max(self.adapter.grid_for(size))
         length = -(-max(len(one) for one in ids) // self.bucket) * self.bucket
         table = torch.zeros(self.batch, length, dtype=torch.int64)
@@ -251,9 +251,9 @@ class FixedBudget:
             table[row, : len(one)] = torch.as_tensor(one)
             marked = [index for index, token in enumerate(one) if token == mark]
             if not marked or marked != list(range(marked[0], marked[0] + self.budget)):
-                raise ValueError(f"read: each prompt must have {self.budget} image placeholders in a row")
+                raise ValueError(f"prefill: each prompt must have {self.budget} image placeholders in a row")
             if marked[-1] == len(one) - 1:
-                raise ValueError("read: each prompt must have text behind its image")
+                raise ValueError("prefill: each prompt must have text behind its image")
             first.append(marked[0])
         start = torch.tensor(first)
         where = start[:, None] + torch.arange(self.budget)

@@ -81,12 +81,8 @@ def _apart(
     if not isinstance(allocation, Allocation) or allocation.batch != texture.batch:
         raise ValueError(f"{function}: allocations must be for the texture's {texture.batch} images")
     singles = [slice(one, one + 1) for one in range(texture.batch)]
-    textures = [
-        Texture(tuple(level[one] for level in texture.levels), texture.names, texture.size, texture.reduce)
-        for one in singles
-    ]
     allocations = [allocation.each(itemgetter(one)) for one in singles]
-    return textures, allocations, None if weight is None else [weight[one] for one in singles]
+    return texture.split(), allocations, None if weight is None else [weight[one] for one in singles]
 
 
 def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Picture], marks: Sequence[str]) -> str:

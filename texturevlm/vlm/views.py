@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens

@@ -1,0 +1,80 @@
+"""What the commands run by their module's name share: options, complaints, and the files that they leave."""
+
+import json
+import platform
+from importlib import import_module
+
+import pytest
+import torch
+
+from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
+
+COMMANDS = (
+    *(f"evaluate.{name}" for name in ("channels", "clusters", "gist", "precision", "pruning", "questions")),
+    *(f"evaluate.{name}" for name in ("readable", "relevance", "scout", "trading")),
+    *(f"train.{name}" for name in ("ablation", "captions", "hypothesis", "pages", "ship")),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_says_what_it_is_run_by_and_what_it_is_for(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")  # or the sentence would be wrapped
+    module = import_module(f"texturevlm.{command}")
+    with pytest.raises(SystemExit) as stopped:
+        module.main(["--help"])
+    told = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert told.startswith(f"usage: python -m texturevlm.{command} [-h]")
+    assert module.__doc__.split("\n")[0] in told
+
+
+def test_only_the_first_line_of_the_docstring_is_told():
+    assert command_parser("texturevlm.video.measure", "What for.\n\nHow.").description == "What for."
+    assert command_parser("texturevlm.video.measure", None).description == ""  # python -OO
+
+
+def test_a_complaint_is_one_line_and_status_2(capsys):
+    parser = command_parser("texturevlm.train.ship", "Pack.")
+    assert complain(parser, ValueError("--out must end in .npz, got weights")) == 2
+    said = capsys.readouterr()
+    assert said.err == "texturevlm.train.ship: --out must end in .npz, got weights\n" and said.out == ""
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, FileNotFoundError, ModuleNotFoundError])
+def test_what_a_caller_can_get_wrong_is_a_mistake(error):
+    assert issubclass(error, MISTAKES)
+
+
+@pytest.mark.parametrize("error", [KeyError, AssertionError, RuntimeError, KeyboardInterrupt])
+def test_what_we_got_wrong_keeps_its_traceback(error):
+    assert not issubclass(error, MISTAKES)
+
+
+def test_a_limit_may_be_left_out_but_not_zero():
+    check_limit(None)
+    check_limit(1)
+    with pytest.raises(ValueError, match="--limit: N must be at least 1, got 0"):
+        check_limit(0)
+
+
+def test_a_report_names_command_versions_and_details():
+    record = {"command": "python -m study DATA", **versions()}
+    assert list(record) == ["command", "torch", "python"]
+    made_with = f"torch {torch.__version__}, Python {platform.python_version()}."
+    assert provenance(record) == f"Command: `python -m study DATA`; {made_with}"
+    assert provenance(record, "no reader") == f"Command: `python -m study DATA`; no reader; {made_with}"
+
+
+def test_numbers_and_report_are_written_side_by_side(tmp_path):
+    out = tmp_path / "a" / "b"
+    text = write_study(out, "sizes", {"widths": "3×2"}, lambda record: f"# Größe\n{record['widths']}\n")
+    assert text == "# Größe\n3×2\n"
+    assert {path.name for path in out.iterdir()} == {"sizes.md", "sizes.json"}
+    assert (out / "sizes.md").read_bytes() == text.encode()
+    assert (out / "sizes.json").read_bytes() == '{\n "widths": "3×2"\n}\n'.encode()
+
+
+def test_numbers_survive_a_report_that_fails(tmp_path):
+    with pytest.raises(KeyError, match="missing"):
+        write_study(tmp_path, "sizes", {"found": [1, 2]}, lambda record: record["missing"])
+    assert json.loads((tmp_path / "sizes.json").read_text()) == {"found": [1, 2]}
