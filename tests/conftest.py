@@ -2,11 +2,14 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.emulator import Emulator
+from tests.emulator import Emulator, Guard, replace_launch
+from texturevlm.ops import backend
 
 # The largest difference from the float64 reference, relative to the data's range. The texture unit blends with
 # 8 fractional bits; half and bfloat16 results are rounded once when stored.
@@ -36,11 +39,35 @@ def seeded(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    """Runs kernels on the CPU; each source is compiled once for all tests."""
+def emulator_folder(request: pytest.FixtureRequest) -> Path:
+    """Where the emulator keeps what it compiled, for all runs and all parallel workers."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
-    return Emulator(tmp_path_factory.mktemp("emulator"))
+    return Path(request.config.cache.mkdir("emulator"))
+
+
+@pytest.fixture(scope="session")
+def guard(emulator_folder: Path) -> Guard:
+    """Guard pages around tensors, and NaN in new ones, inside `with guard`."""
+    return Guard(emulator_folder)
+
+
+@pytest.fixture(scope="session")
+def emulator(emulator_folder: Path) -> Emulator:
+    """Runs kernels on the CPU."""
+    return Emulator(emulator_folder)
+
+
+@pytest.fixture
+def emulated(emulator: Emulator, guard: Guard, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    """Tensors on the CPU pass for tensors on a GPU, launches are emulated, and wrong accesses to memory are found."""
+    replace_launch(monkeypatch, emulator.launch)
+    refused = {torch.float64: "float64 is for the reference"}
+    monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: refused.get(tensor.dtype))
+    emulator.launches.clear()
+    with guard:
+        yield emulator
+    guard.check()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,5 @@
 """build by our kernels: the same layers as the reference, in an emulator here and on a GPU where there is one."""
 
-import re
 import sys
 import warnings
 from collections import Counter
@@ -9,18 +8,17 @@ import pytest
 import torch
 
 from tests.conftest import TOLERANCE, poison, worst
+from tests.emulator import replace_launch
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, PRESETS, build, fused, saliency, structure, text
 from texturevlm.channels import channels_kernel as kernels
 from texturevlm.channels import text_kernel as text_kernels
 from texturevlm.channels.build import EDGE_THRESHOLD, _Source
 from texturevlm.channels.registry import EDGE_DISTANCE_LIMIT, EMBEDDING
-from texturevlm.cuda import compiler
+from texturevlm.cuda.struct import definitions
 from texturevlm.ops import backend as backends
 from texturevlm.ops import distance_kernel as distance
-from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import mipmap
-from texturevlm.ops import segment_kernel as segment
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
 
@@ -85,30 +83,14 @@ def compare_clusters(image: torch.Tensor, built: Texture) -> None:
     assert torch.equal(built.channel("boundaries"), boundaries(ids, backend="reference"))
 
 
-def stand_in(monkeypatch, launch) -> None:
-    """Tensors on the CPU pass for tensors on a GPU."""
-    for module in (kernels, text_kernels, distance, mip, segment):
-        monkeypatch.setattr(module, "launch", launch)
-    refused = {torch.float64: "float64"}  # what the truth is worked out in
-    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: refused.get(tensor.dtype))
-
-
 @pytest.fixture
-def emulated(emulator, monkeypatch):
-    """Launches are emulated, fresh memory is poisoned. Superpixels, which have their own tests, are not emulated."""
-    stand_in(monkeypatch, emulator.launch)
+def emulated(emulated, monkeypatch):
+    """Superpixels have their own tests and are not emulated."""
 
     def regions(image, *, count, backend):
         return superpixels(image, count=count, backend="reference")
 
     monkeypatch.setattr(fused, "superpixels", regions)
-    plain = torch.Tensor.new_empty
-
-    def poisoned(self, *arguments, **options):
-        fresh = plain(self, *arguments, **options)
-        return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
 
 
 @pytest.fixture
@@ -120,7 +102,8 @@ def recorded(monkeypatch):
         assert parameters and blocks > 0
         made[name] += 1
 
-    stand_in(monkeypatch, launch)
+    replace_launch(monkeypatch, launch)
+    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
     return made
 
 
@@ -257,64 +240,24 @@ def test_the_kernels_constants_are_the_specifications():
         "channels.cu": {
             **{name: getattr(structure, name) for name in ("SURROUND", "DETAIL", "NOISE")},
             "EDGE_THRESHOLD": EDGE_THRESHOLD,
-            "NEAR_TILE": kernels.NEAR_TILE,
-            "MOST_REGIONS": kernels.MOST_REGIONS,
         },
         "coarse.cu": {
             **{name: getattr(saliency, name) for name in ("COLOUR", "EPSILON")},
             "SALIENCY_HALF": saliency.HALF,
             "TEXT_HALF": text.HALF,
-            "WIDE": kernels.WIDE,
-            "TEXT_TALL": text_kernels.LAYER_TILE[0],
         },
         "text.cuh": {
             **{name: getattr(text, name) for name in ("CONTRAST", "RULED", "LETTER", "GAP", "MARGIN")},
             **dict(zip(("DASH_ROWS", "DASH_COLUMNS"), text.DASH)),
-            "STROKES_TILE": text_kernels.TILES["text_strokes"][0],
-            **dict(zip(("LETTERS_TALL", "LETTERS_WIDE"), text_kernels.TILES["text_letters"])),
-            **dict(zip(("LINES_TALL", "LINES_WIDE"), text_kernels.TILES["text_lines"])),
         },
         "text.cu": {name: getattr(text, name) for name in ("FULL", "FAINT", "SPARSE")},
-        "text_tiles.cu": {
-            **dict(zip(("LAYER_TALL", "LAYER_WIDE"), text_kernels.LAYER_TILE)),
-            "LISTING": text_kernels.LISTING,
-        },
         "distance.cu": {"LIMIT": EDGE_DISTANCE_LIMIT},
     }
-    assert len(set(text_kernels.TILES["text_strokes"])) == 1  # a square
     assert text_kernels.TEXT_LEVELS == text.SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
     assert len(CHANNELS) <= kernels.MOST_LAYERS and fused.REGIONS < kernels.MOST_REGIONS // 2
-    for source, constants in python.items():
-        code = compiler.read_source(source)
-        for name, value in constants.items():
-            found = re.search(rf"constexpr [^;]*\b{name} = ([^,;]+)[,;]", code)
-            assert found and eval(re.sub(r"(\d\.?)f\b", r"\1", found[1])) == pytest.approx(value), name
-
-
-def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
-    pytest.importorskip("cuda.bindings")
-    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
-    levels = kernels._LAYERS.size + 3 * kernels.LEVEL.size
-    lines = 3 * text_kernels._SCALE.size + text_kernels._SCALES.size
-    sizes = {
-        "channels.cu": {
-            "Near": 2 * kernels._LAYERS.size + kernels._NEAR.size,
-            "RegionLayers": kernels._LAYERS.size + kernels._REGIONS.size,
-        },
-        "coarse.cu": {"Coarse": levels + kernels._SLOTS.size, "TextLayer": levels + text_kernels._LAYER.size},
-        "text.cu": {"Text": lines},
-        "text_tiles.cu": {"TextTiles": lines + text_kernels._LISTS.size},
-        "distance.cu": {"Within": distance._WITHIN.size},
-    }
-    compile_text = compiler._nvrtc
-    for source, structs in sizes.items():
-        checks = "".join(f'\nstatic_assert(sizeof({name}) == {size}, "{name}");' for name, size in structs.items())
-
-        def with_checks(name, code, headers, options, checks=checks):
-            return compile_text(name, code + checks, headers, options)
-
-        monkeypatch.setattr(compiler, "_nvrtc", with_checks)
-        compiler.compile_source(source, "sm_90", {"SCALAR": 32})
+    for source, wanted in python.items():
+        known = definitions(source).constants
+        assert {name: known[name] for name in wanted} == pytest.approx(wanted), source
 
 
 @pytest.mark.gpu

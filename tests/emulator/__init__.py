@@ -1,54 +1,127 @@
 """Our kernels on a CPU: the real .cu files compiled by g++ against a small stand-in for CUDA, started by our launchers.
 
-It shows what a GPU test would, but for speed and for what only hardware does (textures, half precision): wrong indices,
-barriers in the wrong place, texels that nobody wrote. The real GPU tests stay the judge.
+It shows what a GPU test would, except for speed and for what only hardware does (textures, half precision): wrong
+indices, barriers in the wrong place, texels that no thread wrote, shared memory that was not initialised, reads beyond
+the end of a tensor, a missing `wait_for_previous()`. The GPU tests remain the judge.
 """
 
 import ctypes
+import hashlib
+import importlib
+import os
 import random
+import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
-from texturevlm.cuda.compiler import HEADERS, SOURCES, kernels
+import torch
+
+from texturevlm.cuda import launch as launching
+from texturevlm.cuda.compiler import INCLUDE, PACKAGE, kernels, read_source
 
 HERE = Path(__file__).parent
 ENTRY = """
 static {struct} {kernel}_parameters;
-extern "C" void emulate_{kernel}(unsigned width, unsigned height, int threads, const void* from, unsigned seed) {{
+extern "C" const char* emulate_{kernel}(unsigned width, unsigned height, int threads, const void* from, unsigned seed,
+                                        int early) {{
     std::memcpy(&{kernel}_parameters, from, sizeof({struct}));
-    emulator::run(width, height, threads, [] {{ {kernel}({kernel}_parameters); }}, seed);
+    return emulator::run(width, height, threads, [] {{ {kernel}({kernel}_parameters); }}, seed, early);
 }}
 """
+OPTIONS = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE"]
 
 
 class Emulator:
-    """Compiles a source when it is first needed; `launch` takes the place of texturevlm.cuda.launch.launch."""
+    """Compiles a source when it is first needed; `launch` takes the place of texturevlm.cuda.launch.launch.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder:    where compiled sources are kept
+    mutations: (source or header, text, replacement), to see whether an error is found
+    launches:  how often each kernel was started
+    """
+
+    def __init__(self, folder: Path, *mutations: tuple[str, str, str]) -> None:
+        self.folder, self.mutations = folder, mutations
         self.libraries: dict[str, ctypes.CDLL] = {}
+        self.launches: Counter[str] = Counter()
 
     def launch(self, source, name, device, blocks, parameters, *, early=False, threads=256, **define) -> None:
+        self.launches[name] += 1
         width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
         entry = getattr(self._library(source), f"emulate_{name}")
-        entry(width, height, threads, parameters, random.getrandbits(31))
+        entry.restype = ctypes.c_char_p
+        if failure := entry(width, height, threads, parameters, random.getrandbits(31), early):
+            raise RuntimeError(f"emulated kernel {name}: {failure.decode()}")
 
     def _library(self, source: str) -> ctypes.CDLL:
         if source not in self.libraries:
+            code = self._code(source, set())
+            code = re.sub(r'asm volatile\("griddepcontrol.wait;".*?\);', "emulator::wait_for_previous();", code)
+            code = re.sub(r'asm volatile\("griddepcontrol.launch_dependents;".*?\);', "", code)
             entries = "".join(ENTRY.format(kernel=kernel, struct=struct) for kernel, struct in kernels(source).items())
-            program = self.folder / f"{source}.cpp"
-            program.write_text(f'#include "{HERE / "cuda_on_cpu.h"}"\n#include "{SOURCES[source]}"\n{entries}')
-            built = program.with_suffix(".so")
-            options = [
-                "-O2",
-                "-std=c++17",
-                "-w",
-                "-shared",
-                "-fPIC",
-                "-ffp-contract=off",
-                "-DSCALAR=32",
-                *sorted({f"-I{path.parent}" for path in HEADERS.values()}),
-            ]
-            subprocess.run(["g++", *options, "-o", built, program], check=True, capture_output=True, text=True)
-            self.libraries[source] = ctypes.CDLL(str(built))
+            # Shared variables of templates need internal linkage to lie in one section.
+            program = f"{(HERE / 'cuda_on_cpu.h').read_text()}\nnamespace {{\n{code}\n}}\n{entries}"
+            self.libraries[source] = build(self.folder, source, program, [*OPTIONS, "-DSCALAR=32"])
         return self.libraries[source]
+
+    def _code(self, name: str, seen: set[str]) -> str:
+        """A source with its headers in place, each once."""
+        code = read_source(name).replace("#pragma once", "")
+        for where, text, replacement in self.mutations:
+            if where == name:
+                assert text in code, f"{name} has no {text!r} to mutate"
+                code = code.replace(text, replacement)
+
+        def included(match: re.Match[str]) -> str:
+            if match[1] in seen:
+                return ""
+            seen.add(match[1])
+            return self._code(match[1], seen)
+
+        return INCLUDE.sub(included, code)
+
+
+def build(folder: Path, name: str, program: str, options: list[str]) -> ctypes.CDLL:
+    """Compile a C++ program to a shared library, or take it from the folder."""
+    digest = hashlib.sha256("\0".join([program, *options]).encode()).hexdigest()[:16]
+    library = folder / f"{name}-{digest}.so"
+    if not library.exists():
+        text = folder / f"{name}-{digest}-{os.getpid()}.cpp"
+        text.write_text(program)
+        built = text.with_suffix(".so")
+        found = subprocess.run(["g++", "-o", built, text, *options], capture_output=True, text=True)
+        text.unlink()
+        assert found.returncode == 0, found.stderr
+        os.replace(built, library)
+    return ctypes.CDLL(str(library))
+
+
+class Guard:
+    """Guard pages around all tensors on the CPU, and NaN in new ones, while switched on; see guard.cpp."""
+
+    def __init__(self, folder: Path) -> None:
+        home = Path(torch.__file__).parent
+        options = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", f"-I{home / 'include'}", f"-L{home / 'lib'}", "-lc10"]
+        options += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+        self.library = build(folder, f"guard-{torch.__version__}", (HERE / "guard.cpp").read_text(), options)
+        self.library.guard_install()
+
+    def __enter__(self) -> None:
+        self.library.guard_tensors(1)
+
+    def __exit__(self, *_) -> None:
+        self.library.guard_tensors(0)
+
+    def check(self) -> None:
+        """Raise if bytes around a tensor were overwritten; known once the tensor is freed."""
+        assert not self.library.guard_damaged(), "a kernel wrote outside of a tensor"
+
+
+def replace_launch(monkeypatch, launch) -> None:
+    """Let `launch` take the place of the real one in every module of the package."""
+    real = launching.launch
+    for path in PACKAGE.rglob("*.py"):
+        if path.name != "launch.py" and re.search(r"cuda\.launch import [^.]*\blaunch\b", path.read_text("utf-8")):
+            module = importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+            if getattr(module, "launch", None) is real:
+                monkeypatch.setattr(module, "launch", launch)

@@ -1,7 +1,9 @@
 // Enough of CUDA to run our kernels on a CPU, one block at a time: every thread is a fiber, switched at barriers only.
-// Threads and blocks run in random order, and what a GPU would punish with undefined behaviour stops the program:
-// a barrier that some threads have left, a warp operation in which lanes diverge, a deadlock.
-#pragma once
+// Threads and blocks run in random order, shared memory is NaN when a block begins, and what is undefined on a GPU stops the
+// kernel with a message: a barrier that some threads have left, a warp operation in which lanes diverge, a deadlock, an
+// access outside of all tensors, a kernel launched early in which no thread waits for the previous kernel.
+#include <setjmp.h>
+#include <signal.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -17,7 +19,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __shared__ static
+#define __shared__ static __attribute__((section("shared_memory")))
+#define __CUDA_ARCH__ 900
 
 struct Index { unsigned x, y, z; };
 struct int4 { int x, y, z, w; };
@@ -27,6 +30,9 @@ static Index threadIdx, blockIdx, blockDim, gridDim;
 
 template <class T> static T min(T a, T b) { return a < b ? a : b; }
 template <class T> static T max(T a, T b) { return a > b ? a : b; }
+
+extern "C" char __start_shared_memory[], __stop_shared_memory[];  // by the linker, of the section of that name
+static __attribute__((section("shared_memory"), used)) char shared_memory_exists;
 
 namespace emulator {
 constexpr int MOST = 1024, STACK = 1 << 16;
@@ -40,10 +46,16 @@ static int warp_arrived[MOST / 32], warp_alive[MOST / 32], operation[MOST];
 static double lane[MOST];  // holds every 32-bit value exactly
 static void (*kernel)();
 
+static char message[256];
+static sigjmp_buf failed;  // leads out of the fibers
+static bool waited;
+
 [[noreturn]] static void stop(const char* why) {
-    std::fprintf(stderr, "emulated kernel: %s\n", why);
-    std::abort();
+    std::snprintf(message, sizeof message, "%s (thread %d of block %u, %u)", why, current, blockIdx.x, blockIdx.y);
+    siglongjmp(failed, 1);
 }
+static void on_fault(int, siginfo_t* info, void*) { stop("an access outside of all tensors"); }
+static void wait_for_previous() { waited = true; }
 static void yield() {
     swapcontext(&fibers[current].context, &scheduler);
     threadIdx.x = current;
@@ -107,8 +119,7 @@ static void run_block(const std::vector<int>& order) {
         if (idle > 4) stop("a deadlock");
     }
 }
-static void run(unsigned width, unsigned height, int count, void (*entry)(), unsigned seed) {
-    kernel = entry, threads = count;
+static void run_grid(unsigned width, unsigned height, int count, unsigned seed, bool early) {
     blockDim = {static_cast<unsigned>(count), 1, 1}, gridDim = {width, height, 1};
     std::mt19937 random(seed);
     std::vector<int> order(count), blocks(width * height);
@@ -118,8 +129,24 @@ static void run(unsigned width, unsigned height, int count, void (*entry)(), uns
     for (int block : blocks) {
         blockIdx = {block % width, block / width, 0};
         std::shuffle(order.begin(), order.end(), random);
+        std::memset(__start_shared_memory, 0xFF, __stop_shared_memory - __start_shared_memory);
         run_block(order);
     }
+    if (early && !waited) stop("launched early, but no thread calls wait_for_previous");
+}
+// Returns what went wrong, or null.
+static const char* run(unsigned width, unsigned height, int count, void (*entry)(), unsigned seed, bool early) {
+    static char stack[1 << 16];  // for the handler: the fibers' own are small
+    stack_t own = {}, before;
+    own.ss_sp = stack, own.ss_size = sizeof stack;
+    struct sigaction action = {}, segv, bus;
+    action.sa_sigaction = on_fault, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaltstack(&own, &before), sigaction(SIGSEGV, &action, &segv), sigaction(SIGBUS, &action, &bus);
+    kernel = entry, threads = count, waited = false;
+    const bool wrong = sigsetjmp(failed, 1);
+    if (!wrong) run_grid(width, height, count, seed, early);
+    sigaction(SIGSEGV, &segv, nullptr), sigaction(SIGBUS, &bus, nullptr), sigaltstack(&before, nullptr);
+    return wrong ? message : nullptr;
 }
 }  // namespace emulator
 

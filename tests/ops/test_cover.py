@@ -1,7 +1,5 @@
 """Squares hold every marked cell, few of them, blank rows and columns cost nothing, and the kernels find the same."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -11,8 +9,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import ROUNDING
 from texturevlm.allocate.layers import BISECTIONS, Ranking, ladder, layers_by_kernel
-from texturevlm.cuda import compiler
-from texturevlm.ops import backend as backends
+from texturevlm.cuda.struct import definitions
 from texturevlm.ops import cover_kernel as kernels
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.relevance import Relevance
@@ -113,17 +110,6 @@ def agree(name, relevance, **options):
     return got
 
 
-@pytest.fixture
-def emulated(emulator, monkeypatch):
-    monkeypatch.setattr(kernels, "launch", emulator.launch)
-    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
-    plain, empty = torch.Tensor.new_empty, torch.empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: plain(*a, **o).fill_(float("nan")))
-    monkeypatch.setattr(
-        torch, "empty", lambda *a, **o: empty(*a, **o).fill_(1 if o["dtype"] == torch.bool else 7 << 26)
-    )
-
-
 @pytest.mark.parametrize("grid, size, budget, patch, blank", SEARCHES)
 def test_the_kernels_choose_the_same_squares(emulated, grid, size, budget, patch, blank):
     for name in ("fit", "layers"):
@@ -148,6 +134,14 @@ def test_images_that_are_skipped_get_no_tokens(emulated):
     assert not some.valid[1].any() and torch.equal(some.centre[~skipped], every.centre[~skipped])
 
 
+def test_skipped_may_be_strided(emulated):
+    relevance = maps_of(3, (24, 33), (200, 264), 0.5)
+    every = layers_by_kernel("fit", relevance, budget=20, patch=16, overview=None, skipped=None)
+    skipped = torch.tensor([False, True, False, True, False, True])[::2]
+    got = layers_by_kernel("fit", relevance, budget=20, patch=16, overview=None, skipped=skipped)
+    assert torch.equal(got.valid, every.valid) and got.valid.any(1).all()
+
+
 def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
     relevance = maps_of(1, (300, 20), (300, 20), 0.5)
     texture = Texture((torch.zeros(1, 3, 300, 20),))
@@ -159,14 +153,10 @@ def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
 
 
 def test_the_kernels_constants_are_the_references():
-    code = "".join(compiler.read_source(name) for name in ("cover.cuh", "cover.cu"))
-    wanted = {"MOST_CELLS": MOST_CELLS, "MOST_TOKENS": kernels.MOST_TOKENS, "KEYS": Ranking.KEYS, "UNIT": UNIT}
-    wanted |= {"SHARES": kernels.SHARES, "BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
-    for name, value in {**wanted, "GAINS_WORDS": kernels.WORDS_A_BLOCK}.items():
-        found = re.search(rf"constexpr [^;]*\b{name} = ([\d.]+)", code)
-        assert found and float(found[1]) == value, name
-    assert kernels.SHARES**2 == 1 << BISECTIONS and kernels.KEYS == Ranking.KEYS
-    assert MOST_CELLS == kernels.MOST_CELLS and f"LEAST = {Ranking.LEAST + 1:#X}".replace("X", "x", 1) in code
+    known = definitions("cover.cu").constants
+    wanted = {"MOST_CELLS": MOST_CELLS, "KEYS": Ranking.KEYS, "UNIT": UNIT, "LEAST": Ranking.LEAST}
+    wanted |= {"BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
+    assert {name: known[name] for name in wanted} == wanted and kernels.SHARES**2 == 1 << BISECTIONS
 
 
 def test_every_ladder_fits_the_kernels():
@@ -177,15 +167,6 @@ def test_every_ladder_fits_the_kernels():
                 assert scales <= 32 and len(ladder(coarsest, finest)) <= scales
                 last = coarsest * int(2 ** (20 - (scales - 1) / 3)) >> 20
                 assert last <= finest
-
-
-def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
-    pytest.importorskip("cuda.bindings")
-    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
-    compile_text = compiler._nvrtc
-    check = f'\nstatic_assert(sizeof(Cover) == {kernels._PARAMETERS.size}, "Cover");'
-    monkeypatch.setattr(compiler, "_nvrtc", lambda name, code, *rest: compile_text(name, code + check, *rest))
-    compiler.compile_source("cover.cu", "sm_90", {"SCALAR": 32})
 
 
 @pytest.mark.gpu

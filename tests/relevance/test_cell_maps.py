@@ -1,20 +1,14 @@
 """What an image says of its cells: blank paper, fineness, and the kernels against the reference in float64."""
 
-import re
-
 import pytest
 import torch
 
 from tests.channels.test_fused import picture
 from tests.conftest import poison, worst
 from texturevlm import Texture
-from texturevlm.channels import channels_kernel as channels
-from texturevlm.channels import text_kernel as text
 from texturevlm.channels.saliency import CENTRE
 from texturevlm.channels.structure import colour_levels
-from texturevlm.cuda import compiler
-from texturevlm.ops import backend as backends
-from texturevlm.ops import mip_kernel as mip
+from texturevlm.cuda.struct import definitions
 from texturevlm.relevance import information, photograph, salience
 from texturevlm.relevance import information_kernel as kernels
 from texturevlm.relevance.salience import cell_maps
@@ -61,15 +55,6 @@ def test_colours_are_found_by_name():
     assert colour_levels(Texture((image[:, :1],)))[0].shape == (1, 3, 8, 8)
 
 
-@pytest.fixture
-def emulated(emulator, monkeypatch):
-    for module in (kernels, channels, mip, text):
-        monkeypatch.setattr(module, "launch", emulator.launch)
-    monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None if tensor.dtype == torch.float32 else "no")
-    plain = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: plain(*a, **o).fill_(float("nan")))
-
-
 def compare(image: torch.Tensor, cell: int) -> None:
     """Where an image is blank, its fineness is that of rounding, and means nothing."""
     mass, half, ink, photograph = cell_maps(Texture((image,)).mipmapped(), cell, backend="cuda")
@@ -98,7 +83,7 @@ def test_where_the_kernels_cannot_the_reference_does(emulated):
 
 
 def test_the_kernels_constants_are_the_references():
-    code = compiler.read_source("information.cu")
+    known = definitions("information.cu").constants
     wanted = {name: getattr(information, name) for name in ("COARSEST", "WINDOW", "LOST", "NOISE_TIMES")}
     wanted |= {name: getattr(salience, name) for name in ("STANDING_OUT", "ANYTHING", "WRITTEN", "MOST_CELL")}
     wanted |= {
@@ -108,21 +93,8 @@ def test_the_kernels_constants_are_the_references():
         "BINS": information.QUIET_STEPS + 1,
     }
     wanted |= dict(zip(("BLANK_LOW", "BLANK_HIGH"), information.BLANK))
-    for name, value in wanted.items():
-        found = re.search(rf"constexpr [^;]*\b{name} = ([\d.]+)", code)
-        assert found and float(found[1]) == pytest.approx(value), name
-    assert kernels.MOST_CELL == salience.MOST_CELL and kernels.COARSEST == information.COARSEST
+    assert {name: known[name] for name in wanted} == pytest.approx(wanted)
     assert kernels.COUNTS == information.QUIET_STEPS + 1 + photograph.STEPS
-
-
-def test_parameters_are_packed_as_the_kernels_read_them(tmp_path, monkeypatch):
-    pytest.importorskip("cuda.bindings")
-    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
-    maps = kernels._MAPS.size + (kernels.COARSEST - 1) * kernels._COARSER.size + kernels._CELLS.size
-    check = f'\nstatic_assert(sizeof(Losses) == {kernels._LOSSES.size} && sizeof(Maps) == {maps}, "");'
-    compile_text = compiler._nvrtc
-    monkeypatch.setattr(compiler, "_nvrtc", lambda name, code, *rest: compile_text(name, code + check, *rest))
-    compiler.compile_source("information.cu", "sm_90", {"SCALAR": 32})
 
 
 @pytest.mark.gpu

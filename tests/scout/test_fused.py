@@ -1,14 +1,11 @@
 """The scout by kernels is the scout by PyTorch: whole pages and questions, the kernels' code run by the emulator."""
 
-from collections import Counter
-
 import pytest
 import torch
 
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
 from texturevlm.cuda import compiler
-from texturevlm.ops import backend
 from texturevlm.scout import Question, encode
 from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.ranker import PARTS, Ranker
@@ -21,20 +18,9 @@ TOTAL, OTHER = "What is the total amount?", "Who is the chairman of the committe
 
 
 @pytest.fixture
-def launches(emulator, monkeypatch):
-    """From here on tensors pass for tensors on a GPU; returns how often each kernel was started."""
-    made: Counter[str] = Counter()
-
-    def launch(source, name, *rest, **options):
-        made[name] += 1
-        emulator.launch(source, name, *rest, **options)
-
-    def begin():
-        monkeypatch.setattr(kernels, "launch", launch)
-        monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: None)
-        return made
-
-    return begin
+def launches(request):
+    """From its call on tensors pass for tensors on a GPU; it returns how often each kernel was started."""
+    return lambda: request.getfixturevalue("emulated").launches
 
 
 @pytest.mark.parametrize("size", [(16, 16), (100, 140), (40, 330), (180, 52)])

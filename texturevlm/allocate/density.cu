@@ -1,34 +1,34 @@
 // Cells of equal density that tile an image (texturevlm/allocate/density.py and tiling.py).
-//   density_scale: how many times the wanted density makes the budget, where no spot may have more than a cap
-//   density_rows:  tokens a cell, summed along each row
-//   density_table: those, summed down each column
-//   density_tiles: the image cut in two again and again by a plan that the budget alone decides; footprints
+//   density_scale: finds the factor at which the capped density sums to the budget
+//   density_rows:  tokens per cell, summed along each row
+//   density_table: the row sums, summed down each column: a summed-area table
+//   density_tiles: cuts the image in two repeatedly, by a plan that depends on the budget alone; writes footprints
 #include "scalar.cuh"
 #include "warp.cuh"
 
-constexpr int MOST_TOKENS = 1024, MOST_ROUNDS = 16, STEPS = 60;
+constexpr int MOST_TOKENS = 1024, MOST_ROUNDS = 16, STEPS = 60, ROWS_PER_BLOCK = 8;
 
 struct Density {
-    const float* mass;            // (B, h, w), sums to 1
-    const unsigned char* wanted;  // (B,), images to do; may be none: all
-    const int* plan;              // (K − 1, 3): which cell is cut, the tokens of its first part, and of the second, new one
-    double* scale;                // (B, 2): times the wanted density, and what that sums to
+    const float* mass;            // (B, h, w), sums to 1 per image
+    const unsigned char* wanted;  // (B,), the images to tile; null: all
+    const int* plan;              // (K − 1, 3): the cell to cut, the tokens of its first part and of its second part
+    double* scale;                // (B, 2): the factor, and the sum of the density times the factor
     double* table;                // (B, h + 1, w + 1)
     float *centre, *ddx, *ddy;    // (B, K, 2)
     float* score;                 // (B, K)
     unsigned char* valid;         // (B, K)
-    double even, cap, area;       // of the mean density everywhere; tokens a pixel at most; pixels a cell
+    double even, cap, area;       // least density, in units of the mean; most tokens per pixel; pixels per cell
     int batch, rows, columns, height, width, patch, budget, rounds;
     int start[MOST_ROUNDS];       // the first new cell of each round
 };
 
-__device__ __forceinline__ bool left_alone(const Density& job, int image) { return job.wanted && !job.wanted[image]; }
+__device__ __forceinline__ bool not_wanted(const Density& job, int image) { return job.wanted && !job.wanted[image]; }
 
 __device__ __forceinline__ double wanted_at(const Density& job, const float* mass, int cell) {
     return static_cast<double>(mass[cell]) * (static_cast<double>(job.rows) * job.columns) + job.even;
 }
 
-// The sum over a block, for all of it to read.
+// The sum over a block, returned to every thread.
 __device__ double block_sum(double value) {
     __shared__ double sums[8];
 #pragma unroll
@@ -41,11 +41,11 @@ __device__ double block_sum(double value) {
     return total;
 }
 
-// The sum of min(scale · wanted, cap) grows along a concave line of straight parts: from below, Newton's steps end on it.
+// The sum of min(scale · wanted, cap) is concave and piecewise linear in the scale: Newton's method from below is exact.
 extern "C" __global__ void __launch_bounds__(256) density_scale(const __grid_constant__ Density job) {
     let_next_start();
     const int image = blockIdx.x, cells = job.rows * job.columns;
-    if (left_alone(job, image)) return;
+    if (not_wanted(job, image)) return;
     const float* mass = job.mass + static_cast<long long>(image) * cells;
     double scale = 0, before = -1, total = 0;
     for (int step = 0; step < STEPS; ++step) {
@@ -65,16 +65,16 @@ extern "C" __global__ void __launch_bounds__(256) density_scale(const __grid_con
     if (threadIdx.x == 0) job.scale[2 * image] = scale, job.scale[2 * image + 1] = total;
 }
 
-// A row by a warp.
+// One row per warp.
 extern "C" __global__ void __launch_bounds__(256) density_rows(const __grid_constant__ Density job) {
     let_next_start();
     wait_for_previous();
     const int lane = threadIdx.x % 32, pitch = job.columns + 1;
-    const long long line = blockIdx.x * 8LL + threadIdx.x / 32, image = line / (job.rows + 1);
-    if (image >= job.batch || left_alone(job, image)) return;
+    const long long line = static_cast<long long>(blockIdx.x) * ROWS_PER_BLOCK + threadIdx.x / 32, image = line / (job.rows + 1);
+    if (image >= job.batch || not_wanted(job, image)) return;
     const int row = line - image * (job.rows + 1);
     double* sums = job.table + line * pitch;
-    if (row == 0) {  // nothing is above the first
+    if (row == 0) {  // nothing lies above the first row
         for (int x = lane; x < pitch; x += 32) sums[x] = 0;
         return;
     }
@@ -91,22 +91,22 @@ extern "C" __global__ void __launch_bounds__(256) density_rows(const __grid_cons
     }
 }
 
-// A column by a thread.
+// One column per thread.
 extern "C" __global__ void __launch_bounds__(256) density_table(const __grid_constant__ Density job) {
     let_next_start();
     wait_for_previous();
     const int image = blockIdx.y, x = blockIdx.x * 256 + threadIdx.x, pitch = job.columns + 1;
-    if (x >= pitch || left_alone(job, image)) return;
+    if (x >= pitch || not_wanted(job, image)) return;
     double* sums = job.table + static_cast<long long>(image) * (job.rows + 1) * pitch + x;
     double total = 0;
 #pragma unroll 8
     for (int row = 0; row <= job.rows; ++row) total += sums[row * pitch], sums[row * pitch] = total;
 }
 
-// The density before line `at` of one axis, between `low` and `high` of the other, where it is even inside a cell.
+// The tokens before line `at` of one axis, between `low` and `high` of the other; they are uniform inside a cell.
 struct Strip {
     const double* table;
-    int along, across, cells;  // from a line to the next, on either axis; how many there are across
+    int along, across, cells;  // table strides along and across the axis; cells across
     double low, high;
 
     __device__ double level(double y, int at) const {
@@ -117,14 +117,14 @@ struct Strip {
     __device__ double line(int at) const { return level(high, at) - level(low, at); }
 };
 
-// Where a cut leaves `share` of what lies between x0 and x1 before it.
+// The position between x0 and x1 that leaves `share` of the tokens before it.
 __device__ double cut(const Strip& strip, double x0, double x1, int cells, double share) {
     int low = min(static_cast<int>(x0), cells - 1), high = min(static_cast<int>(x1), cells - 1) + 1;
     const double first = strip.line(low), last = strip.line(high - 1);
     const double left = first + (strip.line(low + 1) - first) * (x0 - low);
     const double right = last + (strip.line(high) - last) * (x1 - (high - 1));
     const double target = left + (right - left) * share;
-    while (high - low > 1) {  // the line at low is not beyond the target
+    while (high - low > 1) {  // invariant: line(low) ≤ target
         const int middle = (low + high) / 2;
         if (strip.line(middle) > target) high = middle;
         else low = middle;
@@ -133,19 +133,19 @@ __device__ double cut(const Strip& strip, double x0, double x1, int cells, doubl
     return fmin(fmax(low + fmin(fmax(inside, 0.0), 1.0), x0), x1);
 }
 
-// A cell along an axis: no finer than the pixels, and inside the image.
+// One axis of a footprint: no finer than the pixels, inside the image.
 __device__ __forceinline__ void footprint(double low, double high, int extent, int patch, float* centre, float* step) {
     const double side = fmin(fmax(high - low, static_cast<double>(patch)), static_cast<double>(extent));
     const double start = fmin(fmax((low + high - side) * 0.5, 0.0), extent - side);
     *centre = static_cast<float>(start + side * 0.5), *step = static_cast<float>(side / patch);
 }
 
-// One image a block.
+// One image per block.
 extern "C" __global__ void __launch_bounds__(256) density_tiles(const __grid_constant__ Density job) {
     __shared__ double x0[MOST_TOKENS], y0[MOST_TOKENS], x1[MOST_TOKENS], y1[MOST_TOKENS];
     wait_for_previous();
     const int image = blockIdx.x, pitch = job.columns + 1;
-    const bool idle = left_alone(job, image);
+    const bool idle = not_wanted(job, image);
     const double* table = job.table + static_cast<long long>(image) * (job.rows + 1) * pitch;
     const double pixel_x = static_cast<double>(job.width) / job.columns;
     const double pixel_y = static_cast<double>(job.height) / job.rows;

@@ -1,16 +1,18 @@
-"""Cells of equal density by our kernels (density.cu): four launches, whatever the number of images and tokens."""
+"""Cells of equal density by our kernels (density.cu): four launches, for any number of images and tokens."""
 
-import struct
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.launch import channel_table, launch
+from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.launch import launch
+from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops.select import Tokens
+from texturevlm.ops.select_kernel import empty_tokens
 
-MOST_TOKENS, MOST_ROUNDS, ROWS_A_BLOCK = 1024, 16, 8  # as in density.cu
-_PARAMETERS = struct.Struct(f"=10Q3d8i{MOST_ROUNDS}i")
+MOST_TOKENS, ROWS_PER_BLOCK = constants("density.cu", "MOST_TOKENS", "ROWS_PER_BLOCK")
+_DENSITY = Layout("density.cu", "Density")
 
 Rounds = Sequence[Sequence[tuple[int, int, int]]]
 
@@ -25,44 +27,46 @@ def density_cuda(
     even: float,
     wanted: Tensor | None = None,
 ) -> Tokens:
-    """`density` for all images at once: nothing is waited for.
+    """`density` for all images at once, without waiting for the GPU.
 
-    mass:   (B, h, w), summing to 1
+    mass:   (B, h, w), sums to 1 per image
     rounds: the cutting plan: which cell is cut, the tokens of its first part, and of the second, which is appended
-    even:   how many times the mean density every spot gets
-    wanted: (B,) bool, images to do; the others get no tokens
+    even:   the density that every pixel gets, in units of the mean density
+    wanted: (B,) bool, the images to tile; the others get no tokens
     """
     batch, rows, columns = mass.shape
-    mass = mass.float().contiguous()
-    # Uploaded once: a captured graph may point at it.
-    plan = channel_table([number for cuts in rounds for cut in cuts for number in cut], torch.int32, mass.device)
+    mass, wanted = mass.float().contiguous(), None if wanted is None else wanted.contiguous()
     starts = [1]
     for cuts in rounds[:-1]:
         starts.append(starts[-1] + len(cuts))
     work = torch.empty(batch * (2 + (rows + 1) * (columns + 1)), dtype=torch.float64, device=mass.device)
-    memory = mass.new_empty((7, batch, budget))
-    centre, ddx, ddy = (memory[2 * part : 2 * part + 2].view(batch, budget, 2) for part in range(3))
-    tokens = Tokens(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=mass.device))
-    parameters = _PARAMETERS.pack(
-        mass.data_ptr(),
-        0 if wanted is None else wanted.data_ptr(),
-        plan.data_ptr(),
-        work.data_ptr(),
-        work.data_ptr() + 16 * batch,
-        *(tensor.data_ptr() for tensor in tokens),
-        even,
-        1 / patch**2,
-        size[0] * size[1] / (rows * columns),
-        *(batch, rows, columns, *size, patch, budget, len(rounds)),
-        *starts,
-        *[0] * (MOST_ROUNDS - len(starts)),
+    tokens = empty_tokens(batch, budget, mass.device)
+    parameters = _DENSITY.pack(
+        mass=mass,
+        wanted=wanted,
+        plan=device_constant([number for cuts in rounds for cut in cuts for number in cut], torch.int32, mass.device),
+        scale=work,
+        table=work.data_ptr() + 16 * batch,
+        **tokens._asdict(),
+        even=even,
+        cap=1 / patch**2,
+        area=size[0] * size[1] / (rows * columns),
+        batch=batch,
+        rows=rows,
+        columns=columns,
+        height=size[0],
+        width=size[1],
+        patch=patch,
+        budget=budget,
+        rounds=len(rounds),
+        start=starts,
     )
     blocks: dict[str, int | tuple[int, int]] = {
         "density_scale": batch,
-        "density_rows": -(-batch * (rows + 1) // ROWS_A_BLOCK),
+        "density_rows": -(-batch * (rows + 1) // ROWS_PER_BLOCK),
         "density_table": (-(-(columns + 1) // 256), batch),
         "density_tiles": batch,
     }
     for name, grid in blocks.items():
-        launch("density.cu", name, mass.device, grid, parameters, early=name != "density_scale", SCALAR=32)
+        launch("density.cu", name, mass.device, grid, parameters, early=name != "density_scale")
     return tokens

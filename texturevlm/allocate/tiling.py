@@ -9,6 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from texturevlm.cuda.constants import device_constant
+
 DOUBLINGS = 60  # bisection steps for the overall scale: more than a double has bits
 
 
@@ -52,8 +54,8 @@ def _plan(budget: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """`cutting_rounds` on a device: the cells to be cut, and the share of each that its first part gets."""
     return [
         (
-            torch.tensor([cell for cell, _, _ in cuts], device=device),
-            torch.tensor([first / (first + second) for _, first, second in cuts], dtype=torch.float64, device=device),
+            device_constant([cell for cell, _, _ in cuts], torch.int64, device),
+            device_constant([first / (first + second) for _, first, second in cuts], torch.float64, device),
         )
         for cuts in cutting_rounds(budget)
     ]

@@ -5,6 +5,7 @@
 #include "layers.cuh"
 #include "marks.cuh"
 #include "scalar.cuh"
+#include "text.cuh"
 
 constexpr float COLOUR = 2.f, SALIENCY_HALF = 0.01f, EPSILON = 1e-9f;
 constexpr float TEXT_HALF = 0.03f;
@@ -230,15 +231,15 @@ struct TextLayer {
     Listed tiles;     // to make, see text_tiles.cu
 };
 
-constexpr int TEXT_TALL = 16, TEXT_ROWS = TEXT_TALL * WIDE / 256;
+constexpr int LAYER_ROWS = LAYER_TALL * LAYER_WIDE / 256;
 
-// A tile of WIDE × TEXT_TALL, a thread TEXT_ROWS of a column, all of them read before the first is written.
+// A tile of LAYER_TALL × LAYER_WIDE pixels. A thread makes LAYER_ROWS of a column and reads all before it writes the first.
 extern "C" __global__ void __launch_bounds__(256, 6) channels_text(const __grid_constant__ TextLayer job) {
     wait_for_previous();
     const int number = job.tiles.own();
     if (number < 0) return;
-    const Tile tile = tile_of(job.layers, number, TEXT_TALL, WIDE);
-    const int height = job.layers.height, width = job.layers.width, x = tile.x + threadIdx.x % WIDE;
+    const Tile tile = tile_of(job.layers, number, LAYER_TALL, LAYER_WIDE);
+    const int height = job.layers.height, width = job.layers.width, x = tile.x + threadIdx.x % LAYER_WIDE;
     if (x >= width) return;
     const float* found[3];
     Between across[3];
@@ -249,10 +250,10 @@ extern "C" __global__ void __launch_bounds__(256, 6) channels_text(const __grid_
         if (level > 0 && level < job.levels) across[level] = between(x, width, from.width);
     }
     float* layer = job.layers.image(tile.image) + job.slot * job.layers.plane();
-    const int first = tile.y + threadIdx.x / WIDE * TEXT_ROWS;
-    float most[TEXT_ROWS];
+    const int first = tile.y + threadIdx.x / LAYER_WIDE * LAYER_ROWS;
+    float most[LAYER_ROWS];
 #pragma unroll
-    for (int i = 0; i < TEXT_ROWS; ++i) {
+    for (int i = 0; i < LAYER_ROWS; ++i) {
         const int y = min(first + i, height - 1);
         most[i] = found[0][y * width + x];
 #pragma unroll
@@ -270,6 +271,6 @@ extern "C" __global__ void __launch_bounds__(256, 6) channels_text(const __grid_
     }
     let_next_start();
 #pragma unroll
-    for (int i = 0; i < TEXT_ROWS; ++i)
+    for (int i = 0; i < LAYER_ROWS; ++i)
         if (first + i < height) layer[(first + i) * width + x] = most[i] / (most[i] + TEXT_HALF);
 }

@@ -4,6 +4,8 @@
 
 constexpr int CONTRAST = 15, RULED = 25, LETTER = 5, GAP = 17, DASH_ROWS = 7, DASH_COLUMNS = 5, MARGIN = 4;
 constexpr int STROKES_TILE = 32, LETTERS_TALL = 64, LETTERS_WIDE = 32, LINES_TALL = 32, LINES_WIDE = 64;  // tiles
+constexpr int LAYER_TALL = 16, LAYER_WIDE = 64;  // a tile of channels_text (coarse.cu)
+constexpr int TEXT_LEVELS = 3;
 
 struct Scale {
     const float* image;  // (B, 3, h, w)
@@ -15,7 +17,7 @@ struct Scale {
 };
 
 struct Text {
-    Scale scale[3];
+    Scale scale[TEXT_LEVELS];
     int batch, scales;
     Listed strokes, letters, lines;  // tiles to make
 };

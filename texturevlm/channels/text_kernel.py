@@ -1,28 +1,31 @@
-"""Where text is, by our kernels (text.cu, text_tiles.cu, and channels_text of coarse.cu), as a layer among others.
+"""The text layer by our kernels (text.cu, text_tiles.cu, and channels_text of coarse.cu).
 
-Where only some of an image changed, a kernel lists the tiles that each of them has to make before the first begins:
-most tiles then are no more than a block that finds no number on its list, and the others begin at once.
+If only part of an image changed, `text_tiles` first lists the tiles that each kernel has to update. A block without a
+tile on its list ends at once.
 """
 
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from texturevlm.channels.channels_kernel import LEVEL, pack_layers, tiles_of
+from texturevlm.channels.channels_kernel import pack_layers, tiles_of
 from texturevlm.cuda.launch import launch
+from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops.marks import Marks, packed
 
-TILES = {"text_strokes": (32, 32), "text_letters": (64, 32), "text_lines": (32, 64)}  # rows, columns, as in text.cuh
-LAYER_TILE = (16, 64)  # as in text_tiles.cu and coarse.cu
-LISTING = 1024  # threads, as in text_tiles.cu
-TEXT_LEVELS = 3
-_SCALE = struct.Struct("=5Q2i")
-_SCALES = struct.Struct("=2i3Q")
-_LISTS = struct.Struct("=4Q24si4x")
-_LAYER = struct.Struct("=2iQ")
+TEXT_LEVELS, LISTING_THREADS = constants("text_tiles.cu", "TEXT_LEVELS", "LISTING_THREADS")
+TILES: dict[str, tuple[int, ...]] = {  # rows, columns; the layer's last
+    "text_strokes": constants("text.cuh", "STROKES_TILE", "STROKES_TILE"),
+    "text_letters": constants("text.cuh", "LETTERS_TALL", "LETTERS_WIDE"),
+    "text_lines": constants("text.cuh", "LINES_TALL", "LINES_WIDE"),
+    "channels_text": constants("text.cuh", "LAYER_TALL", "LAYER_WIDE"),
+}
+_SCALE = Layout("text.cuh", "Scale").in_order("image", "strokes", "clean", "letters", "found", "height", "width")
+_TEXT, _TILES = Layout("text.cuh", "Text"), Layout("text_tiles.cu", "TextTiles")
+_FOUND = Layout("coarse.cu", "Found").in_order("strokes", "height", "width")
+_LAYER = Layout("coarse.cu", "TextLayer")
 
 
 def text_layer(
@@ -46,16 +49,16 @@ def text_layer(
     for level, (offset, rows, columns) in zip(levels, scales):
         at = start + offset
         result = at if kept is None else at + 3 * part
-        jobs.append(_SCALE.pack(level.data_ptr(), at, at + part, at + 2 * part, result, rows, columns))
-        found.append(LEVEL.pack(result, rows, columns))
-    missing = TEXT_LEVELS - len(levels)
+        jobs.append(_SCALE(level.data_ptr(), at, at + part, at + 2 * part, result, rows, columns))
+        found.append(_FOUND(result, rows, columns))
     lists = _lists(tiles)
-    parameters = b"".join(jobs) + bytes(_SCALE.size * missing) + _SCALES.pack(layers.shape[0], len(levels), *lists[:3])
-    for kernel, count in zip(TILES, blocks):
-        launch("text.cu", kernel, layers.device, count, parameters, early=True, SCALAR=32)
-    parameters = pack_layers(layers) + b"".join(found) + bytes(LEVEL.size * missing)
-    parameters += _LAYER.pack(len(levels), slot, lists[3])
-    launch("coarse.cu", "channels_text", layers.device, blocks[3], parameters, early=True, SCALAR=32)
+    parameters = _pack_text(layers.shape[0], jobs, lists)
+    for kernel, count in zip(TILES, blocks[:3]):
+        launch("text.cu", kernel, layers.device, count, parameters, early=True)
+    parameters = _LAYER.pack(
+        layers=pack_layers(layers), found=found, levels=len(levels), slot=slot, tiles=_listed(lists[3])
+    )
+    launch("coarse.cu", "channels_text", layers.device, blocks[3], parameters, early=True)
 
 
 def text_memory(levels: Sequence[Tensor]) -> int:
@@ -71,16 +74,25 @@ def list_text_tiles(lists: Tensor, levels: Sequence[Tensor], marks: Marks, reach
     reach:  how many texels of it a texel acts on the layer
     """
     levels = levels[:TEXT_LEVELS]
-    scales = b"".join([_SCALE.pack(*[0] * 5, *level.shape[2:]) for level in levels])
-    parameters = scales + bytes(_SCALE.size * (TEXT_LEVELS - len(levels))) + _SCALES.pack(1, len(levels), 0, 0, 0)
-    parameters += _LISTS.pack(*_lists(lists), packed(marks), reach)
-    launch("text_tiles.cu", "text_tiles", lists.device, len(lists), parameters, threads=LISTING, SCALAR=32)
+    text = _pack_text(1, [_SCALE(*[0] * 5, *level.shape[2:]) for level in levels], [0] * 3)
+    parameters = _TILES.pack(text=text, list=_lists(lists), marks=packed(marks), reach=reach)
+    launch("text_tiles.cu", "text_tiles", lists.device, len(lists), parameters, threads=LISTING_THREADS)
 
 
 def no_text_tiles(levels: Sequence[Tensor]) -> Tensor:
     """Lists for `list_text_tiles`, with nothing on them yet."""
     blocks = _plan(levels[0].shape[0], tuple([level.shape[2:] for level in levels[:TEXT_LEVELS]]))[2]
     return torch.zeros((len(blocks), 1 + max(blocks)), dtype=torch.int32, device=levels[0].device)
+
+
+def _pack_text(batch: int, scales: Sequence[bytes], lists: Sequence[int]) -> bytes:
+    strokes, letters, lines = map(_listed, lists[:3])
+    return _TEXT.pack(scale=scales, batch=batch, scales=len(scales), strokes=strokes, letters=letters, lines=lines)
+
+
+def _listed(list_start: int) -> bytes:
+    """`struct Listed` of marks.cuh: one pointer."""
+    return list_start.to_bytes(8, "little")
 
 
 def _lists(tiles: Tensor | None) -> list[int]:
@@ -95,6 +107,6 @@ def _plan(batch: int, extents: tuple[torch.Size, ...]) -> tuple[int, tuple[tuple
     for rows, columns in extents:
         scales.append((4 * texels, rows, columns))
         texels += rows * columns * batch
-    blocks = [sum(tiles_of(rows, columns, tile) for rows, columns in extents) * batch for tile in TILES.values()]
-    rows, columns = extents[0]
-    return texels, tuple(scales), (*blocks, tiles_of(rows, columns, LAYER_TILE) * batch)
+    *tiles, layer_tile = TILES.values()
+    blocks = [sum(tiles_of(rows, columns, tile) for rows, columns in extents) * batch for tile in tiles]
+    return texels, tuple(scales), (*blocks, tiles_of(*extents[0], layer_tile) * batch)

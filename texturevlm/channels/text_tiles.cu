@@ -2,8 +2,7 @@
 // then are no more than a block that finds no number on its list.
 #include "text.cuh"
 
-constexpr int LISTING = 1024;                    // threads
-constexpr int LAYER_TALL = 16, LAYER_WIDE = 64;  // a tile of channels_text (coarse.cu)
+constexpr int LISTING_THREADS = 1024;
 
 struct TextTiles {
     Text text;
@@ -13,7 +12,7 @@ struct TextTiles {
 };
 
 // A block makes a list, a warp a row of tiles.
-extern "C" __global__ void __launch_bounds__(LISTING) text_tiles(const __grid_constant__ TextTiles job) {
+extern "C" __global__ void __launch_bounds__(LISTING_THREADS) text_tiles(const __grid_constant__ TextTiles job) {
     constexpr int ROWS[] = {STROKES_TILE, LETTERS_TALL, LINES_TALL, LAYER_TALL};
     constexpr int COLUMNS[] = {STROKES_TILE, LETTERS_WIDE, LINES_WIDE, LAYER_WIDE};
     constexpr int REACH[] = {STROKES_REACH, LETTERS_REACH, LINES_REACH};
@@ -26,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(LISTING) text_tiles(const __grid_co
     for (int level = 0; level < (which < 3 ? job.text.scales : 1); ++level) {
         const Scale& scale = job.text.scale[level];
         const int across = (scale.width + columns - 1) / columns, down = (scale.height + rows - 1) / rows;
-        for (int row = warp; row < down; row += LISTING / 32)
+        for (int row = warp; row < down; row += LISTING_THREADS / 32)
             for (int start = 0; start < across; start += 32) {
                 const int y = row * rows, x = (start + lane) * columns;
                 const bool wanted = job.marks.near_on_level(level, y, x, y + rows, x + columns, reach) && start + lane < across;

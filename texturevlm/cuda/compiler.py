@@ -19,6 +19,8 @@ HEADERS = {path.name: path for path in sorted(PACKAGE.rglob("*.cuh"))}
 DIGEST_BYTES = 32
 
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
+# The lowest compute capability that the kernels compile for, per element type.
+LOWEST = {"float32": (7, 5), "float16": (7, 5), "bfloat16": (8, 0)}
 PACKS = (1, 2, 4)
 KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(const __grid_constant__ (\w+)')
 INCLUDE = re.compile(r'#include "([^"]+)"')

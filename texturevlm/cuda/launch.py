@@ -15,8 +15,12 @@ import torch
 from torch import Tensor
 
 from texturevlm.cuda.compiler import SCALARS, compile_source
+from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.struct import address, constants
 
-MAX_LEVELS = 20
+__all__ = ["MAX_LEVELS", "THREADS", "address", "bind", "check", "launch", "pack_pyramid", "padded", "scalar_bits"]
+
+(MAX_LEVELS,) = constants("scalar.cuh", "MAX_LEVELS")
 THREADS = 256
 
 _kernels: dict[tuple[Any, ...], Any] = {}
@@ -54,6 +58,7 @@ def launch(
     *,
     early: bool = False,
     threads: int = THREADS,
+    SCALAR: int = 32,
     **define: int,
 ) -> None:
     """Start kernel `name` of `source` with so many threads a block on the current stream of `device`.
@@ -66,10 +71,12 @@ def launch(
     index = device.index
     if torch.cuda.current_device() != index:
         with torch.cuda.device(index):
-            return launch(source, name, device, blocks, parameters, early=early, threads=threads, **define)
+            return launch(
+                source, name, device, blocks, parameters, early=early, threads=threads, SCALAR=SCALAR, **define
+            )
     bind(index)
-    key = (source, name, index, *define.values())
-    kernel = _kernels.get(key) or _load(key, define)
+    key = (source, name, index, SCALAR, *define.values())
+    kernel = _kernels.get(key) or _load(key, {"SCALAR": SCALAR, **define})
     width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
     pointer = ctypes.c_char_p(parameters)  # the driver copies what it points at before the call returns
     stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton uses; building a Stream object costs 5 µs
@@ -130,26 +137,9 @@ def _load(key: tuple[Any, ...], define: dict[str, int]) -> Any:
         return _kernels[key]
 
 
-def address(tensor: Tensor | None) -> int:
-    """Where a tensor's data lies; 0 for none."""
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def padded(values: Sequence[int]) -> list[int]:
     """As many values as the kernels' arrays over levels have, the rest zero."""
     return [*values, *[0] * (MAX_LEVELS - len(values))]
-
-
-_channel_tables: dict[tuple[Any, ...], Tensor] = {}
-
-
-def channel_table(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A small per-channel table on the GPU, uploaded once and kept, since a captured graph may point at it."""
-    key = (tuple(values), dtype, device)
-    if key not in _channel_tables:
-        # setdefault: of two threads that come here at once, both must go on with the same table.
-        _channel_tables.setdefault(key, torch.tensor(values, dtype=dtype).to(device))
-    return _channel_tables[key]
 
 
 _POINTERS = [struct.Struct(f"={count}Q{8 * (MAX_LEVELS - count)}x") for count in range(MAX_LEVELS + 1)]
@@ -167,7 +157,7 @@ def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
     flags = None
     if nearest:
         names = set(nearest)
-        flags = channel_table([int(c in names) for c in range(levels[0].shape[1])], torch.uint8, levels[0].device)
+        flags = device_constant([int(c in names) for c in range(levels[0].shape[1])], torch.uint8, levels[0].device)
     pointers = pack_pointers([level.data_ptr() for level in levels])
     geometry, channels = _geometry(tuple([(level.shape, level.stride()) for level in levels]))
     return pointers + geometry + _CHANNELS.pack(0 if flags is None else flags.data_ptr(), len(levels), channels)

@@ -33,7 +33,7 @@ __device__ __forceinline__ scalar narrow(float value) {
 #endif
 #endif
 
-constexpr int MAX_LEVELS = 20;  // as in launch.py
+constexpr int MAX_LEVELS = 20;
 
 // For a kernel that is launched `early` (launch.py): what comes before wait_for_previous overlaps with the kernel before
 // it, which allows that by let_next_start. Both do nothing otherwise, and on GPUs that cannot do it.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice
+from texturevlm.cuda.compiler import LOWEST
 
 # What exists for each operation. `texture` is the first choice only for levels that are in a hardware texture already,
 # or where `texture_pays`.
@@ -65,7 +66,7 @@ def no_cuda_because() -> str | None:
 
 @lru_cache(maxsize=None)
 def _too_old(device: torch.device, dtype: torch.dtype) -> str | None:
-    wanted = (8, 0) if dtype == torch.bfloat16 else (7, 5)
+    wanted = LOWEST[str(dtype).removeprefix("torch.")]
     found = torch.cuda.get_device_capability(device)
     if found >= wanted:
         return None

@@ -65,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(256) cover_spans(const __grid_const
 }
 
 // What can be made out of a cell, in whole numbers.
-__device__ __forceinline__ int worth_of(float mass, float half, float scale) {
-    const float ratio = scale / half, square = ratio * ratio;
+__device__ __forceinline__ int worth_of(float mass, float legible_scale, float scale) {
+    const float ratio = scale / legible_scale, square = ratio * ratio;
     const float lost = square * square * ratio * sqrtf(ratio);  // to the power of STEEPNESS (ops/readable.py)
     return __float2int_rn(mass * (1.f / __fadd_rn(1.f, lost)) * UNIT);
 }
@@ -100,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(256) cover_gains(const __grid_const
         if (column < job.columns) {
             const long long cell = cells + i / words * job.columns + column;
             if (!inked || job.ink[cell]) {
-                const float mass = job.mass[cell], half = job.half[cell];
-                const int more = worth_of(mass, half, fine), less = worth_of(mass, half, coarse);
+                const float mass = job.mass[cell], legible_scale = job.legible_scale[cell];
+                const int more = worth_of(mass, legible_scale, fine), less = worth_of(mass, legible_scale, coarse);
                 gain = more - less, seen_fine += more, seen_coarse += less;
                 key = max((__float_as_int(static_cast<float>(gain)) >> 16) - LEAST, 0);
                 if (key) atomicAdd(&bins[key], 1);

@@ -7,7 +7,7 @@ constexpr int SHARES = 32, ALL = SHARES * SHARES;  // that are tried at once, an
 enum Stage { OF_INK, OF_REST, OF_BLANK };
 
 struct Cover {
-    const float *mass, *half;          // (B, h, w)
+    const float *mass, *legible_scale; // (B, h, w)
     const unsigned char *ink;          // (B, h, w)
     const unsigned char *skipped;      // (B,), images to leave alone; may be none
     unsigned* bits;                    // (B, h, words)

@@ -1,22 +1,23 @@
-"""Squares over the cells that matter by our kernels (cover.cu): eight launches of static shapes, four for one layer."""
+"""Square covers of the inked cells by our kernels (cover.cu): eight launches of static shapes, four for one layer."""
 
 import math
-import struct
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from texturevlm.cuda.launch import launch
+from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops.select import Tokens
+from texturevlm.ops.select_kernel import empty_tokens
 
-MOST_CELLS, MOST_TOKENS = 288, 1024  # as in cover.cu
-KEYS, SHARES, WORDS_A_BLOCK = 4096, 32, 64
-OF_INK, OF_REST, OF_BLANK = range(3)
-_PARAMETERS = struct.Struct("=20Q2d15i4x")
+MOST_CELLS, MOST_TOKENS, KEYS, SHARES = constants("cover.cu", "MOST_CELLS", "MOST_TOKENS", "KEYS", "SHARES")
+OF_INK, OF_REST, OF_BLANK, GAINS_WORDS = constants("cover.cu", "OF_INK", "OF_REST", "OF_BLANK", "GAINS_WORDS")
+_COVER = Layout("cover.cu", "Cover")
 
 
 def no_kernel_because(grid: tuple[int, int], budget: int) -> str | None:
-    """Why the kernels cannot take maps of this grid and so many tokens; None if they can."""
+    """Why the kernels cannot take this grid or budget; None if they can."""
     if max(grid) > MOST_CELLS:
         return f"the kernels take up to {MOST_CELLS} cells along a side, not {max(grid)}"
     return f"the kernels take up to {MOST_TOKENS} tokens, not {budget}" if budget > MOST_TOKENS else None
@@ -24,7 +25,7 @@ def no_kernel_because(grid: tuple[int, int], budget: int) -> str | None:
 
 def layers_cuda(
     mass: Tensor,
-    half: Tensor,
+    legible_scale: Tensor,
     ink: Tensor,
     *,
     size: tuple[int, int],
@@ -35,20 +36,20 @@ def layers_cuda(
     native: float,
     skipped: Tensor | None = None,
 ) -> Tokens:
-    """`layers`, or `fit` without a floor_budget, for all images at once: nothing is uploaded and nothing waited for.
+    """`layers`, or `fit` without a floor_budget, for all images at once, without uploads and without waiting.
 
-    mass, half, ink: (B, h, w), see Relevance
-    floor_budget:    how many tokens the coarse layer would take for the whole image
-    worth_it:        what a second layer must add, of 2³⁰
-    native:          a footprint so many patches wide is as fine as the pixels
-    skipped:         (B,) bool, images that get no tokens
+    mass, legible_scale, ink: (B, h, w), see Relevance
+    floor_budget: how many tokens the coarse layer takes for the whole image
+    worth_it:     what a second layer must add at least, in units of 2⁻³⁰
+    native:       the largest width of a footprint, in patches, that counts as native resolution
+    skipped:      (B,) bool, images that get no tokens
     """
     batch, rows, columns = mass.shape
-    mass, half, ink = mass.float().contiguous(), half.float().contiguous(), ink.contiguous()
+    mass, legible_scale, ink = mass.float().contiguous(), legible_scale.float().contiguous(), ink.contiguous()
+    skipped = None if skipped is None else skipped.contiguous()
     cell = (size[0] / rows, size[1] / columns)
     finest = max(1, math.floor(patch / max(cell) + 1e-6))
     coarsest = max(finest, rows, columns)
-    as_fine = math.floor(native * patch / max(cell))
     scales = 0 if floor_budget is None else _scales(finest, coarsest)
     spans, words = coarsest - finest + 1, -(-columns // 32)
     lines, attempts = batch * rows * words, batch * scales * SHARES
@@ -66,38 +67,40 @@ def layers_cuda(
         "above": attempts * budget,
     }
     work = torch.empty(sum(room.values()), dtype=torch.int32, device=mass.device)
-    places, place = [], work.data_ptr()
-    for count in room.values():
-        places.append(place)
-        place += 4 * count
-    memory = mass.new_empty((7, batch, budget))
-    centre, ddx, ddy = (memory[2 * part : 2 * part + 2].view(batch, budget, 2) for part in range(3))
-    tokens = Tokens(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=mass.device))
-    inputs = [0 if one is None else one.data_ptr() for one in (mass, half, ink, skipped)]
-    numbers = (
-        batch,
-        rows,
-        columns,
-        *size,
-        patch,
-        budget,
-        floor_budget or 1,
-        finest,
-        coarsest,
-        as_fine,
-        scales,
-        worth_it,
-    )
+    places = dict(zip(room, accumulate(room.values(), lambda at, count: at + 4 * count, initial=work.data_ptr())))
+    tokens = empty_tokens(batch, budget, mass.device)
+    fixed = {
+        "mass": mass,
+        "legible_scale": legible_scale,
+        "ink": ink,
+        "skipped": skipped,
+        **places,
+        **tokens._asdict(),
+        "cell_height": cell[0],
+        "cell_width": cell[1],
+        "batch": batch,
+        "rows": rows,
+        "columns": columns,
+        "height": size[0],
+        "width": size[1],
+        "patch": patch,
+        "budget": budget,
+        "floor_budget": floor_budget or 1,
+        "finest": finest,
+        "coarsest": coarsest,
+        "native": math.floor(native * patch / max(cell)),
+        "scales": scales,
+        "worth_it": worth_it,
+    }
 
     def start(name: str, blocks: int | tuple[int, int], *, stage: int = OF_INK, second: bool = False) -> None:
-        outputs = [tensor.data_ptr() for tensor in tokens]
-        parameters = _PARAMETERS.pack(*inputs, *places, *outputs, *cell, *numbers, stage, second)
-        launch("cover.cu", name, mass.device, blocks, parameters, early=name != "cover_begin", SCALAR=32)
+        parameters = _COVER.pack(**fixed, stage=stage, second=second)
+        launch("cover.cu", name, mass.device, blocks, parameters, early=name != "cover_begin")
 
     start("cover_begin", min(-(-lines // 8), 1024))
     start("cover_spans", (spans, batch))
     if scales:
-        start("cover_gains", (-(-rows * words // WORDS_A_BLOCK) * scales, batch))
+        start("cover_gains", (-(-rows * words // GAINS_WORDS) * scales, batch))
         start("cover_reach", (scales * SHARES, batch))
         start("cover_reach", (scales * SHARES, batch), second=True)
         start("cover_spans", (spans, batch), stage=OF_REST)
@@ -107,5 +110,5 @@ def layers_cuda(
 
 
 def _scales(finest: int, coarsest: int) -> int:
-    """How many scales a fine layer may have, a third of an octave apart, whatever the image."""
+    """How many scales a fine layer may have, a third of an octave apart, for any image."""
     return 1 + math.ceil(3 * math.log2(coarsest / finest) + 1e-9)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
+from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.launch import (
     MAX_LEVELS,
     THREADS,
     address,
     bind,
-    channel_table,
     check,
     launch,
     pack_pyramid,
@@ -70,7 +70,7 @@ class DeviceTexture:
         check_count("DeviceTexture", "height", height, 1, backends.MAX_TEXTURE_EXTENT)
         check_count("DeviceTexture", "width", width, 1, backends.MAX_TEXTURE_EXTENT)
         check_count("DeviceTexture", "layers of the batch", self.layers * batch, 1, backends.MAX_LAYERS)
-        self._slots = channel_table(slots, torch.int16, self.device)
+        self._slots = device_constant(slots, torch.int16, self.device)
         with torch.cuda.device(self.device):
             handles = _create(self.shape, self.levels, self.layers * batch, half, pack)
         self._surfaces, self._filtered, self._unfiltered = handles[1], *handles[2]

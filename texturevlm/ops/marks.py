@@ -1,13 +1,13 @@
-"""Which tiles of an image changed, as the kernels take it: sums of marks on the device, see marks.cuh."""
+"""Which tiles of an image changed: a summed-area table of marks on the device, see marks.cuh."""
 
-import struct
 from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor
 
-_MARKS = struct.Struct("=Q2if4x")
-NO_MARKS = bytes(_MARKS.size)  # everything is made
+from texturevlm.cuda.struct import Layout
+
+_MARKS = Layout("marks.cuh", "Marks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +21,9 @@ class Marks:
     def packed(self) -> bytes:
         """`struct Marks` of marks.cuh."""
         rows, columns = self.total.shape
-        return _MARKS.pack(self.total.data_ptr(), rows - 1, columns - 1, 1 / self.tile)
+        return _MARKS.pack(total=self.total, rows=rows - 1, columns=columns - 1, inverse=1 / self.tile)
 
 
-def packed(marks: Marks | None) -> bytes:
-    """`struct Marks`; None: everything is made."""
-    return NO_MARKS if marks is None else marks.packed
+def packed(marks: Marks | None) -> bytes | None:
+    """`struct Marks`; None: everything changed."""
+    return None if marks is None else marks.packed

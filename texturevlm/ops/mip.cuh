@@ -8,7 +8,7 @@
 constexpr int TILE = 64;
 constexpr int FAR = 1 << 20;  // beyond every image: a box may say "everything" with any number
 enum Mode { MEAN = 0, MAX = 1, MIN = 2, NEAREST = 3 };
-constexpr int LEFT = -1, MOVED = -2;  // a channel that stays as it is; one that goes by `either`
+constexpr int UNCHANGED = -1, MOVED = -2;  // reach of a channel that is left alone; of one for which `either` applies
 
 struct Mip {
     scalar* level[MAX_LEVELS];     // the base level and those to be made from it
@@ -16,7 +16,7 @@ struct Mip {
     const unsigned char* modes;    // one a channel; null: all by mean
     const int4* boxes;             // (B, box_count): x0 y0 x1 y1 in texels of level 0; null: everything changed, but for
     Marks marks, either;           // what is marked on level 0; either: that, and what was marked before
-    const short* reach;            // one a channel: how many texels of level 0 a mark acts; LEFT and MOVED besides; null: 0
+    const short* reach;            // one a channel: how many texels of level 0 a mark acts; or UNCHANGED, or MOVED; null: 0
     int furthest;                  // the greatest of them
     int height[MAX_LEVELS], width[MAX_LEVELS];
     int reach_y[MAX_LEVELS], reach_x[MAX_LEVELS];  // how far a tile must see past its edge on each level
@@ -53,7 +53,7 @@ __device__ __forceinline__ bool touched(const Mip& mip, const Marks& marks, int 
 __device__ __forceinline__ bool channel_touched(const Mip& mip, int x, int y, int channel) {
     if (!mip.marks.total) return true;
     const int reach = mip.reach ? mip.reach[channel] : 0;
-    return reach != LEFT && touched(mip, reach == MOVED ? mip.either : mip.marks, x, y, max(reach, 0));
+    return reach != UNCHANGED && touched(mip, reach == MOVED ? mip.either : mip.marks, x, y, max(reach, 0));
 }
 
 // The tiles of an image that changed: a bit each, then a list. Every block finds the same list, in the same order.

@@ -1,11 +1,10 @@
 """mipmap and update_region by our kernels (mip.cu).
 
-Whatever follows from shapes alone is worked out once and remembered: a stream of images of one size asks the same every
-time, and the kernels take less time than it would.
+What depends on shapes alone is computed once and cached: done for every frame of a stream, it would take longer than
+the kernels.
 """
 
-import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,37 +13,27 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from texturevlm.cuda.launch import (
-    MAX_LEVELS,
-    address,
-    channel_table,
-    launch,
-    pack_pointers,
-    padded,
-    scalar_bits,
-)
-from texturevlm.ops.marks import Marks, packed
+from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.launch import MAX_LEVELS, launch, pack_pointers, scalar_bits
+from texturevlm.cuda.struct import Layout, address, constants
+from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import REDUCTIONS, level_extents, mipmap_reference
 
-TILE = 64
-DEEPEST = 6  # the coarsest level that a tile can make by itself,
-DEEPEST_ODD = 4  # or where extents are odd, so that it must see past its edge
-MARK_WORDS = 2048  # as in mip.cu
-FAR = 1 << 20  # as in mip.cu: beyond every image
-UPDATE_BLOCKS = 132 * 4  # what a large GPU holds at once
-LEVEL_BYTES = 512  # each level begins on a multiple of this, as one that PyTorch allocates does
+TILE, MARK_WORDS, FAR = constants("mip.cuh", "TILE", "MARK_WORDS", "FAR")
+UNCHANGED, MOVED = constants("mip.cuh", "UNCHANGED", "MOVED")
+DEEPEST = 6  # the coarsest level that a tile can make by itself
+DEEPEST_ODD = 4  # the same for odd extents, where a tile needs texels beyond its edge
+UPDATE_BLOCKS = 132 * 4  # what a large GPU runs at once
+LEVEL_BYTES = 512  # each level begins on a multiple of this, as PyTorch's allocations do
 _Place = tuple[tuple[int, ...], tuple[int, ...], int]  # size, strides and start of a level
-LEFT, MOVED = -1, -2  # as in mip.cu
-_OTHERS = struct.Struct("=3Q24s24sQi")
-_NOTHING = (packed(None), packed(None), 0, 0)
-_GEOMETRY = struct.Struct(f"={4 * MAX_LEVELS}i7i")
-_BACKWARD = struct.Struct("=3Q5i4x")
+_MIP, _BACKWARD = Layout("mip.cu", "Mip"), Layout("mip.cu", "MipBackward")
+_NOTHING = (b"", b"", 0, 0)
 
 
 def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: tuple[str, ...]) -> list[Tensor]:
     """All levels of an even image in one launch, up to seven; see mip.cu for the others. Differentiable.
 
-    The levels that are made share one piece of memory: asking for each by itself costs more than making it.
+    The new levels share one allocation: one per level would cost more time than the kernels.
     """
     if torch.is_grad_enabled() and image.requires_grad:
         return list(_Mipmap.apply(image, tuple(extents), modes))
@@ -58,7 +47,7 @@ def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: tuple[
 
 @lru_cache(maxsize=256)
 def _places(shape: torch.Size, count: int, multiple: int) -> tuple[int, list[_Place]]:
-    """How many numbers all levels but the first take together, and where each lies among them."""
+    """How many elements all levels but the first take together, and where each of them lies."""
     batch, channels, height, width = shape
     room = 0
     places: list[_Place] = []
@@ -70,7 +59,7 @@ def _places(shape: torch.Size, count: int, multiple: int) -> tuple[int, list[_Pl
 
 
 def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: tuple[str, ...]) -> None:
-    """The same kernel over the same tiles, less those that no box touches: the same bits as a rebuild."""
+    """The same kernel on the tiles that a box touches: the result is bit for bit that of a rebuild."""
     for index, level in enumerate(levels):
         if not level.is_contiguous():
             raise ValueError(f"update_region: levels[{index}] must be contiguous, since it is written in place")
@@ -91,19 +80,19 @@ def update_marked_cuda(
     until: int = MAX_LEVELS,
     early: bool = False,
 ) -> int:
-    """update_region where tiles are marked on the device, for one image: nothing is known of them here.
+    """update_region of one image, where the device knows which tiles changed and the host does not.
 
     levels: finest first, each (1, C, H_l, W_l), contiguous; marks are of texels of the first
-    reach:  how many texels a mark acts, one a channel; LEFT: it stays as it is, MOVED: `either` counts for it
-    either: the marks and those of before
-    since:  the level to go on from, 0 or what an earlier call returned
-    until:  the level that is wanted; one launch may make some more
-    early:  right after a kernel of ours that lets the next one start only once the marks are there
+    reach:  of a change, in texels, one value per channel; UNCHANGED: the channel is left alone, MOVED: `either` applies
+    either: the marks of this frame or of the one before
+    since:  the level to continue from: 0, or what an earlier call returned
+    until:  the level that is wanted; one launch may make more
+    early:  start while the previous kernel of ours still runs, see `launch`; the marks must be complete
     returns the last level made
     """
-    table = channel_table(reach, torch.int16, levels[0].device) if any(reach) else None
+    table = device_constant(reach, torch.int16, levels[0].device) if any(reach) else None
     before = either if either is not None and MOVED in reach else marks
-    searched = (packed(marks), packed(before), address(table), max((0, *reach)))
+    searched = (marks.packed, before.packed, address(table), max((0, *reach)))
     return _make_levels(levels, modes, None, searched, since=since, until=until, early=early)
 
 
@@ -117,13 +106,13 @@ def _make_levels(
     until: int = MAX_LEVELS,
     early: bool = False,
 ) -> int:
-    """One launch for all that a tile can make by itself, another from there for the few texels that are left.
+    """One launch for the levels that a tile can make by itself, more launches for the few texels that remain.
 
     since, until, early and what is returned: see `update_marked_cuda`
     """
     finest = levels[0]
     codes = _codes(modes)
-    table = channel_table(codes, torch.uint8, finest.device) if codes else None
+    table = device_constant(codes, torch.uint8, finest.device) if codes else None
     pointers = [level.data_ptr() for level in levels]
     aligned = tuple([pointer % 16 == 0 for pointer in pointers])
     scalar = scalar_bits(finest.dtype)
@@ -132,9 +121,9 @@ def _make_levels(
     for step in _steps(finest.shape, aligned, int(marked) if boxes is None else boxes.shape[1], marked):
         if step.base != made or step.base >= until:
             continue
-        others = _OTHERS.pack(pointers[0], address(table), address(boxes) if step.search else 0, *marks)
-        parameters = pack_pointers(pointers[step.base : step.last + 1]) + others + step.geometry
-        soon = early if step.base == since else True  # a launch that continues another one may begin beside it
+        made_here, searched = pack_pointers(pointers[step.base : step.last + 1]), boxes if step.search else None
+        parameters = step.pack(made_here, pointers[0], address(table), address(searched), *marks)
+        soon = early if step.base == since else True  # a launch that continues another one may start beside it
         launch("mip.cu", step.kernel, finest.device, step.blocks, parameters, early=soon, SCALAR=scalar)
         made = step.last
     assert made > since or since == len(levels) - 1, f"no launch begins at level {since}"
@@ -143,20 +132,24 @@ def _make_levels(
 
 @lru_cache(maxsize=256)
 def _codes(modes: tuple[str, ...]) -> tuple[int, ...]:
-    """The reductions as mip.cu numbers them; nothing where all are by mean."""
+    """The reductions as mip.cu numbers them; empty if all are means."""
     return tuple(REDUCTIONS.index(mode) for mode in modes) if set(modes) != {"mean"} else ()
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A launch that makes levels base + 1 … last from level `base`; search: only in the tiles that a box touches."""
+    """A launch that makes levels base + 1 … last from level `base`.
+
+    search: only in the tiles that a box touches
+    pack:   the parameters from what differs from call to call
+    """
 
     base: int
     last: int
     kernel: str
     blocks: int
     search: bool
-    geometry: bytes
+    pack: Callable[..., bytes]
 
 
 @lru_cache(maxsize=256)
@@ -164,7 +157,8 @@ def _steps(shape: torch.Size, aligned: tuple[bool, ...], boxes: int, marked: boo
     """The launches for a pyramid.
 
     aligned: for each level, whether its texels can be read four at a time
-    boxes:   that tell what changed, 0: everything; marked: marks do, instead of boxes
+    boxes:   how many boxes say what changed; 0: everything changed
+    marked:  marks say what changed, not boxes
     """
     batch, channels, height, width = shape
     extents = level_extents(height, width, len(aligned))
@@ -191,30 +185,32 @@ def _step(
     heights, widths = zip(*extents[base : last + 1])
     across, down = -(-widths[0] // TILE), -(-heights[0] // TILE)
     tiles = across * down * batch * channels
-    # With few tiles a search is not worth it, more the kernel cannot mark: all are made again. By marks each tile can
-    # tell for itself, so there a search is worth it only if they cannot all run at once.
+    # A search does not pay for few tiles, and the kernel cannot mark more than MARK_WORDS: then all are made again.
+    # With marks each tile can check itself, so a search pays only if the tiles cannot all run at once.
     few = UPDATE_BLOCKS if marked else UPDATE_BLOCKS // 4
     search = boxes > 0 and tiles > few and -(-across // 32) * down <= MARK_WORDS
-    geometry = _GEOMETRY.pack(
-        *padded(heights),
-        *padded(widths),
-        *padded(_reach(heights)),
-        *padded(_reach(widths)),
-        *extents[0],
-        base,
-        last - base,
-        channels,
-        batch * channels,
-        boxes if search else 0,
+    fixed = _MIP.fix(
+        height=heights,
+        width=widths,
+        reach_y=_reach(heights),
+        reach_x=_reach(widths),
+        finest_height=extents[0][0],
+        finest_width=extents[0][1],
+        halvings=base,
+        levels=last - base,
+        channels=channels,
+        planes=batch * channels,
+        box_count=boxes if search else 0,
     )
+    pack = fixed.in_order("level", "finest", "modes", "boxes", "marks", "either", "reach", "furthest")
     kernel = "mip_more" if base > 0 else "mip_any"
     if even >= last - base >= 2:
         kernel = "mip_even"
-    return _Step(base, last, kernel, min(tiles, UPDATE_BLOCKS) if search else tiles, search, geometry)
+    return _Step(base, last, kernel, min(tiles, UPDATE_BLOCKS) if search else tiles, search, pack)
 
 
 def _tile_levels(extents: Sequence[tuple[int, int]], even: int) -> int:
-    """How many levels one launch makes: as many as halve evenly; else as many as a tile can see far enough for."""
+    """How many levels one launch makes: as many as halve evenly, or as many as a tile has enough texels for."""
     most = min(len(extents) - 1, DEEPEST)
     if even >= 2:
         return min(most, even)
@@ -227,7 +223,7 @@ def _even_halvings(extent: tuple[int, int]) -> int:
 
 
 def _reach(extents: Sequence[int]) -> list[int]:
-    """How many texels past its edge a tile must see on each level, to make what it owns of the coarser ones."""
+    """How many texels beyond its edge a tile must read per level to make its part of the coarser levels."""
     reach = [0] * len(extents)
     for level in range(len(extents) - 2, -1, -1):
         reach[level] = 2 * reach[level + 1] + extents[level] % 2 if extents[level] > 1 else 0
@@ -235,7 +231,7 @@ def _reach(extents: Sequence[int]) -> list[int]:
 
 
 class _Mipmap(torch.autograd.Function):
-    """Level 0 is an output too, so that its gradient is folded into the same pass as the others'."""
+    """Level 0 is an output too, so that one pass folds its gradient into those of the others."""
 
     @staticmethod
     def forward(ctx: Any, image: Tensor, extents: Any, modes: Any) -> tuple[Tensor, ...]:
@@ -270,17 +266,24 @@ def _one_level_down(coarse: Tensor, direct: Tensor | None, planes: Sequence[int]
     height, width = extent
     aligned = width % 4 == 0 and address(direct) % 16 == 0
     parameters = _BACKWARD.pack(
-        address(direct), coarse.data_ptr(), total.data_ptr(), height, width, *coarse.shape[2:], aligned
+        fine=direct,
+        coarse=coarse,
+        total=total,
+        height=height,
+        width=width,
+        coarse_height=coarse.shape[2],
+        coarse_width=coarse.shape[3],
+        aligned=aligned,
     )
     blocks = -(-width // 256) * -(-height // 4) * planes[0] * planes[1]
-    launch("mip.cu", "mip_backward", total.device, blocks, parameters, SCALAR=32)
+    launch("mip.cu", "mip_backward", total.device, blocks, parameters)
     return total
 
 
 def _backward_reference(
     image: Tensor, extents: Any, modes: Sequence[str], gradients: Sequence[Tensor | None]
 ) -> Tensor | None:
-    """Channels that shrink by max, min or nearest pass their gradient to the texel they took: by the reference."""
+    """Channels reduced by max, min or nearest pass their gradient to the texel they took, by the reference."""
     with torch.enable_grad():
         leaf = image.detach().requires_grad_()
         levels = mipmap_reference(leaf, extents, modes)

@@ -1,6 +1,8 @@
 // Superpixels, and what is asked of them. One launch lets the pixels of a grid choose among nine regions and adds up
 // each region's new colours and positions; the next launch divides. The sums are whole numbers in 64 bits, to which
 // warps add what they summed up before: whole numbers add up to the same in any order, so every run gives the same bits.
+#include "warp.cuh"
+
 constexpr int TABLE = 6144;  // floats: the means of the regions that a tile's pixels choose among
 constexpr double UNIT = 65536.0;
 constexpr float LIMIT = 1000.f;
@@ -122,7 +124,7 @@ __device__ void add_up(const Segments& job, int image, int id, const float* colo
                 if (value < channels)
                     mine = __float2int_rn(fminf(fmaxf(__ldg(colour + value * plane), -LIMIT), LIMIT) * static_cast<float>(UNIT));
             }
-            const int total = __reduce_add_sync(~0u, mine);
+            const int total = warp_sum(mine);
             if (lane == value) kept = total;
         }
         const long long start = (static_cast<long long>(image) * job.rows * job.columns + region) * (channels + 3);
@@ -195,8 +197,8 @@ extern "C" __global__ void __launch_bounds__(256) region_sums(const __grid_const
 #pragma unroll
         for (int i = 0; i < 4; ++i)
             if (id[i] == region) ++count, sum_y += top + i, id[i] = -1;
-        const int total_x = __reduce_add_sync(~0u, count * x), total_y = __reduce_add_sync(~0u, sum_y);
-        const int total = __reduce_add_sync(~0u, count);
+        const int total_x = warp_sum(count * x), total_y = warp_sum(sum_y);
+        const int total = warp_sum(count);
         const long long start = (static_cast<long long>(tile.image) * job.regions + region) * 3;
         if (lane < 3)
             atomicAdd(job.sums + start + lane, static_cast<unsigned long long>(lane == 0 ? total_x : lane == 1 ? total_y : total));

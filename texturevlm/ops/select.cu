@@ -23,7 +23,7 @@ struct Plan {
 
 struct Select {
     const float* maps;          // (B, M, h, w)
-    const float* half;          // (B, h, w)
+    const float* legible_scale; // (B, h, w)
     const unsigned char* ink;   // (B, h, w)
     int* tables;                // (B, T, h, w + 1), T = M · scales + 1
     int* tiles;                 // (B, plans, K, 5): column, row, columns, rows, what is seen
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) select_sums(const __grid_const
     const int map = min(table / job.scales, job.maps_count - 1);
     const float scale = job.scale[table % job.scales];
     const float* mass = job.maps + ((image * job.maps_count + map) * rows + row) * columns;
-    const float* half = job.half + (image * rows + row) * columns;
+    const float* legible_scale = job.legible_scale + (image * rows + row) * columns;
     const unsigned char* ink = job.ink + (image * rows + row) * columns;
     int* sums = job.tables + line * (columns + 1);
     if (lane == 0) sums[0] = 0;
@@ -59,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(256) select_sums(const __grid_const
         const int x = start + lane;
         int value = 0;
         if (x < columns && __ldg(ink + x)) {
-            const float ratio = scale / __ldg(half + x), square = ratio * ratio;
-            const float lost = square * square * ratio * sqrtf(ratio);  // to the power of STEEPNESS (ops/readable.py)
+            const float ratio = scale / __ldg(legible_scale + x), square = ratio * ratio;
+            const float lost = square * square * ratio * sqrtf(ratio);  // to the power of STEEPNESS (ops/legibility.py)
             value = table == count - 1 ? 1 : __float2int_rn(__ldg(mass + x) * (1.f / (1.f + lost)) * UNIT);
         }
         value = before + sum_to_lane(value);

@@ -17,12 +17,15 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
+from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.struct import constants
 from texturevlm.ops import backend as backends
 from texturevlm.ops.legibility import legibility
 
 UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
 CUTS = 8  # rounds in which tokens that are left over cut others in two
-MOST = {"tokens": 1024, "plans": 32, "levels": 160, "scales": 64, "tables": 255}  # for the kernel
+MOST = {name: constants("select.cu", f"MOST_{name.upper()}")[0] for name in ("tokens", "plans", "levels", "scales")}
+MOST["tables"] = 255  # the numbers of tables are bytes
 
 SEEN, SEEN_FINEST, SEEN_BY_THE_LAST = 3, 4, 5  # columns of Packed.levels
 
@@ -171,8 +174,8 @@ def select_reference(
 @lru_cache(maxsize=256)
 def numbers_of(todo: Packed, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Scales, plans and levels as tensors, uploaded once."""
-    scales = torch.tensor(todo.scales, dtype=torch.float32, device=device)
-    return scales, torch.tensor(todo.plans, device=device), torch.tensor(todo.levels, device=device)
+    plans, levels = (device_constant(numbers, torch.int64, device) for numbers in (todo.plans, todo.levels))
+    return device_constant(todo.scales, torch.float32, device), plans, levels
 
 
 def search_reference(

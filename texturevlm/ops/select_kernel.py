@@ -1,51 +1,70 @@
-"""select by our kernels (select.cu): three launches, whatever the number of images and plans."""
+"""select by our kernels (select.cu): three launches, for any number of images and plans."""
 
-import struct
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from texturevlm.cuda.launch import launch
-from texturevlm.ops.select import MOST, Packed, Tokens
+from texturevlm.cuda.struct import Layout
+from texturevlm.ops.select import Packed, Tokens
 
-ROWS_A_BLOCK = 8  # one a warp
-_POINTERS = struct.Struct("=11Q10i")
-_PLAN = struct.Struct("=4H")
-_LEVEL = struct.Struct("=2BH3Bx")
+ROWS_PER_BLOCK = 8  # one per warp
+_SELECT = Layout("select.cu", "Select")
+_PLAN = Layout("select.cu", "Plan").in_order("rows", "columns", "stages", "level")
+_LEVEL = Layout("select.cu", "Level").in_order("across", "down", "survivors", "seen", "finest", "last", "unused")
 
 
 def select_cuda(
-    maps: Tensor, half: Tensor, ink: Tensor, todo: Packed, size: tuple[int, int], budget: int, patch: int
+    maps: Tensor, legible_scale: Tensor, ink: Tensor, todo: Packed, size: tuple[int, int], budget: int, patch: int
 ) -> Tokens:
-    """Nothing is uploaded and nothing waited for: the plans travel with the launch."""
+    """`select` without uploads and without waiting: the plans travel with the launch."""
     batch, count, rows, columns = maps.shape
-    maps, half, ink = maps.float().contiguous(), half.float().contiguous(), ink.contiguous()
+    maps, legible_scale, ink = maps.float().contiguous(), legible_scale.float().contiguous(), ink.contiguous()
     lines = batch * (count * len(todo.scales) + 1) * rows
     plans = len(todo.plans)
     room = lines * (columns + 1) + batch * plans * (5 * budget + 2)
     whole = torch.empty(room, dtype=torch.int32, device=maps.device)
     tables = whole.data_ptr()
     tiles = tables + 4 * lines * (columns + 1)
-    totals = tiles + 4 * batch * plans * 5 * budget
-    memory = maps.new_empty((7, batch, budget))
+    tokens = empty_tokens(batch, budget, maps.device)
+    parameters = _fixed(todo).pack(
+        maps=maps,
+        legible_scale=legible_scale,
+        ink=ink,
+        tables=tables,
+        tiles=tiles,
+        totals=tiles + 4 * batch * plans * 5 * budget,
+        **tokens._asdict(),
+        batch=batch,
+        maps_count=count,
+        cell_rows=rows,
+        cell_columns=columns,
+        height=size[0],
+        width=size[1],
+        budget=budget,
+        patch=patch,
+    )
+    launch("select.cu", "select_sums", maps.device, -(-lines // ROWS_PER_BLOCK), parameters)
+    launch("select.cu", "select_tokens", maps.device, (plans, batch), parameters, early=True)
+    launch("select.cu", "select_best", maps.device, batch, parameters, early=True)
+    return tokens
+
+
+def empty_tokens(batch: int, budget: int, device: torch.device) -> Tokens:
+    """Footprints for a kernel to write, by two allocations."""
+    memory = torch.empty((7, batch, budget), device=device)
     centre, ddx, ddy = (memory[2 * part : 2 * part + 2].view(batch, budget, 2) for part in range(3))
-    score = memory[6]
-    valid = torch.empty((batch, budget), dtype=torch.bool, device=maps.device)
-    outputs = [tensor.data_ptr() for tensor in (centre, ddx, ddy, score, valid)]
-    inputs = [tensor.data_ptr() for tensor in (maps, half, ink)]
-    sizes = (batch, count, rows, columns, *size, budget, patch, plans, len(todo.scales))
-    parameters = _POINTERS.pack(*inputs, tables, tiles, totals, *outputs, *sizes) + _pack(todo)
-    launch("select.cu", "select_sums", maps.device, -(-lines // ROWS_A_BLOCK), parameters, SCALAR=32)
-    launch("select.cu", "select_tokens", maps.device, (plans, batch), parameters, early=True, SCALAR=32)
-    launch("select.cu", "select_best", maps.device, batch, parameters, early=True, SCALAR=32)
-    return Tokens(centre, ddx, ddy, score, valid)
+    return Tokens(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=device))
 
 
 @lru_cache(maxsize=256)
-def _pack(todo: Packed) -> bytes:
-    """The plans, as the kernel has room for them."""
-    plans = b"".join(_PLAN.pack(*plan) for plan in todo.plans).ljust(_PLAN.size * MOST["plans"], b"\0")
-    levels = b"".join(_LEVEL.pack(*level) for level in todo.levels).ljust(_LEVEL.size * MOST["levels"], b"\0")
-    scales = struct.pack(f"={len(todo.scales)}f", *todo.scales).ljust(4 * MOST["scales"], b"\0")
-    return plans + levels + scales
+def _fixed(todo: Packed) -> Layout:
+    """The struct with the plans in it."""
+    return _SELECT.fix(
+        plans=len(todo.plans),
+        scales=len(todo.scales),
+        plan=[_PLAN(*plan) for plan in todo.plans],
+        level=[_LEVEL(*level, 0) for level in todo.levels],
+        scale=todo.scales,
+    )

@@ -1,7 +1,7 @@
 // What the image itself says of each cell (texturevlm/relevance/information.py and salience.py):
 //   information_losses: colour's levels up to the cells' own → the variance that each level has lost, and how common
 //                       each deviation and each brightness is
-//   information_maps:   those, the coarser levels, and text and saliency on the cells → how fine a cell is (half),
+//   information_maps:   those, the coarser levels, and text and saliency on the cells → how fine a cell is (legible_scale),
 //                       whether it is blank (ink), whether the image is a photograph, and what a cell is worth
 // Constants are those of texturevlm/relevance.
 #include "layers.cuh"
@@ -123,8 +123,8 @@ struct Maps {
     const float* gone;  // from information_losses
     const int* histogram;
     const float* found;  // (B, 2, h, w): text and saliency
-    float *half, *worth;  // (B, h, w)
-    unsigned char *ink, *scene;  // (B, h, w) and (B,)
+    float *legible_scale, *worth;  // (B, h, w)
+    unsigned char *ink, *photograph;  // (B, h, w) and (B,)
     Coarser coarser[COARSEST - 1];  // levels cell + 1 … COARSEST
     int batch, cell, rows, columns;
     int quiet_rank;   // of the cell, from the quietest, that says how noisy the image is
@@ -147,7 +147,7 @@ __device__ __forceinline__ float blank_of(const int* histogram, int rank) {
 }
 
 // Whether no GROUND steps of brightness hold a page's share of the cells; a warp of 32 lanes finds out, for all to read.
-__device__ __forceinline__ bool is_scene(const int* brightness, float page) {
+__device__ __forceinline__ bool is_photograph(const int* brightness, float page) {
     __shared__ int ground;
     if (threadIdx.x < 32) {
         int mine = __ldg(brightness + threadIdx.x), sum = 0;
@@ -193,8 +193,8 @@ extern "C" __global__ void __launch_bounds__(256) information_maps(const __grid_
     }
     const int* histogram = job.histogram + block.image * COUNTS;
     const float blank = blank_of(histogram, job.quiet_rank);  // waits for all of the block
-    const bool scene = is_scene(histogram + BINS, job.page);
-    if (threadIdx.x == 0 && block.y == 0 && block.x == 0) job.scene[block.image] = scene;
+    const bool photograph = is_photograph(histogram + BINS, job.page);
+    if (threadIdx.x == 0 && block.y == 0 && block.x == 0) job.photograph[block.image] = photograph;
     const int row = threadIdx.x / SIDE, column = threadIdx.x % SIDE, y = block.y + row, x = block.x + column;
     if (y >= rows || x >= columns) return;
     const long long place = block.image * area + static_cast<long long>(y) * columns + x;
@@ -216,16 +216,16 @@ extern "C" __global__ void __launch_bounds__(256) information_maps(const __grid_
 #pragma unroll
     for (int level = 2; level <= COARSEST; ++level)
         if (around[level - 1] / all < LOST) below = level, low = around[level - 1] / all, high = around[level] / all;
-    const float half = exp2f(below - 1 + fminf(fmaxf((LOST - low) / fmaxf(high - low, 1e-6f), 0.f), 1.f));
-    job.half[place] = half, job.ink[place] = ink;
+    const float legible_scale = exp2f(below - 1 + fminf(fmaxf((LOST - low) / fmaxf(high - low, 1e-6f), 0.f), 1.f));
+    job.legible_scale[place] = legible_scale, job.ink[place] = ink;
     const float* found = job.found + 2 * block.image * area + (place - block.image * area);
     const float text = __ldg(found), standing = __ldg(found + area);
-    if (scene) {
+    if (photograph) {
         const float away_y = (y + 0.5f) / rows - 0.5f, away_x = (x + 0.5f) / columns - 0.5f;
         const float prior = expf(-(away_y * away_y + away_x * away_x) / (2 * CENTRE * CENTRE));
         job.worth[place] = standing * prior + WRITTEN * text;
     } else {
-        const float fine = fmaxf(half, 1.f);
+        const float fine = fmaxf(legible_scale, 1.f);
         job.worth[place] = ink ? (text + STANDING_OUT * standing + ANYTHING) / (fine * fine) : 0.f;
     }
 }

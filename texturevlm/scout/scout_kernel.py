@@ -4,34 +4,29 @@ Between convolutions PyTorch would start some fifty small kernels a page, and ea
 PyTorch code that these stand in for is in texturevlm/scout; a question is kept in float, maps in the network's dtype.
 """
 
-import struct
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.launch import address, launch, scalar_bits
+from texturevlm.cuda.launch import THREADS, launch, scalar_bits
+from texturevlm.cuda.struct import Layout, constants
 
-# As in the sources.
-STEM, ACROSS, DOWN = 4, 64, 16
-EMBEDDING, WORDS, SURE, VAGUE, KINDS, SEEN = 64, 24, 8, 4, 12, 24
-MAPS, INPUTS = SURE + VAGUE, SURE + VAGUE + KINDS + 2 * SURE + SEEN + 3 + 4
-MOST_ASKED, PACK = 64, 4
-SPOT_CELLS, SCORE_CELLS, LINES, THREADS = 8, 64, 8, 256  # a block
-_SEEN = struct.Struct("=2Q3q4i")
-_ASKED = struct.Struct("=18Q2i")
-_MAP = struct.Struct("=Qq4i")
-_INPUTS = struct.Struct("=8Q4i")
-_FILM = struct.Struct("=2Qq3i4x")
-_LIFT = struct.Struct("=4Q4i")
-_TAIL = struct.Struct("=7Q4i")
+STEM, ACROSS, DOWN = constants("scout_seen.cu", "STEM", "ACROSS", "DOWN")
+EMBEDDING, WORDS, MAPS, MOST_ASKED = constants("scout_question.cu", "EMBEDDING", "WORDS", "MAPS", "MOST_ASKED")
+INPUTS, SPOT_CELLS, LINES = constants("scout_spots.cu", "INPUTS", "CELLS", "LINES")
+PACK, SCORE_CELLS = constants("scout.cu", "PACK", "CELLS")
+_SEEN, _ASKED = Layout("scout_seen.cu", "Seen"), Layout("scout_question.cu", "Asked")
+_MAP, _INPUTS = Layout("scout_spots.cu", "Map"), Layout("scout_spots.cu", "Inputs")
+_FILM, _LIFT, _TAIL = (Layout("scout.cu", name) for name in ("Film", "Lift", "Tail"))
 
 
 class QuestionWeights(NamedTuple):
-    """Of the layers that a question goes through: (inputs, outputs) each, and what is added, (outputs,); float32.
+    """Weights (inputs, outputs) and biases (outputs,) of the layers that a question goes through, float32.
 
-    inner, embed:  from a word's numbers to its embedding; weigh, worth: from its traits to what it counts in each map
-    steer, film:   from what is asked for, and the mean of all words, to what steers the maps
+    inner, embed:        from a word's letters to its embedding
+    weigh, worth_weight: from a word's traits to its weight per map
+    steer, film:         from the kinds that are asked for and the mean of all words to factors and shifts of the maps
     """
 
     inner: Tensor
@@ -40,7 +35,7 @@ class QuestionWeights(NamedTuple):
     embed_added: Tensor
     weigh: Tensor
     weigh_added: Tensor
-    worth: Tensor
+    worth_weight: Tensor
     worth_added: Tensor
     steer: Tensor
     steer_added: Tensor
@@ -85,9 +80,17 @@ def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) ->
         colours = colours.contiguous()
     batch = len(colours)
     cells = colours.new_empty((batch, size[0] // STEM, size[1] // STEM, STEM * STEM), dtype=dtype)
+    image, channel, row, _ = colours.stride()
     job = _SEEN.pack(
-        *(address(colours), address(cells), *colours.stride()[:3]),
-        *(*colours.shape[2:], *size),
+        colours=colours,
+        cells=cells,
+        image=image,
+        channel=channel,
+        row=row,
+        height=colours.shape[2],
+        width=colours.shape[3],
+        rows=size[0],
+        columns=size[1],
     )
     return Cells(colours, cells, job, (-(-size[1] // ACROSS) * (size[0] // DOWN), batch))
 
@@ -115,14 +118,24 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: Questi
     shapes = ((WORDS, EMBEDDING), (WORDS, MAPS), (outputs,))
     words, worth, films = (weights.film_added.new_empty((count, *shape)) for shape in shapes)
     tensors = (letters, traits, asked, *weights, words, worth, films)
-    job = _ASKED.pack(*(address(tensor) for tensor in tensors), asked.shape[1], outputs)
-    launch("scout_question.cu", "scout_words", words.device, (WORDS, count), job, SCALAR=32)
+    job = _ASKED.pack(
+        letters=letters,
+        traits=traits,
+        asked=asked,
+        **weights._asdict(),
+        words=words,
+        worth=worth,
+        films=films,
+        kinds=asked.shape[1],
+        outputs=outputs,
+    )
+    launch("scout_question.cu", "scout_words", words.device, (WORDS, count), job)
     return Laid(words, worth, films, job, tensors)
 
 
 def lay_films(laid: Laid) -> None:
     """The rest of a question: it fills `films`, by one launch."""
-    launch("scout_question.cu", "scout_films", laid.films.device, len(laid.films), laid.job, SCALAR=32)
+    launch("scout_question.cu", "scout_films", laid.films.device, len(laid.films), laid.job)
 
 
 def spot_inputs(
@@ -148,9 +161,24 @@ def spot_inputs(
     device, dtype = text.device, text.dtype
     inputs = text.new_empty((batch, rows // 2, columns // 2, pitch))
     shown, scores = text.new_empty((2, batch, rows, columns), dtype=torch.float32)
-    parameters = b"".join(_map(part) for part in (words, text[:, None], height[:, None], kinds)) + _INPUTS.pack(
-        *(address(tensor) for tensor in (laid.words, laid.worth, *weights, inputs, shown, scores)),
-        *(rows, columns, len(laid.words), pitch),
+    steps, seen, direct = weights
+    parameters = _INPUTS.pack(
+        words=_map(words),
+        text=_map(text[:, None]),
+        height=_map(height[:, None]),
+        kinds=_map(kinds),
+        sought=laid.words,
+        worth=laid.worth,
+        steps=steps,
+        seen=seen,
+        direct=direct,
+        inputs=inputs,
+        shown=shown,
+        scores=scores,
+        rows=rows,
+        columns=columns,
+        questions=len(laid.words),
+        pitch=pitch,
     )
     blocks = -(-(rows * columns // 4) // SPOT_CELLS)
     lines = -(-((rows + columns) // 2) // LINES)
@@ -169,7 +197,14 @@ def film_(values: Tensor, films: Tensor, start: int) -> Tensor:
     """
     batch, width, rows, columns = values.shape
     packs = rows * columns * width // PACK
-    parameters = _FILM.pack(address(values), address(films) + 4 * start, packs, width, films.shape[1], len(films))
+    parameters = _FILM.pack(
+        values=values,
+        films=films.data_ptr() + 4 * start,
+        packs=packs,
+        width=width,
+        next=films.shape[1],
+        questions=len(films),
+    )
     blocks = (-(-packs // THREADS), batch)
     launch("scout.cu", "scout_film", values.device, blocks, parameters, SCALAR=scalar_bits(values.dtype))
     return values
@@ -183,7 +218,14 @@ def lift_(values: Tensor, coarse: Tensor, weight: Tensor, added: Tensor) -> Tens
     """
     batch, width, rows, columns = values.shape
     parameters = _LIFT.pack(
-        *(address(tensor) for tensor in (coarse, weight, added, values)), rows, columns, coarse.shape[1], width
+        coarse=coarse,
+        weight=weight,
+        added=added,
+        values=values,
+        rows=rows,
+        columns=columns,
+        inputs=coarse.shape[1],
+        width=width,
     )
     blocks = (-(-coarse.shape[2] * coarse.shape[3] * width // THREADS), batch)  # four threads for four maps
     launch("scout.cu", "scout_lift", values.device, blocks, parameters, SCALAR=scalar_bits(values.dtype))
@@ -202,8 +244,17 @@ def chances(values: Tensor, last: Tensor, added: Tensor, shown: Tensor, scores: 
     blocks = -(-cells // SCORE_CELLS)
     parts, chance = scores.new_empty((batch, blocks, 2)), torch.empty_like(scores)
     parameters = _TAIL.pack(
-        *(address(tensor) for tensor in (values, last, added, shown, scores, parts, chance)),
-        *(rows, columns, values.shape[1], blocks),
+        values=values,
+        last=last,
+        added=added,
+        shown=shown,
+        scores=scores,
+        parts=parts,
+        chance=chance,
+        rows=rows,
+        columns=columns,
+        width=values.shape[1],
+        blocks=blocks,
     )
     device, scalar = values.device, scalar_bits(values.dtype)
     launch("scout.cu", "scout_scores", device, (blocks, batch), parameters, SCALAR=scalar)
@@ -215,4 +266,4 @@ def chances(values: Tensor, last: Tensor, added: Tensor, shown: Tensor, scores: 
 def _map(values: Tensor) -> bytes:
     """`struct Map` of scout_spots.cu."""
     image, channel, row, column = values.stride()
-    return _MAP.pack(address(values), image, row, column, channel, 0)
+    return _MAP.pack(first=values, image=image, row=row, column=column, channel=channel, unused=0)

@@ -5,7 +5,7 @@
 #include "scalar.cuh"
 
 constexpr int EMBEDDING = 64, WORDS = 24, SURE = 8, VAGUE = 4, KINDS = 12, SEEN = 24;
-constexpr int MAPS = SURE + VAGUE, CELLS = 8, SPOTS = 4 * CELLS, QUADS = EMBEDDING / 4;
+constexpr int MAPS = SURE + VAGUE, CELLS = 8, SPOTS = 4 * CELLS, QUADS = EMBEDDING / 4, LINES = 8;
 // Where each part begins among the inputs.
 constexpr int KINDS_AT = MAPS, ALONG_AT = KINDS_AT + KINDS, SEEN_AT = ALONG_AT + 2 * SURE, TEXT_AT = SEEN_AT + SEEN;
 constexpr int PLACE_AT = TEXT_AT + 3, INPUTS = PLACE_AT + 4;
@@ -154,7 +154,7 @@ struct alignas(16) Sure { scalar values[SURE]; };
 extern "C" __global__ void __launch_bounds__(256) scout_along(const __grid_constant__ Inputs job) {
     wait_for_previous();
     const int rows = job.rows / 2, columns = job.columns / 2, lane = threadIdx.x % 32;
-    const int line = blockIdx.x * 8 + threadIdx.x / 32;
+    const int line = blockIdx.x * LINES + threadIdx.x / 32;
     if (line >= rows + columns) return;
     const bool right = line < rows;
     const int count = right ? columns : rows, step = (right ? 1 : columns) * job.pitch;

@@ -7,7 +7,7 @@
 #include "scalar.cuh"
 
 constexpr int BLOCK = 4;       // pixels
-constexpr int POSTING = 1024;  // threads
+constexpr int POST_THREADS = 1024;
 
 struct Frame {
     const Turn* turn;
@@ -145,9 +145,9 @@ struct Post {
     int words;
 };
 
-extern "C" __global__ void __launch_bounds__(POSTING) change_post(const __grid_constant__ Post job) {
+extern "C" __global__ void __launch_bounds__(POST_THREADS) change_post(const __grid_constant__ Post job) {
     let_next_start();
-    for (int i = threadIdx.x; i < job.words; i += POSTING) job.to[i] = job.from[i];
+    for (int i = threadIdx.x; i < job.words; i += POST_THREADS) job.to[i] = job.from[i];
 }
 
 struct Take {

@@ -24,7 +24,7 @@ struct Decide {
     int rows, columns;
 };
 
-constexpr int DECIDING = 1024;  // threads
+constexpr int DECIDE_THREADS = 1024;
 
 // Each of COUNT numbers joined over the block, for every thread; join(k, a, b) joins two of the k-th.
 template <int COUNT, class Number, class Join>
@@ -49,7 +49,7 @@ __device__ __forceinline__ void over_block(Number (&values)[COUNT], Number (*roo
     for (int k = 0; k < COUNT; ++k) values[k] = room[k][32];
 }
 
-constexpr int HALF = DECIDING / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32, AT_ONCE = 4;
+constexpr int HALF = DECIDE_THREADS / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32, AT_ONCE = 4;
 constexpr int SHIFTS[] = {20, 10, 0};  // where a float's digits begin, the highest first; its sign is not counted
 
 // The values of a rank, from 0, among two sets of floats that are not negative: their bits are ordered as they are. Digit
@@ -109,7 +109,7 @@ __device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
     const float *moved = numbers + MOVED * tiles, *before = numbers + BEFORE * tiles;
     double sums[5] = {};
 #pragma unroll 6
-    for (int i = threadIdx.x; i < 3 * tiles; i += DECIDING) {
+    for (int i = threadIdx.x; i < 3 * tiles; i += DECIDE_THREADS) {
         const double old_value = before[i], new_value = old_value + moved[i];
         sums[0] += old_value, sums[1] += new_value;
         sums[2] += old_value * old_value, sums[3] += new_value * new_value, sums[4] += old_value * new_value;
@@ -124,7 +124,7 @@ __device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
 __device__ void sum_lines(unsigned* sums, int lines, int next_line, int count, int step) {
     const int lane = threadIdx.x & 31;
 #pragma unroll 1
-    for (int line = threadIdx.x >> 5; line < lines; line += DECIDING / 32) {
+    for (int line = threadIdx.x >> 5; line < lines; line += DECIDE_THREADS / 32) {
         unsigned before = 0;
 #pragma unroll 1
         for (int start = 0; start < count; start += 32) {
@@ -145,7 +145,7 @@ __device__ void sum_marks(const Decide& job, unsigned* sums) {
     sum_lines(sums, columns, 1, rows, columns);
     __syncthreads();
 #pragma unroll 1
-    for (int i = threadIdx.x; i < (rows + 1) * pitch; i += DECIDING) {
+    for (int i = threadIdx.x; i < (rows + 1) * pitch; i += DECIDE_THREADS) {
         const int y = i / pitch, x = i - y * pitch;
         const unsigned sum = y && x ? sums[(y - 1) * columns + x - 1] : 0;
         job.total[i] = sum & 0xffff, job.either[i] = sum >> 16;
@@ -157,7 +157,7 @@ enum Counted { TILES_CHANGED, MOST_SQUARE, COUNTED };
 // The greater one; one that is no number is greater than all.
 __device__ __forceinline__ float greater(float a, float b) { return a <= b || b != b ? b : a; }
 
-extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __grid_constant__ Decide job) {
+extern "C" __global__ void __launch_bounds__(DECIDE_THREADS) change_decide(const __grid_constant__ Decide job) {
     __shared__ unsigned sums[MOST_TILES];
     __shared__ float room[COUNTED][33];
     __shared__ double wide_room[5][33];
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
     const float sensor[2] = {turn.sensor[0], turn.sensor[1]};
     float counted[COUNTED] = {};
 #pragma unroll 2
-    for (int i = threadIdx.x; i < tiles; i += DECIDING) {
+    for (int i = threadIdx.x; i < tiles; i += DECIDE_THREADS) {
         bool over = false;
         counted[MOST_SQUARE] = greater(counted[MOST_SQUARE], job.numbers[SQUARE * tiles + i]);
 #pragma unroll
@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(DECIDING) change_decide(const __gri
     const bool cut = image && much && likeness(job.numbers, tiles, wide_room) < CUT_LIKENESS;
     const bool take = turn.take && image && !cut;
 #pragma unroll 2
-    for (int i = threadIdx.x; i < tiles; i += DECIDING) {  // what each thread wrote itself
+    for (int i = threadIdx.x; i < tiles; i += DECIDE_THREADS) {  // what each thread wrote itself
         const unsigned now = take && sums[i], before = job.moved[i];
         job.mask[i] = image && sums[i];
         sums[i] = now | (now | (take && before)) << 16;
@@ -205,7 +205,7 @@ struct Learn {
 };
 
 // What nobody waits for: the sensor's noise, which the next frame is judged by, and how alike the two pictures are.
-extern "C" __global__ void __launch_bounds__(DECIDING) change_learn(const __grid_constant__ Learn job) {
+extern "C" __global__ void __launch_bounds__(DECIDE_THREADS) change_learn(const __grid_constant__ Learn job) {
     __shared__ unsigned bins[2 * BINS];
     __shared__ double room[5][33];
     const Turn turn = *job.turn;

@@ -1,32 +1,33 @@
-"""A frame against the one that is held, by our kernels (change.cu, change_decide.cu): nothing is read on the host.
+"""Compare a frame with the held one by our kernels (change.cu, change_decide.cu), without waiting on the host.
 
-What differs from frame to frame is told by a small note that the kernels read, so that a captured graph of them serves
-every frame. What the host needs to know (how many tiles changed and which, whether it is a cut, whether it is an image
-at all) comes back as one small record, whenever somebody waits for it.
+What differs from frame to frame is in a small note (`struct Turn`) that the kernels read, so that one captured graph
+serves every frame. What the host needs to know (which tiles changed, whether the frame is a cut, whether its values are
+finite and in range) comes back as one small record.
 """
 
-import struct
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.launch import address, launch
+from texturevlm.cuda.launch import launch
+from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops.marks import Marks
 
-BLOCK, MOST_TILES, DECIDING, POSTING = 4, 8192, 1024, 1024  # as in change.cu and change_decide.cu
-NUMBERS, WORDS = 10, 8  # what is known of a tile; what the host reads besides the mask
-CHANGED, LIKENESS, GREATEST, CUT = range(4)  # of those
-_TURN = struct.Struct("=2Qq6Qf2i4x")
-_FRAME = struct.Struct("=2Q3i4x")
-_DECIDE = struct.Struct("=8Q2i")
-_LEARN = struct.Struct("=3Q2i")
-_TAKE = struct.Struct("=2Qi4x")
-_POST = struct.Struct("=2Qi4x")
+BLOCK, POST_THREADS, NUMBERS = constants("change.cu", "BLOCK", "POST_THREADS", "NUMBERS")
+MOST_TILES, DECIDE_THREADS, WORDS = constants("change_decide.cu", "MOST_TILES", "DECIDE_THREADS", "WORDS")
+CHANGED, LIKENESS, GREATEST, CUT = constants("change_decide.cu", "CHANGED", "LIKENESS", "GREATEST_SQUARE", "CUT")
+_TURN, _FRAME = Layout("change.cuh", "Turn"), Layout("change.cu", "Frame")
+_MEASURE, _TAKE, _POST = (Layout("change.cu", name) for name in ("Measure", "Take", "Post"))
+_DECIDE, _LEARN = Layout("change_decide.cu", "Decide"), Layout("change_decide.cu", "Learn")
+_write_turn = _TURN.in_order(
+    *("floats", "bytes", "channel", "sensor", "flicker", "last", "sensor_next", "flicker_next", "blocks"),
+    *("rate", "take", "aligned"),
+)
 
 
 class Noise(Protocol):
-    """What is learned of a stream: sensor (2,), tiles (2, rows, columns), last (1, 3, h, w), all contiguous."""
+    """The noise of a stream: sensor (2,), tiles (2, rows, columns), last (1, 3, h, w), all contiguous."""
 
     @property
     def sensor(self) -> Tensor: ...
@@ -37,16 +38,16 @@ class Noise(Protocol):
 
 
 class Comparison:
-    """The buffers of one stream; sizes never change, nor do addresses.
+    """The buffers of one stream. Their sizes and addresses never change.
 
-    record:    bytes: numbers as floats, the mask, and whatever else the host should read with them
-    mask:      (rows, columns) bool, the changed tiles, a part of `record`
-    words:     (WORDS,) float, another part; those after CUT are for others
-    more:      (more,) bool, the last part, for others
+    record:    bytes: `words`, `mask` and `more`, which are views of it
+    words:     (WORDS,) float; those after CUT are free for other users
+    mask:      (rows, columns) bool, the changed tiles
+    more:      (more,) bool, free for other users
     threshold: (2, rows, columns)
-    marks:     the tiles that are taken over; none where the frame is a cut or no image
-    either:    those, and the ones taken over from the frame before
-    moved:     (rows, columns) bool, the tiles taken over last
+    marks:     the tiles to copy; none if the frame is a cut or not finite
+    either:    the tiles copied from this frame or from the one before
+    moved:     (rows, columns) bool, the tiles copied last
     """
 
     def __init__(self, size: tuple[int, int], tile: int, device: torch.device, *, more: int = 0) -> None:
@@ -70,61 +71,75 @@ class Comparison:
         self._turn = torch.zeros(_TURN.size, dtype=torch.uint8, device=device)
 
     def tell(self, frame: Tensor, noise: Noise, learned: Noise, *, rate: float, take: bool) -> None:
-        """Say what the next `look` and `take` are about. The last ones must be done: they read the same note.
+        """Write the note for the next `look` and `take`. Earlier ones must be done: they read the same note.
 
         frame:   (1, 3, H, W), float32 or bytes, the pixels of a channel contiguous
-        noise:   so far; learned: where it is written to with what this frame says
-        rate:    how fast the sensor's noise is followed
-        take:    whether `take` follows; if not, nothing is marked
+        noise:   the noise so far; learned: where the noise after this frame is written
+        rate:    how fast the estimate of the sensor's noise follows
+        take:    whether `take` follows; if not, no tile is marked
         """
         start, whole, channel = frame.data_ptr(), frame.dtype == torch.uint8, frame.stride(1)
         aligned = self.size[1] % 4 == 0 and start % (4 if whole else 16) == 0 and channel % 4 == 0
         known = [part.data_ptr() for one in (noise, learned) for part in (one.sensor, one.tiles, one.last)]
-        pointers = (0, start) if whole else (start, 0)
-        _TURN.pack_into(self._written, 0, *pointers, channel, *known, rate, take, aligned)
+        floats, pixels = (0, start) if whole else (start, 0)
+        self._written[:] = _write_turn(floats, pixels, channel, *known, rate, take, aligned)
 
     def look(self, held: Tensor) -> None:
-        """Find what changed.
+        """Find the tiles that changed.
 
         held: (1, 3, H, W), contiguous, on 16 bytes
         """
         self._post(self._note, self._turn)
-        parameters = self._frame(held) + address(self._numbers).to_bytes(8, "little")
+        parameters = _MEASURE.pack(frame=self._frame(held), numbers=self._numbers)
         threads = 192 if self.tile > 16 else 96  # a warp has 32 blocks of a channel
         tiles = self.rows * self.columns
-        launch("change.cu", "change_measure", self.device, tiles, parameters, early=True, threads=threads, SCALAR=32)
-        outputs = (self.threshold, self.words, self.mask, self.moved, self.marks.total, self.either.total)
+        launch("change.cu", "change_measure", self.device, tiles, parameters, early=True, threads=threads)
         parameters = _DECIDE.pack(
-            *(address(tensor) for tensor in (self._turn, self._numbers, *outputs)), self.rows, self.columns
+            turn=self._turn,
+            numbers=self._numbers,
+            threshold=self.threshold,
+            words=self.words,
+            mask=self.mask,
+            moved=self.moved,
+            total=self.marks.total,
+            either=self.either.total,
+            rows=self.rows,
+            columns=self.columns,
         )
-        launch("change_decide.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDING, SCALAR=32)
+        launch("change_decide.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDE_THREADS)
 
     def learn(self, *, rank: int) -> None:
-        """What the frame says of the sensor's noise, and how alike the pictures are; nothing but `report` waits for it.
+        """Update the sensor's noise, and compare the frame with the held one; only `report` needs the result.
 
-        rank: of the tile, from the quietest, that shows the noise; counted from 1
+        rank: of the tile that shows the noise, from the quietest, counted from 1
         """
-        pointers = [tensor.data_ptr() for tensor in (self._turn, self._numbers, self.words)]
-        parameters = _LEARN.pack(*pointers, rank - 1, self.rows * self.columns)
-        launch("change_decide.cu", "change_learn", self.device, 1, parameters, threads=DECIDING, SCALAR=32)
+        tiles = self.rows * self.columns
+        parameters = _LEARN.pack(turn=self._turn, numbers=self._numbers, words=self.words, rank=rank - 1, tiles=tiles)
+        launch("change_decide.cu", "change_learn", self.device, 1, parameters, threads=DECIDE_THREADS)
 
     def take(self, held: Tensor, motion: Tensor | None) -> None:
-        """Write the marked tiles of the frame into what is held.
+        """Copy the marked tiles of the frame into the held one.
 
         motion: (H, W), how much each pixel changed
         """
         aligned = self.size[1] % 4 == 0 and address(motion) % 16 == 0
-        parameters = self._frame(held) + self.marks.packed + self.either.packed
-        parameters += _TAKE.pack(address(self.moved), address(motion), aligned)
-        launch("change.cu", "change_take", self.device, self.rows * self.columns, parameters, early=True, SCALAR=32)
+        parameters = _TAKE.pack(
+            frame=self._frame(held),
+            marks=self.marks.packed,
+            either=self.either.packed,
+            moved=self.moved,
+            motion=motion,
+            motion_aligned=aligned,
+        )
+        launch("change.cu", "change_take", self.device, self.rows * self.columns, parameters, early=True)
 
     def report(self, to: Tensor) -> None:
-        """Bring the record to the host; to: as many bytes, in memory that the GPU sees."""
+        """Copy the record to the host; to: as many bytes of pinned memory."""
         self._post(self.record, to)
 
     def _post(self, start: Tensor, to: Tensor) -> None:
-        parameters = _POST.pack(start.data_ptr(), to.data_ptr(), start.numel() // 4)
-        launch("change.cu", "change_post", self.device, 1, parameters, threads=POSTING, SCALAR=32)
+        parameters = _POST.pack(**{"from": start, "to": to, "words": start.numel() // 4})
+        launch("change.cu", "change_post", self.device, 1, parameters, threads=POST_THREADS)
 
     def _frame(self, held: Tensor) -> bytes:
-        return _FRAME.pack(self._turn.data_ptr(), held.data_ptr(), *self.size, self.tile)
+        return _FRAME.pack(turn=self._turn, held=held, height=self.size[0], width=self.size[1], tile=self.tile)

@@ -24,7 +24,7 @@ from texturevlm.cuda.graph import Replay
 from texturevlm.cuda.launch import MAX_LEVELS
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import update_region
-from texturevlm.ops.mip_kernel import LEFT, MOVED, update_marked_cuda
+from texturevlm.ops.mip_kernel import MOVED, UNCHANGED, update_marked_cuda
 from texturevlm.ops.patches_kernel import refresh_patches_cuda
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import Changes, Noise
@@ -115,8 +115,8 @@ class GpuChannels(StreamChannels):
 
     def update_mips(self, marks: Marks, either: Marks) -> None:
         """The mip levels of what the kernels wrote, except text; either: the marks of this frame and the one before."""
-        reach = tuple([LEFT if name == "text" else self._reach.get(name, LEFT) for name in self.names])
-        if set(reach) != {LEFT}:
+        reach = tuple([UNCHANGED if name == "text" else self._reach.get(name, UNCHANGED) for name in self.names])
+        if set(reach) != {UNCHANGED}:
             update_marked_cuda(self.levels, self.reduce, marks, reach=reach, either=either)
 
     def update_text_mips(self, marks: Marks) -> None:

@@ -1,38 +1,17 @@
 """The kernels' own code, run on a CPU by an emulator, threads in random order, against the references."""
 
-import shutil
-
 import pytest
 import torch
 
 from tests.conftest import worst
 from tests.ops.test_lookup import footprints, gradients
 from tests.ops.test_mip import MIXED, change_inside, random_boxes
-from texturevlm.ops import backend, lookup, lookup_grad, mipmap, sample_patches, update_region
-from texturevlm.ops import distance_kernel as distance
-from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import probe_kernel as probe
-from texturevlm.ops import segment_kernel as segment
+from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+pytestmark = pytest.mark.usefixtures("emulated")
 SIZES = [(1, 1), (1, 9), (9, 1), (5, 8), (37, 53), (64, 64), (65, 129), (100, 4), (128, 192), (200, 136), (3, 300)]
-
-
-@pytest.fixture(autouse=True)
-def kernels(emulator, monkeypatch):
-    """Tensors on the CPU pass for tensors on a GPU, fresh memory is poisoned, and launches are emulated."""
-    for module in (mip, probe, distance, segment):
-        monkeypatch.setattr(module, "launch", emulator.launch)
-    monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: None)
-    plain = torch.Tensor.new_empty
-
-    def poisoned(self, *arguments, **options):
-        fresh = plain(self, *arguments, **options)
-        return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
 
 
 @pytest.mark.parametrize("size", SIZES)
