@@ -2,14 +2,14 @@
 
     python -m studies.hypothesis DATA --out results [--steps N] [--limit N]
 
-Thirteen cheap channels, read at seven mip levels at each candidate, are summed with learned weights. `Balance` mixes the
-result with salience, which needs no learning; its `particularise` sets the size of the footprints. Where candidates have
-several sizes, one number per size says which is preferred. That makes 91 weights and up to 6 numbers. 64 candidates are
-chosen; the loss is 1 − IoU of their footprints with the boxes of all objects. Before learning the weights are zero, so
-salience alone decides.
+Thirteen cheap channels, read at seven mip levels at each candidate, are summed with learned weights. `Balance` mixes
+the result with salience, which needs no learning; its `particularise` sets the size of the footprints. Where candidates
+have several sizes, one number per size says which is preferred. That makes 91 weights and up to 6 numbers. 64
+candidates are chosen; the loss is 1 − IoU of their footprints with the boxes of all objects. Before learning the
+weights are zero, so salience alone decides.
 
-All photographs are laid on one square: shares of area, and so IoU, do not change when an image is stretched. Methods that
-need no learning get the area that the learned one covers, since a larger area alone raises IoU.
+All photographs are laid on one square: shares of area, and so IoU, do not change when an image is stretched. Methods
+that need no learning get the area that the learned one covers, since a larger area alone raises IoU.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ def _head(command: str, model: Trained) -> list[str]:
         "",
         "IoU: of the union of all footprints with the union of all boxes, by pixels, mean over photographs. Lift: the "
         "share of the covered area that lies on objects, over the objects' share of the image; 1 is chance. Methods "
-        "that need no learning cover as much as the learned one. Objects known: the tiles with the largest share inside "
+        "that need no learning cover as much as the learned one. Objects known: the tiles with the largest share in "
         "boxes, the best that any scores could do. Differences are paired by photograph, with 95% bootstrap intervals.",
     ]
 
@@ -461,7 +461,7 @@ def _draw(model: Trained, path: Path) -> None:
     for row, share in zip(axes, SHOWN):
         for axis, (name, one) in zip(row, maps.items()):
             rank = one[round(share * (len(one) - 1))].argsort(descending=True, stable=True).argsort()
-            axis.imshow(rank.view(grid, grid), cmap="magma_r")
+            axis.imshow(rank.view(grid, grid).numpy(), cmap="magma_r")
             for cell in (rank < task.settings.tokens).nonzero()[:, 0].tolist():
                 axis.add_patch(Rectangle((cell % grid - 0.5, cell // grid - 0.5), 1, 1, fill=False, edgecolor="cyan"))
             axis.set(title=name, xticks=[], yticks=[])

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
-from texturevlm.allocate.cells import Cells, each_image
-from texturevlm.allocate.layers import Layer, finest_side, scored
+from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.search import Layer, finest_span, scored
 from texturevlm.evaluate.data import load
-from texturevlm.evaluate.publish import publish
+from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.relevance import Relevance, find_relevance
@@ -43,9 +44,9 @@ def whole_levels(texture: Texture, relevance: Relevance, *, budget: int, patch: 
     """`fit` with the scale rounded up to a whole mip level: 1, 2, 4 or 8 pixels a sample, never 2.7."""
 
     def fitted(cells: Cells) -> Any:
-        side = finest_side(cells, cells.ink, budget, patch)
+        side = cells.width(finest_span(cells, cells.ink, budget))
         side = patch * 2.0 ** math.ceil(math.log2(side / patch) - 1e-9)
-        return scored(cells, [Layer(cover(rows_of(cells.ink), cells.span(side), budget), side)])
+        return scored(cells, [Layer.square(cells, cover(rows_of(cells.ink), cells.span(side), budget), side)])
 
     return each_image(texture, relevance, budget, patch, fitted)
 

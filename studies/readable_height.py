@@ -21,8 +21,8 @@ from torch import Tensor
 
 from studies.study import provenance, versions, write_study
 from texturevlm.evaluate.data import Sample, load
-from texturevlm.evaluate.legibility import Box, as_bytes, places, similarity
-from texturevlm.evaluate.readers import Reader, Remembering, open_reader
+from texturevlm.evaluate.legibility import PixelBox, as_bytes, crop_boxes, similarity
+from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.image import to_tensor
 from texturevlm.progress import Progress

@@ -20,7 +20,7 @@ from studies.study import MISTAKES, command_parser, complain
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
 from texturevlm.scout.question import encode
-from texturevlm.scout.ranker import REACHES
+from texturevlm.scout.ranker import BLOCK_DILATIONS
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
@@ -86,8 +86,8 @@ def measure(settings: Ranking.Settings, config: FitConfig) -> Iterator[tuple[str
             name = "spotter and ranker" if left_out is None else WORDS[left_out]
             yield name, fit(task, config, Path(folder) / str(left_out))
         torch.manual_seed(config.seed)
-        task.module = task.fresh(blocks=len(REACHES))
-        yield f"{len(REACHES)} blocks a scale", fit(task, config, Path(folder) / "deep")
+        task.module = task.fresh(blocks=len(BLOCK_DILATIONS))
+        yield f"{len(BLOCK_DILATIONS)} blocks a scale", fit(task, config, Path(folder) / "deep")
 
 
 def report(found: dict[str, dict[str, float]], config: FitConfig, command: str) -> str:

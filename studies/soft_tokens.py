@@ -72,7 +72,7 @@ def hard_top_k(scores: Tensor, k: int) -> Tensor:
 
 
 def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Standard Gumbel noise: scores plus noise, sorted, are a sample without replacement in proportion to exp(score)."""
+    """Standard Gumbel noise: sorting scores plus noise samples without replacement in proportion to exp(score)."""
     uniform = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
     return -torch.log(-torch.log(uniform.clamp(TINY, 1 - torch.finfo(like.dtype).eps)))
 

@@ -25,11 +25,11 @@ from PIL import Image, ImageOps
 
 from studies.relevance import gain
 from texturevlm.evaluate.data import Box, Sample
-from texturevlm.evaluate.readers import SLOWEST, Tesseract
+from texturevlm.evaluate.ocr import TIMEOUT, Tesseract
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
-from texturevlm.scout.letters import codes, numbers
+from texturevlm.scout.letters import letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import STOP, likeness, plain, terms
 from texturevlm.types import Texture
@@ -180,10 +180,10 @@ def tesseract_page(image: Path, cache: Path | None, program: str = "tesseract") 
     alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}
     try:
         done = subprocess.run(
-            [program, "-", "-", "tsv"], input=pixels.getvalue(), capture_output=True, env=alone, timeout=SLOWEST
+            [program, "-", "-", "tsv"], input=pixels.getvalue(), capture_output=True, env=alone, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        raise OSError(f"tesseract_page: {program} took more than {SLOWEST} s for {image}") from None
+        raise OSError(f"tesseract_page: {program} took more than {TIMEOUT} s for {image}") from None
     if done.returncode != 0:
         reason = done.stderr.decode(errors="replace").strip()
         raise OSError(f"tesseract_page: {program} ended with {done.returncode} on {image}: {reason:.300}")
@@ -214,7 +214,7 @@ def scout_scores(
 
     boxes: xyxy in pixels of a page of `size`
     """
-    looked_for = scout.spotter.embed(numbers(codes(words)).to(scout.dtype)).float()
+    looked_for = scout.spotter.embed(letter_features(letter_codes(words)).to(scout.dtype)).float()
     cosine = torch.einsum("kd,dhw->khw", looked_for, spots.words[0].float())
     down, across = cosine.shape[1] / size[0], cosine.shape[2] / size[1]
     best = []

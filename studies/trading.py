@@ -25,11 +25,12 @@ from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.data import Sample, load
 from texturevlm.evaluate.delivered import Delivered
-from texturevlm.evaluate.legibility import as_bytes, places, score
-from texturevlm.evaluate.pages import Pages
-from texturevlm.evaluate.readers import Reader, Remembering, open_reader
-from texturevlm.evaluate.run import as_grey
+from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
+from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
+from texturevlm.evaluate.page_cache import PageCache
+from texturevlm.evaluate.run import without_colour
 from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.relevance import find_relevance
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import Relevance, WordsScorer, find_relevance
@@ -80,7 +81,7 @@ def measure(
     maps = [
         _relevance(sample, texture, relevance, patch, pages) for sample, texture in zip(group, textures, strict=True)
     ]
-    seen = [as_grey(texture) for texture in textures]
+    seen = [without_colour(texture) for texture in textures]
     greys = [median_grey(texture) for texture in seen]
     found = []
     for budget in budgets:

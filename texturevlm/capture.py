@@ -162,8 +162,6 @@ def no_capture_because(
         return None
     if options.get("backend", "auto") == "reference":
         reason: str | None = "the reference was asked for"
-    elif allocator == "auto" and options:
-        reason = "options are for one of its allocators"
     else:
         reason = no_kernel_because(level_extents(*size)[cell_level(size, patch)], budget)
     return reason and f"allocator {allocator!r} searches on the CPU: {reason}"

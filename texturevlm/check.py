@@ -98,3 +98,10 @@ def check_choice(function: str, name: str, value: str, known: Iterable[str]) -> 
     if value not in known:
         raise ValueError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
     return value
+
+
+def check_share(function: str, name: str, value: float) -> float:
+    """A number above 0 and at most 1."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{function}: {name} must be above 0 and at most 1, got {value!r}")
+    return value

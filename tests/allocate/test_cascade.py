@@ -120,7 +120,7 @@ def test_scans_may_go_by_another_map():
     assert torch.equal(plain.boxes, cascade(texture, question, budget=64, scan=question).boxes)
     misled = cascade(texture, question, budget=64, scan=elsewhere)
     assert value(question, misled) < value(question, plain)
-    with pytest.raises(ValueError, match=r"cascade: scan must be of the same cells as relevance"):
+    with pytest.raises(ValueError, match=r"cascade: scan must have the cells of relevance"):
         cascade(texture, question, budget=64, scan=relevance_of(size, 16))
 
 

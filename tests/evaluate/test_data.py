@@ -50,7 +50,7 @@ def test_split_limit_and_places(tmp_path):
     assert [len(load(tmp_path, split=split).samples) for split in ("eval", "train", None)] == [20, 20, 40]
     assert [sample.id for sample in load(tmp_path, limit=4).samples] == ["0", "10", "20", "30"]
     assert len(load(tmp_path, located=True).samples) == len(load(tmp_path, located=None).samples) == 10
-    with pytest.raises(ValueError, match="must hold train samples with a place, got none"):
+    with pytest.raises(ValueError, match="must hold train samples with boxes, got none"):
         load(tmp_path, split="train", located=True)
     assert len(load(tmp_path, split="train", located=None).samples) == 20
 

@@ -53,7 +53,7 @@ def test_a_ratio_is_pooled():
 
 @pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1], [1, 2])])
 def test_lengths_must_agree(ours, theirs):
-    with pytest.raises(ValueError, match="paired_difference: ours and theirs must be"):
+    with pytest.raises(ValueError, match="paired_difference: ours and theirs must have the same length"):
         paired_difference(ours, theirs)
     with pytest.raises(ValueError, match="must be finite"):
         paired_difference([float("nan")], [0])

@@ -8,7 +8,8 @@ from tests.conftest import poison
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import ROUNDING
-from texturevlm.allocate.layers import BISECTIONS, Ranking, ladder, layers_by_kernel
+from texturevlm.allocate.layers import Ranking, layers_by_kernel
+from texturevlm.allocate.search import BISECTIONS, ladder
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import cover_kernel as kernels
 from texturevlm.ops.cover import cover, rows_of
@@ -129,8 +130,8 @@ def test_equal_cells_are_ranked_the_same(emulated):
 def test_images_that_are_skipped_get_no_tokens(emulated):
     relevance = maps_of(3, (12, 12), (96, 96), 0.4)
     skipped = torch.tensor([False, True, False])
-    some = layers_by_kernel("layers", relevance, budget=9, patch=32, overview=0.1, skipped=skipped)
-    every = layers_by_kernel("layers", relevance, budget=9, patch=32, overview=0.1)
+    some = layers_by_kernel("layers", relevance, 9, 32, 0.1, "auto", skipped)
+    every = layers_by_kernel("layers", relevance, 9, 32, 0.1, "auto")
     assert not some.valid[1].any() and torch.equal(some.centre[~skipped], every.centre[~skipped])
 
 

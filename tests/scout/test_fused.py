@@ -8,7 +8,7 @@ from tests.scout.networks import lively, shipped
 from texturevlm.cuda import compiler
 from texturevlm.scout import Question, encode
 from texturevlm.scout import scout_kernel as kernels
-from texturevlm.scout.ranker import PARTS, Ranker
+from texturevlm.scout.ranker import INPUT_MAPS, Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.types import Texture
@@ -47,7 +47,9 @@ def test_a_page_and_a_question_take_few_launches(launches):
     assert made == {**{f"scout_{name}": 1 for name in once}, "scout_film": 3, "scout_lift": 2}
 
 
-@pytest.mark.parametrize("without", [("along",), ("seen", "text"), tuple(name for name in PARTS if name != "hits")])
+@pytest.mark.parametrize(
+    "without", [("along",), ("seen", "text"), tuple(name for name in INPUT_MAPS if name != "hits")]
+)
 def test_what_is_left_out_is_not_looked_at(launches, without):
     scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS, without=without)))
     spots = scout.read(Texture.open(torch.rand(1, 3, 48, 96)))

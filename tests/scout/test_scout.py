@@ -9,7 +9,7 @@ import torch
 from tests.conftest import worst
 from tests.scout.networks import shipped
 from texturevlm.scout import encode, load_scout
-from texturevlm.scout.scout import seen
+from texturevlm.scout.scout import spotter_input
 from texturevlm.scout.spotter import SPOT, input_size
 from texturevlm.types import Texture
 
@@ -115,20 +115,23 @@ def test_a_batch_is_its_pages_one_by_one(scout, invoice):
 
 def test_colours_in_any_order_and_grey():
     image = torch.rand(1, 3, 44, 56)
-    colour = seen(Texture((image,)))
+    colour = spotter_input(Texture((image,)))
     assert colour.shape == (1, 1, 48, 64)  # the nearest multiples of two spots
     names = ("edges", "blue", "red", "green")
     mixed = Texture((torch.cat([torch.rand(1, 1, 44, 56), image[:, [2, 0, 1]]], 1),), names)
-    assert worst(seen(mixed), colour) < 1e-6
+    assert worst(spotter_input(mixed), colour) < 1e-6
     grey = Texture.open(image[:, :1])
-    assert grey.names == ("grey",) and worst(seen(grey), seen(Texture((image[:, :1].expand(-1, 3, -1, -1),)))) < 1e-6
+    assert (
+        grey.names == ("grey",)
+        and worst(spotter_input(grey), spotter_input(Texture((image[:, :1].expand(-1, 3, -1, -1),)))) < 1e-6
+    )
 
 
 def test_mips_spare_work_and_change_little(scout):
     image = torch.nn.functional.interpolate(torch.rand(1, 3, 240, 180), (2400, 1800), mode="bilinear")
     texture = Texture.open(image)
     assert texture.mipmapped().levels[1].shape[2] > input_size(texture.size)[0]
-    assert worst(seen(texture.mipmapped()), seen(texture)) < 0.05
+    assert worst(spotter_input(texture.mipmapped()), spotter_input(texture)) < 0.05
 
 
 def test_what_load_scout_gives_is_the_shipped_one_rounded(scout, invoice, spots):

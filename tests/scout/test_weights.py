@@ -78,7 +78,7 @@ def test_safetensors_of_a_run(tmp_path):
 
 
 def test_a_file_that_is_no_scout(tmp_path, own):
-    with pytest.raises(FileNotFoundError, match=r"none\.npz must be a file of weights, and is not there"):
+    with pytest.raises(FileNotFoundError, match=r"none\.npz must be a file of weights, and does not exist"):
         load_scout(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("weights")
     (tmp_path / "empty.npz").write_bytes(b"")

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
-from studies.photographs import LEVELS, SQUARE, lattice
 
-from studies import hypothesis, hypothesis_report
-from studies.hypothesis import Hypothesis, measured
+from studies import hypothesis
+from studies.hypothesis import LEVELS, SQUARE, Hypothesis, annealed, measured, square_lattice
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
 
@@ -35,43 +34,43 @@ def folder(tmp_path_factory):
 
 
 def settings(folder, **more):
-    return Hypothesis.Settings(data=folder, cache=folder / "cache", tokens=10, grids=(8,), anneal=60, batch=4, **more)
+    return Hypothesis.Settings(data=folder, tokens=10, grids=(8,), anneal=60, batch=4, **more)
 
 
 @pytest.fixture(scope="module")
 def read(folder):
     task = Hypothesis(settings(folder))
-    return task.train, task.judged
+    return task.train, task.evaluated
 
 
 def test_what_is_read(read):
-    train, judged = read
-    assert train.channels.shape == (8, 64, LEVELS, 13) and len(judged) == 4
+    train, evaluated = read
+    assert train.channels.shape == (8, 64, LEVELS, 13) and len(evaluated) == 4
     torch.testing.assert_close(train.salience((4, 8)).sum(1), torch.full((8,), 2.0))
-    (x0, y0, x1, y1) = judged.boxes[0][0]
+    (x0, y0, x1, y1) = evaluated.boxes[0][0]
     assert (x1 - x0, y1 - y0) == pytest.approx((SQUARE / 3, SQUARE / 2))
     torch.testing.assert_close(train.objects.mean((1, 2)), torch.full((8,), 1 / 6), atol=0.02, rtol=0)
-    centre = lattice((8,)).centre
+    centre = square_lattice((8,)).centre
     inside = (centre > torch.tensor([x0, y0]) + 30).all(1) & (centre < torch.tensor([x1, y1]) - 30).all(1)
-    red = judged.channels[0, :, 0, 0]
+    red = evaluated.channels[0, :, 0, 0]
     assert red[inside].min() > 0.7 and red.min() < 0.3
 
 
-@pytest.mark.parametrize("way", ["sigmoid", "gumbel", "sparse"])
-def test_learning_moves_tokens_onto_the_objects(folder, read, way, tmp_path):
-    task = Hypothesis(settings(folder, way=way), train=read[0], judged=read[1])
+@pytest.mark.parametrize("relaxation", ["sigmoid", "gumbel", "sparse"])
+def test_learning_moves_tokens_onto_the_objects(folder, read, relaxation, tmp_path):
+    task = Hypothesis(settings(folder, relaxation=relaxation), read)
     before = task.evaluate()
     after = fit(task, FitConfig(steps=60, rate=0.05), tmp_path)
     assert after["hard_iou"] > before["hard_iou"] + 0.2 and after["hard_iou"] > 0.5
     assert after["lift"] > 3 and after["covered"] == pytest.approx(before["covered"])
-    if way != "gumbel":
+    if relaxation != "gumbel":
         assert abs(after["hard_iou"] - after["soft_iou"]) < 0.05
 
 
 def test_before_learning_salience_decides(folder, read):
-    task = Hypothesis(settings(folder), train=read[0], judged=read[1])
+    task = Hypothesis(settings(folder), read)
     best = task.scores().topk(10, 1).indices.sort(1).values
-    assert torch.equal(best, task.judged_salience.topk(10, 1).indices.sort(1).values)
+    assert torch.equal(best, task.evaluated_salience.topk(10, 1).indices.sort(1).values)
 
 
 def test_sizes_and_the_scale_learn(folder, read, tmp_path):
@@ -83,7 +82,7 @@ def test_sizes_and_the_scale_learn(folder, read, tmp_path):
 
 
 def test_weights_that_are_very_sure_still_have_gradients(folder, read):
-    task = Hypothesis(settings(folder), train=read[0], judged=read[1])
+    task = Hypothesis(settings(folder), read)
     with torch.no_grad():
         task.module.weight.normal_(0, 50)
     task.losses(task.batch(0), 59)["overlap"].backward()
@@ -98,10 +97,10 @@ def test_measures():
 
 
 def test_the_report(folder, read, tmp_path, monkeypatch):
-    monkeypatch.setattr(hypothesis_report, "VARIANTS", {"a quarter": (16,), "as much as learned": (8, 16)})
-    monkeypatch.setattr(hypothesis_report, "SEEDS", (0,))
-    monkeypatch.setattr(hypothesis_report, "TEMPERATURES", (1.0,))
-    arguments = [str(folder), "--out", str(tmp_path), "--cache", str(folder / "cache"), "--steps", "2", "--limit", "2"]
+    monkeypatch.setattr(hypothesis, "VARIANTS", {"a quarter": (16,), "as much as learned": (8, 16)})
+    monkeypatch.setattr(hypothesis, "SEEDS", (0,))
+    monkeypatch.setattr(hypothesis, "TEMPERATURES", (1.0,))
+    arguments = [str(folder), "--out", str(tmp_path), "--steps", "2", "--limit", "2"]
     assert hypothesis.main(arguments) == 0
     text = (tmp_path / "hypothesis.md").read_text()
     assert "| learned | 0.250 |" in text and "| gumbel |" in text and "| 1 | " in text
@@ -111,3 +110,9 @@ def test_the_report(folder, read, tmp_path, monkeypatch):
     assert min(known) > max(float(row["iou"]) for row in rows if row["method"] == "uniform")
     assert Image.open(tmp_path / "hypothesis.png").size[0] > 600
     assert hypothesis.main([str(folder / "nothing"), "--out", str(tmp_path)]) == 2
+
+
+def test_temperatures_fall_by_equal_factors():
+    found = [annealed(step, 11, 1.0, 0.01) for step in range(11)]
+    assert found[0] == 1 and found[-2:] == pytest.approx([0.01, 0.01])
+    assert found[2] / found[1] == pytest.approx(found[1])

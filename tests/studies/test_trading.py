@@ -9,7 +9,7 @@ from PIL import Image
 
 from studies.trading import Result, groups, main, measure, one_a_page, report, summary
 from texturevlm.evaluate.data import Sample
-from texturevlm.evaluate.pages import Pages
+from texturevlm.evaluate.page_cache import PageCache
 
 
 class Counting:
@@ -53,7 +53,7 @@ def test_groups_are_whole_and_the_same_in_every_run():
 def test_both_ways_have_the_same_total(tmp_path):
     group = [a_page(tmp_path, number, lines) for number, lines in enumerate((1, 20, 4))]
     reader = Counting()
-    options = {"relevance": "none", "patch": 8, "allocator": "layers", "pages": Pages(tmp_path)}
+    options = {"relevance": "none", "patch": 8, "allocator": "layers", "pages": PageCache(tmp_path)}
     results = measure(group, budgets=[12, 30], reader=reader, **options)
     assert reader.crops == 2 * 2 * 3  # ways, budgets, pages
     for budget in (12, 30):

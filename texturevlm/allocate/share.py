@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
 from texturevlm.relevance.maps import Relevance
-from texturevlm.types import Allocation, Texture
+from texturevlm.types import COLUMNS, Allocation, Texture
 
 Point = tuple[int, float]  # a budget and its expected value
 BUDGETS_PER_OCTAVE = 2
@@ -32,28 +34,13 @@ def share_budget(
     budget: int,
     patch: int = 32,
     allocator: str | Callable[..., Allocation] = "auto",
-    floor: int | Sequence[int] = 1,
-    ceiling: int | Sequence[int] | None = None,
-    weights: Sequence[float] | None = None,
     **options: Any,
 ) -> list[Allocation]:
-    """One Allocation per image; arguments as in `split_budget`."""
-    choose = _function(allocator)
-    shares = split_budget(
-        textures,
-        relevances,
-        budget=budget,
-        patch=patch,
-        allocator=choose,
-        floor=floor,
-        ceiling=ceiling,
-        weights=weights,
-        **options,
-    )
-    return [
-        choose(texture, relevance, budget=share, patch=patch, **options)
-        for texture, relevance, share in zip(textures, relevances, shares)
-    ]
+    """One Allocation per image; arguments as in `split_budget`, options are the allocator's."""
+    choose = partial(_function(allocator), patch=patch, **options)
+    shares = split_budget(textures, relevances, budget=budget, patch=patch, allocator=choose)
+    each = zip(textures, relevances, shares)
+    return [choose(texture, relevance, budget=share) for texture, relevance, share in each]
 
 
 def split_budget(
@@ -66,14 +53,13 @@ def split_budget(
     floor: int | Sequence[int] = 1,
     ceiling: int | Sequence[int] | None = None,
     weights: Sequence[float] | None = None,
-    **options: Any,
 ) -> list[int]:
     """Split a budget over images by the expected value of their tokens.
 
     textures:       one image each, of any sizes
     relevances:     one per image
     budget:         tokens for all images together
-    allocator:      a name of ALLOCATORS, or a function like those; options are its own
+    allocator:      a name of ALLOCATORS, or a function like those
     floor, ceiling: of the tokens of an image, one number for all or one per image; None: 8 times an equal share
     weights:        how much each image matters (for pages that share one question: the probability that the answer is
                     there); None: equal
@@ -98,7 +84,7 @@ def split_budget(
     for texture, relevance, low, high, weight in zip(textures, relevances, floors, ceilings, weights):
         curve = []
         for tokens in _budgets_to_try(low, min(high, budget - sum(floors) + low)):  # what the other images leave
-            found = choose(texture, relevance, budget=tokens, patch=patch, **options)
+            found = choose(texture, relevance, budget=tokens, patch=patch)
             curve.append((tokens, weight * float(expected_value(relevance, found))))
         curves.append(curve)
     return hand_out(curves, ceilings, budget)
@@ -108,16 +94,11 @@ def as_batch(images: Sequence[Allocation]) -> Allocation:
     """Allocations of one image each, all of one size → one batch with as many slots as the largest has."""
     most = max(one.budget for one in images)
 
-    def padded(name: str, fill: float = 0.0) -> torch.Tensor:
-        columns = []
-        for one in images:
-            column = getattr(one, name)
-            after = (0, most - one.budget)
-            columns.append(functional.pad(column, (0, 0, *after) if column.dim() == 3 else after, value=fill))
-        return torch.cat(columns)
+    def padded(column: Tensor) -> Tensor:
+        after = (0, most - column.shape[1])
+        return functional.pad(column, (0, 0, *after) if column.dim() == 3 else after)
 
-    names = ("centre", "ddx", "ddy", "score", "valid", "source")
-    columns: Any = {name: padded(name, 1.0 if name in ("ddx", "ddy") else 0.0) for name in names}
+    columns: Any = {name: torch.cat([padded(getattr(one, name)) for one in images]) for name in COLUMNS}
     return replace(images[0], **columns)
 
 

@@ -149,7 +149,7 @@ def _batch(inputs: dict[str, Tensor]) -> Any:
 def _batch_class() -> Any:
     from transformers import BatchFeature
 
-    class ChosenInputs(BatchFeature):
+    class ChosenInputs(BatchFeature):  # type: ignore[misc]  # transformers is not checked, so this is Any
         """What the processor returns. Positions may be fractions: a cast to fp16 or bf16 leaves them in float32."""
 
         def to(self, *args: Any, **kwargs: Any) -> Any:

@@ -187,8 +187,8 @@ def _stages(bench: _Bench, size: tuple[int, int]) -> None:
             choose_tokens, page, budget=bench.budget, patch=side, relevance=relevance
         ),
         "sampling": partial(sample, texture, allocation),
-        "sampling + tower, captured": partial(fixed.see, texture, allocation),
-        "prefill, captured": partial(fixed.read, ids, replayed),
+        "sampling + tower, captured": partial(fixed.encode, texture, allocation),
+        "prefill, captured": partial(fixed.prefill, ids, replayed),
     }
     file = io.BytesIO()
     _as_picture(image).save(file, "jpeg", quality=90)

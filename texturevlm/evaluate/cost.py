@@ -1,4 +1,4 @@
-"""What a call costs: milliseconds, and memory at its peak above what was held before it."""
+"""The cost of a call: milliseconds, and peak memory above what was held before."""
 
 import re
 import time
@@ -10,22 +10,22 @@ import torch
 
 Result = TypeVar("Result")
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_PEAK = "5"  # see proc(5): the peak of resident memory begins again at what is resident now
+RESET_PEAK = "5"  # see proc(5): resets the peak of resident memory to what is resident now
 
 
 class Cost(NamedTuple):
     ms: float
-    mb: float | None  # None where the system does not say
+    mb: float | None  # None where the system does not report it
 
 
 def costed(call: Callable[[], Result], device: torch.device) -> tuple[Result, Cost]:
-    """The result of a call, its time with all that it started on the device, and its memory there (or resident)."""
+    """The result of a call, its time including all work on the device, and its memory there (or resident)."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before: float | None = torch.cuda.memory_allocated(device) / 2**20
     else:
-        before = _resident("VmRSS") if _peak_forgotten() else None
+        before = _resident("VmRSS") if _reset_peak() else None
     start = time.perf_counter()
     result = call()
     if device.type == "cuda":
@@ -37,7 +37,7 @@ def costed(call: Callable[[], Result], device: torch.device) -> tuple[Result, Co
     return result, Cost(ms, max(0.0, (peak or 0.0) - before))
 
 
-def _peak_forgotten() -> bool:
+def _reset_peak() -> bool:
     try:
         CLEAR.write_text(RESET_PEAK)
     except OSError:
@@ -46,7 +46,7 @@ def _peak_forgotten() -> bool:
 
 
 def _resident(name: str) -> float | None:
-    """Megabytes, from the kernel's account of this process."""
+    """Megabytes, from /proc."""
     try:
         found = re.search(rf"^{name}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     except OSError:

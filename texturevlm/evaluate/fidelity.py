@@ -1,6 +1,6 @@
-"""Fidelity: how close the picture that the tokens deliver comes to the image, by PSNR and SSIM, in a box and overall.
+"""Fidelity: PSNR and SSIM of the delivered picture against the image, overall and in a box.
 
-Both on the grey of the picture (the mean of its channels), values 0 to 1.
+Both on grey (the mean of the channels), values 0 to 1.
 """
 
 import math
@@ -13,7 +13,7 @@ from texturevlm.check import check_shapes
 WINDOW, SIGMA = 11, 1.5  # Wang et al. 2004
 K1, K2 = 0.01, 0.03
 MARGIN = WINDOW // 2
-IDENTICAL = 100.0  # dB: what is reported where nothing differs, since infinity has no mean
+IDENTICAL = 100.0  # dB, reported where nothing differs, since infinity has no mean
 
 
 def psnr(picture: Tensor, image: Tensor) -> float:
@@ -29,7 +29,7 @@ def ssim(picture: Tensor, image: Tensor) -> float:
 
 
 def ssim_map(picture: Tensor, image: Tensor) -> Tensor:
-    """(H − 10, W − 10): of every window that lies inside; an image that has none is first extended by its edge."""
+    """(H − 10, W − 10), one value per window inside; an image smaller than a window is first padded by its edge."""
     check_shapes("ssim", picture=(picture, "C H W"), image=(image, "C H W"))
     both = torch.stack([_grey(picture), _grey(image)])[:, None]
     short = [max(0, WINDOW - side) for side in both.shape[2:]]
@@ -56,7 +56,7 @@ def _smooth(images: Tensor) -> Tensor:
 
 
 def extended(images: Tensor, left: int, top: int, right: int, bottom: int) -> Tensor:
-    """(B, C, H, W) with its edge repeated."""
+    """(B, C, H, W), padded by repeating its edge."""
     return torch.nn.functional.pad(images, (left, right, top, bottom), mode="replicate")
 
 

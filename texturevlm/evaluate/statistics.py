@@ -1,4 +1,4 @@
-"""Paired bootstrap: how sure a difference between two methods is, given that both answered the same questions."""
+"""Paired bootstrap: the interval of a difference between two methods that answered the same questions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-CHUNK = 1 << 22  # numbers drawn at once, so that memory stays small for any number of questions
+CHUNK = 1 << 22  # numbers drawn at once: bounds the memory
 
 
 class Interval(NamedTuple):
@@ -21,10 +21,10 @@ class Interval(NamedTuple):
 def paired_difference(
     ours: Sequence[float], theirs: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """The mean of ours − theirs, question by question, and its 95% interval by resampling questions."""
+    """The mean of ours − theirs, paired by question, and its 95% interval by resampling questions."""
     if len(ours) != len(theirs) or not len(ours):
         raise ValueError(
-            f"paired_difference: ours and theirs must be as long as one another and not empty, "
+            "paired_difference: ours and theirs must have the same length and not be empty, "
             f"got {len(ours)} and {len(theirs)}"
         )
     return pooled_ratio(np.subtract(ours, theirs), np.ones(len(ours)), resamples=resamples, seed=seed)

@@ -1,1 +1,1 @@
-"""Training: the loop with its checkpoints and logs, the tasks that `texturevlm train` knows, and the data they learn from."""
+"""Training: the loop with checkpoints and logs, the tasks that `texturevlm train` knows, and the data they use."""

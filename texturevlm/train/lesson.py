@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.scout.letters import codes
+from texturevlm.scout.letters import letter_codes
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import KINDS, kinds, plain
 
@@ -94,7 +94,7 @@ def lesson(page: Written, generator: np.random.Generator) -> Lesson:
         torch.from_numpy(image),
         torch.tensor(np.array(rows, np.int64).reshape(-1, 2)),
         torch.tensor(which, dtype=torch.int64),
-        codes(letters).to(torch.int8),
+        letter_codes(letters).to(torch.int8),
         torch.tensor(np.array(kind, np.float32).reshape(-1, len(KINDS))),
         torch.tensor(height, dtype=torch.float32),
         torch.from_numpy(text),

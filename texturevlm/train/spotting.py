@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_count
-from texturevlm.scout.letters import SYMBOLS, numbers
+from texturevlm.scout.letters import SYMBOLS, letter_features
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.train.lesson import Lesson, Written, lesson, together
 from texturevlm.train.pages import TrainingPage, held_out, load_pages
@@ -80,7 +80,7 @@ class Spotting:
             if not len(one.spots):
                 continue
             said, known, wanted = _said(self.module(one.image.float() / 255), one)
-            nearest = (said @ self.module.embed(numbers(known)).float().T).argmax(1)
+            nearest = (said @ self.module.embed(letter_features(known)).float().T).argmax(1)
             right += int((nearest == wanted).sum())
             total += len(wanted)
         return {"right": right / max(1, total)}
@@ -149,7 +149,7 @@ def losses(spotter: Spotter, batch: Lesson) -> dict[str, Tensor]:
     page, row, column = batch.spots.unbind(1)
     said, known, wanted = _said(spots, batch)
     listed = torch.cat([known, misspelt(known)])
-    vectors = spotter.embed(numbers(listed)).float()
+    vectors = spotter.embed(letter_features(listed)).float()
     cosine = said @ vectors.T
     sharpness = spotter.sharpness.exp()
     same = functional.one_hot(wanted, len(listed)).bool()

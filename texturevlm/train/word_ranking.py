@@ -113,7 +113,7 @@ class Network(nn.Module):
 
     def forward(self, inputs: Tensor, batch: Sequence[Example]) -> list[Tensor]:
         """(words of all pages, F) → for each page (N + 1,): scores of its words and of "not on this page"."""
-        inputs = self.drop_clues(inputs)
+        inputs = self.drop_word_features(inputs)
         inner = self.inner(inputs).relu()
         around = torch.cat([inner, *_surroundings(inner, batch)], 1)
         outer = self.outer(self.drop(around)).relu()

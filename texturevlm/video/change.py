@@ -132,7 +132,7 @@ def _compare(frame: Tensor, held: Tensor, tile: int) -> tuple[Tensor, Tensor, Te
     On a CPU strip by strip, so that intermediate results stay in the cache.
     """
     if frame.device.type == "cpu" and frame.shape[2] > STRIP * tile:
-        strips = zip(torch.split(frame, STRIP * tile, 2), torch.split(held, STRIP * tile, 2))
+        strips = zip(frame.split(STRIP * tile, 2), held.split(STRIP * tile, 2))
         blocks, squares, before = zip(*[_compare(one, other, tile) for one, other in strips])
         return torch.cat(blocks, 2), torch.cat(squares, 1), torch.cat(before, 2)
     difference = frame - held

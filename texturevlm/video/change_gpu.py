@@ -27,7 +27,7 @@ class Branch:
     """Work that may run beside what follows, until `join`; on a GPU on a CUDA stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def run(self, work: Callable[[], Result]) -> Result:
         """Start it after everything that was started before."""
@@ -63,7 +63,7 @@ class GpuComparison:
         self._marked = read[words:end].view(bool).reshape(self.found.rows, self.found.columns)
         self._sampled = read[end : end + tokens].view(bool)
         self._learning = Branch(device)
-        self._done = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._done = torch.cuda.Event() if device.type == "cuda" else None
 
     def set_frame(self, frame: Tensor, noise: Noise, *, take: bool) -> None:
         """Say which frame is next: (1, 3, H, W), 0 to 1, or bytes. take: `found.take` will follow."""

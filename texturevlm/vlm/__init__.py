@@ -1,4 +1,4 @@
-"""Patches → a Hugging Face model, at their true positions: one file a family, through hooks and public arguments."""
+"""Patches → a Hugging Face model, at their true positions: one file per family, through hooks and public arguments."""
 
 from typing import Any
 
@@ -29,10 +29,10 @@ FAMILIES: dict[str, type[Adapter]] = {
 
 
 def adapt(model: nn.Module, processor: Any = None) -> Any:
-    """The adapter of a model, which keeps it until `restore`; a model that has one keeps that.
+    """The adapter of a model: the one that it has, or a new one. `restore` removes it.
 
     model:     of one of the FAMILIES
-    processor: its processor (or its tokenizer, or nothing: then inputs are assembled from token ids)
+    processor: its processor, or its tokenizer, or None: then inputs are assembled from token ids
     """
     family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if family not in FAMILIES:
@@ -47,7 +47,7 @@ def adapt(model: nn.Module, processor: Any = None) -> Any:
 
 
 def _check_transformers() -> None:
-    """Precomputed positions came with 5.10."""
+    """Precomputed positions exist since 5.10."""
     from transformers import __version__
 
     if tuple(int(part) for part in __version__.split(".")[:2]) < OLDEST:

@@ -1,7 +1,6 @@
-"""Machines that read one line of text from a crop: Tesseract 5 where it is installed, else RapidOCR's recogniser.
+"""OCR engines that read one line of text from a crop: Tesseract 5 where it is installed, else RapidOCR's recogniser.
 
-Legibility asks how much of an answer can still be read; these do the reading. A reader takes crops as bytes,
-(H, W) grey or (H, W, 3) colour, and gives one string a crop.
+An engine takes crops as bytes, (H, W) grey or (H, W, 3) colour, and returns one string per crop.
 """
 
 import hashlib
@@ -17,26 +16,29 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from texturevlm.check import check_choice
 from texturevlm.journal import append, whole_lines
 
-CHUNK = 64  # crops that one Tesseract process reads: starting it costs as much as reading seven of them
-FEWEST = 16  # less is not worth another process
-SLOWEST = 600  # seconds for one such process; a page of noise takes a few
+CHUNK = 64  # crops per Tesseract process: starting one costs as much as reading seven crops
+FEWEST = 16  # crops: fewer are not worth another process
+TIMEOUT = 600  # seconds per process; a page of noise takes a few
+
+Crop = NDArray[np.uint8]
 
 
-class Reader(Protocol):
+class OcrEngine(Protocol):
     """Anything with a name that reads crops."""
 
     @property
     def name(self) -> str: ...
 
-    def read(self, crops: Sequence[np.ndarray]) -> list[str]: ...
+    def read(self, crops: Sequence[Crop]) -> list[str]: ...
 
 
 class Tesseract:
-    """The `tesseract` program, told that a crop is a single line (`--psm 7`)."""
+    """The `tesseract` program, told that each crop is a single line (`--psm 7`)."""
 
     def __init__(self, program: str = "tesseract") -> None:
         found = shutil.which(program)
@@ -50,16 +52,16 @@ class Tesseract:
             raise ValueError(f"Tesseract: program must be tesseract 5, got {version!r} ({found})")
         self.name = f"{version} --psm 7"
 
-    def read(self, crops: Sequence[np.ndarray]) -> list[str]:
-        """As many processes at a time as there are processors for this one."""
+    def read(self, crops: Sequence[Crop]) -> list[str]:
+        """One process per available processor."""
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         each = min(CHUNK, max(FEWEST, math.ceil(len(crops) / processors)))
         chunks = [crops[first : first + each] for first in range(0, len(crops), each)]
         with ThreadPoolExecutor(processors) as pool:
             return [text for texts in pool.map(self._read_together, chunks) for text in texts]
 
-    def _read_together(self, crops: Sequence[np.ndarray]) -> list[str]:
-        """One process for many crops, by a list of files; each is read as if it were alone (tested)."""
+    def _read_together(self, crops: Sequence[Crop]) -> list[str]:
+        """One process for many crops, by a list of files; each crop is read as if it were alone (tested)."""
         with tempfile.TemporaryDirectory(prefix="texturevlm-") as folder:
             paths = [Path(folder) / f"{number}.pnm" for number in range(len(crops))]
             for path, crop in zip(paths, crops):
@@ -67,10 +69,10 @@ class Tesseract:
             listing = Path(folder) / "list.txt"
             listing.write_text("\n".join(map(str, paths)) + "\n")
             done = _run([self.program, str(listing), "-", "--psm", "7"])
-        if done.returncode < 0:  # some crops of a few grey pixels make it divide by zero and die: nothing was read
+        if done.returncode < 0:  # some crops of a few grey pixels crash it: nothing was read
             middle = len(crops) // 2
             return [""] if not middle else self._read_together(crops[:middle]) + self._read_together(crops[middle:])
-        texts = done.stdout.split("\f")  # between two crops
+        texts = done.stdout.split("\f")  # form feed between crops
         if done.returncode != 0 or len(texts) != len(crops):
             raise OSError(
                 f"Tesseract: wanted texts of {len(crops)} crops, got {len(texts)} and status {done.returncode}: "
@@ -80,20 +82,20 @@ class Tesseract:
 
 
 def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}  # its threads wait for one another on such small images
+    alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}  # its threads block one another on such small images
     options: Any = {"capture_output": True, "encoding": "utf-8", "errors": "replace", "check": False}
     try:
-        return subprocess.run(command, env=alone, timeout=SLOWEST, **options)
+        return subprocess.run(command, env=alone, timeout=TIMEOUT, **options)
     except subprocess.TimeoutExpired:
-        raise OSError(f"Tesseract: {' '.join(command)} took more than {SLOWEST} s") from None
+        raise OSError(f"Tesseract: {' '.join(command)} took more than {TIMEOUT} s") from None
 
 
-def _as_pnm(crop: np.ndarray) -> bytes:
+def _as_pnm(crop: Crop) -> bytes:
     kind = b"P5" if crop.ndim == 2 else b"P6"
     return b"%s %d %d 255\n" % (kind, crop.shape[1], crop.shape[0]) + np.ascontiguousarray(crop).tobytes()
 
 
-class RapidOCR:
+class RapidOcr:
     """RapidOCR's recogniser alone (extra `ocr`): its model comes inside the wheel."""
 
     def __init__(self) -> None:
@@ -106,37 +108,38 @@ class RapidOCR:
         logger.setLevel("CRITICAL")
         self.name = "RapidOCR's recogniser"
 
-    def read(self, crops: Sequence[np.ndarray]) -> list[str]:
+    def read(self, crops: Sequence[Crop]) -> list[str]:
         return [self._read_one(crop) for crop in crops]
 
-    def _read_one(self, crop: np.ndarray) -> str:
+    def _read_one(self, crop: Crop) -> str:
         colour = crop if crop.ndim == 3 else np.repeat(crop[..., None], 3, 2)
         reversed_channels = np.ascontiguousarray(colour[..., ::-1])  # it expects blue, green, red
         found = self.engine(reversed_channels, use_det=False, use_cls=False, use_rec=True)
         return " ".join(found.txts or ())
 
 
-READERS = {"tesseract": Tesseract, "rapidocr": RapidOCR}
+ENGINES = {"tesseract": Tesseract, "rapidocr": RapidOcr}
 
 
-def open_reader(name: str = "auto") -> Reader:
+def open_ocr(name: str = "auto") -> OcrEngine:
     """By name; `auto` takes Tesseract where it is installed, else RapidOCR."""
-    check_choice("open_reader", "name", name, ["auto", *READERS])
+    check_choice("open_ocr", "name", name, ["auto", *ENGINES])
     if name != "auto":
-        return READERS[name]()
+        engine: OcrEngine = ENGINES[name]()
+        return engine
     if shutil.which("tesseract") is not None:
         return Tesseract()
     try:
-        return RapidOCR()
+        return RapidOcr()
     except ImportError as error:
-        raise ImportError(f"open_reader: wants tesseract 5 on the PATH, or a fallback. {error}") from None
+        raise ImportError(f"open_ocr: needs tesseract 5 on the PATH, or a fallback. {error}") from None
 
 
-class Remembering:
-    """A reader that reads no crop twice, in this run or a later one: what it read lies in a file, by crop."""
+class CachedOcr:
+    """An engine that reads no crop twice, in this run or a later one: a file keeps the text of each crop."""
 
-    def __init__(self, reader: Reader, path: Path | None = None) -> None:
-        self.reader = reader
+    def __init__(self, engine: OcrEngine, path: Path | None = None) -> None:
+        self.engine = engine
         self.path = path
         self.known: dict[str, str] = {}
         for number, line in enumerate([] if path is None else whole_lines(path), 1):
@@ -148,18 +151,18 @@ class Remembering:
 
     @property
     def name(self) -> str:
-        return self.reader.name
+        return self.engine.name
 
-    def read(self, crops: Sequence[np.ndarray]) -> list[str]:
+    def read(self, crops: Sequence[Crop]) -> list[str]:
         keys = [self._key(crop) for crop in crops]
         new = {key: crop for key, crop in zip(keys, crops) if key not in self.known}
-        texts = dict(zip(new, self.reader.read(list(new.values()))))
+        texts = dict(zip(new, self.engine.read(list(new.values()))))
         self.known.update(texts)
         if self.path is not None and texts:
             append(self.path, ({"crop": key, "text": text} for key, text in texts.items()))
         return [self.known[key] for key in keys]
 
-    def _key(self, crop: np.ndarray) -> str:
+    def _key(self, crop: Crop) -> str:
         digest = hashlib.blake2b(f"{self.name} {crop.shape}".encode(), digest_size=16)
         digest.update(np.ascontiguousarray(crop).tobytes())
         return digest.hexdigest()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from texturevlm.evaluate import readers
-from texturevlm.evaluate.readers import CHUNK, RapidOCR, Remembering, Tesseract, open_reader
+from texturevlm.evaluate import ocr
+from texturevlm.evaluate.ocr import CHUNK, CachedOcr, RapidOcr, Tesseract, open_ocr
 
 installed = pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract")
 
@@ -73,27 +73,27 @@ def test_a_program_that_fails_is_told(tmp_path, body):
 
 
 def test_a_program_that_hangs_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "SLOWEST", 0.2)
+    monkeypatch.setattr(ocr, "TIMEOUT", 0.2)
     with pytest.raises(OSError, match=r"took more than 0\.2 s"):
         Tesseract(program(tmp_path, "exec sleep 5")).read([np.zeros((3, 3), np.uint8)])
 
 
 def test_unknown_and_missing_readers(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="name must be one of auto, tesseract, rapidocr"):
-        open_reader("eyes")
+        open_ocr("eyes")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="an installed tesseract 5"):
-        open_reader("tesseract")
+        open_ocr("tesseract")
     old = tmp_path / "tesseract"
     old.write_text("#!/bin/sh\necho tesseract 4.1.1")
     old.chmod(0o755)
     with pytest.raises(ValueError, match="must be tesseract 5, got 'tesseract 4"):
-        open_reader("tesseract")
+        open_ocr("tesseract")
 
 
 def test_rapidocr_reads_lines():
     pytest.importorskip("rapidocr")
-    reader = RapidOCR()
+    reader = RapidOcr()
     texts = reader.read([line("Invoice 1975"), np.repeat(line("52.00")[..., None], 3, 2), np.zeros((2, 2), np.uint8)])
     assert "1975" in texts[0] and "52.00" in texts[1] and len(texts) == 3
     assert reader.name == "RapidOCR's recogniser"
@@ -102,34 +102,34 @@ def test_rapidocr_reads_lines():
 def test_nothing_is_read_twice(tmp_path):
     crops = [np.full((2, 3), value, np.uint8) for value in (1, 2, 1)] + [np.full((3, 2), 1, np.uint8)]
     inner = Counting()
-    reader = Remembering(inner, tmp_path / "deep" / "readings.jsonl")
+    reader = CachedOcr(inner, tmp_path / "deep" / "readings.jsonl")
     wanted = Counting().read(crops)
     assert reader.read(crops) == wanted and len(inner.seen) == 3
     again = Counting()
-    assert Remembering(again, tmp_path / "deep" / "readings.jsonl").read(crops) == wanted and again.seen == []
+    assert CachedOcr(again, tmp_path / "deep" / "readings.jsonl").read(crops) == wanted and again.seen == []
     assert reader.name == "counting"
 
 
 def test_another_reader_does_not_believe_what_the_first_one_read(tmp_path):
     crop = np.ones((2, 3), np.uint8)
     path = tmp_path / "readings.jsonl"
-    Remembering(Counting(), path).read([crop])
+    CachedOcr(Counting(), path).read([crop])
     other = Counting()
     other.name = "other"
-    Remembering(other, path).read([crop])
+    CachedOcr(other, path).read([crop])
     assert len(other.seen) == 1
 
 
 def test_half_a_line_of_readings_is_read_again(tmp_path):
     path = tmp_path / "readings.jsonl"
     crops = [np.full((2, 3), value, np.uint8) for value in (1, 2)]
-    Remembering(Counting(), path).read(crops)
+    CachedOcr(Counting(), path).read(crops)
     path.write_bytes(path.read_bytes()[:-9])
     inner = Counting()
-    assert Remembering(inner, path).read(crops) == Counting().read(crops) and len(inner.seen) == 1
+    assert CachedOcr(inner, path).read(crops) == Counting().read(crops) and len(inner.seen) == 1
     fresh = Counting()
-    assert Remembering(fresh, path).read(crops) == Counting().read(crops)
+    assert CachedOcr(fresh, path).read(crops) == Counting().read(crops)
     assert fresh.seen == []
     path.write_text('{"crop": 1}\n')
     with pytest.raises(ValueError, match=r"readings.jsonl:1: must be a crop and its text"):
-        Remembering(Counting(), path)
+        CachedOcr(Counting(), path)

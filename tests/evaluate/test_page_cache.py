@@ -4,9 +4,9 @@ import pytest
 
 from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import Choose, run
-from texturevlm.evaluate import pages
+from texturevlm.evaluate import page_cache
 from texturevlm.evaluate.data import load
-from texturevlm.evaluate.pages import Pages
+from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.relevance import ocr
 from texturevlm.types import Texture
 
@@ -21,39 +21,39 @@ def readings(monkeypatch):
         return ocr.Page((ocr.Word("word", (1.0, 2.0, 3.0, 4.0), 0, 0.9),), tuple(image.shape[-2:]))
 
     monkeypatch.setattr(ocr, "read_page", read_page)
-    monkeypatch.setattr(pages, "find_spec", lambda name: True)
+    monkeypatch.setattr(page_cache, "find_spec", lambda name: True)
     return seen
 
 
 def test_a_page_is_read_once_and_kept(tmp_path, readings):
     (sample, *_) = load(write_folder(tmp_path / "data", pages=1)).samples
     texture = Texture.open(sample.image)
-    kept = Pages(tmp_path / "kept")
+    kept = PageCache(tmp_path / "kept")
     page, ms = kept.words(sample.image, texture)
     assert page.words[0].text == "word" and ms > 0 and kept.words(sample.image, texture) == (page, ms)
     assert readings == [(64, 64), (160, 240)]  # the first loads the models
-    assert Pages(tmp_path / "kept").words(sample.image, texture) == (page, ms) and len(readings) == 2
+    assert PageCache(tmp_path / "kept").words(sample.image, texture) == (page, ms) and len(readings) == 2
 
 
 def test_who_reads_the_page(monkeypatch):
-    kept = Pages(None)
+    kept = PageCache(None)
     monkeypatch.setattr(kept, "words", lambda path, texture: "words")
     monkeypatch.setattr(kept, "spots", lambda path, texture: "spots")
 
     def read(relevance, question="q?"):
         return kept.read(relevance, question, None, None)
 
-    monkeypatch.setattr(pages, "find_spec", lambda name: name)
+    monkeypatch.setattr(page_cache, "find_spec", lambda name: name)
     assert read("words") == read("auto") == "words" and read("scout") == read("scout", " ") == "spots"
     assert read("none") is None and read("words", " ") is None and read("auto", " ") is None and read(len) is None
-    monkeypatch.setattr(pages, "find_spec", lambda name: None)
+    monkeypatch.setattr(page_cache, "find_spec", lambda name: None)
     assert read("words") is None and read("auto") == "spots" and read("auto", " ") is None
 
 
 def test_what_the_scout_saw_is_kept_for_a_page(tmp_path):
     (sample, *_) = load(write_folder(tmp_path / "data", pages=1)).samples
     texture = Texture.open(sample.image).mipmapped()
-    kept = Pages(None)
+    kept = PageCache(None)
     found, ms = kept.spots(sample.image, texture)
     assert ms > 0 and kept.spots(sample.image, texture)[0] is found and found.text.shape == (1, 20, 30)
 
