@@ -55,10 +55,10 @@ def check_changes(size, frames, tile):
     comparison.found.moved.fill_(True)
     for frame in frames[1:]:
         wanted = find_changes(frame, held, noise, tile=tile)
-        comparison.set_frame(frame, ours, take=True)
+        comparison.set_frame(frame, ours, copy=True)
         comparison.mark(held)
         before = held.clone()
-        comparison.found.take(held, motion)
+        comparison.found.copy_marked(held, motion)
         comparison.report()
         comparison.wait()
         found = comparison.changes()
@@ -81,9 +81,9 @@ def check_changes(size, frames, tile):
 
 
 def compare_and_take(comparison, frame, held, noise):
-    comparison.set_frame(frame, noise, take=True)
+    comparison.set_frame(frame, noise, copy=True)
     comparison.mark(held)
-    comparison.found.take(held, None)
+    comparison.found.copy_marked(held, None)
     comparison.report()
     comparison.wait()
 

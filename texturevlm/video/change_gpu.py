@@ -65,16 +65,16 @@ class GpuComparison:
         self._learning = Branch(device)
         self._done = torch.cuda.Event() if device.type == "cuda" else None
 
-    def set_frame(self, frame: Tensor, noise: Noise, *, take: bool) -> None:
-        """Say which frame is next: (1, 3, H, W), 0 to 1, or bytes. take: `found.take` will follow."""
+    def set_frame(self, frame: Tensor, noise: Noise, *, copy: bool) -> None:
+        """Say which frame is next: (1, 3, H, W), 0 to 1, or bytes. copy: `found.copy_marked` will follow."""
         spare = next(one for one in self._noise if one.sensor.data_ptr() != noise.sensor.data_ptr())
-        self.found.tell(frame, noise, spare, rate=max(RATE, 1 / (noise.frames + 1)), take=take)
+        self.found.set_frame(frame, noise, spare, rate=max(RATE, 1 / (noise.frames + 1)), copy=copy)
         self._learned = spare._replace(frames=noise.frames + 1)
 
     def mark(self, held: Tensor) -> None:
         """Mark the tiles that differ from level 0 of the held frame."""
-        self.found.look(held)
-        self._learning.run(lambda: self.found.learn(rank=self._rank))
+        self.found.mark(held)
+        self._learning.run(lambda: self.found.learn_noise(rank=self._rank))
 
     def report(self) -> None:
         """Start to copy the record to the host, after all that `mark` has started."""

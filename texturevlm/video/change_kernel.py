@@ -5,14 +5,13 @@ serves every frame. What the host needs to know (which tiles changed, whether th
 finite and in range) comes back as one small record.
 """
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops.marks import Marks
+from texturevlm.video.change import Noise
 
 BLOCK, POST_THREADS, NUMBERS = constants("change.cu", "BLOCK", "POST_THREADS", "NUMBERS")
 MOST_TILES, DECIDE_THREADS, WORDS = constants("change_decide.cu", "MOST_TILES", "DECIDE_THREADS", "WORDS")
@@ -24,17 +23,6 @@ _write_turn = _TURN.in_order(
     *("floats", "bytes", "channel", "sensor", "flicker", "last", "sensor_next", "flicker_next", "blocks"),
     *("rate", "take", "aligned"),
 )
-
-
-class Noise(Protocol):
-    """The noise of a stream: sensor (2,), tiles (2, rows, columns), last (1, 3, h, w), all contiguous."""
-
-    @property
-    def sensor(self) -> Tensor: ...
-    @property
-    def tiles(self) -> Tensor: ...
-    @property
-    def last(self) -> Tensor: ...
 
 
 class Comparison:
@@ -70,21 +58,21 @@ class Comparison:
         self._written = self._note.numpy().data
         self._turn = torch.zeros(_TURN.size, dtype=torch.uint8, device=device)
 
-    def tell(self, frame: Tensor, noise: Noise, learned: Noise, *, rate: float, take: bool) -> None:
-        """Write the note for the next `look` and `take`. Earlier ones must be done: they read the same note.
+    def set_frame(self, frame: Tensor, noise: Noise, learned: Noise, *, rate: float, copy: bool) -> None:
+        """Write the note for the next `mark` and `copy_marked`. Earlier ones must be done: they read the same note.
 
         frame:   (1, 3, H, W), float32 or bytes, the pixels of a channel contiguous
         noise:   the noise so far; learned: where the noise after this frame is written
         rate:    how fast the estimate of the sensor's noise follows
-        take:    whether `take` follows; if not, no tile is marked
+        copy:    whether `copy_marked` follows; if not, no tile is marked
         """
         start, whole, channel = frame.data_ptr(), frame.dtype == torch.uint8, frame.stride(1)
         aligned = self.size[1] % 4 == 0 and start % (4 if whole else 16) == 0 and channel % 4 == 0
         known = [part.data_ptr() for one in (noise, learned) for part in (one.sensor, one.tiles, one.last)]
         floats, pixels = (0, start) if whole else (start, 0)
-        self._written[:] = _write_turn(floats, pixels, channel, *known, rate, take, aligned)
+        self._written[:] = _write_turn(floats, pixels, channel, *known, rate, copy, aligned)
 
-    def look(self, held: Tensor) -> None:
+    def mark(self, held: Tensor) -> None:
         """Find the tiles that changed.
 
         held: (1, 3, H, W), contiguous, on 16 bytes
@@ -108,7 +96,7 @@ class Comparison:
         )
         launch("change_decide.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDE_THREADS)
 
-    def learn(self, *, rank: int) -> None:
+    def learn_noise(self, *, rank: int) -> None:
         """Update the sensor's noise, and compare the frame with the held one; only `report` needs the result.
 
         rank: of the tile that shows the noise, from the quietest, counted from 1
@@ -117,7 +105,7 @@ class Comparison:
         parameters = _LEARN.pack(turn=self._turn, numbers=self._numbers, words=self.words, rank=rank - 1, tiles=tiles)
         launch("change_decide.cu", "change_learn", self.device, 1, parameters, threads=DECIDE_THREADS)
 
-    def take(self, held: Tensor, motion: Tensor | None) -> None:
+    def copy_marked(self, held: Tensor, motion: Tensor | None) -> None:
         """Copy the marked tiles of the frame into the held one.
 
         motion: (H, W), how much each pixel changed

@@ -93,7 +93,7 @@ def _step(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
     gx = (around[..., 1:-1, 2:] - around[..., 1:-1, :-2]) / 2
     gy = (around[..., 2:, 1:-1] - around[..., :-2, 1:-1]) / 2
     sums = box_mean(torch.cat([gx * gx, gy * gy, gx * gy, gx * left, gy * left], 1), WINDOW, WINDOW)
-    xx, yy, xy, xt, yt = sums.split(1, 1)
+    xx, yy, xy, xt, yt = torch.split(sums, 1, 1)
     xx, yy = xx + DAMPING, yy + DAMPING
     both = (xx * yy - xy * xy).clamp(min=DAMPING**2)
     found = torch.cat([yy * xt - xy * yt, xx * yt - xy * xt], 1) / both

@@ -175,12 +175,12 @@ class GpuFrameUpdate(FrameUpdate):
         self._pending = not sample and not keyframe
         if self.samples_patches:
             self._prepare(self._all, frame, noise)
-            self.comparison.set_frame(frame, noise, take=True)
+            self.comparison.set_frame(frame, noise, copy=True)
             self._all()
         else:
             if self._pending:
                 self._prepare(self._update, frame, noise)
-            self.comparison.set_frame(frame, noise, take=self._pending)
+            self.comparison.set_frame(frame, noise, copy=self._pending)
             self.comparison.mark(self.texture.levels[0])
             self.comparison.report()
         self.comparison.wait()
@@ -216,7 +216,7 @@ class GpuFrameUpdate(FrameUpdate):
     def _prepare(self, work: CapturedWork[bool], frame: Tensor, noise: Noise) -> None:
         """Make a graph while nothing is marked, so that it does not matter how often the work runs for that."""
         if not work.prepared:
-            self.comparison.set_frame(frame, noise, take=False)
+            self.comparison.set_frame(frame, noise, copy=False)
             self.comparison.mark(self.texture.levels[0])
             self.comparison.report()  # which waits for all that `mark` has started
             work.prepare()
@@ -236,7 +236,7 @@ class GpuFrameUpdate(FrameUpdate):
         """Texture, channels and patches, where tiles are marked."""
         if isinstance(self.channels, GpuChannels):
             return self._update_with_channels(self.channels, sample)
-        self.comparison.found.take(self.texture.levels[0], None)
+        self.comparison.found.copy_marked(self.texture.levels[0], None)
         self._update_mips()
         sample()
 
@@ -244,7 +244,7 @@ class GpuFrameUpdate(FrameUpdate):
         """The same with channels, which do not wait for one another: text takes longest, and needs no coarse level."""
         found, marks = self.comparison.found, self.comparison.found.marks
         tiles = self._listing.run(lambda: channels.kernels.text_tiles(marks))
-        found.take(self.texture.levels[0], channels.motion)
+        found.copy_marked(self.texture.levels[0], channels.motion)
         self._near.run(lambda: channels.kernels.near(marks))
         made = self._update_mips(until=TEXT_LEVELS - 1)
 
