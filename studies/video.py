@@ -24,10 +24,10 @@ from texturevlm.video.sources import open_video
 CLIPS = ("big_buck_bunny.mp4", "Megamind.avi", "david.webm")
 INTERVALS = (15, 30, 60, 120)
 DRIFT_FRAMES, MADE_FRAMES, REUSE_FRAMES, CLUSTER_FRAMES = 301, 80, 12, 40
-SHARES = (0.01, 0.05, 0.2)  # of the image that wanders before a still camera
-CARRIED = "incremental: carried from the first box"
+WANDERING_SHARES = (0.01, 0.05, 0.2)  # of the image that wanders before a still camera
+CARRIED_LABEL = "incremental: carried from the first box"
 NO_KEYFRAMES = "no keyframe but the first"
-FEWEST = 3  # frames: two in a row, after the first
+FEWEST_FRAMES = 3  # frames: two in a row, after the first
 STILL_BUDGET, REUSE_BUDGET = 128, 64
 FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
 CONTEXTS = (0.0, 1.0, 3.0)
@@ -67,7 +67,7 @@ def measure(data: Path, limit: int | None) -> dict[str, Any]:
         _tell(f"{name}: drift")
         record["drift"][name] = _drift(path, _most(limit, DRIFT_FRAMES))
         _tell(f"{name}: reuse")
-        for share in SHARES:
+        for share in WANDERING_SHARES:
             frames = list(study.still_camera(path, share, _most(limit, REUSE_FRAMES)))
             found = {f"{context:g}": study.reused(frames, tower, REUSE_BUDGET, context) for context in CONTEXTS}
             record["reuse"][f"{made}, {share:.0%} wanders"] = found
@@ -102,8 +102,8 @@ def _face(data: Path, limit: int | None) -> dict[str, Any]:
         boxes.append((x, y, x + width, y + height))
     first = sum(1 for _ in open_video(data / "david.webm")) - len(boxes)
     boxes = boxes[:limit]
-    scores = study.face(data / "david.webm", boxes, first, FACE_BUDGET, FACE_PATCH, FACE_EVERY)
-    ours = scores[CARRIED]
+    scores = study.face_coverage(data / "david.webm", boxes, first, FACE_BUDGET, FACE_PATCH, FACE_EVERY)
+    ours = scores[CARRIED_LABEL]
     return {
         name: {
             "covered": float(np.mean(values)),
@@ -202,8 +202,8 @@ def _face_table(record: dict[str, Any]) -> list[str]:
         "## The face of david.webm",
         "",
         f"{FACE_BUDGET} tokens of {FACE_PATCH} by `density`, every {FACE_EVERY}th frame: the share of the face that",
-        f"tokens of at most {study.FINE} pixels a sample cover (one scale for all would be 2.74), how often that is",
-        "half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so the",
+        f"tokens of at most {study.FINE_SCALE} pixels per sample cover (one scale for all would be 2.74), how often",
+        "that is half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so the",
         "interval is too narrow).",
         "",
         "| how tokens were chosen | covered | at least half | the stream's lead |",
@@ -211,7 +211,7 @@ def _face_table(record: dict[str, Any]) -> list[str]:
     ]
     for name, row in record["face"].items():
         mean, low, high = row["difference"]
-        lead = "–" if name == CARRIED else f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+        lead = "–" if name == CARRIED_LABEL else f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
         lines.append(f"| {name} | {row['covered']:.3f} | {row['half']:.1%} | {lead} |")
     return lines
 
@@ -242,13 +242,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with the clips")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for video.md and video.json")
     parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"at most N frames of each clip, {FEWEST} or more: to try it out"
+        "--limit", type=int, metavar="N", help=f"at most N frames of each clip, {FEWEST_FRAMES} or more: to try it out"
     )
     options = parser.parse_args(arguments)
     command = "python -m studies.video DATA --out DIR"
     command += f" --limit {options.limit}" if options.limit else ""
     try:
-        check_limit(options.limit, FEWEST)
+        check_limit(options.limit, FEWEST_FRAMES)
         options.out.mkdir(parents=True, exist_ok=True)
         found = measure(options.data, options.limit)
     except MISTAKES as error:

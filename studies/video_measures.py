@@ -27,7 +27,7 @@ from texturevlm.video.sources import open_video
 from texturevlm.video.update import FrameUpdate
 
 PATCH, TILE = 32, 32
-FINE = 1.75  # pixels per sample: what counts as fine
+FINE_SCALE = 1.75  # pixels per sample: what counts as fine
 AGES = (1, 10, 30, 60, 120, 300)
 
 
@@ -129,7 +129,9 @@ def drift(clip: HeldClip, method: str, *, interval: int | None, again: bool) -> 
     return found
 
 
-def face(path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, every: int) -> dict[str, list[float]]:
+def face_coverage(
+    path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, every: int
+) -> dict[str, list[float]]:
     """The share of a tracked face that fine tokens cover, given only its first box, every so many frames.
 
     boxes: xyxy, one per frame from frame `first` on
@@ -170,10 +172,10 @@ def _box_map(box: Box, size: tuple[int, int]) -> Tensor:
 
 
 def _finely(allocation: Allocation, box: Box) -> float:
-    """The share of a box that tokens show at FINE or finer."""
+    """The share of a box that tokens show at FINE_SCALE or finer."""
     x0, y0, x1, y1 = (max(0, round(edge)) for edge in box)
     scale = delivered_scale(allocation, allocation.size)[0, y0:y1, x0:x1]
-    return float((scale <= FINE).float().mean())
+    return float((scale <= FINE_SCALE).float().mean())
 
 
 def reused(frames: Sequence[Tensor], adapter: Any, budget: int, context: float) -> dict[str, float]:

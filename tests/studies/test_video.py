@@ -43,7 +43,7 @@ def test_a_face_is_followed(tmp_path):
     ground = scene(SIZE, stripes=False) * 0.3 + 0.3
     frames = [with_box(ground, 10 + 3 * index, 30, side=32) for index in range(26)]
     boxes = [(10.0 + 3 * index, 30.0, 42.0 + 3 * index, 62.0) for index in range(26)]
-    scores = study.face(clip(tmp_path, frames), boxes, 0, 12, 16, 5)
+    scores = study.face_coverage(clip(tmp_path, frames), boxes, 0, 12, 16, 5)
     ours, left = scores["incremental: carried from the first box"], scores["full, the first box left where it was"]
     assert sum(ours[3:]) > sum(left[3:]) + 0.3
     assert sum(scores["full, told the true box"]) > sum(left)

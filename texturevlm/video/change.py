@@ -27,10 +27,10 @@ from texturevlm.video.tiles import pixel_mask, tile_grid
 BLOCK = 4  # pixels: side of the squares that `coarse` averages
 STRIP = 2  # rows of tiles that a CPU compares at a time
 QUIET = 0.05  # the share of tiles that is still, or too flat to show movement, in nearly any frame
-TIMES = 2.2  # noise to threshold: the largest of many blocks varies from frame to frame
-COARSE = (5 / 255, 12 / 255)  # bounds of the threshold for means of 4×4 pixels
-FINE = (4 / 255, 12 / 255)  # and for the remaining detail, a root mean square
-RATE = 0.1  # how fast the estimate of the sensor's noise follows, once it is known
+NOISE_TO_THRESHOLD = 2.2  # noise to threshold: the largest of many blocks varies from frame to frame
+COARSE_BOUNDS = (5 / 255, 12 / 255)  # bounds of the threshold for means of 4×4 pixels
+FINE_BOUNDS = (4 / 255, 12 / 255)  # and for the remaining detail, a root mean square
+SENSOR_RATE = 0.1  # how fast the estimate of the sensor's noise follows, once it is known
 RISE, FALL = 0.1, 0.3  # and that of a tile: slowly up, so that a passing object is not taken for noise
 CUT_SHARE = 0.5  # a cut: more than this share of tiles changed,
 CUT_LIKENESS = 0.5  # and the correlation of the two thumbnails is below this
@@ -89,7 +89,7 @@ class Changes:
 def initial_noise(size: tuple[int, int], tile: int, device: torch.device) -> Noise:
     """The estimate before the first frame: as much noise as the bounds allow."""
     blocks = torch.zeros(1, 3, *tile_grid(size, BLOCK), device=device)
-    sensor = torch.tensor([COARSE[1], FINE[1]], device=device) / TIMES
+    sensor = torch.tensor([COARSE_BOUNDS[1], FINE_BOUNDS[1]], device=device) / NOISE_TO_THRESHOLD
     return Noise(sensor, torch.zeros(2, *tile_grid(size, tile), device=device), blocks, 0)
 
 
@@ -107,8 +107,8 @@ def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -
     coarse = _largest(block, tile)
     fine = (square - _mean(block.square(), tile // BLOCK).mean(1)).clamp(min=0).sqrt()
     learned = _learn(noise, torch.cat([_largest(block - noise.last, tile), fine]))
-    level = TIMES * torch.maximum(noise.sensor[:, None, None], learned.tiles)
-    threshold = torch.stack([one.clamp(*bounds) for one, bounds in zip(level, (COARSE, FINE))])
+    level = NOISE_TO_THRESHOLD * torch.maximum(noise.sensor[:, None, None], learned.tiles)
+    threshold = torch.stack([one.clamp(*bounds) for one, bounds in zip(level, (COARSE_BOUNDS, FINE_BOUNDS))])
     mask = (torch.cat([coarse, fine]) > threshold).any(0)
     correlation = _likeness(before, block, tile)
     read = torch.cat([mask.flatten().float(), correlation[None], square.amax()[None]]).tolist()
@@ -158,7 +158,7 @@ def _learn(noise: Noise, now: Tensor) -> Noise:
     now = now.nan_to_num(0.0)
     rank = max(1, int(QUIET * now[0].numel()))
     quiet = now.flatten(1).kthvalue(rank, 1).values
-    sensor = noise.sensor + max(RATE, 1 / (noise.frames + 1)) * (quiet - noise.sensor)
+    sensor = noise.sensor + max(SENSOR_RATE, 1 / (noise.frames + 1)) * (quiet - noise.sensor)
     tiles = noise.tiles + torch.where(now > noise.tiles, RISE, FALL) * (now - noise.tiles)
     return Noise(sensor, tiles, noise.last, noise.frames + 1)
 

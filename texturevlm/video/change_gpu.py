@@ -11,10 +11,10 @@ from torch import Tensor
 
 from texturevlm.ops import backend as backends
 from texturevlm.video import change_kernel as kernels
-from texturevlm.video.change import BLOCK, QUIET, RATE, Changes, Noise, check_difference, initial_noise
+from texturevlm.video.change import BLOCK, QUIET, SENSOR_RATE, Changes, Noise, check_difference, initial_noise
 from texturevlm.video.tiles import tile_grid
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 def kernels_can_compare(like: Tensor, size: tuple[int, int], tile: int) -> bool:
@@ -29,7 +29,7 @@ class Branch:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def run(self, work: Callable[[], Result]) -> Result:
+    def run(self, work: Callable[[], _Result]) -> _Result:
         """Start it after everything that was started before."""
         if self._stream is None:
             return work()
@@ -57,7 +57,7 @@ class GpuComparison:
         self._learned = self._noise[0]
         self._rank = max(1, int(QUIET * self.found.rows * self.found.columns))
         self._read = torch.zeros(self.found.record.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
-        read, words = self._read.numpy(), 4 * kernels.WORDS
+        read, words = self._read.numpy(), 4 * kernels.RECORD_WORDS
         self.words: np.ndarray = read[:words].view(np.float32)
         end = words + self.found.rows * self.found.columns
         self._marked = read[words:end].view(bool).reshape(self.found.rows, self.found.columns)
@@ -68,7 +68,7 @@ class GpuComparison:
     def set_frame(self, frame: Tensor, noise: Noise, *, copy: bool) -> None:
         """Say which frame is next: (1, 3, H, W), 0 to 1, or bytes. copy: `found.copy_marked` will follow."""
         spare = next(one for one in self._noise if one.sensor.data_ptr() != noise.sensor.data_ptr())
-        self.found.set_frame(frame, noise, spare, rate=max(RATE, 1 / (noise.frames + 1)), copy=copy)
+        self.found.set_frame(frame, noise, spare, rate=max(SENSOR_RATE, 1 / (noise.frames + 1)), copy=copy)
         self._learned = spare._replace(frames=noise.frames + 1)
 
     def mark(self, held: Tensor) -> None:
@@ -91,7 +91,7 @@ class GpuComparison:
         """What the record says. Raises ValueError for a frame that is not an image."""
         words = self.words.tolist()
         check_difference(words[kernels.GREATEST])
-        likeness, cut = words[kernels.LIKENESS], words[kernels.CUT] > 0
+        likeness, cut = words[kernels.LIKENESS], words[kernels.IS_CUT] > 0
         return Changes(self.found.mask, self._marked.copy(), likeness, cut, self._learned, self.found.threshold)
 
     @property

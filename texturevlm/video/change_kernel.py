@@ -13,9 +13,9 @@ from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops.marks import Marks
 from texturevlm.video.change import Noise
 
-BLOCK, POST_THREADS, NUMBERS = constants("change.cu", "BLOCK", "POST_THREADS", "NUMBERS")
-MOST_TILES, DECIDE_THREADS, WORDS = constants("change_decide.cu", "MOST_TILES", "DECIDE_THREADS", "WORDS")
-CHANGED, LIKENESS, GREATEST, CUT = constants("change_decide.cu", "CHANGED", "LIKENESS", "GREATEST_SQUARE", "CUT")
+POST_THREADS, TILE_NUMBERS = constants("change.cu", "POST_THREADS", "NUMBERS")
+MOST_TILES, DECIDE_THREADS, RECORD_WORDS = constants("change_decide.cu", "MOST_TILES", "DECIDE_THREADS", "WORDS")
+CHANGED, LIKENESS, GREATEST, IS_CUT = constants("change_decide.cu", "CHANGED", "LIKENESS", "GREATEST_SQUARE", "CUT")
 _TURN, _FRAME = Layout("change.cuh", "Turn"), Layout("change.cu", "Frame")
 _MEASURE, _TAKE, _POST = (Layout("change.cu", name) for name in ("Measure", "Take", "Post"))
 _DECIDE, _LEARN = Layout("change_decide.cu", "Decide"), Layout("change_decide.cu", "Learn")
@@ -29,7 +29,7 @@ class Comparison:
     """The buffers of one stream. Their sizes and addresses never change.
 
     record:    bytes: `words`, `mask` and `more`, which are views of it
-    words:     (WORDS,) float; those after CUT are free for other users
+    words:     (RECORD_WORDS,) float; those after IS_CUT are free for other users
     mask:      (rows, columns) bool, the changed tiles
     more:      (more,) bool, free for other users
     threshold: (2, rows, columns)
@@ -42,7 +42,7 @@ class Comparison:
         self.size, self.tile = size, tile
         rows, columns = (-(-extent // tile) for extent in size)
         self.rows, self.columns = rows, columns
-        ends = 4 * WORDS, 4 * WORDS + rows * columns
+        ends = 4 * RECORD_WORDS, 4 * RECORD_WORDS + rows * columns
         room = -(-(ends[1] + more) // 4) * 4  # whole words
         self.record = torch.zeros(room, dtype=torch.uint8, device=device)
         self.device = self.record.device  # with its number
@@ -53,7 +53,7 @@ class Comparison:
         self.moved = torch.zeros(rows, columns, dtype=torch.bool, device=device)
         sums = torch.zeros(2, rows + 1, columns + 1, dtype=torch.int32, device=device)
         self.marks, self.either = Marks(sums[0], tile), Marks(sums[1], tile)
-        self._numbers = torch.zeros(NUMBERS, rows, columns, device=device)
+        self._numbers = torch.zeros(TILE_NUMBERS, rows, columns, device=device)
         self._note = torch.zeros(_TURN.size, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._written = self._note.numpy().data
         self._turn = torch.zeros(_TURN.size, dtype=torch.uint8, device=device)

@@ -27,11 +27,11 @@ from texturevlm.types import COLUMNS, Allocation, Texture
 
 GAIN = 0.01  # a new choice is taken if its expected legibility is this much larger,
 FINER = 0.1  # or if it shows relevant content this many levels finer
-LEVELS = 5.0  # `hold` times this is the tolerance in levels
+HOLD_LEVELS = 5.0  # `hold` times this is the tolerance in levels
 SAME_PLACE = 1 / 16  # of a footprint's side: a smaller distance is no movement
 SAME_SIZE = 0.1  # of a footprint's step: a smaller difference is no change of size
-MAPS = ("mass", "legible_scale", "ink", "photograph")  # of a Relevance; the last may be None
-CHUNK = 1 << 19  # `at_once` of delivered_scale: a graph keeps its memory, here some 20 MB
+RELEVANCE_MAPS = ("mass", "legible_scale", "ink", "photograph")  # of a Relevance; the last may be None
+CAPTURE_CHUNK = 1 << 19  # `at_once` of delivered_scale: a graph keeps its memory, here some 20 MB
 Allocate = Callable[[Texture, Relevance, int], Allocation]
 TokenValue = tuple[float, float]  # expected legibility; level at which relevant content is shown
 
@@ -122,13 +122,13 @@ class CapturedProposal:
     """
 
     def __init__(self, allocate: Allocate, texture: Texture, relevance: Relevance, held: Allocation) -> None:
-        self._maps = [name for name in MAPS if getattr(relevance, name) is not None]
+        self._maps = [name for name in RELEVANCE_MAPS if getattr(relevance, name) is not None]
 
         def work(*parts: Tensor) -> tuple[Tensor, ...]:
             maps: Any = dict(zip(self._maps, parts))
             columns: Any = dict(zip(COLUMNS, parts[len(self._maps) :]))
             known, snap_to = replace(relevance, **maps), replace(held, **columns)
-            made = propose(allocate, texture, known, held.budget, held.budget, snap_to, at_once=CHUNK)
+            made = propose(allocate, texture, known, held.budget, held.budget, snap_to, at_once=CAPTURE_CHUNK)
             return *_columns(made.allocation), made.origin, made.scale, made.summary
 
         self._replay = Replay(work, self._inputs(relevance, held))
@@ -205,7 +205,7 @@ class TokenChoice:
 
     def lost(self, now: TokenValue) -> bool:
         """Whether the held choice has lost too much of its value."""
-        if now[0] >= (1 - self.hold) * self.value[0] and now[1] <= self.value[1] + LEVELS * self.hold:
+        if now[0] >= (1 - self.hold) * self.value[0] and now[1] <= self.value[1] + HOLD_LEVELS * self.hold:
             return False
         last = self.refused
         return last is None or now[0] < (1 - GAIN) * last[0] or now[1] > last[1] + FINER

@@ -21,9 +21,9 @@ from texturevlm.check import check_choice, check_shapes
 from texturevlm.ops.mip import mipmap
 
 FLOW_METHODS = ("lucas_kanade", "dis", "none")
-COARSEST = 10  # texels: the search begins at the first level whose shorter side is at most this
+COARSEST_SIDE = 10  # texels: the search begins at the first level whose shorter side is at most this
 ROUNDS = 3  # per level
-WINDOW = 7  # texels over which the motion is assumed constant
+FLOW_WINDOW = 7  # texels over which the motion is assumed constant
 DAMPING = 1e-4  # squared contrast below which no motion is found: flat areas keep the vector of the coarser level
 MAX_STEP = 1.0  # texels that one round may add
 MAX_TRUSTED = 16.0  # cells: longer vectors are not trusted
@@ -64,7 +64,7 @@ def find_flow(old: Tensor, new: Tensor, *, method: str = "lucas_kanade") -> Flow
 
 
 def _lucas_kanade(old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensor:
-    first = next((i for i, level in enumerate(new) if min(level.shape[2:]) <= COARSEST), len(new) - 1)
+    first = next((i for i, level in enumerate(new) if min(level.shape[2:]) <= COARSEST_SIDE), len(new) - 1)
     vector = new[first].new_zeros(1, 2, *new[first].shape[2:])
     for index in range(first, -1, -1):
         here = new[index].shape[2:]
@@ -80,7 +80,7 @@ def _lucas_kanade(old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensor:
 
 def _best(old: Tensor, new: Tensor, vectors: Sequence[Tensor]) -> Tensor:
     """For each texel the vector whose warped window differs least: undoes a search that diverged."""
-    left = [box_mean((new - warp(old, vector)).abs(), WINDOW, WINDOW) for vector in vectors]
+    left = [box_mean((new - warp(old, vector)).abs(), FLOW_WINDOW, FLOW_WINDOW) for vector in vectors]
     which = torch.cat(left, 1).argmin(1)[:, None, None]
     return torch.stack(list(vectors), 1).gather(1, which.expand(-1, 1, 2, -1, -1))[:, 0]
 
@@ -92,7 +92,7 @@ def _step(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
     around = functional.pad((new + warped) / 2, (1, 1, 1, 1), mode="replicate")
     gx = (around[..., 1:-1, 2:] - around[..., 1:-1, :-2]) / 2
     gy = (around[..., 2:, 1:-1] - around[..., :-2, 1:-1]) / 2
-    sums = box_mean(torch.cat([gx * gx, gy * gy, gx * gy, gx * left, gy * left], 1), WINDOW, WINDOW)
+    sums = box_mean(torch.cat([gx * gx, gy * gy, gx * gy, gx * left, gy * left], 1), FLOW_WINDOW, FLOW_WINDOW)
     xx, yy, xy, xt, yt = torch.split(sums, 1, 1)
     xx, yy = xx + DAMPING, yy + DAMPING
     both = (xx * yy - xy * xy).clamp(min=DAMPING**2)

@@ -22,11 +22,11 @@ from texturevlm.rebuilding import rebuild
 from texturevlm.video.sources import import_av
 from texturevlm.video.step import Step
 
-PANEL = 560  # pixels: width of one panel
+PANEL_WIDTH = 560  # pixels: width of one panel
 STRIP_HEIGHT, BAR = 64, 4
-KEPT = (150, 155, 165)
-SAMPLED, KEYFRAME = (120, 180, 195), (214, 120, 105)
-HEAD = 34
+KEPT_COLOUR = (150, 155, 165)
+SAMPLED_COLOUR, KEYFRAME_COLOUR = (120, 180, 195), (214, 120, 105)
+HEADER_HEIGHT = 34
 MOST_FPS = 60.0
 
 
@@ -34,9 +34,9 @@ class StreamPicture:
     """Draws one frame after the other; remembers the cost of the last ones. size: (height, width) of the pictures."""
 
     def __init__(self, size: tuple[int, int]) -> None:
-        self.scale = PANEL / size[1]
+        self.scale = PANEL_WIDTH / size[1]
         self.tall = max(1, round(size[0] * self.scale))
-        self.size = (HEAD + self.tall + 34 + STRIP_HEIGHT + MARGIN, 2 * PANEL + 3 * MARGIN)
+        self.size = (HEADER_HEIGHT + self.tall + 34 + STRIP_HEIGHT + MARGIN, 2 * PANEL_WIDTH + 3 * MARGIN)
         self.costs: deque[tuple[float, float, bool]] = deque(maxlen=(self.size[1] - 2 * MARGIN) // BAR)
 
     def draw(self, step: Step, frame: Tensor) -> np.ndarray:
@@ -45,13 +45,13 @@ class StreamPicture:
         self.costs.append((reuse.fresh / max(1, reuse.tokens), reuse.share, bool(reuse.keyframe)))
         picture = Image.new("RGB", (self.size[1], self.size[0]), PAPER)
         draw, font = ImageDraw.Draw(picture), ImageFont.load_default(17)
-        panel = (PANEL, self.tall)
+        panel = (PANEL_WIDTH, self.tall)
         delivered = to_pil(rebuild(step.texture, step.allocation)).resize(panel, Image.Resampling.BICUBIC)
-        picture.paste(delivered, (MARGIN, HEAD))
+        picture.paste(delivered, (MARGIN, HEADER_HEIGHT))
         original = Image.fromarray(frame.permute(1, 2, 0).cpu().numpy()).resize(panel, Image.Resampling.BILINEAR)
-        picture.paste(self._footprints(original, step), (2 * MARGIN + PANEL, HEAD))
+        picture.paste(self._footprints(original, step), (2 * MARGIN + PANEL_WIDTH, HEADER_HEIGHT))
         draw.text((MARGIN, 8), f"what the model sees: {reuse.tokens} tokens", fill=INK, font=font)
-        draw.text((2 * MARGIN + PANEL, 8), f"sampled now {reuse.fresh}, kept {reuse.kept}", fill=INK, font=font)
+        draw.text((2 * MARGIN + PANEL_WIDTH, 8), f"sampled now {reuse.fresh}, kept {reuse.kept}", fill=INK, font=font)
         self._strip(draw, step)
         return np.asarray(picture)
 
@@ -65,15 +65,15 @@ class StreamPicture:
         low, high = float(level[used].min()), float(level[used].max())
         order = torch.argsort(sampled[used].float() * 100 - level[used])  # kept first, then coarse before fine
         for slot in used[order].tolist():
-            colour = ramp_colour((float(level[slot]) - low) / max(high - low, 1e-6)) if sampled[slot] else KEPT
+            colour = ramp_colour((float(level[slot]) - low) / max(high - low, 1e-6)) if sampled[slot] else KEPT_COLOUR
             draw.rectangle(boxes[slot].tolist(), outline=colour, width=2 if sampled[slot] else 1)
         return picture
 
     def _strip(self, draw: ImageDraw.ImageDraw, step: Step) -> None:
-        top, font = HEAD + self.tall + 34, ImageFont.load_default(14)
+        top, font = HEADER_HEIGHT + self.tall + 34, ImageFont.load_default(14)
         for index, (paid, changed, keyframe) in enumerate(self.costs):
             x = MARGIN + index * BAR
-            colour = KEYFRAME if keyframe else SAMPLED
+            colour = KEYFRAME_COLOUR if keyframe else SAMPLED_COLOUR
             draw.rectangle([x, top + STRIP_HEIGHT * (1 - paid), x + BAR - 2, top + STRIP_HEIGHT], fill=colour)
             height = top + STRIP_HEIGHT * (1 - changed)
             draw.rectangle([x, height - 1, x + BAR - 1, height + 1], fill=INK)
@@ -81,7 +81,7 @@ class StreamPicture:
             f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): "
             f"{100 * step.reuse.share:.0f}%" + (f"   keyframe: {step.reuse.keyframe}" if step.reuse.keyframe else "")
         )
-        draw.text((MARGIN, HEAD + self.tall + 10), text, fill=FAINT, font=font)
+        draw.text((MARGIN, HEADER_HEIGHT + self.tall + 10), text, fill=FAINT, font=font)
 
 
 class VideoWriter:

@@ -23,7 +23,7 @@ from texturevlm.paths import IMAGE_SUFFIXES
 
 MOST_NOTES = 20
 ARRAYS = (".npy", ".pt")
-LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}  # the value of white, for integers
+WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # the value of white, for integers
 TimedImage = tuple[Tensor, float]  # (3, H, W) bytes, seconds
 
 
@@ -49,7 +49,7 @@ def as_frame(frame: Any, size: tuple[int, int], device: torch.device, *, keep_by
             "(resize it, or begin another stream)"
         )
     image = image.to(device, non_blocking=True)
-    if not image.is_floating_point() and image.dtype not in LARGEST:
+    if not image.is_floating_point() and image.dtype not in WHITE:
         raise TypeError(f"step: frame must be bytes, or floats from 0 to 1, got {image.dtype}")
     if not (keep_bytes and image.dtype == torch.uint8):
         image = as_floats(image)
@@ -59,7 +59,7 @@ def as_frame(frame: Any, size: tuple[int, int], device: torch.device, *, keep_by
 
 def as_floats(image: Tensor) -> Tensor:
     """Values from 0 to 1, float32."""
-    return image.float() / LARGEST[image.dtype] if image.dtype in LARGEST else image.float()
+    return image.float() / WHITE[image.dtype] if image.dtype in WHITE else image.float()
 
 
 @dataclass(frozen=True, eq=False)

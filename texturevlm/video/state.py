@@ -13,17 +13,17 @@ from torch import Tensor
 from texturevlm.relevance import Relevance
 from texturevlm.types import COLUMNS, Allocation
 from texturevlm.video.change import Noise
-from texturevlm.video.choice import MAPS
+from texturevlm.video.choice import RELEVANCE_MAPS
 from texturevlm.vlm import Tokens
 
 if TYPE_CHECKING:
     from texturevlm.video.stream import VideoStream
 
-NUMBERS = ("frames", "since_keyframe", "seconds", "pending", "incomplete", "changed")  # attributes of a stream
-CARRY = ("grey", "untrusted", "box")  # tensors of its CarriedRelevance, each perhaps None
-NOISE = ("sensor", "tiles", "last")
-TOKENS = ("embeds", "position", "size", "weight")
-FORMAT = 3
+STREAM_NUMBERS = ("frames", "since_keyframe", "seconds", "pending", "incomplete", "changed")  # attributes of a stream
+CARRY_TENSORS = ("grey", "untrusted", "box")  # tensors of its CarriedRelevance, each perhaps None
+NOISE_TENSORS = ("sensor", "tiles", "last")
+TOKEN_TENSORS = ("embeds", "position", "size", "weight")
+STATE_FORMAT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class StreamState:
     tensors: dict[str, Tensor] = field(repr=False)
 
     def save(self, path: Path | str) -> None:
-        record = {"format": FORMAT, "made_for": self.made_for, "numbers": self.numbers, "tensors": self.tensors}
+        record = {"format": STATE_FORMAT, "made_for": self.made_for, "numbers": self.numbers, "tensors": self.tensors}
         torch.save(record, Path(path))
 
     @classmethod
@@ -52,23 +52,25 @@ class StreamState:
             raise
         except Exception as error:  # a damaged file shows as many kinds of error
             raise ValueError(f"StreamState.load: {path} must be a stream's state: {error}") from None
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"StreamState.load: {path} must be a stream's state of format {FORMAT}, got another file")
+        if not isinstance(record, dict) or record.get("format") != STATE_FORMAT:
+            raise ValueError(
+                f"StreamState.load: {path} must be a state of format {STATE_FORMAT}, got another file"
+            )
         return cls(record["made_for"], record["numbers"], record["tensors"])
 
 
 def save_stream(stream: VideoStream) -> StreamState:
     """Copy everything that a stream's next frame depends on."""
     carry, choice = stream.carry, stream.choice
-    numbers: dict[str, Any] = {name: getattr(stream, name) for name in NUMBERS}
+    numbers: dict[str, Any] = {name: getattr(stream, name) for name in STREAM_NUMBERS}
     numbers |= {"value": choice.value, "refused": choice.refused, "noise_frames": stream.noise.frames}
     tensors: dict[str, Tensor | None] = {
         "colour": stream.texture.levels[0],
         "pixels": stream.patches.pixels,
         "stale": stream.patches.stale,
         "scale": choice.scale,
-        **_attributes("noise", stream.noise, NOISE),
-        **_attributes("carry", carry, CARRY),
+        **_attributes("noise", stream.noise, NOISE_TENSORS),
+        **_attributes("carry", carry, CARRY_TENSORS),
         **{f"map.{name}": one for name, one in carry.maps.items()},
     }
     if stream.rate is not None:
@@ -77,12 +79,12 @@ def save_stream(stream: VideoStream) -> StreamState:
         tensors |= _attributes("allocation", choice.allocation, COLUMNS)
     if carry.relevance is not None:
         numbers["scorer"] = carry.relevance.scorer
-        tensors |= _attributes("relevance", carry.relevance, MAPS)
+        tensors |= _attributes("relevance", carry.relevance, RELEVANCE_MAPS)
     if stream.channels is not None:
         tensors |= {"channels": stream.channels.levels[0], "changed": torch.from_numpy(stream.channels.changed)}
         tensors["moved"] = stream.update.moved
     if stream.encoded is not None and (tokens := stream.encoded.tokens) is not None:
-        tensors |= _attributes("tokens", tokens, TOKENS)
+        tensors |= _attributes("tokens", tokens, TOKEN_TENSORS)
         tensors |= {f"deepstack.{index}": one for index, one in enumerate(tokens.deepstack)}
     copies = {name: one.detach().clone() for name, one in tensors.items() if one is not None}
     return StreamState(_made_for(stream), numbers, copies)
@@ -94,7 +96,7 @@ def restore_stream(stream: VideoStream, state: StreamState) -> None:
     if state.made_for != wanted:
         raise ValueError(f"restore: state must be of a stream with {wanted}, got one of {state.made_for}")
     numbers, tensors = state.numbers, {name: one.to(stream.device) for name, one in state.tensors.items()}
-    for name in NUMBERS:
+    for name in STREAM_NUMBERS:
         setattr(stream, name, numbers[name])
     stream.noise = Noise(**_group(tensors, "noise"), frames=numbers["noise_frames"])
     stream.patches.pixels.copy_(tensors["pixels"])
@@ -118,7 +120,7 @@ def restore_stream(stream: VideoStream, state: StreamState) -> None:
 def _restore_choice(stream: VideoStream, numbers: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     carry, choice = stream.carry, stream.choice
     known = _group(tensors, "carry")
-    for name in CARRY:
+    for name in CARRY_TENSORS:
         setattr(carry, name, known.get(name))
     carry.maps = _group(tensors, "map")
     carry.relevance = choice.allocation = choice.scale = None

@@ -33,19 +33,19 @@ from texturevlm.video.channels import CARRIED, StreamChannels
 from texturevlm.video.tiles import Rectangle
 from texturevlm.video.update import FrameUpdate
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
-class CapturedWork(Generic[Result]):
+class CapturedWork(Generic[_Result]):
     """A function without arguments, of buffers at fixed addresses: captured in a CUDA graph once, replayed after that.
 
     On other devices it just runs. The next call overwrites the result.
     """
 
-    def __init__(self, work: Callable[[], Result], device: torch.device) -> None:
+    def __init__(self, work: Callable[[], _Result], device: torch.device) -> None:
         self.work, self.device = work, device
         self._replay: Replay | None = None
-        self._result: Result | None = None
+        self._result: _Result | None = None
 
     @property
     def reason(self) -> str | None:
@@ -60,7 +60,7 @@ class CapturedWork(Generic[Result]):
         """Make the graph. On a GPU this runs the function a few times: do it when that is harmless."""
         self._replay = Replay(self._run, [], device=self.device)
 
-    def __call__(self) -> Result:
+    def __call__(self) -> _Result:
         if self._replay is None:
             self.prepare()
         assert self._replay is not None
