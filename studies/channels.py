@@ -6,6 +6,7 @@ DATA holds `funsd/` and `sroie/` (text_boxes.jsonl) and `coco/` (questions.jsonl
 baseline's blur) is chosen on `train` images; what is reported is `eval`.
 """
 
+import argparse
 import json
 import math
 import sys
@@ -29,7 +30,7 @@ from studies.baselines import (
     edge_density,
     spectral_residual,
 )
-from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
+from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.structure import edges, edges_inverted
 from texturevlm.channels.text import text_map, text_map_ocr
@@ -45,7 +46,7 @@ RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
-class Sample:
+class AnnotatedImage:
     """One image (1, 3, H, W), its pyramid, its boxes and which pixels (H, W) lie in some box."""
 
     image: Tensor
@@ -54,7 +55,7 @@ class Sample:
     inside: np.ndarray
 
 
-def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[Sample]:
+def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[AnnotatedImage]:
     """The images of one set and split, boxes of the same image put together; says how far it is on stderr."""
     folder = data / name
     listing = folder / ("text_boxes.jsonl" if name in TEXT_SETS else "questions.jsonl")
@@ -72,7 +73,7 @@ def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[Sa
         inside = np.zeros(image.shape[-2:], dtype=bool)
         for x0, y0, x1, y1 in found:
             inside[_pixels(y0, y1), _pixels(x0, x1)] = True
-        yield Sample(image, mipmap(image), found, inside)
+        yield AnnotatedImage(image, mipmap(image), found, inside)
     print(file=sys.stderr)
 
 
@@ -80,7 +81,7 @@ def _pixels(low: float, high: float) -> slice:
     return slice(max(0, math.floor(low)), max(0, math.ceil(high)))
 
 
-def counts(method: Map, sample: Sample) -> np.ndarray:
+def counts(method: Map, sample: AnnotatedImage) -> np.ndarray:
     """(2, BINS): how many pixels, and how many inside a box, have a value of at least each threshold."""
     values = (method(sample.image, sample.levels)[0] * (BINS - 1)).round().clamp(0, BINS - 1).long().numpy().ravel()
     every = np.bincount(values, minlength=BINS)
@@ -91,7 +92,8 @@ def counts(method: Map, sample: Sample) -> np.ndarray:
 def f1(table: np.ndarray) -> np.ndarray:
     """(…, 2, BINS) → (…, BINS)."""
     marked, right = table[..., 0, :], table[..., 1, :]
-    return 2 * right / np.maximum(marked + right[..., :1], 1)
+    scores: np.ndarray = 2 * right / np.maximum(marked + right[..., :1], 1)
+    return scores
 
 
 def tables(methods: dict[str, Map], data: Path, split: str, limit: int | None) -> dict[str, dict[str, np.ndarray]]:
@@ -293,7 +295,7 @@ def report(record: dict[str, Any]) -> str:
     for method, score in text["scores"].items():
         means = {name: float(np.mean(score["f1"][name])) for name in TEXT_SETS}
         cells = [f"{means[name]:.3f} ({score['pooled'][name]:.3f})" for name in TEXT_SETS]
-        gain = "–" if method == text["baseline"] else _interval(score["gain"])
+        gain = "–" if method == text["baseline"] else format_interval(score["gain"])
         lines.append(
             f"| {method} | {score['threshold']:.3f} | {cells[0]} | {cells[1]} | {np.mean(list(means.values())):.3f} | "
             f"{gain} | {100 * score['photographs']:.1f}% |"
@@ -317,7 +319,7 @@ def report(record: dict[str, Any]) -> str:
     ]
     for method, score in salient["scores"].items():
         mean = float(np.mean(score["covered"]))
-        gain = "–" if method == score["rival"] else _interval(score["gain"])
+        gain = "–" if method == score["rival"] else format_interval(score["gain"])
         lines.append(f"| {method} | {mean:.3f} | {mean / TOP:.2f} | {100 * score['found']:.0f}% | {gain} |")
     lines += [
         "",
@@ -337,31 +339,17 @@ def report(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _interval(gain: list[float]) -> str:
-    return f"{gain[0]:+.3f} ({gain[1]:+.3f} to {gain[2]:+.3f})"
+def study(options: argparse.Namespace, command: str) -> None:
+    record: dict[str, Any] = {"command": command, **versions()}
+    with torch.inference_mode():
+        record["text"] = measure_text(options.data, options.limit)
+        record["saliency"] = measure_saliency(options.data, options.limit)
+        record["polarity"] = measure_polarity()
+    write_study(options.out, "channels", record, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("studies.channels", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with funsd, sroie and coco")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for channels.md and channels.json")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N images of each set and split: to try it out")
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        command = "python -m studies.channels DATA --out DIR"
-        command += f" --limit {options.limit}" if options.limit else ""
-        record: dict[str, Any] = {"command": command, **versions()}
-        options.out.mkdir(parents=True, exist_ok=True)
-        with torch.inference_mode():
-            record["text"] = measure_text(options.data, options.limit)
-            record["saliency"] = measure_saliency(options.data, options.limit)
-            record["polarity"] = measure_polarity()
-    except MISTAKES as error:
-        return complain(parser, error)
-    write_study(options.out, "channels", record, report)
-    print(f"{options.out / 'channels.md'} and channels.json written", file=sys.stderr)
-    return 0
+    return run_study(study_parser("channels", __doc__), arguments, study)
 
 
 if __name__ == "__main__":

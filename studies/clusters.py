@@ -7,6 +7,7 @@ share of borders with an edge that near. A method can buy recall by drawing more
 Needs scikit-image (extra `dev`).
 """
 
+import argparse
 import platform
 import statistics
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.study import MISTAKES, command_parser, complain, write_study
+from studies.study import command_parser, run_study, write_study
 from texturevlm.image import to_tensor
 from texturevlm.ops.segment import boundaries, superpixels
 
@@ -98,17 +99,16 @@ def report(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def study(options: argparse.Namespace, command: str) -> None:
+    rows = [row for path in options.images for side in (512, 1024) for row in measure(path, side)]
+    print(write_study(options.out, "clusters", rows, report))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("studies.clusters", __doc__)
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    options = parser.parse_args(arguments)
-    try:
-        rows = [row for path in options.images for side in (512, 1024) for row in measure(path, side)]
-    except MISTAKES as error:
-        return complain(parser, error)
-    print(write_study(options.out, "clusters", rows, report))
-    return 0
+    return run_study(parser, arguments, study)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ that need no learning get the area that the learned one covers, since a larger a
 
 from __future__ import annotations
 
+import argparse
 import csv
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ from studies.study import format_interval, provenance, run_study, study_parser, 
 from texturevlm.channels import build
 from texturevlm.channels.registry import PRESETS
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.data import Box, Sample, load
+from texturevlm.evaluate.data import Box, Sample, load_data
 from texturevlm.evaluate.objects import painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm.ops.lookup import lookup
@@ -46,17 +48,17 @@ from texturevlm.types import Texture
 SQUARE = 512  # side of the square that photographs are laid on
 AREA = (SQUARE, SQUARE)
 CHANNELS = PRESETS["mvp"]
-FINEST, LEVELS = 2, 7  # texels of 4 to 256 pixels
+_FINEST, LEVELS = 2, 7  # texels of 4 to 256 pixels
 SALIENCE_GRID, LOSS_GRID, EVAL_GRID = 64, 32, 64  # cells along the square's side
-PATCH = 32
+_PATCH = 32
 MOST_ZOOM = 1.0  # octaves by which footprints may grow or shrink
-LEAST = 1e-12  # of a probability: the power of zero has no gradient
+_LEAST = 1e-12  # of a probability: the power of zero has no gradient
 HOLD = 0.1  # the last share of the steps stays at the last temperature
 # Candidates along a side; 64 of them cover a quarter, half, or, with three sizes, what is learned to be best.
 VARIANTS: dict[str, tuple[int, ...]] = {"a quarter": (16,), "half": (11,), "as much as learned": (4, 8, 16)}
-RATE, SEEDS, TEMPERATURES = 0.03, (0, 1, 2), (1.0, 0.3, 0.1, 0.01)
+_RATE, SEEDS, TEMPERATURES = 0.03, (0, 1, 2), (1.0, 0.3, 0.1, 0.01)
 SHOWN = (0.15, 0.5, 0.85)  # quantiles of the evaluated photographs whose heat maps are drawn
-Row = dict[str, float]
+Measures = dict[str, float]
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
@@ -90,12 +92,12 @@ def square_lattice(grids: Sequence[int]) -> Lattice:
     """grid × grid candidates on the square for each of the grids, which are given coarse before fine."""
     if list(grids) != sorted(set(grids)):
         raise ValueError(f"square_lattice: grids must be different and coarse before fine, got {tuple(grids)}")
-    return Lattice.of(AREA, patch=PATCH, sides=[SQUARE / grid for grid in grids])
+    return Lattice.of(AREA, patch=_PATCH, sides=[SQUARE / grid for grid in grids])
 
 
 def read_photographs(data: Path, split: str, lattice: Lattice, *, limit: int | None = None) -> Photographs:
     """The photographs of a split that have objects; `limit` of them, evenly spread."""
-    found = list({sample.image: sample for sample in load(data, split=split, located=True).samples}.values())
+    found = list({sample.image: sample for sample in load_data(data, split=split, located=True).samples}.values())
     if limit is not None and limit < len(found):
         found = [found[index * len(found) // limit] for index in range(limit)]
     progress = Progress(len(found), f"{split} photographs")
@@ -112,8 +114,8 @@ def read_photographs(data: Path, split: str, lattice: Lattice, *, limit: int | N
 
 
 def read_channels(texture: Texture, lattice: Lattice) -> Tensor:
-    """(B, N, LEVELS, C): the texture's channels at each candidate's centre, from level FINEST on."""
-    levels = [level.half().float() for level in texture.levels[min(FINEST, len(texture.levels) - 1) :]]
+    """(B, N, LEVELS, C): the texture's channels at each candidate's centre, from level _FINEST on."""
+    levels = [level.half().float() for level in texture.levels[min(_FINEST, len(texture.levels) - 1) :]]
     height, width = levels[0].shape[2:]
     points = lattice.centre * torch.tensor([width / lattice.size[1], height / lattice.size[0]])
     repeated = points.repeat_interleave(LEVELS, 0).expand(texture.batch, -1, -1)
@@ -155,10 +157,10 @@ class WeightedChannels(nn.Module):
         finer = torch.exp2(self.particularise.clamp(-MOST_ZOOM, MOST_ZOOM))
         balance = Balance(self.explore.sigmoid(), self.focus.exp(), finer)
         row = salience[:, None]  # one row of cells: positions do not matter here
-        learned = wanted.softmax(1).clamp(min=LEAST)[:, None]
+        learned = wanted.softmax(1).clamp(min=_LEAST)[:, None]
         maps = ImageMaps(row, torch.ones_like(row), torch.ones_like(row, dtype=torch.bool))
         found = balance.weigh(learned, maps, AREA)
-        return found.mass[:, 0].clamp(min=LEAST).log() + self.size[self.which], found.legible_scale[0, 0, 0].log2()
+        return found.mass[:, 0].clamp(min=_LEAST).log() + self.size[self.which], found.legible_scale[0, 0, 0].log2()
 
 
 class Hypothesis:
@@ -219,9 +221,9 @@ class Hypothesis:
             generator=generator_at(own.seed, step, "gumbel") if own.relaxation == "gumbel" else None,
         )
 
-    def evaluate(self) -> Row:
+    def evaluate(self) -> Measures:
         """Means over the `eval` photographs: soft at the last temperature, and hard."""
-        rows, soft = rows_of(self.hard_boxes(), self.evaluated), self.soft_overlaps()
+        rows, soft = measure_all(self.hard_boxes(), self.evaluated), self.soft_overlaps()
         return {
             "hard_iou": _mean(rows, "iou"),
             "soft_iou": sum(soft) / len(soft),
@@ -249,15 +251,16 @@ class Hypothesis:
     @torch.no_grad()
     def scores(self) -> Tensor:
         """(M, N): scores of the candidates of the `eval` photographs."""
-        return self.module(self.evaluated.channels, self.evaluated_salience)[0]
+        scores: Tensor = self.module(self.evaluated.channels, self.evaluated_salience)[0]
+        return scores
 
 
 def annealed(step: int, steps: int, first: float, last: float) -> float:
     """The temperature of a step: from first to last by equal factors, then constant."""
-    return first * (last / first) ** min(1.0, step / max(1.0, (steps - 1) * (1 - HOLD)))
+    return first * math.pow(last / first, min(1.0, step / max(1.0, (steps - 1) * (1 - HOLD))))
 
 
-def measured(footprints: Sequence[Sequence[float]], objects: Sequence[Sequence[float]]) -> Row:
+def measured(footprints: Sequence[Sequence[float]], objects: Sequence[Sequence[float]]) -> Measures:
     """By pixels of the square: IoU of the union of footprints with the union of objects, the share of the square that
     footprints cover and that objects cover, and the share of the covered area that lies on objects."""
     cover, there = painted(footprints, AREA), painted(objects, AREA)
@@ -270,7 +273,7 @@ def measured(footprints: Sequence[Sequence[float]], objects: Sequence[Sequence[f
     }
 
 
-def rows_of(footprints: Sequence[Sequence[Sequence[float]]], evaluated: Photographs) -> list[Row]:
+def measure_all(footprints: Sequence[Sequence[Sequence[float]]], evaluated: Photographs) -> list[Measures]:
     return [measured(own, objects) for own, objects in zip(footprints, evaluated.boxes)]
 
 
@@ -282,7 +285,7 @@ class Trained:
     """A task after its steps: measures and soft overlaps per `eval` photograph."""
 
     task: Hypothesis
-    hard: list[Row]
+    hard: list[Measures]
     soft: list[float]
 
 
@@ -290,8 +293,8 @@ def trained(task: Hypothesis, steps: int) -> Trained:
     own = task.settings
     print(f"grids {own.grids}, {own.relaxation}, to {own.last_temperature}, seed {own.seed}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        fit(task, FitConfig(steps=steps, rate=RATE, seed=own.seed, save_every=0), folder)
-    return Trained(task, rows_of(task.hard_boxes(), task.evaluated), task.soft_overlaps())
+        fit(task, FitConfig(steps=steps, rate=_RATE, seed=own.seed, save_every=0), folder)
+    return Trained(task, measure_all(task.hard_boxes(), task.evaluated), task.soft_overlaps())
 
 
 def _again(model: Trained, steps: int, **changed: Any) -> Trained:
@@ -301,7 +304,7 @@ def _again(model: Trained, steps: int, **changed: Any) -> Trained:
     return model if settings == old.settings else trained(Hypothesis(settings, (old.train, old.evaluated)), steps)
 
 
-def compared(model: Trained) -> dict[str, list[Row]]:
+def compared(model: Trained) -> dict[str, list[Measures]]:
     """Rows per photograph of the learned method, and of methods without learning that cover as much."""
     evaluated, budget = model.task.evaluated, model.task.settings.tokens
     grid = max(round(budget**0.5), round((budget / _mean(model.hard, "covered")) ** 0.5))
@@ -310,12 +313,12 @@ def compared(model: Trained) -> dict[str, list[Row]]:
     objects = torch.cat([functional.adaptive_avg_pool2d(one, (grid, grid)).flatten(1) for one in shares])
     middle = (lattice.centre - SQUARE / 2).square().sum(1)
 
-    def best(scores: Tensor) -> list[Row]:
-        return rows_of(lattice.best(scores, budget).boxes.tolist(), evaluated)
+    def best(scores: Tensor) -> list[Measures]:
+        return measure_all(lattice.best(scores, budget).boxes.tolist(), evaluated)
 
     return {
-        "whole image": rows_of([[[0, 0, SQUARE, SQUARE]]] * len(evaluated), evaluated),
-        "uniform": rows_of([_uniform(budget, SQUARE / grid)] * len(evaluated), evaluated),
+        "whole image": measure_all([[[0, 0, SQUARE, SQUARE]]] * len(evaluated), evaluated),
+        "uniform": measure_all([_uniform(budget, SQUARE / grid)] * len(evaluated), evaluated),
         "centre bias": best(-middle.expand(len(evaluated), -1)),
         "saliency (before learning)": best(evaluated.salience((grid,))),
         "learned": model.hard,
@@ -330,18 +333,18 @@ def _uniform(budget: int, side: float) -> list[list[float]]:
     return [[x - side / 2, y - side / 2, x + side / 2, y + side / 2] for y in centres for x in centres]
 
 
-def _mean(rows: Sequence[Row], name: str) -> float:
+def _mean(rows: Sequence[Measures], name: str) -> float:
     return sum(row[name] for row in rows) / len(rows)
 
 
-def _column(rows: Sequence[Row], name: str) -> list[float]:
+def _column(rows: Sequence[Measures], name: str) -> list[float]:
     return [row[name] for row in rows]
 
 
-def experiment(data: Path, out: Path, *, steps: int, limit: int | None = None) -> None:
+def experiment(options: argparse.Namespace, command: str) -> None:
     """Train everything; write hypothesis.md, hypothesis.csv and hypothesis.png."""
-    check_count("--steps", "N", steps, 1)
-    base = Hypothesis.Settings(data=data, anneal=steps, limit=limit)
+    steps, out = check_count("--steps", "N", options.steps, 1), options.out
+    base = Hypothesis.Settings(data=options.data, anneal=steps, limit=options.limit)
     found = {
         name: trained(Hypothesis(replace(base, grids=grids, learn_scale=len(grids) > 1)), steps)
         for name, grids in VARIANTS.items()
@@ -352,9 +355,6 @@ def experiment(data: Path, out: Path, *, steps: int, limit: int | None = None) -
     ends = {last: _again(quarter, steps, last_temperature=last) for last in TEMPERATURES}
     ends[base.last_temperature] = quarter
     out.mkdir(parents=True, exist_ok=True)
-    command = f"python -m studies.hypothesis DATA --out results --steps {steps}" + (
-        f" --limit {limit}" if limit else ""
-    )
     text = [*_head(command, quarter), *_methods(tables), *_relaxations(seeds), *_ends(ends)]
     (out / "hypothesis.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     _write_csv(out / "hypothesis.csv", tables)
@@ -381,7 +381,7 @@ def _head(command: str, model: Trained) -> list[str]:
     ]
 
 
-def _methods(tables: dict[str, dict[str, list[Row]]]) -> list[str]:
+def _methods(tables: dict[str, dict[str, list[Measures]]]) -> list[str]:
     text = []
     for variant, methods in tables.items():
         text += ["", f"## Footprints that cover {variant}", ""]
@@ -415,7 +415,7 @@ def _relaxations(models: dict[tuple[str, int], Trained]) -> list[str]:
     ]
 
     def over_seeds(columns: list[list[float]]) -> list[float]:
-        return torch.tensor(columns, dtype=torch.float64).mean(0).tolist()  # type: ignore[no-any-return]
+        return torch.tensor(columns, dtype=torch.float64).mean(0).tolist()
 
     hard = {name: over_seeds([_column(models[name, seed].hard, "iou") for seed in SEEDS]) for name in RELAXATIONS}
     for name, own in hard.items():
@@ -438,7 +438,7 @@ def _ends(ends: dict[float, Trained]) -> list[str]:
     return text
 
 
-def _write_csv(path: Path, tables: dict[str, dict[str, list[Row]]]) -> None:
+def _write_csv(path: Path, tables: dict[str, dict[str, list[Measures]]]) -> None:
     names = ("iou", "covered", "objects", "on_objects")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -471,7 +471,7 @@ def _draw(model: Trained, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = study_parser("hypothesis", __doc__)
     parser.add_argument("--steps", type=int, default=1000, metavar="N", help="(default: 1000)")
-    return run_study(parser, arguments, lambda own: experiment(own.data, own.out, steps=own.steps, limit=own.limit))
+    return run_study(parser, arguments, experiment)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,30 @@
-"""Half or float textures: does it change what is read? (question 16)
+"""Half or float textures: does the precision change the samples? (question 16)
 
     python -m studies.precision DATA --out DIR [--limit N]
 
-The same tokens of the same pages, sampled from levels kept in float and in half precision; how far the samples differ,
-and how many of them round to another of the 256 steps that a reader or a model's processor sees.
+The same tokens of the same pages are sampled from levels in float and in half precision. Reported: the largest
+difference, and the share of samples that round to another of 256 grey steps.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from texturevlm.evaluate.data import load
+from studies.study import run_study, study_parser, write_study
+from texturevlm.evaluate.data import load_data
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 
 STEPS = 255
+PAGES = 20
 
 
-def compared(image: Path, *, budget: int = 273, patch: int = 32) -> tuple[float, float]:
+def compare_precision(image: Path, *, budget: int = 273, patch: int = 32) -> tuple[float, float]:
     """The greatest difference in steps of 1/255, and the share of samples that round to another step."""
     texture = Texture.open(image).mipmapped()
     allocation = choose_tokens(texture, budget=budget, patch=patch, relevance="none")
@@ -34,36 +36,38 @@ def compared(image: Path, *, budget: int = 273, patch: int = 32) -> tuple[float,
     return difference, changed
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m studies.precision", description=__doc__)
-    parser.add_argument("data", type=Path, metavar="DATA")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="pages (default: 20)")
-    options = parser.parse_args(arguments)
-    pages = list(dict.fromkeys(sample.image for sample in load(options.data).samples))
-    pages = pages[:: max(1, len(pages) // options.limit)][: options.limit]
+def study(options: argparse.Namespace, command: str) -> None:
+    pages = list(dict.fromkeys(sample.image for sample in load_data(options.data).samples))
+    limit = options.limit or PAGES
+    pages = pages[:: max(1, len(pages) // limit)][:limit]
     with torch.inference_mode():
-        rows = [compared(page) for page in pages]
-    worst = max(difference for difference, _ in rows)
-    changed = sum(share for _, share in rows) / len(rows)
-    text = [
+        rows = [compare_precision(page) for page in pages]
+    record = {
+        "command": command,
+        "pages": len(rows),
+        "greatest_difference": max(difference for difference, _ in rows),
+        "changed": sum(share for _, share in rows) / len(rows),
+    }
+    print(write_study(options.out, "precision", record, report))
+
+
+def report(record: dict[str, Any]) -> str:
+    lines = [
         "# Half or float textures",
         "",
-        f"Command: `python -m studies.precision DATA --out DIR --limit {options.limit}`. 273 tokens "
-        f"of 32×32 by `auto`, {len(rows)} pages.",
+        f"Command: `{record['command']}`. 273 tokens of 32×32 by `auto`, {record['pages']} pages.",
         "",
         "| | |",
         "|---|---|",
-        f"| greatest difference of a sample | {worst:.3f} of a step of 1/255 |",
-        f"| samples that round to another step | {changed:.2%} |",
+        f"| greatest difference of a sample | {record['greatest_difference']:.3f} of a step of 1/255 |",
+        f"| samples that round to another step | {record['changed']:.2%} |",
         "",
     ]
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "precision.md").write_text("\n".join(text), encoding="utf-8")
-    record = {"pages": len(rows), "greatest_difference": worst, "changed": changed}
-    (options.out / "precision.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(text))
-    return 0
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_study(study_parser("precision", __doc__), arguments, study)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The open questions about choosing, answered by legibility: variants of one idea beside each other.
+"""The open questions about allocation, answered by legibility: variants of one idea compared.
 
     python -m studies.questions DATA --out DIR [--limit N] [--pages DIR] [--only stages,levels]
 
-Each experiment is a few allocators with their options, judged on the same questions at the same budgets as everything
-else (`texturevlm eval`); DIR gets a folder an experiment.
+Each experiment is a few allocators with their options, evaluated as by `texturevlm eval`; DIR gets one folder per
+experiment.
 """
 
 import argparse
@@ -15,12 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from studies.study import run_study, study_parser
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.search import Layer, finest_span, scored
-from texturevlm.evaluate.data import load
+from texturevlm.check import check_choice
+from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
@@ -126,19 +128,12 @@ def experiments() -> dict[str, Experiment]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m studies.questions", description=__doc__)
-    parser.add_argument("data", type=Path, metavar="DATA")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--limit", type=int, metavar="N", help="use N questions, evenly spread (default: all)")
-    parser.add_argument("--pages", type=Path, metavar="DIR", help="where the pages' words are kept")
-    parser.add_argument("--only", metavar="A,B", help="these experiments (default: all)")
-    options = parser.parse_args(arguments)
+def study(options: argparse.Namespace, command: str) -> None:
     known = experiments()
     wanted = options.only.split(",") if options.only else list(known)
-    if unknown := [name for name in wanted if name not in known]:
-        parser.error(f"--only must be of {', '.join(known)}, got {unknown[0]}")
-    data = load(options.data, limit=options.limit, located=True)
+    for name in wanted:
+        check_choice("questions", "--only", name, known)
+    data = load_data(options.data, limit=options.limit, located=True)
     for name in wanted:
         experiment = known[name]
         print(f"{name}: {experiment.asks}", file=sys.stderr)
@@ -152,9 +147,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             out=options.out / name,
             pages=options.pages,
         )
-        notes = [f"{len(data.samples)} questions of {options.data.name}. Question {experiment.asks}."]
+        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {experiment.asks}."]
         publish(evaluation, options.out / name, title=f"{name}: {experiment.asks}", notes=notes)
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = study_parser("questions", __doc__)
+    parser.add_argument("--pages", type=Path, metavar="DIR", help="cache of the pages' words")
+    parser.add_argument("--only", metavar="A,B", help="these experiments (default: all)")
+    return run_study(parser, arguments, study)
 
 
 if __name__ == "__main__":

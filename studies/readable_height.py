@@ -1,10 +1,10 @@
-"""How tall text must stand in the tokens' pixels to be read, and which way it may be stretched.
+"""How many token pixels tall text must be to be legible, and the effect of stretching it.
 
-    python -m studies.readable_height DATA --out results [--limit N] [--reader auto]
+    python -m studies.readable_height DATA --out results [--limit N] [--ocr auto]
 
-Each place of an answer that the reader reads in the full image is shrunk (means of equal cells, enlarged again, as
-`resized` does it) until its box is a given number of token pixels tall, and read again. Then the same at equal token
-area, but shrunk more across than down, and the reverse. `recall` takes its threshold from here.
+Each box of an answer that OCR reads in the full image is shrunk (means of equal cells, enlarged again, as by `resized`)
+until it is a given number of token pixels tall, and read again. Then the same at equal token area, but shrunk more
+across than down, and the reverse. `recall` takes its threshold from here.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.study import provenance, versions, write_study
-from texturevlm.evaluate.data import Sample, load
+from studies.study import provenance, run_study, study_parser, versions, write_study
+from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import PixelBox, as_bytes, crop_boxes, similarity
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.statistics import paired_difference
@@ -37,7 +37,7 @@ Trial = tuple[float, float]  # height in token pixels, ratio
 FULL: Trial = (math.inf, 1.0)
 
 
-def shrunk(image: Tensor, box: Box, across: float, down: float) -> Tensor:
+def shrunk(image: Tensor, box: PixelBox, across: float, down: float) -> Tensor:
     """A part of an image (C, H, W) as cells of across × down pixels deliver it; an axis of 1 or less stays as it is."""
     left, top, right, bottom = box
     height, width = image.shape[1:]
@@ -63,18 +63,18 @@ def trials(height: float) -> list[Trial]:
     ]
 
 
-def measure(samples: Sequence[Sample], reader: Reader) -> list[dict[Trial, float]]:
+def measure(samples: Sequence[Sample], ocr: OcrEngine) -> list[dict[Trial, float]]:
     """For each place that is read in full: its legibility in each trial."""
     found = []
     for sample, image in _opened(samples):
-        for box, place in zip(sample.boxes, places(sample.boxes, sample.size)):
+        for box, place in zip(sample.boxes, crop_boxes(sample.boxes, sample.size)):
             height = box[3] - box[1]
             tried = trials(height)
             crops = []
             for wanted, ratio in tried:
                 side = height / wanted
                 crops.append(as_bytes(shrunk(image, place, side * ratio**0.5, side / ratio**0.5)))
-            texts = reader.read(crops)
+            texts = ocr.read(crops)
             scores = {
                 trial: max(similarity(text, answer) for answer in sample.answers) for trial, text in zip(tried, texts)
             }
@@ -151,9 +151,9 @@ def report(record: dict[str, Any]) -> str:
     lines = [
         "# How tall text must stand in the tokens' pixels to be read",
         "",
-        provenance(record, record["reader"]),
+        provenance(record, record["ocr"]),
         "",
-        f"{record['places']} places of answers to {record['questions']} questions, those that the reader reads in the "
+        f"{record['places']} places of answers to {record['questions']} questions, those that OCR reads in the "
         "full image. Height: of the answer's box, in token pixels. Legibility as in the evaluation, of one place.",
         "",
         "| height | legibility | places |",
@@ -197,31 +197,28 @@ def _bracket(row: dict[str, Any]) -> str:
     return f" ({mean:+.3f}, {low:+.3f} to {high:+.3f})"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m studies.readable_height", description=__doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="a folder of questions with places (docvqa)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="readable-height.md and .json go here")
-    parser.add_argument("--limit", type=int, metavar="N", help="use N questions, evenly spread (default: all)")
-    parser.add_argument("--reader", default="auto", help="auto, tesseract or rapidocr (default: auto)")
-    parser.add_argument("--readings", type=Path, metavar="FILE", help="remember here what was read")
-    options = parser.parse_args(arguments)
+def readable_height(options: argparse.Namespace, command: str) -> None:
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
-    samples = load(options.data, located=True, limit=options.limit).samples
-    reader = Remembering(open_reader(options.reader), options.readings)
-    found = measure(samples, reader)
+    samples = load_data(options.data, located=True, limit=options.limit).samples
+    ocr = CachedOcr(open_ocr(options.ocr), options.readings)
+    found = measure(samples, ocr)
     record = {
-        "command": "python -m studies.readable_height DATA --out DIR"
-        + (f" --limit {options.limit}" if options.limit else ""),
+        "command": command,
         "data": options.data.name,
-        "reader": reader.name,
+        "ocr": ocr.name,
         **versions(),
         "questions": len(samples),
         "places": len(found),
         **summary(found),
     }
     print(write_study(options.out, "readable-height", record, report))
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = study_parser("readable_height", __doc__)
+    parser.add_argument("--ocr", default="auto", help="auto, tesseract or rapidocr (default: auto)")
+    parser.add_argument("--readings", type=Path, metavar="FILE", help="cache of what OCR read")
+    return run_study(parser, arguments, readable_height)
 
 
 if __name__ == "__main__":

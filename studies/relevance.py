@@ -9,6 +9,7 @@ cells ranked highest that make up x% of the page. Words come from RapidOCR and a
 paired, with a 95% interval from resampling pages (questions of one page are not independent).
 """
 
+import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -21,15 +22,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
+from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
-from texturevlm.evaluate.data import Sample, load
+from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
 from texturevlm.progress import Progress
-from texturevlm.relevance.features import NAMES, word_features
+from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import layout_of
 from texturevlm.relevance.ocr import Page, load_page
 from texturevlm.relevance.words import answer_probability, overlaps, spread, words_map
@@ -68,7 +69,7 @@ def shares_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Se
 
 def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
     """The rival: what share of the question's words stands near each word, fading with distance."""
-    near = word_features(page, question, {})[:, NAMES.index("share_near")]
+    near = word_features(page, question, {})[:, FEATURE_NAMES.index("share_near")]
     return spread(page, near * layout_of(page).areas, cells)  # so that a word's size does not count
 
 
@@ -78,7 +79,7 @@ def text_words(page: Page, cells: tuple[int, int]) -> Tensor:
 
 
 def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, Any]:
-    samples = load(folder, split="eval", located=True, limit=limit).samples
+    samples = load_data(folder, split="eval", located=True, limit=limit).samples
     found: dict[str, list[list[bool]]] = {}
     predicted, true = [], []
     by_image: tuple[Path, dict[str, np.ndarray]] = (Path(), {})
@@ -87,7 +88,7 @@ def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, An
         cells = (math.ceil(sample.size[0] / CELL), math.ceil(sample.size[1] / CELL))
         page = load_page(sample.image, cache)
         if sample.image != by_image[0]:
-            by_image = (sample.image, image_maps(sample.image, cells))
+            by_image = (sample.image, channel_maps(sample.image, cells))
         other = of_another_page(samples, number)
         maps = {
             "words": words_map(page, sample.question, cells).numpy(),
@@ -124,7 +125,7 @@ def of_another_page(samples: Sequence[Sample], number: int) -> Sample:
     return next((later for later in following if later.image != samples[number].image), samples[number])
 
 
-def image_maps(path: Path, cells: tuple[int, int]) -> dict[str, np.ndarray]:
+def channel_maps(path: Path, cells: tuple[int, int]) -> dict[str, np.ndarray]:
     """BY_IMAGE of an image file, on cells (h, w)."""
     image = to_tensor(path)
     levels = mipmap(image)
@@ -138,11 +139,12 @@ def answer_share(page: Page, boxes: Sequence[Sequence[float]]) -> np.ndarray:
     """(N,): 1 shared out by area over the words whose middle is in one of the answer's boxes; 0 if none is."""
     layout = layout_of(page)
     middle = (layout.boxes[:, :2] + layout.boxes[:, 2:]) / 2
-    inside = np.zeros(len(middle))
+    inside: np.ndarray = np.zeros(len(middle))
     for x0, y0, x1, y1 in boxes:
         within = (middle > (x0, y0)).all(1) & (middle < (x1, y1)).all(1)
         inside = np.maximum(inside, within * layout.areas)
-    return inside / max(inside.sum(), 1e-12)
+    shares: np.ndarray = inside / max(inside.sum(), 1e-12)
+    return shares
 
 
 def calibration(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float]]:
@@ -194,7 +196,7 @@ def report(record: dict[str, Any]) -> str:
     ]
     for method, score in record["scores"].items():
         if method != RIVAL:
-            cells = (f"{mean:+.3f} ({low:+.3f} to {high:+.3f})" for mean, low, high in score["gain"])
+            cells = map(format_interval, score["gain"])
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
     lines += [
         "",
@@ -210,25 +212,16 @@ def report(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("studies.relevance", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with images and questions.jsonl")
-    parser.add_argument("--pages", type=Path, metavar="CACHE", help="folder where the words of the pages are kept")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for relevance.md and relevance.json")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N questions: to try it out")
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        options.out.mkdir(parents=True, exist_ok=True)
-        command = "python -m studies.relevance DATA --pages CACHE --out DIR"
-        command += f" --limit {options.limit}" if options.limit else ""
-        with torch.inference_mode():
-            found = measure(options.data, options.pages, options.limit)
-    except MISTAKES as error:
-        return complain(parser, error)
+def study(options: argparse.Namespace, command: str) -> None:
+    with torch.inference_mode():
+        found = measure(options.data, options.pages, options.limit)
     write_study(options.out, "relevance", {"command": command, **versions(), **found}, report)
-    print(f"{options.out / 'relevance.md'} and relevance.json written", file=sys.stderr)
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = study_parser("relevance", __doc__)
+    parser.add_argument("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
+    return run_study(parser, arguments, study)
 
 
 if __name__ == "__main__":

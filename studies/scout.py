@@ -11,6 +11,7 @@ CACHE. Differences are paired, with a 95% interval from resampling pages.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import statistics
@@ -24,42 +25,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.relevance import COVERED, ENOUGH, TOPS, gain, image_maps, of_another_page, shares_within
+from studies.relevance import COVERED, ENOUGH, TOPS, channel_maps, gain, of_another_page, shares_within
 from studies.spotting import evenly, measure_spotting
-from studies.study import MISTAKES, check_limit, command_parser, complain, provenance, versions, write_study
+from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
-from texturevlm.evaluate.data import Sample, load
+from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
-from texturevlm.train.ranking import TOGETHER
+from texturevlm.train.ranker_task import ONE_ANSWER
 from texturevlm.types import Texture
 
 SCOUT, BLIND, OTHER, WORDS = "scout", "scout without the question", "scout with the question of another page", "words"
 RIVALS = (WORDS, BLIND, OTHER)
 READ_PAGES = 60
-Result = TypeVar("Result")
+Timed = TypeVar("Timed")
 
 
 def measure(folder: Path, cache: Path | None, limit: int | None, read: int) -> dict[str, Any]:
-    samples = load(folder, split="eval").samples
+    samples = load_data(folder, split="eval").samples
     kept = set(evenly(list(dict.fromkeys(sample.image for sample in samples if sample.boxes)), limit))
     scout, name = load_scout(), folder.resolve().name
     located = [sample for sample in samples if sample.boxes and sample.image in kept]
     if not located:
         raise ValueError(f"DATA must hold eval questions with boxes, got {folder}")
-    command = "python -m studies.scout DATA --pages CACHE --out DIR"
     record: dict[str, Any] = {
-        "command": command + (f" --limit {limit}" if limit else "") + (f" --read {read}" if read != READ_PAGES else ""),
         "set": name,
         **versions(),
         "threads": torch.get_num_threads(),
         "processors": os.cpu_count(),
         "dtype": str(scout.dtype).removeprefix("torch."),
-        **measure_recall(located, cache, scout, together=name in TOGETHER),
+        **measure_recall(located, cache, scout, together=name in ONE_ANSWER),
     }
     if shutil.which("tesseract") is None:
         record["spotting"] = {"reason": "Not measured: it needs `tesseract` 5, which is not installed here."}
@@ -93,7 +92,7 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
             **{name: _array(scout.where(spots, part)) for name, part in parts_of(question).items()},
             WORDS: words_map(load_page(sample.image, cache), sample.question, cells).numpy(),
             **fixed,
-            "oracle": box_map(_enough(sample, together), cells, sample.size),
+            "oracle": answer_map(_enough(sample, together), cells, sample.size),
         }
         for method, values in maps.items():
             shares.setdefault(method, []).append(answer_shares(values, sample, together=together))
@@ -123,7 +122,7 @@ def _page_maps(image: Path, scout: Scout, spots: Any) -> dict[str, np.ndarray]:
     return {
         BLIND: _array(scout.where(spots, "")),
         "the scout's text map": _array(spots.text.sigmoid()),
-        **image_maps(image, cells),
+        **channel_maps(image, cells),
         "centre bias": centre_prior(torch.empty(1, 1, *cells)).numpy(),
     }
 
@@ -133,7 +132,7 @@ def _array(values: Tensor) -> np.ndarray:
     return array
 
 
-def _timed(spent: list[float], work: Callable[..., Result], *arguments: Any) -> Result:
+def _timed(spent: list[float], work: Callable[..., Timed], *arguments: Any) -> Timed:
     started = time.perf_counter()
     result = work(*arguments)
     spent.append(1e3 * (time.perf_counter() - started))
@@ -163,11 +162,12 @@ def _enough(sample: Sample, together: bool) -> Sequence[Sequence[float]]:
     return sample.boxes if together else [sample.boxes[int(_areas(sample).argmin())]]
 
 
-def box_map(boxes: Sequence[Sequence[float]], cells: tuple[int, ...], size: tuple[int, int]) -> np.ndarray:
+def answer_map(boxes: Sequence[Sequence[float]], cells: tuple[int, ...], size: tuple[int, int]) -> np.ndarray:
     """(h, w): how much of each cell lies in boxes, in pixels."""
     corners = np.array(boxes, dtype=float)
     down = overlaps(corners[:, 1], corners[:, 3], cells[0], size[0])
-    return down.T @ overlaps(corners[:, 0], corners[:, 2], cells[1], size[1])
+    shares: np.ndarray = down.T @ overlaps(corners[:, 0], corners[:, 2], cells[1], size[1])
+    return shares
 
 
 def _compared(shares: dict[str, np.ndarray], pages: Sequence[str]) -> dict[str, Any]:
@@ -214,8 +214,7 @@ def report(record: dict[str, Any]) -> str:
         lines += ["", "Paired, with a 95% interval from resampling pages:", ""]
         lines += [f"| | {heads} |", "|---|" + "---|" * len(TOPS)]
         for rival, rows in record[name]["difference"].items():
-            cells = (f"{mean:+.3f} ({low:+.3f} to {high:+.3f})" for mean, low, high in rows)
-            lines.append(f"| {SCOUT} − {rival} | " + " | ".join(cells) + " |")
+            lines.append(f"| {SCOUT} − {rival} | " + " | ".join(map(format_interval, rows)) + " |")
         cells = (f"{row[0]:.2f} ({row[1]:.2f} to {row[2]:.2f})" if row else "–" for row in record[name]["ratio"])
         lines.append(f"| {SCOUT} / {BLIND} | " + " | ".join(cells) + " |")
     lines += ["", "## Word spotting", "", *_spotting_lines(record["spotting"]), "", "## Cost", ""]
@@ -248,7 +247,7 @@ def _spotting_lines(spotting: dict[str, Any]) -> list[str]:
         cells = " | ".join(f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in both)
         lines.append(f"| {method} | {cells} |")
     both = (spotting["difference"], spotting["pooled difference"])
-    cells = " | ".join(f"{mean:+.3f} ({low:+.3f} to {high:+.3f})" for mean, low, high in both)
+    cells = " | ".join(map(format_interval, both))
     lines += [f"| scout − RapidOCR | {cells} |", ""]
     lines += ["| height of the word as the scout sees it | words | scout | RapidOCR |", "|---|---|---|---|"]
     for row in spotting["by height"]:
@@ -266,26 +265,19 @@ def _spotting_lines(spotting: dict[str, Any]) -> list[str]:
     ]
 
 
+def study(options: argparse.Namespace, command: str) -> None:
+    check_count("--read", "N", options.read, 1)
+    found = measure(options.data, options.pages, options.limit, options.read)
+    write_study(options.out, "scout", {"command": command, **found}, report)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("studies.scout", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with images and questions.jsonl")
-    parser.add_argument("--pages", type=Path, metavar="CACHE", help="folder where the words of the pages are kept")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for scout.md and scout.json")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N pages, evenly spread: to try it out")
+    parser = study_parser("scout", __doc__)
+    parser.add_argument("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
     parser.add_argument(
         "--read", type=int, default=READ_PAGES, metavar="N", help=f"pages that Tesseract reads (default: {READ_PAGES})"
     )
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        check_count("--read", "N", options.read, 1)
-        options.out.mkdir(parents=True, exist_ok=True)
-        record = measure(options.data, options.pages, options.limit, options.read)
-    except MISTAKES as error:
-        return complain(parser, error)
-    write_study(options.out, "scout", record, report)
-    print(f"{options.out / 'scout.md'} and scout.json written", file=sys.stderr)
-    return 0
+    return run_study(parser, arguments, study)
 
 
 if __name__ == "__main__":

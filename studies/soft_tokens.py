@@ -18,7 +18,7 @@ from torch.nn import functional
 from texturevlm.check import check_choice, check_count, check_floating, check_shapes, check_size
 from texturevlm.types import Allocation
 
-BISECTIONS = 60  # more than a float64 has bits
+_BISECTIONS = 60  # more than a float64 has bits
 SATURATED = 50.0  # temperatures from the threshold, where a sigmoid is 0 or 1
 SINKHORN_STEPS = 2_000  # at most; tens are enough unless the temperature is near zero
 SINKHORN_TOLERANCE = 1e-9  # relative error of the sum
@@ -139,7 +139,7 @@ def _bisected(scores: Tensor, k: float, temperature: float, curve: Callable[[Ten
         finite = scores.isfinite()
         low = scores.where(finite, torch.inf).amin(1, keepdim=True) - reach * temperature
         high = scores.where(finite, -torch.inf).amax(1, keepdim=True) + reach * temperature
-        for _ in range(BISECTIONS):
+        for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             many = curve((scores - middle) / temperature).sum(1, keepdim=True) > k
             low, high = torch.where(many, middle, low), torch.where(many, high, middle)

@@ -31,7 +31,7 @@ from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
 from texturevlm.scout.letters import letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT
-from texturevlm.text.strings import STOP, likeness, plain, terms
+from texturevlm.text.strings import STOP, plain, similarity, terms
 from texturevlm.types import Texture
 
 SHORTEST = 3  # letters or digits of a word that is looked for
@@ -238,18 +238,19 @@ def _middles(low: float, high: float, count: int) -> slice:
 
 def rapidocr_scores(page: Page, boxes: Sequence[Box], words: Sequence[str]) -> np.ndarray:
     """(words, boxes): how alike the word and the likest of the page's words in the box are."""
-    alike = likeness(words, [plain(word.text) for word in page.words])
+    alike = similarity(words, [plain(word.text) for word in page.words])
     theirs = np.array([word.box for word in page.words], dtype=float).reshape(-1, 4)
     ours = np.array(boxes, dtype=float).reshape(-1, 4)
     both = np.minimum(ours[:, None, 2:], theirs[:, 2:]) - np.maximum(ours[:, None, :2], theirs[:, :2])
     smaller = np.minimum(_areas(ours)[:, None], _areas(theirs))
     same = both.clip(0).prod(2) >= SAME * smaller
-    return np.where(same, alike[:, None], 0.0).max(2, initial=0.0)
+    best: np.ndarray = np.where(same, alike[:, None], 0.0).max(2, initial=0.0)
+    return best
 
 
 def _areas(boxes: np.ndarray) -> np.ndarray:
-    sides: np.ndarray = boxes[:, 2:] - boxes[:, :2]
-    return np.maximum(sides.prod(1), 1e-9)
+    areas: np.ndarray = np.maximum((boxes[:, 2:] - boxes[:, :2]).prod(1), 1e-9)
+    return areas
 
 
 def average_precision(values: np.ndarray, right: np.ndarray) -> float:

@@ -35,13 +35,12 @@ def study_parser(name: str, docstring: str | None) -> ArgumentParser:
     return parser
 
 
-def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Callable[[Namespace], object]) -> int:
-    """Parse, check --limit, make --out and do the work; returns the exit status."""
+def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Callable[[Namespace, str], object]) -> int:
+    """Parse, check --limit, and do the work with the options and the command line; returns the exit status."""
     options = parser.parse_args(arguments)
     try:
-        check_limit(options.limit)
-        options.out.mkdir(parents=True, exist_ok=True)
-        work(options)
+        check_limit(getattr(options, "limit", None))
+        work(options, command_line(parser, options))
     except MISTAKES as error:
         return complain(parser, error)
     return 0
@@ -60,14 +59,13 @@ def check_limit(limit: int | None, least: int = 1) -> None:
 
 
 def command_line(parser: ArgumentParser, options: Namespace) -> str:
-    """The command that makes the table again: options that are not the default, paths as placeholders."""
+    """The command that makes the table again: positional arguments first, no defaults, paths as placeholders."""
     words = [parser.prog]
-    for action in parser._actions:
+    for action in sorted(parser._actions, key=lambda action: bool(action.option_strings)):
         value = getattr(options, action.dest, None)
-        if value is None or value == action.default:
-            continue
-        shown = str(action.metavar or action.dest.upper()) if isinstance(value, (Path, list)) else str(value)
-        words += [*action.option_strings[-1:], shown]
+        if value is not None and value != action.default:
+            shown = str(action.metavar) if isinstance(value, (Path, list)) else str(value)
+            words += [*action.option_strings[-1:], shown]
     return " ".join(words)
 
 

@@ -141,7 +141,7 @@ def test_a_scorer_of_ones_own(texture):
     relevance = find_relevance(texture, "where?", patch=8, relevance=Corner())
     assert relevance.scorer == "corner" and relevance.asked and relevance.mass[0, 0, 0] > 0.9
     assert not find_relevance(texture, "", patch=8, relevance=Corner()).asked
-    with pytest.raises(TypeError, match="relevance must be a scorer's name, a scorer, .* got Tensor, which has no"):
+    with pytest.raises(TypeError, match=r"relevance must be a scorer's name, a scorer, .* got Tensor, which has no"):
         find_relevance(texture, "where?", relevance=torch.ones(1, 2, 2))
 
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from texturevlm.evaluate import ocr
-from texturevlm.evaluate.ocr import CHUNK, CachedOcr, RapidOcr, Tesseract, open_ocr
+from texturevlm.evaluate.ocr import _CHUNK, CachedOcr, RapidOcr, Tesseract, open_ocr
 
 installed = pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract")
 
@@ -44,9 +44,9 @@ def test_tesseract_reads_each_crop_as_if_it_were_alone():
 
 @installed
 def test_more_crops_than_one_process_reads():
-    crops = [line(f"{number:03}") for number in range(CHUNK + 3)]
+    crops = [line(f"{number:03}") for number in range(_CHUNK + 3)]
     texts = Tesseract().read(crops)
-    assert len(texts) == len(crops) and "003" in texts[3] and f"{CHUNK + 1:03}" in texts[CHUNK + 1]
+    assert len(texts) == len(crops) and "003" in texts[3] and f"{_CHUNK + 1:03}" in texts[_CHUNK + 1]
 
 
 def program(tmp_path, body: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import Choose, run
 from texturevlm.evaluate import page_cache
-from texturevlm.evaluate.data import load
+from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.relevance import ocr
 from texturevlm.types import Texture
@@ -26,7 +26,7 @@ def readings(monkeypatch):
 
 
 def test_a_page_is_read_once_and_kept(tmp_path, readings):
-    (sample, *_) = load(write_folder(tmp_path / "data", pages=1)).samples
+    (sample, *_) = load_data(write_folder(tmp_path / "data", pages=1)).samples
     texture = Texture.open(sample.image)
     kept = PageCache(tmp_path / "kept")
     page, ms = kept.words(sample.image, texture)
@@ -51,7 +51,7 @@ def test_who_reads_the_page(monkeypatch):
 
 
 def test_what_the_scout_saw_is_kept_for_a_page(tmp_path):
-    (sample, *_) = load(write_folder(tmp_path / "data", pages=1)).samples
+    (sample, *_) = load_data(write_folder(tmp_path / "data", pages=1)).samples
     texture = Texture.open(sample.image).mipmapped()
     kept = PageCache(None)
     found, ms = kept.spots(sample.image, texture)

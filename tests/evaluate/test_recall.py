@@ -7,7 +7,7 @@ import torch
 
 from texturevlm import Allocation
 from texturevlm.evaluate.recall import (
-    ACROSS,
+    _ACROSS,
     LEGIBLE_HEIGHT,
     box_scale,
     line_height,
@@ -44,7 +44,7 @@ def test_unused_and_turned_tokens():
 
 def test_wider_tokens_count_as_coarser_than_their_area_says():
     wide, tall, square = (reading_step(boxes(row)).item() for row in ([0, 0, 32, 8], [0, 0, 8, 32], [0, 0, 16, 16]))
-    assert tall == square == 2 and wide == pytest.approx(2 * 4**ACROSS)
+    assert tall == square == 2 and wide == pytest.approx(2 * 4**_ACROSS)
 
 
 def test_recall_is_the_best_share_over_places():

@@ -12,7 +12,7 @@ from texturevlm.cli import main
 from texturevlm.evaluate.curves import draw_curves
 from texturevlm.evaluate.failures import worst
 from texturevlm.evaluate.report import markdown, publish, shown
-from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, Configuration, Results, Row
+from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, Configuration, ResultRow, Results
 from texturevlm.evaluate.summary import decision_rule, summarise
 
 
@@ -25,7 +25,7 @@ def results(tmp_path, rows):
 
 def rows(configuration, scores, *, ms=10.0, name="legibility", tokens=None, ms_page=0.0):
     return [
-        Row(str(n), f"{n}.png", configuration, (name,), {name: score}, tokens, ms, ms_page, 1.0)
+        ResultRow(str(n), f"{n}.png", configuration, (name,), {name: score}, tokens, ms, ms_page, 1.0)
         for n, score in enumerate(scores)
     ]
 
@@ -82,7 +82,7 @@ def test_a_lift_is_pooled_over_images(tmp_path):
     scores = [{"fine_on_objects": 0.6, "object_area": 0.3}, {"fine_on_objects": 0.2, "object_area": 0.1}]
     found = results(
         tmp_path,
-        [Row(f"{n}-{cls}", f"{n}.png", own, ("objects",), one) for n, one in enumerate(scores) for cls in "abc"],
+        [ResultRow(f"{n}-{cls}", f"{n}.png", own, ("objects",), one) for n, one in enumerate(scores) for cls in "abc"],
     )
     assert "| a | none | its own | 64 | 2.00 (2.00 to 2.00) | 2 |" in markdown(found, summarise(found), title="T")
 
@@ -94,7 +94,7 @@ def test_the_worst_come_first_one_a_page(tmp_path):
     for sample, score, baseline in zip(samples, (0.9, 0.2, 0.0, 0.5), (1.0, 0.9, 0.0, 0.5)):
         for configuration, value in ((own, score), (rival, baseline)):
             read = (f"read {value}",)
-            made.append(Row(sample.id, sample.image.name, configuration, (), {"legibility": value}, read=read))
+            made.append(ResultRow(sample.id, sample.image.name, configuration, (), {"legibility": value}, read=read))
     found = worst(results(tmp_path, made), samples, own, "legibility")
     assert [(one.sample.id, one.read, one.baseline_read) for one in found] == [
         ("0-beta0", "read 0.2", "read 0.9"),

@@ -10,7 +10,7 @@ import torch
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from texturevlm import Allocation
 from texturevlm.evaluate.cost import costed
-from texturevlm.evaluate.data import load
+from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.metrics import suited
 from texturevlm.evaluate.results import (
     FULL_IMAGE,
@@ -64,7 +64,7 @@ def run(folder, out, **options):
     choose = options.pop("choose", None) or Choose()
     ocr = options.pop("ocr", None) or Ink()
     given = {"allocators": ["near"], "relevances": ["given"], "budgets": [16], "patch": PATCH} | options
-    return evaluate(load(folder).samples, ocr=ocr, out=out, choose=choose, **given)
+    return evaluate(load_data(folder).samples, ocr=ocr, out=out, choose=choose, **given)
 
 
 def scores(evaluation, allocator, asked="own", name="legibility"):
@@ -100,7 +100,7 @@ def test_a_run_has_baselines_controls_and_all_columns(tmp_path):
 
 
 def test_another_page_is_asked_about(tmp_path):
-    samples = load(write_folder(tmp_path, pages=3)).samples
+    samples = load_data(write_folder(tmp_path, pages=3)).samples
     others = other_questions(samples)
     page = {sample.question: sample.image for sample in samples}
     assert all(page[others[sample.id]] != sample.image for sample in samples)
@@ -199,11 +199,11 @@ def test_metrics_that_suit(tmp_path):
     write_image(tmp_path / "a.png")
     common = {"image": "a.png", "question": "q"}
     write_rows(tmp_path, [common | {"id": 1}])
-    assert suited(load(tmp_path).samples) == ["fidelity"]
+    assert suited(load_data(tmp_path).samples) == ["fidelity"]
     write_rows(tmp_path, [common | {"id": 1, "answers": ["x"], "boxes": [[0, 0, 9, 9]]}])
-    assert suited(load(tmp_path).samples) == ["legibility", "recall"]
+    assert suited(load_data(tmp_path).samples) == ["legibility", "recall"]
     write_rows(tmp_path, [{"image": "a.png", "id": 1, "name": "dog", "boxes": [[0, 0, 9, 9]]}])
-    assert suited(load(tmp_path).samples) == ["objects"]
+    assert suited(load_data(tmp_path).samples) == ["objects"]
 
 
 def test_objects_and_fidelity_need_no_ocr(tmp_path):

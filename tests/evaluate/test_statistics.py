@@ -40,7 +40,7 @@ def test_no_difference_and_the_same_twice():
 
 def test_many_questions_are_drawn_in_parts(monkeypatch):
     values = np.random.default_rng(4).random(50)
-    monkeypatch.setattr(statistics, "CHUNK", 120)
+    monkeypatch.setattr(statistics, "_CHUNK", 120)
     mean, low, high = paired_difference(values, np.zeros(50), resamples=999)
     assert low < mean < high
 

@@ -2,13 +2,13 @@
 
 from PIL import Image
 
-from studies.precision import compared, main
+from studies.precision import compare_precision, main
 
 
 def test_half_is_less_than_a_step_away(tmp_path):
     picture = Image.effect_noise((200, 160), 90).convert("RGB")
     picture.save(tmp_path / "noise.png")
-    difference, changed = compared(tmp_path / "noise.png", budget=12, patch=16)
+    difference, changed = compare_precision(tmp_path / "noise.png", budget=12, patch=16)
     assert 0 < difference < 0.5 and 0 <= changed < 0.2
 
 

@@ -9,7 +9,7 @@ import torch
 
 from studies import readable_height as readable
 from tests.evaluate.folders import write_folder
-from texturevlm.evaluate.recall import ACROSS, LEGIBLE_HEIGHT
+from texturevlm.evaluate.recall import _ACROSS, LEGIBLE_HEIGHT
 from texturevlm.rebuilding import resized
 from texturevlm.types import Texture
 
@@ -61,7 +61,7 @@ def test_the_command_writes_table_and_record(tmp_path, monkeypatch, capsys):
     folder = write_folder(tmp_path / "data")
     assert readable.main([str(folder), "--out", str(tmp_path / "out")]) == 0
     record = json.loads((tmp_path / "out" / "readable-height.json").read_text())
-    assert record["places"] == 4 and record["reader"] == "contrast" and record["ceiling"] == 1
+    assert record["places"] == 4 and record["ocr"] == "contrast" and record["ceiling"] == 1
     scores = [row["legibility"] for row in record["heights"]]
     assert scores == sorted(scores) and scores[0] < 1
     text = (tmp_path / "out" / "readable-height.md").read_text()
@@ -69,8 +69,8 @@ def test_the_command_writes_table_and_record(tmp_path, monkeypatch, capsys):
 
 
 def test_the_committed_threshold_is_the_measured_one():
-    """LEGIBLE_HEIGHT and ACROSS are what results/readable-height.json says, rounded."""
+    """LEGIBLE_HEIGHT and _ACROSS are what results/readable-height.json says, rounded."""
     path = Path(__file__).parents[2] / "results" / "readable-height.json"
     record = json.loads(path.read_text())
     assert pytest.approx(record["reached"]["0.8"], abs=0.05) == LEGIBLE_HEIGHT
-    assert pytest.approx(record["across"], abs=0.05) == ACROSS
+    assert pytest.approx(record["across"], abs=0.05) == _ACROSS

@@ -63,7 +63,7 @@ def test_nine_tenths_of_a_box_are_the_whole(share, found):
 def test_the_oracle_has_everything_that_fits():
     asked = sample((3, 4, 27, 33), (41, 41, 44, 43))
     for together, boxes in ((False, [asked.boxes[1]]), (True, asked.boxes)):
-        values = scout.box_map(boxes, (10, 10), asked.size)
+        values = scout.answer_map(boxes, (10, 10), asked.size)
         assert values.sum() == pytest.approx(sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes))
         assert scout.answer_shares(values, asked, together=together)[2] == 1
     assert scout._enough(asked, False) == [(41, 41, 44, 43)] and scout._enough(asked, True) == asked.boxes
@@ -227,7 +227,7 @@ def test_the_command_without_tesseract(folder, monkeypatch):
 def test_the_command_with_tesseract(folder):
     assert run(folder, "--limit", "1", "--read", "1") == 0
     record = json.loads((folder.parent / "out" / "scout.json").read_text())
-    assert record["pages"] == 1 and record["command"].endswith("--limit 1 --read 1")
+    assert record["pages"] == 1 and record["command"].endswith("DIR --limit 1 --pages CACHE --read 1")
     assert record["spotting"]["pages"] == 1 and record["spotting"]["reader"].startswith("tesseract 5")
     assert "## Word spotting" in (folder.parent / "out" / "scout.md").read_text()
 

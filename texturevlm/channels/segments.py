@@ -94,7 +94,7 @@ def sam_regions(
         raise ValueError("sam_regions: model must be a Segmenter, a hub id such as facebook/sam-vit-base, or a folder")
     segmenter = model if isinstance(model, Segmenter) else Segmenter.load(model, device=device)
     with torch.inference_mode():
-        maps = [_regions(segmenter, one, points, trust, stability, overlap, limit) for one in image.split(1)]
+        maps = [_regions(segmenter, one, points, trust, stability, overlap, limit) for one in torch.split(image, 1)]
     return torch.stack(maps)
 
 
@@ -106,7 +106,7 @@ def _regions(
     embedding, size = segmenter.embed(image.expand(-1, 3, -1, -1))
     found = [
         _good(*segmenter.masks(embedding, part), size, side, trust, stability)
-        for part in point_grid(points, size).split(TOGETHER)
+        for part in torch.split(point_grid(points, size), TOGETHER)
     ]
     logits, quality = (torch.cat(parts) for parts in zip(*found))
     keep = distinct(mask_boxes(_inside(logits, size, side) > 0), quality, overlap)[:limit]

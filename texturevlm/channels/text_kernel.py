@@ -109,4 +109,4 @@ def _plan(batch: int, extents: tuple[torch.Size, ...]) -> tuple[int, tuple[tuple
         texels += rows * columns * batch
     *tiles, layer_tile = TILES.values()
     blocks = [sum(tiles_of(rows, columns, tile) for rows, columns in extents) * batch for tile in tiles]
-    return texels, tuple(scales), (*blocks, tiles_of(*extents[0], layer_tile) * batch)
+    return texels, tuple(scales), (*blocks, tiles_of(extents[0][0], extents[0][1], layer_tile) * batch)

@@ -40,7 +40,7 @@ def add_eval(commands: Commands) -> None:
 
 
 def _eval(options: argparse.Namespace) -> int:
-    from texturevlm.evaluate.data import load
+    from texturevlm.evaluate.data import load_data
     from texturevlm.evaluate.metrics import LEGIBILITY
     from texturevlm.evaluate.report import publish
     from texturevlm.evaluate.run import BUDGETS, CONTROLS, evaluate
@@ -50,7 +50,7 @@ def _eval(options: argparse.Namespace) -> int:
     located = None if options.metrics is None else set(options.metrics) <= {LEGIBILITY, "recall"}
     split = None if options.split == "all" else options.split
     common: dict[str, Any] = {"format": options.format, "split": split, "skip_broken": options.skip_broken}
-    data = load(options.data, limit=options.limit, located=located, **common)
+    data = load_data(options.data, limit=options.limit, located=located, **common)
     for what in data.skipped:
         print(f"skipped {what}", file=sys.stderr)
     notes = [f"{len(data.samples)} samples of {options.data.resolve().name} ({data.format}, {options.split})."]

@@ -87,11 +87,11 @@ def _render_pages(options: argparse.Namespace) -> int:
     from PIL import Image
 
     from texturevlm.check import check_count
-    from texturevlm.train.render import WordSource, find_fonts, render_page
+    from texturevlm.train.render import Vocabulary, find_fonts, render_page
 
     check_count("render-pages", "--count", options.count, 1)
     fonts = find_fonts(options.fonts)
-    words = WordSource(options.words.read_text(encoding="utf-8").split() if options.words else ())
+    words = Vocabulary(options.words.read_text(encoding="utf-8").split() if options.words else ())
     options.out.mkdir(parents=True, exist_ok=True)
     for index in range(options.count):
         page = render_page(np.random.default_rng([options.seed, index]), fonts, words, tuple(options.size))

@@ -1,7 +1,7 @@
-"""CUDA source to machine code, without a compiler on the user's machine: NVRTC, with a cache on disk.
+"""Compile CUDA sources with NVRTC, without a compiler on the user's machine, and cache the binaries on disk.
 
-A cache entry is named by a hash of everything that went into it and begins with a hash of what came out, so a new
-version of a kernel never meets an old binary and a damaged file is compiled again rather than loaded.
+A cache entry is named by a hash of its inputs, so a changed kernel never meets an old binary. It begins with a hash of
+its content, so a damaged file is compiled again and not loaded.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parent.parent
-# Every source and header of the package by its file name, whichever folder it lies in: the names are unique.
+# All sources and headers of the package by file name. Names are unique across folders.
 SOURCES = {path.name: path for path in sorted(PACKAGE.rglob("*.cu"))}
 HEADERS = {path.name: path for path in sorted(PACKAGE.rglob("*.cuh"))}
 DIGEST_BYTES = 32
@@ -28,7 +28,7 @@ ELEMENT = re.compile(r"\bscalar[24]?\b")
 
 
 def kernels(source: str) -> dict[str, str]:
-    """The kernels of a source file, each with the name of the struct that it takes."""
+    """The kernels of a source, each with the name of its parameter struct."""
     return dict(KERNEL.findall(read_source(source)))
 
 
@@ -38,7 +38,7 @@ def read_source(name: str) -> str:
 
 
 def variants(source: str) -> list[dict[str, int]]:
-    """The definitions under which a source is compiled: one per element type, if it has elements of any type."""
+    """The -D definitions that a source is compiled with: one set per element type, if it depends on that."""
     scalars = [{"SCALAR": bits} for bits in SCALARS.values()]
     if source == "texture.cu":
         return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
@@ -52,7 +52,7 @@ def _any_element_type(name: str) -> bool:
 
 
 def compile_source(source: str, architecture: str, definitions: dict[str, int]) -> bytes:
-    """The cubin of one source file for one GPU architecture ("sm_90"), from the cache if it is there."""
+    """The cubin of a source for a GPU architecture ("sm_90"), from the cache if possible."""
     headers = {name: read_source(name) for name in HEADERS}
     code = read_source(source)
     options = [f"--gpu-architecture={architecture}", "--std=c++17"]
@@ -70,7 +70,7 @@ def compile_source(source: str, architecture: str, definitions: dict[str, int]) 
 
 
 def cache_folder() -> Path | None:
-    """$TEXTUREVLM_CACHE, else the user's cache folder; None for a user without a home."""
+    """$TEXTUREVLM_CACHE, or the user's cache folder; None if the user has no home."""
     if folder := os.environ.get("TEXTUREVLM_CACHE"):
         return Path(folder)
     try:
@@ -80,7 +80,7 @@ def cache_folder() -> Path | None:
 
 
 def read_entry(entry: Path) -> bytes | None:
-    """What a cache entry holds; None if it is missing, unreadable or damaged."""
+    """The cubin in a cache entry; None if the entry is missing, unreadable or damaged."""
     try:
         data = entry.read_bytes()
     except OSError:
@@ -90,7 +90,7 @@ def read_entry(entry: Path) -> bytes | None:
 
 
 def write_entry(entry: Path, cubin: bytes) -> None:
-    """Written beside its place and moved there in one step: another process sees all of it or nothing."""
+    """Write a cache entry in one step (write beside, then rename), so that other processes see all of it or nothing."""
     temporary = None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def write_entry(entry: Path, cubin: bytes) -> None:
             temporary = file.name
             file.write(hashlib.sha256(cubin).digest() + cubin)
         os.replace(temporary, entry)
-    except OSError:  # a read-only or full disk costs a compilation each time, nothing else
+    except OSError:  # a read-only or full disk only means that the next process compiles again
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
 
@@ -110,7 +110,7 @@ def nvrtc_version() -> tuple[int, int]:
         from cuda.bindings import nvrtc
 
         status, major, minor = nvrtc.nvrtcVersion()
-    except Exception as error:  # the loader raises its own kinds of error where the library is missing
+    except Exception as error:  # if the library is missing, the loader raises errors of its own
         raise RuntimeError(f"NVRTC cannot be loaded ({error}): pip install 'texturevlm[cuda]'") from error
     if int(status) != 0:
         raise RuntimeError(f"NVRTC does not answer (status {int(status)})")
@@ -133,7 +133,7 @@ def _nvrtc(name: str, code: str, headers: dict[str, str], options: list[str]) ->
 
 
 def _buffer(size_of: Any, read: Any, program: Any) -> bytes:
-    _, size = size_of(program)
+    size = int(size_of(program)[1])
     data = b" " * size
     read(program, data)
     return data

@@ -1,7 +1,7 @@
-"""Functions of static shapes, compiled where that works, captured once in a CUDA graph and replayed after that.
+"""Functions of static shapes: compiled if possible, captured once in a CUDA graph, then replayed.
 
-What cannot be compiled or captured runs as it is, and says why in its `reason`. Everything happens on the device of the
-tensors, which need not be the current one, and in whatever thread: a thread that streams an answer starts on device 0.
+A function that cannot be compiled or captured runs eagerly; `reason` says why. Everything runs on the device of the
+tensors, which need not be the current one, and in any thread (a new thread starts on device 0).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 WARM_UP = 3  # calls before a capture: libraries choose their kernels, torch.compile does its work
 
 _capturing = Lock()  # a process may capture one graph at a time
-# To warm up and to capture on, of each device: torch's own is of the first device that was captured on. Kept, since
-# libraries hold some memory for every stream that they ran on.
+# Two streams per device, to warm up and to capture on: torch's own capture stream belongs to the first device that
+# captured. They are kept, because libraries hold memory for every stream that they ran on.
 _streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
 
 
 class Compiled:
-    """A function through torch.compile, or as it is if that fails.
+    """A function through torch.compile, or eager if that fails.
 
-    dynamic: False: once for every shape; None: the second shape makes one version for all
+    dynamic: False: compile once per shape; None: the second shape makes one version for all shapes
     """
 
     def __init__(self, function: Callable[..., Any], *, dynamic: bool | None = False) -> None:
@@ -44,13 +44,13 @@ class Compiled:
 
 
 class Replay:
-    """Calls a function of tensors; on a GPU by replaying a graph of it.
+    """Call a function of tensors; on a GPU by replaying a CUDA graph of it.
 
     function: tensors in, a tuple of tensors out; shapes and dtypes never change
-    example:  tensors like those that will come; what is on the CPU stays there, pinned, for the function to read
-    device:   where it runs (default: where the first of them lies)
-    reason:   why there is no graph, if there is none
-    What it returns is overwritten by the next call.
+    example:  tensors like those that will be passed; CPU tensors stay on the CPU, pinned, for the function to read
+    device:   where the function runs (default: the device of the first tensor)
+    reason:   why there is no graph; None if there is one
+    The next call overwrites what the last one returned.
     """
 
     def __init__(
@@ -62,21 +62,21 @@ class Replay:
     ) -> None:
         self.function = function
         self.reason: str | None = None
-        self._read: torch.cuda.Event | None = None  # since when what lies on the CPU may be overwritten
+        self._read: torch.cuda.Event | None = None  # after it, pinned inputs may be overwritten
         self.device = device or example[0].device
         if self.device.type != "cuda":
             self.reason = f"graphs are for a GPU, and this runs on {self.device.type}"
             return
-        # Not in inference mode, or the buffers could not be written to outside of it.
+        # Tensors made in inference mode could not be written to outside of it.
         with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad(), _capturing:
             self.inputs = [one.clone() if one.is_cuda else one.clone().pin_memory() for one in example]
             if not all(buffer.is_cuda for buffer in self.inputs):
-                self._read = torch.cuda.Event()
+                self._read = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._capture()
 
     def _capture(self) -> None:
         if self.device not in _streams:
-            _streams[self.device] = torch.cuda.Stream(), torch.cuda.Stream()
+            _streams[self.device] = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         warming, capturing = _streams[self.device]
         here = torch.cuda.current_stream()
         warming.wait_stream(here)
@@ -85,7 +85,7 @@ class Replay:
                 self.function(*self.inputs)
         here.wait_stream(warming)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(capturing):  # around it, since torch does not leave the stream of a capture that failed
+        with torch.cuda.stream(capturing):  # around the capture: torch does not restore the stream if it fails
             try:
                 # Other threads may use the GPU meanwhile.
                 graph = torch.cuda.graph(self.graph, stream=capturing, capture_error_mode="thread_local")
@@ -95,7 +95,7 @@ class Replay:
                 self.reason = f"the capture failed: {_first_line(error)}"
 
     def finish(self) -> None:
-        """Wait until nothing reads its inputs any more: they may go."""
+        """Wait until the GPU has read all inputs. They may be freed after that."""
         if self._read is not None:
             self._read.synchronize()
 
@@ -116,7 +116,7 @@ class Replay:
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """A capture fails if the collector happens to destroy another graph meanwhile."""
+    """No garbage collection inside: a capture fails if another graph is destroyed meanwhile."""
     collecting = gc.isenabled()
     gc.disable()
     try:

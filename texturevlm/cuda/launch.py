@@ -1,6 +1,18 @@
-"""Launching a kernel: found once a process, started on PyTorch's current stream.
+"""Launch a kernel on PyTorch's current stream. It is compiled and loaded once per process.
 
-Every kernel takes one struct by value, packed by the caller, so a launch is a single pointer to a few hundred bytes.
+Every kernel takes one struct by value, which the caller packs (struct.py).
+
+Programmatic dependent launch: on GPUs of compute capability 9.0 and later, a kernel launched with `early=True` may
+start before the previous kernel on the stream has ended. Three rules make that safe.
+
+Rule 1. A kernel that is launched early calls `wait_for_previous()` in at least one thread, even if it needs nothing
+        from the previous kernel: later kernels rely on everything before them being done.
+Rule 2. Before `wait_for_previous()`, read only what no earlier kernel on this stream writes, and write only what no
+        earlier kernel reads or writes. Exception: see rule 3.
+Rule 3. `let_next_start()` allows the next kernel to start early. After the kernel's own `wait_for_previous()` it also
+        says that all kernels before this one are done: rule 2 then holds for this kernel only, not for those before.
+
+Without `early=True` both calls have no effect. The emulator (tests/emulator) enforces rule 1.
 """
 
 import ctypes
@@ -36,15 +48,15 @@ def scalar_bits(dtype: torch.dtype) -> int:
 
 @lru_cache(maxsize=None)
 def _launch_kernel() -> Any:
-    """cuLaunchKernelEx by ctypes: the call that every operation makes, and four times cheaper than by cuda-bindings."""
+    """cuLaunchKernelEx through ctypes: four times cheaper than through cuda-bindings, and every operation calls it."""
     function = ctypes.CDLL("libcuda.so.1" if os.name != "nt" else "nvcuda.dll").cuLaunchKernelEx
     function.argtypes = [ctypes.c_char_p, *[ctypes.c_void_p] * 3]
     return function
 
 
-# CUlaunchConfig: grid, block, shared memory, stream, attributes and their number.
+# CUlaunchConfig: grid, block, shared memory, stream, pointer to attributes, number of attributes.
 _CONFIG = struct.Struct("=7I4xQQI4x")
-# One CUlaunchAttribute: its name, padding, and a value of 64 bytes, here an int.
+# One CUlaunchAttribute: name, padding, a value of 64 bytes, here an int.
 _early = ctypes.create_string_buffer(struct.pack("=i4xi60x", 6, 1))  # programmatic stream serialization, allowed
 _EARLY_START = ctypes.addressof(_early)
 
@@ -61,12 +73,14 @@ def launch(
     SCALAR: int = 32,
     **define: int,
 ) -> None:
-    """Start kernel `name` of `source` with so many threads a block on the current stream of `device`.
+    """Start a kernel on the current stream of `device`.
 
-    early: it may start while the kernel before it still runs, if that one allows it (`let_next_start`, scalar.cuh).
-           What a thread does before `wait_for_previous` must not touch what that kernel reads or writes, nor what one
-           before it does that was not waited for when it allowed that. One thread at least must wait in any case:
-           what comes later relies on all of them being done
+    source, name: the file and the kernel in it
+    blocks:       the grid, (x, y) or x
+    parameters:   the bytes of the kernel's struct
+    early:        the kernel may start while the previous one still runs; see the three rules above
+    threads:      per block
+    SCALAR:       the element type (`scalar_bits`); `define` are more -D definitions for the compiler
     """
     index = device.index
     if torch.cuda.current_device() != index:
@@ -78,8 +92,8 @@ def launch(
     key = (source, name, index, SCALAR, *define.values())
     kernel = _kernels.get(key) or _load(key, {"SCALAR": SCALAR, **define})
     width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
-    pointer = ctypes.c_char_p(parameters)  # the driver copies what it points at before the call returns
-    stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton uses; building a Stream object costs 5 µs
+    pointer = ctypes.c_char_p(parameters)  # the driver copies the bytes before the call returns
+    stream = torch._C._cuda_getCurrentRawStream(index)  # as Triton does; a Stream object would cost 5 µs
     attribute = _EARLY_START if early and _can_start_early(index) else 0
     config = _CONFIG.pack(width, height, 1, threads, 1, 1, 0, stream, attribute, int(attribute != 0))
     status = _launch_kernel()(config, kernel, ctypes.addressof(pointer), None)
@@ -95,7 +109,7 @@ def _can_start_early(index: int) -> bool:
 
 
 def check(status: Any, doing: str) -> None:
-    """Turn a driver status into an exception that says what was being done."""
+    """Raise if a driver call failed; `doing` completes "CUDA error while …"."""
     if int(status) == 0:
         return
     from cuda.bindings import driver
@@ -108,7 +122,7 @@ def check(status: Any, doing: str) -> None:
 
 
 def bind(index: int) -> None:
-    """Make PyTorch's context current in this thread: a thread that ran no CUDA yet has none."""
+    """Make PyTorch's context current in this thread. A thread that has not used CUDA yet has none."""
     if getattr(_bound, "device", None) == index:
         return
     from cuda.bindings import driver

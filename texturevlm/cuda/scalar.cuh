@@ -1,5 +1,5 @@
-// One source serves three element types: SCALAR is defined as 32 (float), 16 (half) or 17 (bfloat16) when it is compiled.
-// Arithmetic is always float. The conversions are written out so that NVRTC needs no header files on the user's machine.
+// One source serves three element types: it is compiled with SCALAR defined as 32 (float), 16 (half) or 17 (bfloat16).
+// Arithmetic is always float. The conversions are written out, so that NVRTC needs no header files on the user's machine.
 #pragma once
 
 #if SCALAR == 32
@@ -35,8 +35,8 @@ __device__ __forceinline__ scalar narrow(float value) {
 
 constexpr int MAX_LEVELS = 20;
 
-// For a kernel that is launched `early` (launch.py): what comes before wait_for_previous overlaps with the kernel before
-// it, which allows that by let_next_start. Both do nothing otherwise, and on GPUs that cannot do it.
+// Programmatic dependent launch; launch.py has the three rules. Both calls have no effect on GPUs before compute capability 9.0
+// and for kernels that are not launched early.
 __device__ __forceinline__ void let_next_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");

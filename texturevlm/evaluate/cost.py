@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-Result = TypeVar("Result")
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_PEAK = "5"  # see proc(5): resets the peak of resident memory to what is resident now
+_Result = TypeVar("_Result")
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # see proc(5): resets the peak of resident memory to what is resident now
 
 
 class Cost(NamedTuple):
@@ -18,7 +18,7 @@ class Cost(NamedTuple):
     mb: float | None  # None where the system does not report it
 
 
-def costed(call: Callable[[], Result], device: torch.device) -> tuple[Result, Cost]:
+def costed(call: Callable[[], _Result], device: torch.device) -> tuple[_Result, Cost]:
     """The result of a call, its time including all work on the device, and its memory there (or resident)."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -39,7 +39,7 @@ def costed(call: Callable[[], Result], device: torch.device) -> tuple[Result, Co
 
 def _reset_peak() -> bool:
     try:
-        CLEAR.write_text(RESET_PEAK)
+        _CLEAR.write_text(_RESET_PEAK)
     except OSError:
         return False
     return True
@@ -48,7 +48,7 @@ def _reset_peak() -> bool:
 def _resident(name: str) -> float | None:
     """Megabytes, from /proc."""
     try:
-        found = re.search(rf"^{name}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
+        found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
     except OSError:
         return None
     return int(found.group(1)) / 1024 if found else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 # Colour-blind safe (Okabe and Ito), without the yellow, which is too faint on white. The first method is the baseline.
-COLOURS = ("black", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+_COLOURS = ("black", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 
 
 def draw_curves(
@@ -22,9 +22,9 @@ def draw_curves(
     figure = Figure(figsize=(15, 8.6), layout="constrained")
     axes = figure.subplots()
     for number, (name, points) in enumerate(methods.items()):
-        lap, index = divmod(number, len(COLOURS))
-        style = {"color": COLOURS[index], "marker": "o", "linestyle": ("-", "--", ":")[lap % 3]}
-        axes.plot(*zip(*sorted(points.items())), label=name, **style)
+        lap, index = divmod(number, len(_COLOURS))
+        x, y = zip(*sorted(points.items()))
+        axes.plot(x, y, label=name, color=_COLOURS[index], marker="o", linestyle=("-", "--", ":")[lap % 3])
     if ceiling is not None:
         axes.axhline(ceiling, color="grey", linestyle=(0, (4, 4)), label="full image")
     axes.set_xscale("log")

@@ -17,9 +17,9 @@ from PIL import Image
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.releases import LISTINGS, Entry, recognised, release_entries
 
-LISTING = "questions.jsonl"
-SIDEWAYS = range(5, 9)  # EXIF orientations that swap height and width
-ORIENTATION = 0x0112
+_LISTING = "questions.jsonl"
+_SIDEWAYS = range(5, 9)  # EXIF orientations that swap height and width
+_ORIENTATION = 0x0112
 
 Box = tuple[float, float, float, float]
 
@@ -59,7 +59,7 @@ class Data:
     skipped: tuple[str, ...] = ()
 
 
-def load(
+def load_data(
     folder: Path | str,
     *,
     format: str = "auto",
@@ -78,14 +78,14 @@ def load(
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"load: folder must be a data set, got {folder}, which is not a folder")
-    check_choice("load", "format", format, ["auto", "own", *LISTINGS])
+        raise FileNotFoundError(f"load_data: folder must be a data set, got {folder}, which is not a folder")
+    check_choice("load_data", "format", format, ["auto", "own", *LISTINGS])
     if split is not None:
-        check_choice("load", "split", split, ["train", "eval"])
+        check_choice("load_data", "split", split, ["train", "eval"])
     if limit is not None:
-        check_count("load", "limit", limit, 1)
+        check_count("load_data", "limit", limit, 1)
     if format == "auto":
-        format = "own" if (folder / LISTING).is_file() else recognised(folder)
+        format = "own" if (folder / _LISTING).is_file() else recognised(folder)
     entries = _own(folder) if format == "own" else release_entries(format, folder, split)
     skipped: list[str] = []
     samples = _unbroken(entries, folder, skipped if skip_broken else None)
@@ -97,14 +97,14 @@ def load(
     opened = list(_with_sizes(chosen, skipped if skip_broken else None))
     if not opened:
         wanted = f"{split or 'any'} samples" + (" with boxes" if located else "")
-        raise ValueError(f"load: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)")
+        raise ValueError(f"load_data: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)")
     return Data(format, tuple(opened), tuple(skipped))
 
 
 def _own(folder: Path) -> Iterator[Entry]:
-    path = folder / LISTING
+    path = folder / _LISTING
     if not path.is_file():
-        raise FileNotFoundError(f"load: folder must hold {LISTING}, got {folder}")
+        raise FileNotFoundError(f"load_data: folder must hold {_LISTING}, got {folder}")
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -137,7 +137,7 @@ def _unbroken(entries: Iterator[Entry], folder: Path, skipped: list[str] | None)
 
 def _complain(what: str, skipped: list[str] | None) -> None:
     if skipped is None:
-        raise ValueError(f"load: {what} (skip_broken leaves it out)")
+        raise ValueError(f"load_data: {what} (skip_broken leaves it out)")
     skipped.append(what)
 
 
@@ -234,7 +234,7 @@ def _image_size(path: Path) -> tuple[int, int] | str:
     try:
         with Image.open(path) as image:
             width, height = image.size
-            turned = image.getexif().get(ORIENTATION) in SIDEWAYS
+            turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         return f"image {path} cannot be read: {error}"
     return (width, height) if turned else (height, width)

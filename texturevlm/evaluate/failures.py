@@ -13,10 +13,10 @@ from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration, Results
 from texturevlm.rebuilding import rebuild, resized
 from texturevlm.types import Allocation, Texture
 
-PAGE = 460  # side of the square into which a page is fitted
-CROP = 860  # width into which a crop is fitted
-MARGIN = 24
-WRONG = (200, 40, 40)
+_PAGE = 460  # side of the square into which a page is fitted
+_CROP = 860  # width into which a crop is fitted
+_MARGIN = 24
+_WRONG = (200, 40, 40)
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def draw_failures(
     """
     bands = [_band(failure, allocate(failure.sample), patch) for failure in failures]
     head = 56
-    width = 3 * MARGIN + PAGE + CROP
-    picture = Image.new("RGB", (width, head + sum(band.height + MARGIN for band in bands)), PAPER)
-    ImageDraw.Draw(picture).text((MARGIN, 18), title, fill=INK, font=ImageFont.load_default(22))
+    width = 3 * _MARGIN + _PAGE + _CROP
+    picture = Image.new("RGB", (width, head + sum(band.height + _MARGIN for band in bands)), PAPER)
+    ImageDraw.Draw(picture).text((_MARGIN, 18), title, fill=INK, font=ImageFont.load_default(22))
     y = head
     for band in bands:
-        picture.paste(band, (MARGIN, y))
-        y += band.height + MARGIN
+        picture.paste(band, (_MARGIN, y))
+        y += band.height + _MARGIN
     return picture
 
 
@@ -75,18 +75,18 @@ def _band(failure: Failure, allocation: Allocation, patch: int) -> Image.Image:
     page = footprints(to_pil(texture.levels[0]), allocation)
     outline = ImageDraw.Draw(page)
     for box in sample.boxes[:3]:
-        outline.rectangle(box, outline=WRONG, width=max(2, round(max(page.size) / 350)))
-    page.thumbnail((PAGE, PAGE), Image.Resampling.LANCZOS)
-    band = Image.new("RGB", (PAGE + MARGIN + CROP, PAGE), PAPER)
+        outline.rectangle(box, outline=_WRONG, width=max(2, round(max(page.size) / 350)))
+    page.thumbnail((_PAGE, _PAGE), Image.Resampling.LANCZOS)
+    band = Image.new("RGB", (_PAGE + _MARGIN + _CROP, _PAGE), PAPER)
     band.paste(page, (0, 0))
     draw = ImageDraw.Draw(band)
-    x, y = PAGE + MARGIN, 0
+    x, y = _PAGE + _MARGIN, 0
     answers = " / ".join(sample.answers[:3])
     scores = f"{failure.score:.2f}" + ("" if failure.baseline is None else f", resize {failure.baseline:.2f}")
     for text, colour in (
         (sample.question or "no question", INK),
         (f"wanted: {answers}" if answers else sample.name, INK),
-        (f"score: {scores}", WRONG),
+        (f"score: {scores}", _WRONG),
     ):
         draw.text((x, y), _cut(text, 92), fill=colour, font=ImageFont.load_default(18))
         y += 24
@@ -102,7 +102,7 @@ def _band(failure: Failure, allocation: Allocation, patch: int) -> Image.Image:
         ):
             y += 6
             draw.text((x, y), _cut(words, 100), fill=FAINT, font=ImageFont.load_default(15))
-            crop = _fitted(to_pil(picture), (CROP, (PAGE - 72) // 3 - 30))
+            crop = _fitted(to_pil(picture), (_CROP, (_PAGE - 72) // 3 - 30))
             band.paste(crop, (x, y + 20))
             y += 20 + crop.height
     return band

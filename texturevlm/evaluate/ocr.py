@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from texturevlm.check import check_choice
 from texturevlm.journal import append, whole_lines
 
-CHUNK = 64  # crops per Tesseract process: starting one costs as much as reading seven crops
-FEWEST = 16  # crops: fewer are not worth another process
+_CHUNK = 64  # crops per Tesseract process: starting one costs as much as reading seven crops
+_FEWEST = 16  # crops: fewer are not worth another process
 TIMEOUT = 600  # seconds per process; a page of noise takes a few
 
-Crop = NDArray[np.uint8]
+LineCrop = NDArray[np.uint8]
 
 
 class OcrEngine(Protocol):
@@ -34,7 +34,7 @@ class OcrEngine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def read(self, crops: Sequence[Crop]) -> list[str]: ...
+    def read(self, crops: Sequence[LineCrop]) -> list[str]: ...
 
 
 class Tesseract:
@@ -52,15 +52,15 @@ class Tesseract:
             raise ValueError(f"Tesseract: program must be tesseract 5, got {version!r} ({found})")
         self.name = f"{version} --psm 7"
 
-    def read(self, crops: Sequence[Crop]) -> list[str]:
+    def read(self, crops: Sequence[LineCrop]) -> list[str]:
         """One process per available processor."""
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        each = min(CHUNK, max(FEWEST, math.ceil(len(crops) / processors)))
+        each = min(_CHUNK, max(_FEWEST, math.ceil(len(crops) / processors)))
         chunks = [crops[first : first + each] for first in range(0, len(crops), each)]
         with ThreadPoolExecutor(processors) as pool:
             return [text for texts in pool.map(self._read_together, chunks) for text in texts]
 
-    def _read_together(self, crops: Sequence[Crop]) -> list[str]:
+    def _read_together(self, crops: Sequence[LineCrop]) -> list[str]:
         """One process for many crops, by a list of files; each crop is read as if it were alone (tested)."""
         with tempfile.TemporaryDirectory(prefix="texturevlm-") as folder:
             paths = [Path(folder) / f"{number}.pnm" for number in range(len(crops))]
@@ -90,7 +90,7 @@ def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
         raise OSError(f"Tesseract: {' '.join(command)} took more than {TIMEOUT} s") from None
 
 
-def _as_pnm(crop: Crop) -> bytes:
+def _as_pnm(crop: LineCrop) -> bytes:
     kind = b"P5" if crop.ndim == 2 else b"P6"
     return b"%s %d %d 255\n" % (kind, crop.shape[1], crop.shape[0]) + np.ascontiguousarray(crop).tobytes()
 
@@ -108,10 +108,10 @@ class RapidOcr:
         logger.setLevel("CRITICAL")
         self.name = "RapidOCR's recogniser"
 
-    def read(self, crops: Sequence[Crop]) -> list[str]:
+    def read(self, crops: Sequence[LineCrop]) -> list[str]:
         return [self._read_one(crop) for crop in crops]
 
-    def _read_one(self, crop: Crop) -> str:
+    def _read_one(self, crop: LineCrop) -> str:
         colour = crop if crop.ndim == 3 else np.repeat(crop[..., None], 3, 2)
         reversed_channels = np.ascontiguousarray(colour[..., ::-1])  # it expects blue, green, red
         found = self.engine(reversed_channels, use_det=False, use_cls=False, use_rec=True)
@@ -153,7 +153,7 @@ class CachedOcr:
     def name(self) -> str:
         return self.engine.name
 
-    def read(self, crops: Sequence[Crop]) -> list[str]:
+    def read(self, crops: Sequence[LineCrop]) -> list[str]:
         keys = [self._key(crop) for crop in crops]
         new = {key: crop for key, crop in zip(keys, crops) if key not in self.known}
         texts = dict(zip(new, self.engine.read(list(new.values()))))
@@ -162,7 +162,7 @@ class CachedOcr:
             append(self.path, ({"crop": key, "text": text} for key, text in texts.items()))
         return [self.known[key] for key in keys]
 
-    def _key(self, crop: Crop) -> str:
+    def _key(self, crop: LineCrop) -> str:
         digest = hashlib.blake2b(f"{self.name} {crop.shape}".encode(), digest_size=16)
         digest.update(np.ascontiguousarray(crop).tobytes())
         return digest.hexdigest()

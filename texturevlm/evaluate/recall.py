@@ -10,15 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from texturevlm.evaluate.data import Box
 from texturevlm.evaluate.legibility import MOST_BOXES, PixelBox
 from texturevlm.types import Allocation
 
 LEGIBLE_HEIGHT = 6.0  # token pixels: the height of a line at which legibility reaches 80% of its ceiling
-ACROSS = 0.35  # text that is r times coarser across than down (r > 1) reads like text r^ACROSS smaller
-LETTER = 0.5  # width of a letter, with its share of the spaces, over the height of its line
-SLACK = 0.25  # a box counts as two lines if its letters would fill 1.75
-
-Box = tuple[float, float, float, float]
+_ACROSS = 0.35  # text that is r times coarser across than down (r > 1) reads like text r^_ACROSS smaller
+_LETTER = 0.5  # width of a letter, with its share of the spaces, over the height of its line
+_SLACK = 0.25  # a box counts as two lines if its letters would fill 1.75
 
 
 def recall(scales: Sequence[Tensor], boxes: Sequence[Box], answers: Sequence[str]) -> float:
@@ -37,7 +36,7 @@ def line_height(box: Box, answers: Sequence[str]) -> float:
     """Height of the text in a box, in image pixels: the box's height, unless its answer needs several lines to fit."""
     width, height = box[2] - box[0], box[3] - box[1]
     letters = min((len(answer) for answer in answers), default=1)
-    lines = math.floor(math.sqrt(LETTER * height * letters / width) + SLACK)
+    lines = math.floor(math.sqrt(_LETTER * height * letters / width) + _SLACK)
     return height / max(1, lines)
 
 
@@ -66,7 +65,7 @@ def reading_step(allocation: Allocation) -> Tensor:
     side = allocation.area.sqrt() / allocation.patch
     across = torch.hypot(allocation.ddx[..., 0], allocation.ddy[..., 0])
     down = torch.hypot(allocation.ddx[..., 1], allocation.ddy[..., 1])
-    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** ACROSS
+    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** _ACROSS
 
 
 def resize_scale(size: tuple[int, int], budget: int, patch: int) -> float:

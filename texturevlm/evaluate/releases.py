@@ -39,7 +39,7 @@ def recognised(folder: Path) -> str:
         if any(_matches(folder, pattern) for patterns in splits.values() for pattern in patterns):
             return name
     raise ValueError(
-        f"load: folder must hold questions.jsonl or the release of one of {', '.join(LISTINGS)}, got {folder}"
+        f"load_data: folder must hold questions.jsonl or the release of one of {', '.join(LISTINGS)}, got {folder}"
     )
 
 
@@ -75,20 +75,20 @@ def _listings(folder: Path, name: str, split: str | None) -> Iterator[tuple[Path
                 break
     if not found:
         wanted = [pattern for part, names in LISTINGS[name].items() if split in (None, part) for pattern in names]
-        raise FileNotFoundError(f"load: a release of {name} must hold {' or '.join(wanted)}, got {folder}")
+        raise FileNotFoundError(f"load_data: a release of {name} must hold {' or '.join(wanted)}, got {folder}")
 
 
 def _parsed(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
-        raise ValueError(f"load: {path} must be JSON: {error}") from None
+        raise ValueError(f"load_data: {path} must be JSON: {error}") from None
 
 
 def _list(path: Path, parsed: Any, key: str | None) -> list[Any]:
     found = parsed if key is None else parsed.get(key) if isinstance(parsed, dict) else None
     if not isinstance(found, list):
-        raise ValueError(f"load: {path} must hold a list{f' under {key}' if key else ''}, got {type(found).__name__}")
+        raise ValueError(f"load_data: {path} must hold a list{f' under {key}' if key else ''}, got {type(found).__name__}")
     return found
 
 
@@ -225,5 +225,5 @@ def _by_id(path: Path, parsed: Any, key: str) -> dict[Any, dict[str, Any]]:
     rows = _list(path, parsed, key)
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or "id" not in row:
-            raise ValueError(f"load: {path}: {key}[{number}] must have an id, got {row!r:.80}")
+            raise ValueError(f"load_data: {path}: {key}[{number}] must have an id, got {row!r:.80}")
     return {row["id"]: row for row in rows}

@@ -24,10 +24,10 @@ from texturevlm.evaluate.summary import (
     units,
 )
 
-FAILURES = 6
-ASKED = {OWN: "its own", OTHER: "another page's", NONE: "none"}
-COLUMNS = ("score_name", "allocator", "relevance", "budget", "question", "count", "score", "difference", "low", "high")
-COSTS = ("tokens", "ms_first_question", "ms_later_question", "mb")
+_FAILURES = 6
+_ASKED = {OWN: "its own", OTHER: "another page's", NONE: "none"}
+_COLUMNS = ("score_name", "allocator", "relevance", "budget", "question", "count", "score", "difference", "low", "high")
+_COSTS = ("tokens", "ms_first_question", "ms_later_question", "mb")
 
 
 def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[str] = ()) -> list[Path]:
@@ -46,7 +46,7 @@ def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[st
         draw_curves(methods, written[-1], title=title, score=shown_name, ceiling=ceiling)
     if (chosen := shown(decisive)) is not None:
         written.append(out / "failures.png")
-        failures = worst(evaluation.results, evaluation.samples, chosen, name, FAILURES)
+        failures = worst(evaluation.results, evaluation.samples, chosen, name, _FAILURES)
         heading = f"{chosen.method}, {chosen.budget} tokens: its worst, by {shown_name} against resize"
         runner = evaluation.runner
         picture = draw_failures(
@@ -79,7 +79,7 @@ def shown(lines: Sequence[Line]) -> Configuration | None:
 def _write_csv(path: Path, lines: Sequence[Line]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(COLUMNS + COSTS)
+        writer.writerow(_COLUMNS + _COSTS)
         for line in lines:
             own = line.configuration
             numbers = [line.score, *(line.difference or (None, None, None))]
@@ -132,7 +132,7 @@ def _detail(lines: Sequence[Line]) -> list[str]:
         difference = "–" if line.difference is None else _interval(line.difference)
         numbers = [_short(value) for value in (line.tokens, line.ms_first, line.ms_later, line.mb)]
         table.append(
-            f"| {own.allocator} | {own.relevance or '–'} | {ASKED[own.asked]} | {own.budget or '–'} | "
+            f"| {own.allocator} | {own.relevance or '–'} | {_ASKED[own.asked]} | {own.budget or '–'} | "
             f"{line.score:.3f} | {difference} | {line.count} | " + " | ".join(numbers) + " |"
         )
     return table
@@ -164,7 +164,7 @@ def _lift(results: Results) -> list[str]:
             chances = units(rows, "object_area")
             lift = pooled_ratio(list(amounts.values()), [chances[image] for image in amounts])
             found.append(
-                f"| {own.allocator} | {own.relevance or '–'} | {ASKED[own.asked]} | {own.budget} | "
+                f"| {own.allocator} | {own.relevance or '–'} | {_ASKED[own.asked]} | {own.budget} | "
                 f"{lift.mean:.2f} ({lift.low:.2f} to {lift.high:.2f}) | {len(amounts)} |"
             )
     return table + found if found else []

@@ -18,8 +18,8 @@ FULL_IMAGE = "full image"  # the ceiling
 IDEAL_RESIZE = "resize (ideal)"  # the whole image at one scale, fractions of a token allowed: the baseline
 PACKAGE = Path(__file__).parents[1]
 # What no result depends on. Everything else in the package is part of the digest, new rooms included.
-UNRELATED = ("ask", "bench", "cli", "commands", "doctor", "draw", "sheet", "train", "video", "vlm")
-SOURCES = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
+_UNRELATED = ("ask", "bench", "cli", "commands", "doctor", "draw", "sheet", "train", "video", "vlm")
+_SOURCES = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
 Key = tuple[str, str, str, int, str]
 
 
@@ -43,7 +43,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One sample under one configuration.
 
     scores:  by name; missing where the sample does not allow a metric
@@ -76,7 +76,7 @@ class Results:
 
     path: Path
     settings: dict[str, Any]
-    rows: dict[Key, Row] = field(default_factory=dict)
+    rows: dict[Key, ResultRow] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path, settings: dict[str, Any], *, fresh: bool = False) -> "Results":
@@ -113,12 +113,12 @@ class Results:
         row = self.rows.get(configuration.key(sample))
         return row is not None and set(metrics) <= set(row.metrics)
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[ResultRow]) -> None:
         append(self.path, (asdict(row) for row in rows))
         self.rows.update((row.key, row) for row in rows)
 
 
-def _read(path: Path) -> tuple[dict[str, Any] | None, list[Row]]:
+def _read(path: Path) -> tuple[dict[str, Any] | None, list[ResultRow]]:
     """The settings (None if the file is empty) and the rows."""
     settings: dict[str, Any] | None = None
     rows = []
@@ -130,7 +130,7 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, list[Row]]:
                 continue
             chosen = Configuration(**parsed.pop("configuration"))
             parsed["metrics"], parsed["read"] = tuple(parsed["metrics"]), tuple(parsed["read"])
-            rows.append(Row(configuration=chosen, **parsed))
+            rows.append(ResultRow(configuration=chosen, **parsed))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}:{number}: must be a result of this program, got {line[:60]!r} ({error})"
@@ -143,6 +143,6 @@ def code_digest(package: Path = PACKAGE) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(package.rglob("*")):
         relative = path.relative_to(package)
-        if path.suffix in SOURCES and relative.parts[0].removesuffix(".py") not in UNRELATED:
+        if path.suffix in _SOURCES and relative.parts[0].removesuffix(".py") not in _UNRELATED:
             digest.update(relative.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()

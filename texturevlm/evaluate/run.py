@@ -27,8 +27,8 @@ from texturevlm.evaluate.results import (
     OTHER,
     OWN,
     Configuration,
+    ResultRow,
     Results,
-    Row,
     code_digest,
 )
 from texturevlm.progress import Progress
@@ -201,7 +201,7 @@ class Runner:
     def _question(self, sample: Sample, configuration: Configuration) -> str:
         return {OWN: sample.question, OTHER: self.others[sample.id], NONE: ""}[configuration.asked]
 
-    def judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[Row]:
+    def judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[ResultRow]:
         """The rows of one image; OCR reads all its crops in one batch."""
         texture = Texture.open(image, device=self.device)
         grey_texture = without_colour(texture)
@@ -235,8 +235,8 @@ class Runner:
         grey_texture: Texture,
         grey: torch.Tensor,
         known: dict[tuple[Configuration, str], tuple[Allocation, Cost, float]],
-    ) -> tuple[Row, Delivered]:
-        row = Row(sample.id, sample.image.name, configuration, self.metrics, {})
+    ) -> tuple[ResultRow, Delivered]:
+        row = ResultRow(sample.id, sample.image.name, configuration, self.metrics, {})
         if configuration.allocator == FULL_IMAGE:
             return row, Delivered(grey_texture, grey)
         if configuration.allocator == IDEAL_RESIZE:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OWN, Configuration, Results, Row
+from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OWN, Configuration, ResultRow, Results
 from texturevlm.evaluate.statistics import Interval, paired_difference
 
 POINTS, SPEED = 0.03, 2.0  # by which a method must be better
 BASELINES = (FULL_IMAGE, IDEAL_RESIZE, "resize", "grid")
 # By weight: the first that was measured decides. PSNR is in dB, not in points.
 SCORES = ("legibility", "fine_on_objects", "recall", "ssim_box", "ssim", "object_iou", "psnr_box", "psnr")
-BY_IMAGE = ("fine_on_objects", "object_area", "object_iou")  # the same for every row of an image
+_BY_IMAGE = ("fine_on_objects", "object_area", "object_iou")  # the same for every row of an image
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Line:
     mb: float | None
 
 
-def by_configuration(results: Results) -> dict[Configuration, list[Row]]:
+def by_configuration(results: Results) -> dict[Configuration, list[ResultRow]]:
     """The rows of each configuration."""
-    found: dict[Configuration, list[Row]] = {}
+    found: dict[Configuration, list[ResultRow]] = {}
     for row in results.rows.values():
         found.setdefault(row.configuration, []).append(row)
     return found
@@ -53,12 +53,12 @@ def summarise(results: Results) -> list[Line]:
     return lines
 
 
-def units(rows: Iterable[Row], name: str) -> dict[str, float]:
+def units(rows: Iterable[ResultRow], name: str) -> dict[str, float]:
     """The units of resampling: a question's score, or an image's where all its rows share one."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if name in row.scores:
-            found.setdefault(row.image if name in BY_IMAGE else row.sample, []).append(row.scores[name])
+            found.setdefault(row.image if name in _BY_IMAGE else row.sample, []).append(row.scores[name])
     return {unit: mean(scores) for unit, scores in found.items()}
 
 
@@ -80,7 +80,7 @@ def _resizes(budget: int) -> tuple[Configuration, Configuration]:
 
 
 def _line(
-    name: str, configuration: Configuration, known: dict[Configuration, dict[str, float]], rows: Sequence[Row]
+    name: str, configuration: Configuration, known: dict[Configuration, dict[str, float]], rows: Sequence[ResultRow]
 ) -> Line:
     timed = [row for row in rows if row.ms is not None]
     return Line(

@@ -36,7 +36,7 @@ def mipmap_cuda(image: Tensor, extents: Sequence[tuple[int, int]], modes: tuple[
     The new levels share one allocation: one per level would cost more time than the kernels.
     """
     if torch.is_grad_enabled() and image.requires_grad:
-        return list(_Mipmap.apply(image, tuple(extents), modes))
+        return list(_Mipmap.apply(image, tuple(extents), modes))  # type: ignore[no-untyped-call]
     image = image.contiguous()
     room, places = _places(image.shape, len(extents), LEVEL_BYTES // image.element_size())
     memory = image.new_empty(room)

@@ -20,17 +20,17 @@ from torch import Tensor
 
 from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_size
-from texturevlm.relevance.features import NAMES, word_features
+from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import MARGIN, Layout, layout_of
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.ocr import Page, read_page
 from texturevlm.relevance.scorer import question_text
 from texturevlm.scout.question import Question
-from texturevlm.text.frequency import commonness
+from texturevlm.text.frequency import load_commonness
 from texturevlm.text.strings import terms
 from texturevlm.types import Texture
 
-WEIGHTS = "words.json"
+_WEIGHTS = "words.json"
 FARTHEST = 5.0  # standard deviations: features are clamped to this
 TOUCHED = 0.25  # of a cell's side: a word that reaches that far into a cell fills it
 WORD_HEIGHT = 5.5  # samples: half of the words of that height, as RapidOCR boxes them, are legible
@@ -97,9 +97,9 @@ class WordRanker:
     def from_json(cls, text: str) -> WordRanker:
         """From what `fit_words` writes."""
         record = json.loads(text)
-        if record["names"] != list(NAMES):
+        if record["names"] != list(FEATURE_NAMES):
             raise ValueError(
-                f"WordRanker.from_json: the weights are for other features than these {len(NAMES)}; train again"
+                f"WordRanker.from_json: the weights are for other features than these {len(FEATURE_NAMES)}; train again"
             )
         members = tuple({name: np.array(value, np.float32) for name, value in row.items()} for row in record["members"])
         mean, scale = (np.array(record[name], np.float32) for name in ("mean", "scale"))
@@ -110,13 +110,14 @@ class WordRanker:
         inputs = np.clip((features - self.mean) / self.scale, -FARTHEST, FARTHEST)
         room = np.append(np.log(layout.areas), 0.0)
         shares = [_softmax(self.sharpness * _scores(member, inputs, layout) + room) for member in self.members]
-        return np.mean(shares, axis=0)[:-1]
+        shared: np.ndarray = np.mean(shares, axis=0)[:-1]
+        return shared
 
 
 @lru_cache(maxsize=1)
 def load_word_ranker() -> WordRanker:
     """The weights that come with the package, read once."""
-    return WordRanker.from_json(files("texturevlm.relevance").joinpath(WEIGHTS).read_text(encoding="utf-8"))
+    return WordRanker.from_json(files("texturevlm.relevance").joinpath(_WEIGHTS).read_text(encoding="utf-8"))
 
 
 def _scores(member: dict[str, np.ndarray], inputs: np.ndarray, layout: Layout) -> np.ndarray:
@@ -138,8 +139,8 @@ def surroundings(inner: np.ndarray, layout: Layout) -> list[np.ndarray]:
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
-    raised = np.exp(scores - scores.max())
-    return raised / raised.sum()
+    raised: np.ndarray = np.exp(scores - scores.max())
+    return np.asarray(raised / raised.sum())
 
 
 def answer_probability(page: Page, question: str) -> np.ndarray:
@@ -154,7 +155,7 @@ def answer_probability(page: Page, question: str) -> np.ndarray:
     count = len(page.words)
     if not terms(question):
         return np.full(count, 1 / max(count, 1), dtype=np.float32)
-    features = word_features(page, question, commonness())
+    features = word_features(page, question, load_commonness())
     return load_word_ranker().probabilities(features, layout_of(page)).astype(np.float32)
 
 
@@ -197,4 +198,5 @@ def _touched(overlap: np.ndarray, side: float) -> np.ndarray:
 def overlaps(low: np.ndarray, high: np.ndarray, parts: int, length: float) -> np.ndarray:
     """(N,) and (N,) → (N, parts): the length of each interval in each of the equal parts of 0 to `length`."""
     edges = np.linspace(0, length, parts + 1)
-    return np.clip(np.minimum(high[:, None], edges[1:]) - np.maximum(low[:, None], edges[:-1]), 0, None)
+    lengths: np.ndarray = np.minimum(high[:, None], edges[1:]) - np.maximum(low[:, None], edges[:-1])
+    return lengths.clip(0, None)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.scout.letters import LONGEST, letter_codes
-from texturevlm.text.frequency import commonness
-from texturevlm.text.strings import ALIASES, ASKED, STOP, asked, terms
+from texturevlm.text.frequency import load_commonness
+from texturevlm.text.strings import ALIASES, ASKED, STOP, asked_kinds, terms
 
 WORDS = 24  # of a question are searched
 TRAITS = 7
@@ -32,7 +32,7 @@ class Question(NamedTuple):
 
 def encode(questions: Sequence[str]) -> Question:
     """Encode any texts; "" asks nothing."""
-    common_words = commonness()
+    common_words = load_commonness()
     letters = torch.full((len(questions), WORDS, LONGEST), -1)
     traits = torch.zeros(len(questions), WORDS, TRAITS)
     for row, question in enumerate(questions):
@@ -44,13 +44,13 @@ def encode(questions: Sequence[str]) -> Question:
             common, stop = common_words.get(word, 0.0), float(word in STOP)
             number, length = float(word.isdigit()), min(len(word), LONGEST) / 10
             traits[row, slot] = torch.tensor([1.0, common, emphasis - 1, number, length, stop, float(synonym)])
-    kinds = np.stack([asked(question) for question in questions]) if questions else np.zeros((0, len(ASKED)))
+    kinds = np.stack([asked_kinds(question) for question in questions]) if questions else np.zeros((0, len(ASKED)))
     return Question(letters, traits, torch.from_numpy(kinds.astype(np.float32)))
 
 
 def search_words(question: str) -> list[tuple[str, float, bool]]:
     """Words to search: the word, its emphasis, and whether it is a synonym of a word of the question; rarest first."""
-    common_words = commonness()
+    common_words = load_commonness()
     kept: dict[str, tuple[float, bool]] = {}
     for word, emphasis in terms(question):
         kept[word] = (max(emphasis, kept.get(word, (0.0, False))[0]), False)

@@ -146,7 +146,7 @@ class Ranker(nn.Module):
         kinds = spots.kinds.sigmoid() * text
         # (B, 2 K, h · w): the probability of each word at each spot, sharp and vague; then weighted
         found = torch.baddbmm(-question.doubts, question.words, spots.words.flatten(2)).sigmoid()
-        hits = torch.bmm(question.worth.to(found), found).unflatten(2, (rows, columns)) * text
+        hits = torch.bmm(question.worth.to(found), found).view(len(text), -1, rows, columns) * text
         small = functional.max_pool2d(torch.cat([hits, kinds, text], 1), 2)
         sure = small[:, :SURE]
         seen = torch.cat([self.seen(spots.words), torch.ones_like(text), spots.height[:, None] - 2.5], 1) * text

@@ -59,7 +59,7 @@ def input_size(size: tuple[int, int]) -> tuple[int, int]:
 
 def as_spots(maps: Tensor) -> Spots:
     """Split the head's maps (B, at least OUTPUTS, h, w); the words are not normalised yet."""
-    words, text, height, kinds = maps[:, :OUTPUTS].split([EMBEDDING, 1, 1, len(KINDS)], 1)
+    words, text, height, kinds = torch.split(maps[:, :OUTPUTS], [EMBEDDING, 1, 1, len(KINDS)], 1)
     return Spots(words, text[:, 0], kinds, height[:, 0])
 
 

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 
 @lru_cache(maxsize=1)
-def commonness() -> dict[str, float]:
+def load_commonness() -> dict[str, float]:
     """The commonness of words in questions, 0 to 1; words that are not listed are rare.
 
     The file is written by `texturevlm fit-words`. Words are as `strings.plain` makes them.
