@@ -16,8 +16,8 @@ import numpy as np
 
 from studies import video_measures as study
 from studies.study import MISTAKES, check_limit, command_parser, complain, versions, write_study
+from texturevlm.allocate.footprints import Box
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.video.carry import Box
 from texturevlm.video.flow import FLOW_METHODS
 from texturevlm.video.sources import open_video
 

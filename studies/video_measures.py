@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.channels import build
 from texturevlm.channels.structure import luma
@@ -21,7 +22,7 @@ from texturevlm.relevance import AttentionScorer, Relevance, find_relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Allocation, Texture
 from texturevlm.video import VideoStream
-from texturevlm.video.carry import Box, CarriedRelevance
+from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, initial_noise
 from texturevlm.video.sources import open_video
 from texturevlm.video.update import FrameUpdate

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING
 from texturevlm.relevance import AttentionScorer, Balance, EmbeddingScorer, Relevance, Scorer, find_relevance
 from texturevlm.types import Texture
@@ -31,7 +32,6 @@ MANY, LONG = 0.02, 8  # untrusted cells are refreshed at this share of cells, or
 BOX_ROUNDS = 2  # the motion is read where the box will be, which is known only after a first round
 MAX_GROWTH = 0.2  # of a side, per frame
 MIN_SIDE = 2.0  # cells
-Box = tuple[float, float, float, float]  # xyxy
 
 
 @dataclass(frozen=True, eq=False)

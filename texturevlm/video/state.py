@@ -53,9 +53,7 @@ class StreamState:
         except Exception as error:  # a damaged file shows as many kinds of error
             raise ValueError(f"StreamState.load: {path} must be a stream's state: {error}") from None
         if not isinstance(record, dict) or record.get("format") != STATE_FORMAT:
-            raise ValueError(
-                f"StreamState.load: {path} must be a state of format {STATE_FORMAT}, got another file"
-            )
+            raise ValueError(f"StreamState.load: {path} must be a state of format {STATE_FORMAT}, got another file")
         return cls(record["made_for"], record["numbers"], record["tensors"])
 
 

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING
 from texturevlm.channels.structure import luma
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Patches
 from texturevlm.video import state as states
-from texturevlm.video.carry import Box, CarriedRelevance, RelevanceSource
+from texturevlm.video.carry import CarriedRelevance, RelevanceSource
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise
 from texturevlm.video.change_gpu import kernels_can_compare
 from texturevlm.video.channels import CARRIED, StreamChannels, channel_extents
