@@ -31,15 +31,15 @@ sanitize:
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cuda,dev,hf,ocr,video]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cuda,dev,eval,hf,ocr,train,video]"
 	touch .venv/ready
 
-# Trains the scout anew and puts it into the package: `make scout DATA=../shared/data`, on a machine with a GPU, OCR and fonts.
+# Train the scout and put it into the package: `make scout DATA=../shared/data`, on a machine with a GPU, OCR and fonts.
 scout: .venv/ready
-	$(BIN)/python -m texturevlm.train.pages $(DATA) --words runs/words --out runs/pages
+	$(BIN)/texturevlm pack-pages $(DATA) --words runs/words --out runs/pages
 	$(BIN)/texturevlm train examples/train/spotter.toml --out runs/spotter --resume
 	$(BIN)/texturevlm train examples/train/ranker.toml --out runs/ranker --resume
-	$(BIN)/python -m texturevlm.train.ship --spotter runs/spotter/step-00010000/weights.safetensors \
+	$(BIN)/texturevlm ship-scout --spotter runs/spotter/step-00010000/weights.safetensors \
 		--ranker runs/ranker/step-00000900/weights.safetensors --out texturevlm/scout/scout.npz
 
 clean:

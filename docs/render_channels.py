@@ -1,7 +1,8 @@
 """Draws a picture of every channel and writes docs/channels.md: `python docs/render_channels.py`.
 
-The photograph serves for most; layers about text are shown on a corner of the invoice. Layers that hold what somebody
-gave (attention, gaze, …) are shown with a made-up map, and those about change with the photograph moved by six pixels.
+Most layers are shown on the photograph, layers about text on a corner of the invoice. Layers that hold a map given by
+the caller (attention, gaze, …) are shown with an invented map. Layers about change compare the photograph with itself,
+moved by six pixels.
 """
 
 from pathlib import Path
@@ -11,16 +12,65 @@ from PIL import Image
 
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, build
+from texturevlm.channels.registry import EMBEDDING
 from texturevlm.sheet import layer_picture
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"
 ON_PAPER = ("edges", "edges_inverted", "high_pass", "edge_distance", "text")
 SIDE = 220
+HEADER = """\
+# The forty channels
+
+A channel is one named layer of a texture. The forty channels hold what can be known about an image before anyone asks a
+question. Their order is fixed, so an index means the same in every texture that holds all forty. This page is made by
+`python docs/render_channels.py`.
+
+## Building them
+
+`texturevlm.channels.build(texture, channels)` returns a texture with the layers asked for. `channels` is a list of
+names or a preset: `mvp` (13 cheap layers), `fast` (all layers of cost *free* or *fast*), `all`. `texturevlm channels
+IMAGE --out PNG` draws them.
+
+- All layers of one build start at the same level of the image: level 0, or the finest level with at most 4 million
+  texels. The argument `base` overrides this.
+- A layer whose input is not given is zero. The column *needs* names the argument of `build`.
+- On a GPU, kernels write the layers in place. Maps that are given, embeddings, SAM's regions and the text of an OCR
+  model are made by PyTorch and copied. The PyTorch functions are the specification of the kernels.
+- Times: [results/channels-h200.md](../results/channels-h200.md). Quality:
+  [results/channels.md](../results/channels.md).
+
+## How the main ones are computed
+
+- `edges` and `edges_inverted` are the two polarities of one centre-surround response, divided by the local variance.
+  The tone that covers less of its surroundings is the stroke, at any contrast above the noise.
+- `edge_distance` is the exact Euclidean distance to the nearest edge. It is cut off at 64 pixels, so that its reach is
+  bounded.
+- `saliency` is large where the image changes in both directions, over several mip levels.
+- `text` closes and opens strokes at three mip levels and removes ruled lines. It needs no model. It misses vertical
+  text and text under about 10 pixels.
+- `cluster_id`, `cluster_distance`, `cluster_size` and `boundaries` come from superpixels in the manner of SLIC, or from
+  SAM's regions where a model is given. `cluster_id` holds labels.
+- `embedding_0` to `embedding_15` are CLIP or SigLIP features, reduced by a PCA (`texturevlm fit-pca`).
+
+The scorers of relevance compute text, saliency and information themselves. They do not read the other channels yet.
+
+## The table
+
+- *shrinks*: how a texel of the next level is made: `mean`, `max`, `min`, or `nearest` for labels.
+- *cost*: `free` (given, or known from positions), `fast` (small stencils), `medium` (several passes), `model` (needs a
+  network).
+- *reach*: how far, in pixels, a changed pixel can change the layer. A stream refreshes only that far.
+
+The embeddings have no picture: they need a model, and none could be downloaded on the machine that made this page.
+
+| | channel | what it holds | shrinks | cost | needs | reach |
+|---|---|---|---|---|---|---|
+"""
 
 
-def spot(x: float, y: float, spread: float) -> torch.Tensor:
-    """A made-up map: one soft spot, (1, 64, 64)."""
+def soft_spot(x: float, y: float, spread: float) -> torch.Tensor:
+    """An invented map: one soft spot, (1, 64, 64)."""
     at = (torch.arange(64) + 0.5) / 64
     return torch.exp(-((at - x) ** 2 + (at[:, None] - y) ** 2) / (2 * spread**2))[None]
 
@@ -29,35 +79,25 @@ def main() -> None:
     photo = Texture.open(EXAMPLES / "photo.jpg")
     paper = Texture.open(Texture.open(EXAMPLES / "invoice.png").levels[0][..., 880:1300, 700:1220])
     before = Texture.open(photo.levels[0].roll(6, -1))
-    earlier = build(before, ["red", "green", "blue", "saliency", "attention"], attention=spot(0.4, 0.3, 0.12))
+    earlier = build(before, ["red", "green", "blue", "saliency", "attention"], attention=soft_spot(0.4, 0.3, 0.12))
     given = {
-        "relevance": spot(0.45, 0.25, 0.15),
-        "fixations": torch.maximum(spot(0.45, 0.2, 0.06), spot(0.75, 0.8, 0.06)),
-        "attention": spot(0.43, 0.27, 0.1),
-        "gaze": torch.maximum(spot(0.5, 0.22, 0.05), spot(0.3, 0.65, 0.05)),
+        "relevance": soft_spot(0.45, 0.25, 0.15),
+        "fixations": torch.maximum(soft_spot(0.45, 0.2, 0.06), soft_spot(0.75, 0.8, 0.06)),
+        "attention": soft_spot(0.43, 0.27, 0.1),
+        "gaze": torch.maximum(soft_spot(0.5, 0.22, 0.05), soft_spot(0.3, 0.65, 0.05)),
     }
-    lines = [
-        "# The forty channels",
-        "",
-        "What can be known about an image before anyone asks a question, one layer each, in this order. `reach` is how",
-        "many pixels away a changed pixel can act; `shrinks` is how a layer is mipmapped; `needs` is the argument of",
-        "`texturevlm.channels.build` without which it is zero. Made by `python docs/render_channels.py`.",
-        "",
-        "`build(texture, channels)` takes a preset or a list of names: `mvp` is the 13 cheap ones, `fast` all that",
-        "cost little, `all` all forty. All layers of a build start at the same level of the image: at level 0",
-        "unless it has more than 4 million pixels, else at the finest level that has not; `base` says otherwise.",
-        "What they cost is in [results/channels-h200.md](../results/channels-h200.md) and",
-        "[experiments.md](experiments.md), how good they are in [results/channels.md](../results/channels.md). The",
-        "embeddings have no picture: they need a model, and none could be downloaded where these were made.",
-        "",
-        "| | channel | what it holds | shrinks | cost | needs | reach |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = HEADER.splitlines()
     folder = DOCS / "channels"
     folder.mkdir(exist_ok=True)
     for name, channel in CHANNELS.items():
-        shown = "–"
-        if channel.cost != "model":
+        if name in EMBEDDING[1:]:
+            continue  # one row for all of them
+        shown, title, holds = "–", f"{channel.layer} **{name}**", channel.holds
+        if name == EMBEDDING[0]:
+            last = CHANNELS[EMBEDDING[-1]]
+            title = f"{channel.layer} to {last.layer} **{name}** to **{last.name}**"
+            holds = "Dense image-text features, reduced to 16 numbers by a PCA."
+        else:
             texture = paper if name in ON_PAPER else photo
             layer = build(texture, [name], previous=earlier if texture is photo else None, **given).levels[0][0, 0]
             picture = layer_picture(name, layer)
@@ -65,8 +105,8 @@ def main() -> None:
             picture.quantize(64).save(folder / f"{name}.png", optimize=True)
             shown = f"![{name}](channels/{name}.png)"
         reach = "everywhere" if channel.reach is None else f"{channel.reach} px"
-        facts = (channel.holds, channel.reduce, channel.cost, channel.needs or "–", reach)
-        lines.append(f"| {shown} | {channel.layer} **{name}** | {' | '.join(facts)} |")
+        facts = (holds, channel.reduce, channel.cost, channel.needs or "–", reach)
+        lines.append(f"| {shown} | {title} | {' | '.join(facts)} |")
     (DOCS / "channels.md").write_text("\n".join(lines) + "\n")
 
 

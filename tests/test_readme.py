@@ -20,11 +20,5 @@ def test_code_runs_and_prints_what_is_shown(monkeypatch):
         assert printed.getvalue() == shown
 
 
-def test_every_link_to_a_file_leads_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if "://" not in target:
-            assert (ROOT / target).exists(), target
-
-
 def test_every_python_block_is_followed_by_its_output():
     assert README.count("```python") == len(re.findall(r"```python\n.*?```\n```text\n", README, re.DOTALL))

@@ -13,7 +13,7 @@ from texturevlm.commands.doctor import add_doctor
 from texturevlm.commands.eval import add_eval
 from texturevlm.commands.fit_pca import add_fit_pca
 from texturevlm.commands.look import add_look
-from texturevlm.commands.train import add_train
+from texturevlm.commands.train import add_fit_words, add_pack_pages, add_render_pages, add_ship_scout, add_train
 from texturevlm.commands.video import add_video
 
 
@@ -36,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add_fit_pca,
         add_eval,
         add_train,
+        add_pack_pages,
+        add_render_pages,
+        add_fit_words,
+        add_ship_scout,
         add_video,
         add_bench,
     ):

@@ -1,4 +1,4 @@
-"""A bar on stderr that says how far a long run is and when it may end; plain lines where nobody watches."""
+"""A progress bar on stderr, with the time spent and an estimate of the time left."""
 
 import sys
 import time
@@ -7,7 +7,9 @@ WIDTH = 30
 
 
 class Progress:
-    """Counts steps. On a terminal a bar that is drawn again; elsewhere one line for every tenth of the work."""
+    """Counts steps. On a terminal it redraws one bar; elsewhere it prints one line per tenth of the work."""
+
+    note = ""  # shown at the end of the bar
 
     def __init__(self, total: int, unit: str, *, done: int = 0) -> None:
         self.total, self.unit, self.done, self.before = total, unit, done, done
@@ -31,7 +33,7 @@ class Progress:
     def _words(self) -> str:
         spent = time.monotonic() - self.started
         left = spent / max(1, self.done - self.before) * (self.total - self.done)
-        return f"{self.done}/{self.total} {self.unit}, {_clock(spent)} so far, {_clock(left)} to go"
+        return f"{self.done}/{self.total} {self.unit}, {_clock(spent)} so far, {_clock(left)} to go{self.note}"
 
 
 def _clock(seconds: float) -> str:

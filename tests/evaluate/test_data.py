@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.evaluate.folders import write_folder, write_image, write_rows
-from texturevlm.evaluate.data import load
+from texturevlm.evaluate.data import load_data
 
 
 def row(**changes):
@@ -20,7 +20,7 @@ def dump(path, content):
 
 
 def test_own_format(tmp_path):
-    data = load(write_folder(tmp_path))
+    data = load_data(write_folder(tmp_path))
     assert data.format == "own" and data.skipped == ()
     first = data.samples[0]
     assert (first.id, first.question, first.answers) == ("0-alpha0", "Where is alpha0?", ("alpha0", "ALPHA0"))
@@ -30,7 +30,7 @@ def test_own_format(tmp_path):
 def test_boxes_are_scaled_to_the_image_that_is_there(tmp_path):
     write_image(tmp_path / "a.png", (20, 30))
     write_rows(tmp_path, [row(size=[40, 60], boxes=[[10, 4, 20, 8]])])
-    (sample,) = load(tmp_path).samples
+    (sample,) = load_data(tmp_path).samples
     assert sample.size == (20, 30) and sample.boxes == ((5, 2, 10, 4),)
 
 
@@ -39,7 +39,7 @@ def test_a_photograph_turned_by_its_camera_is_upright(tmp_path):
     exif[0x0112] = 6
     Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=exif)
     write_rows(tmp_path, [row(image="a.jpg", size=[30, 20])])
-    (sample,) = load(tmp_path).samples
+    (sample,) = load_data(tmp_path).samples
     assert sample.size == (30, 20) and sample.boxes == ((1, 2, 5, 6),)
 
 
@@ -47,19 +47,19 @@ def test_split_limit_and_places(tmp_path):
     write_image(tmp_path / "a.png")
     rows = [row(id=n, split="train" if n % 2 else "eval", boxes=[] if n % 4 else [[0, 0, 3, 3]]) for n in range(40)]
     write_rows(tmp_path, rows)
-    assert [len(load(tmp_path, split=split).samples) for split in ("eval", "train", None)] == [20, 20, 40]
-    assert [sample.id for sample in load(tmp_path, limit=4).samples] == ["0", "10", "20", "30"]
-    assert len(load(tmp_path, located=True).samples) == len(load(tmp_path, located=None).samples) == 10
-    with pytest.raises(ValueError, match="must hold train samples with a place, got none"):
-        load(tmp_path, split="train", located=True)
-    assert len(load(tmp_path, split="train", located=None).samples) == 20
+    assert [len(load_data(tmp_path, split=split).samples) for split in ("eval", "train", None)] == [20, 20, 40]
+    assert [sample.id for sample in load_data(tmp_path, limit=4).samples] == ["0", "10", "20", "30"]
+    assert len(load_data(tmp_path, located=True).samples) == len(load_data(tmp_path, located=None).samples) == 10
+    with pytest.raises(ValueError, match="must hold train samples with boxes, got none"):
+        load_data(tmp_path, split="train", located=True)
+    assert len(load_data(tmp_path, split="train", located=None).samples) == 20
 
 
 def test_objects_are_those_of_all_classes_even_with_a_limit(tmp_path):
     write_image(tmp_path / "a.png")
     rows = [{"id": n, "image": "a.png", "cls": n, "name": f"c{n}", "boxes": [[n, 0, n + 2, 4]]} for n in range(3)]
     write_rows(tmp_path, rows)
-    (sample,) = load(tmp_path, limit=1).samples
+    (sample,) = load_data(tmp_path, limit=1).samples
     assert sample.name == sample.question == "c0" and sample.boxes == ((0, 0, 2, 4),) and len(sample.objects) == 3
 
 
@@ -86,8 +86,8 @@ def test_a_broken_line_is_named_and_skipped_only_if_asked_to(tmp_path, line, com
     good = json.dumps(row(id="first"))
     (tmp_path / "questions.jsonl").write_text(f"{good}\n\n{line}\n", encoding="latin-1")
     with pytest.raises(ValueError, match=rf"questions.jsonl:3: .*{complaint}"):
-        load(tmp_path)
-    data = load(tmp_path, skip_broken=True)
+        load_data(tmp_path)
+    data = load_data(tmp_path, skip_broken=True)
     assert [sample.id for sample in data.samples] == ["first"]
     assert len(data.skipped) == 1 and "questions.jsonl:3" in data.skipped[0]
 
@@ -97,20 +97,20 @@ def test_a_missing_or_damaged_image_is_named(tmp_path):
     (tmp_path / "b.png").write_bytes(b"nonsense")
     write_rows(tmp_path, [row(), row(id=2, image="gone.png"), row(id=3, image="b.png")])
     with pytest.raises(ValueError, match=r"sample 2: no such image: .*gone\.png"):
-        load(tmp_path)
-    data = load(tmp_path, skip_broken=True)
+        load_data(tmp_path)
+    data = load_data(tmp_path, skip_broken=True)
     assert len(data.samples) == 1 and len(data.skipped) == 2 and "b.png cannot be read" in data.skipped[1]
 
 
 def test_no_such_folder_format_or_data(tmp_path):
     with pytest.raises(FileNotFoundError, match="must be a data set"):
-        load(tmp_path / "nowhere")
+        load_data(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"must hold questions\.jsonl or the release of one of docvqa, textvqa"):
-        load(tmp_path)
+        load_data(tmp_path)
     with pytest.raises(ValueError, match="format must be one of auto, own, docvqa"):
-        load(tmp_path, format="imagenet")
+        load_data(tmp_path, format="imagenet")
     with pytest.raises(FileNotFoundError, match="a release of textvqa must hold"):
-        load(tmp_path, format="textvqa")
+        load_data(tmp_path, format="textvqa")
 
 
 def docvqa(folder):
@@ -192,7 +192,7 @@ def test_a_release_is_recognised_and_read(tmp_path, name, by_name):
     write, identity, answers = RELEASES[name]
     write(tmp_path)
     format = name.split(",")[0]
-    data = load(tmp_path, format=format if by_name else "auto")
+    data = load_data(tmp_path, format=format if by_name else "auto")
     assert data.format == format
     sample = data.samples[0]
     assert (sample.id, sample.question, sample.answers, sample.size) == (identity, "q?", answers, (24, 32))
@@ -205,23 +205,23 @@ def test_a_missing_image_of_a_release_is_named(tmp_path, name):
     for image in (path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg")):
         image.unlink()
     with pytest.raises(ValueError, match="no such image"):
-        load(tmp_path)
+        load_data(tmp_path)
 
 
 def test_train_of_a_release(tmp_path):
     docvqa(tmp_path)
-    assert [sample.id for sample in load(tmp_path, split="train").samples] == ["8"]
-    assert [sample.split for sample in load(tmp_path, split=None).samples] == ["train", "eval"]
+    assert [sample.id for sample in load_data(tmp_path, split="train").samples] == ["8"]
+    assert [sample.split for sample in load_data(tmp_path, split=None).samples] == ["train", "eval"]
 
 
 def test_both_kinds_of_questions_of_chartqa_but_one_split(tmp_path):
     chartqa(tmp_path)
-    assert [sample.id for sample in load(tmp_path).samples] == ["test_human-0", "test_augmented-0"]
+    assert [sample.id for sample in load_data(tmp_path).samples] == ["test_human-0", "test_augmented-0"]
 
 
 def test_coco(tmp_path):
     coco(tmp_path)
-    data = load(tmp_path)
+    data = load_data(tmp_path)
     assert data.format == "coco"
     dog, person = data.samples
     assert (dog.id, dog.name, dog.boxes) == ("139-18", "dog", ((1.5, 2, 11.5, 6), (20, 2, 23, 6)))
@@ -234,15 +234,15 @@ def test_a_broken_entry_of_a_release_is_named(tmp_path):
     content = json.loads(path.read_text())
     dump(path, {"data": [*content["data"], {"questionId": 9}, "text"]})
     with pytest.raises(ValueError, match=r"val_v1.0_withQT.json: data\[1\]: must have image"):
-        load(tmp_path)
-    data = load(tmp_path, skip_broken=True)
+        load_data(tmp_path)
+    data = load_data(tmp_path, skip_broken=True)
     assert len(data.samples) == 1 and len(data.skipped) == 2
     path.write_text('{"data": [')
     with pytest.raises(ValueError, match=r"val_v1\.0_withQT\.json must be JSON"):
-        load(tmp_path)
+        load_data(tmp_path)
     dump(path, {"rows": []})
     with pytest.raises(ValueError, match="must hold a list under data"):
-        load(tmp_path)
+        load_data(tmp_path)
 
 
 def test_a_broken_annotation_of_coco_is_named(tmp_path):
@@ -252,6 +252,6 @@ def test_a_broken_annotation_of_coco_is_named(tmp_path):
     content["annotations"] += [{"image_id": 139}, {"image_id": 1, "category_id": 18, "bbox": [0, 0, 1, 1]}]
     dump(path, content)
     with pytest.raises(ValueError, match=r"annotations\[5\]: must have category_id"):
-        load(tmp_path)
-    data = load(tmp_path, skip_broken=True)
+        load_data(tmp_path)
+    data = load_data(tmp_path, skip_broken=True)
     assert len(data.samples) == 2 and "must name an image and a category" in data.skipped[1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from texturevlm.evaluate.fidelity import IDENTICAL, in_box, psnr, ssim
+from texturevlm.evaluate.fidelity import _IDENTICAL, in_box, psnr, ssim
 
 metrics = pytest.importorskip("skimage.metrics")
 
@@ -47,8 +47,8 @@ def test_in_a_box_it_is_that_of_the_box_alone():
 @pytest.mark.parametrize("size", [(1, 1), (3, 30), (10, 10)])
 def test_small_and_equal_images(size):
     image = torch.rand(3, *size)
-    assert psnr(image, image) == IDENTICAL and ssim(image, image) == pytest.approx(1, abs=1e-5)
-    assert in_box(image, image, (0, 0, 1, 1)) == (IDENTICAL, pytest.approx(1, abs=1e-5))
+    assert psnr(image, image) == _IDENTICAL and ssim(image, image) == pytest.approx(1, abs=1e-5)
+    assert in_box(image, image, (0, 0, 1, 1)) == (_IDENTICAL, pytest.approx(1, abs=1e-5))
     assert ssim(1 - image, image) < 0.999
 
 

@@ -1,12 +1,17 @@
 """The score of what was read, and where it is read."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
-from texturevlm.evaluate.legibility import as_bytes, distance, places, plain, score, similarity
+from texturevlm.evaluate.legibility import (
+    as_bytes,
+    crop_boxes,
+    legibility_score,
+    letters_and_digits,
+    pixel_box,
+    similarity,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,36 +32,20 @@ def test_similarity(text, answer, wanted):
 
 
 def test_the_best_place_and_answer_count():
-    assert score(["nothing", "hell0"], ["bye", "hello"]) == pytest.approx(0.8)
-    assert score(["nothing", "well hello there"], ["bye", "Hello"]) == 1
-    assert score([], ["hello"]) == 0
+    assert legibility_score(["nothing", "hell0"], ["bye", "hello"]) == pytest.approx(0.8)
+    assert legibility_score(["nothing", "well hello there"], ["bye", "Hello"]) == 1
+    assert legibility_score([], ["hello"]) == 0
 
 
 def test_only_letters_and_digits():
-    assert plain("  A-b_C 1,2.\n3 é№") == "abc123é"
-
-
-def by_recursion(first: str, second: str) -> int:
-    if not first or not second:
-        return len(first) + len(second)
-    return min(
-        by_recursion(first[1:], second) + 1,
-        by_recursion(first, second[1:]) + 1,
-        by_recursion(first[1:], second[1:]) + (first[0] != second[0]),
-    )
-
-
-def test_distance_equals_its_definition():
-    words = ["".join(letters) for length in range(4) for letters in itertools.product("ab", repeat=length)] + ["abcab"]
-    for first, second in itertools.product(words, words):
-        assert distance(first, second) == by_recursion(first, second)
+    assert letters_and_digits("  A-b_C 1,2.\n3 é№") == "abc123é"
 
 
 def test_places_are_padded_and_stay_inside():
-    assert places([[100, 50, 160, 70]], (200, 300)) == [(80, 40, 180, 80)]
-    assert places([[0, 0, 30, 11]], (12, 35)) == [(0, 0, 35, 12)]
-    assert places([[400, 400, 410, 410]], (200, 300)) == [(299, 199, 300, 200)]
-    assert len(places([[0, 0, 2, 2]] * 5, (9, 9))) == 3
+    assert crop_boxes([[100, 50, 160, 70]], (200, 300)) == [(80, 40, 180, 80)]
+    assert crop_boxes([[0, 0, 30, 11]], (12, 35)) == [(0, 0, 35, 12)]
+    assert crop_boxes([[400, 400, 410, 410]], (200, 300)) == [(299, 199, 300, 200)]
+    assert len(crop_boxes([[0, 0, 2, 2]] * 5, (9, 9))) == 3
 
 
 def test_bytes_of_a_picture():
@@ -64,3 +53,8 @@ def test_bytes_of_a_picture():
     assert as_bytes(grey[None]).tolist() == as_bytes(grey.expand(3, 2, 2)).tolist() == [[0, 128], [64, 255]]
     colour = as_bytes(torch.rand(3, 4, 5))
     assert colour.shape == (4, 5, 3) and colour.dtype == np.uint8
+
+
+def test_pixels_of_a_box_are_inside_and_at_least_one():
+    assert pixel_box((1.2, 2.7, 5.1, 6.0), (40, 60)) == (1, 2, 6, 6)
+    assert pixel_box((70, -5, 90, -2), (40, 60)) == (59, 0, 60, 1)

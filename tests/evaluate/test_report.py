@@ -1,4 +1,4 @@
-"""Tables, curves, failures, the razor, and the command that writes them."""
+"""Tables, curves, failures, the decision rule, and the command that writes them."""
 
 import csv
 from types import SimpleNamespace
@@ -9,16 +9,15 @@ from PIL import Image
 from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import PATCH, Choose, Ink, run
 from texturevlm.cli import main
-from texturevlm.evaluate.curves import curves
+from texturevlm.evaluate.curves import draw_curves
 from texturevlm.evaluate.failures import worst
-from texturevlm.evaluate.publish import publish, shown
-from texturevlm.evaluate.report import markdown
-from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, Configuration, Results, Row
-from texturevlm.evaluate.summary import razor, summarise
+from texturevlm.evaluate.report import markdown, publish, shown
+from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, Configuration, ResultRow, Results
+from texturevlm.evaluate.summary import decision_rule, summarise
 
 
 def results(tmp_path, rows):
-    settings = {"patch": 32, "reader": "eyes", "device": "cpu", "code": "0"}
+    settings = {"patch": 32, "ocr": "eyes", "device": "cpu", "code": "0"}
     found = Results.open(tmp_path / "results.jsonl", settings)
     found.add(rows)
     return found
@@ -26,7 +25,7 @@ def results(tmp_path, rows):
 
 def rows(configuration, scores, *, ms=10.0, name="legibility", tokens=None, ms_page=0.0):
     return [
-        Row(str(n), f"{n}.png", configuration, (name,), {name: score}, tokens, ms, ms_page, 1.0)
+        ResultRow(str(n), f"{n}.png", configuration, (name,), {name: score}, tokens, ms, ms_page, 1.0)
         for n, score in enumerate(scores)
     ]
 
@@ -49,13 +48,13 @@ def test_means_and_paired_differences(tmp_path):
     assert (own.ms_first, own.ms_later, own.tokens, own.mb, own.count) == (2030, 30, 64, 1, 4)
     assert lines[Configuration(IDEAL_RESIZE, budget=64)].difference is None
     text = markdown(found, list(lines.values()), title="T")
-    assert "Reader: eyes." in text and "| 64 | 0.375 | 0.875 |" in text and "Full image: 0.950 (4 questions)" in text
+    assert "OCR: eyes." in text and "| 64 | 0.375 | 0.875 |" in text and "Full image: 0.950 (4 questions)" in text
     assert (
         "| a | words | its own | 64 | 0.875 | +0.500 (" in text and "another page's" in text and "2030 | 30 |" in text
     )
 
 
-def test_the_razor(tmp_path):
+def test_the_decision_rule(tmp_path):
     def method(name, score, ms):
         return rows(Configuration(name, "words", 64), [score] * 5, ms=ms)
 
@@ -69,7 +68,7 @@ def test_the_razor(tmp_path):
         + method("fast", 0.48, 4)
         + method("fast but bad", 0.3, 1),
     )
-    verdicts = {verdict.method: verdict for verdict in razor(summarise(found))}
+    verdicts = {verdict.method: verdict for verdict in decision_rule(summarise(found))}
     assert set(verdicts) == {"better, words", "barely, words", "fast, words", "fast but bad, words"}
     assert verdicts["better, words"].worth == ("+4.0 points at 64",)
     assert verdicts["fast, words"].worth == ("2.5 × faster at 64",)
@@ -83,7 +82,7 @@ def test_a_lift_is_pooled_over_images(tmp_path):
     scores = [{"fine_on_objects": 0.6, "object_area": 0.3}, {"fine_on_objects": 0.2, "object_area": 0.1}]
     found = results(
         tmp_path,
-        [Row(f"{n}-{cls}", f"{n}.png", own, ("objects",), one) for n, one in enumerate(scores) for cls in "abc"],
+        [ResultRow(f"{n}-{cls}", f"{n}.png", own, ("objects",), one) for n, one in enumerate(scores) for cls in "abc"],
     )
     assert "| a | none | its own | 64 | 2.00 (2.00 to 2.00) | 2 |" in markdown(found, summarise(found), title="T")
 
@@ -95,7 +94,7 @@ def test_the_worst_come_first_one_a_page(tmp_path):
     for sample, score, baseline in zip(samples, (0.9, 0.2, 0.0, 0.5), (1.0, 0.9, 0.0, 0.5)):
         for configuration, value in ((own, score), (rival, baseline)):
             read = (f"read {value}",)
-            made.append(Row(sample.id, sample.image.name, configuration, (), {"legibility": value}, read=read))
+            made.append(ResultRow(sample.id, sample.image.name, configuration, (), {"legibility": value}, read=read))
     found = worst(results(tmp_path, made), samples, own, "legibility")
     assert [(one.sample.id, one.read, one.baseline_read) for one in found] == [
         ("0-beta0", "read 0.2", "read 0.9"),
@@ -111,14 +110,15 @@ def test_the_worst_come_first_one_a_page(tmp_path):
         {f"m{n}": {1: n, 9: 30 + n} for n in range(9)},
     ],
 )
-def test_curves(methods):
-    picture = curves(methods, title="T", score="s", ceiling=0.95)
+def test_curves(methods, tmp_path):
+    draw_curves(methods, tmp_path / "curves.png", title="T", score="s", ceiling=0.95)
+    picture = Image.open(tmp_path / "curves.png").convert("RGB")
     assert picture.size == (1500, 860) and len(picture.getcolors(1 << 20)) > 20
 
 
-def test_curves_of_nothing():
+def test_curves_of_nothing(tmp_path):
     with pytest.raises(ValueError, match="methods must have points"):
-        curves({}, title="T", score="s")
+        draw_curves({}, tmp_path / "curves.png", title="T", score="s")
 
 
 def test_publish(tmp_path):
@@ -129,9 +129,9 @@ def test_publish(tmp_path):
     assert (
         "# Title" in text
         and "A note." in text
-        and "Reader: ink" in text
+        and "OCR: ink" in text
         and "## recall" in text
-        and "## The razor" in text
+        and "## Decision rule" in text
     )
     table = list(csv.DictReader((tmp_path / "out" / "report.csv").open()))
     line = next(
@@ -153,7 +153,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         image_maps=lambda texture, patch: None,
     )
     monkeypatch.setattr("texturevlm.evaluate.run._pipeline", lambda: pipeline)
-    monkeypatch.setattr("texturevlm.evaluate.run.open_reader", lambda name: Ink())
+    monkeypatch.setattr("texturevlm.evaluate.run.open_ocr", lambda name: Ink())
     command = ["eval", str(folder), "--allocators", "near,far", "--relevance", "none", "--budgets", "4,16"]
     command += ["--patch", str(PATCH), "--out", str(tmp_path / "out")]
     assert main(command) == 2 and "questions.jsonl:5: must be JSON" in capsys.readouterr().err

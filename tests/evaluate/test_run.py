@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 
 import pytest
 import torch
@@ -9,13 +10,14 @@ import torch
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from texturevlm import Allocation
 from texturevlm.evaluate.cost import costed
-from texturevlm.evaluate.data import load
+from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.metrics import suited
 from texturevlm.evaluate.results import (
     FULL_IMAGE,
     IDEAL_RESIZE,
     NONE,
     OTHER,
+    PACKAGE,
     Configuration,
     Results,
     code_digest,
@@ -60,9 +62,9 @@ class Choose:
 
 def run(folder, out, **options):
     choose = options.pop("choose", None) or Choose()
-    reader = options.pop("reader", None) or Ink()
+    ocr = options.pop("ocr", None) or Ink()
     given = {"allocators": ["near"], "relevances": ["given"], "budgets": [16], "patch": PATCH} | options
-    return evaluate(load(folder).samples, reader=reader, out=out, choose=choose, **given)
+    return evaluate(load_data(folder).samples, ocr=ocr, out=out, choose=choose, **given)
 
 
 def scores(evaluation, allocator, asked="own", name="legibility"):
@@ -98,7 +100,7 @@ def test_a_run_has_baselines_controls_and_all_columns(tmp_path):
 
 
 def test_another_page_is_asked_about(tmp_path):
-    samples = load(write_folder(tmp_path, pages=3)).samples
+    samples = load_data(write_folder(tmp_path, pages=3)).samples
     others = other_questions(samples)
     page = {sample.question: sample.image for sample in samples}
     assert all(page[others[sample.id]] != sample.image for sample in samples)
@@ -108,9 +110,9 @@ def test_another_page_is_asked_about(tmp_path):
 def test_a_second_run_does_nothing_again(tmp_path):
     folder = write_folder(tmp_path / "data")
     first = run(folder, tmp_path / "out")
-    choose, reader = Choose(), Ink()
-    second = run(folder, tmp_path / "out", choose=choose, reader=reader)
-    assert choose.calls == [] and reader.crops == 0 and second.results.rows == first.results.rows
+    choose, ocr = Choose(), Ink()
+    second = run(folder, tmp_path / "out", choose=choose, ocr=ocr)
+    assert choose.calls == [] and ocr.crops == 0 and second.results.rows == first.results.rows
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, capsys):
@@ -197,21 +199,21 @@ def test_metrics_that_suit(tmp_path):
     write_image(tmp_path / "a.png")
     common = {"image": "a.png", "question": "q"}
     write_rows(tmp_path, [common | {"id": 1}])
-    assert suited(load(tmp_path).samples) == ["fidelity"]
+    assert suited(load_data(tmp_path).samples) == ["fidelity"]
     write_rows(tmp_path, [common | {"id": 1, "answers": ["x"], "boxes": [[0, 0, 9, 9]]}])
-    assert suited(load(tmp_path).samples) == ["legibility", "recall"]
+    assert suited(load_data(tmp_path).samples) == ["legibility", "recall"]
     write_rows(tmp_path, [{"image": "a.png", "id": 1, "name": "dog", "boxes": [[0, 0, 9, 9]]}])
-    assert suited(load(tmp_path).samples) == ["objects"]
+    assert suited(load_data(tmp_path).samples) == ["objects"]
 
 
-def test_objects_and_fidelity_need_no_reader(tmp_path):
+def test_objects_and_fidelity_need_no_ocr(tmp_path):
     write_image(tmp_path / "data" / "a.png", (160, 240))
     rows = [{"image": "a.png", "id": n, "name": f"c{n}", "boxes": [[0, 20, 80, 60]]} for n in range(2)]
     write_rows(tmp_path / "data", rows)
-    evaluation = run(tmp_path / "data", tmp_path / "out", reader="no such reader", metrics=["objects", "fidelity"])
+    evaluation = run(tmp_path / "data", tmp_path / "out", ocr="no such engine", metrics=["objects", "fidelity"])
     row = next(row for row in evaluation.results.rows.values() if row.configuration.allocator == "near")
     assert {"fine_on_objects", "object_area", "object_iou", "psnr", "ssim_box"} <= set(row.scores)
-    assert evaluation.results.settings["reader"] is None
+    assert evaluation.results.settings["ocr"] is None
 
 
 @pytest.mark.parametrize(
@@ -239,12 +241,24 @@ def test_cost_counts_time_and_memory():
     assert small.mb is None or small.mb < 5
 
 
-def test_the_digest_is_of_the_code_alone():
-    assert code_digest() == code_digest() and len(code_digest()) == 16
+def test_the_digest_covers_code_and_shipped_weights(tmp_path):
+    """Bug 8: the scout and its weights were left out, so resumed runs mixed results of two scouts."""
+    package = tmp_path / "texturevlm"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    known = {code_digest(package)}
+    assert known == {code_digest()}
+    for name in ("scout/spotter.py", "scout/scout.npz", "relevance/words.json", "ops/cover.cu", "text/strings.py"):
+        with (package / name).open("ab") as file:
+            file.write(b" ")
+        known.add(code_digest(package))
+    assert len(known) == 6
+    for name in ("commands/eval.py", "train/fit.py"):  # no result depends on these
+        (package / name).write_text("")
+    assert code_digest(package) in known
 
 
 def test_the_first_line_holds_the_settings(tmp_path):
     run(write_folder(tmp_path / "data", pages=1), tmp_path / "out")
     first = (tmp_path / "out" / "results.jsonl").read_text().splitlines()[0]
     settings = json.loads(first)["settings"]
-    assert settings["reader"] == "ink" and settings["patch"] == PATCH and settings["code"] == code_digest()
+    assert settings["ocr"] == "ink" and settings["patch"] == PATCH and settings["code"] == code_digest()

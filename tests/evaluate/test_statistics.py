@@ -40,7 +40,7 @@ def test_no_difference_and_the_same_twice():
 
 def test_many_questions_are_drawn_in_parts(monkeypatch):
     values = np.random.default_rng(4).random(50)
-    monkeypatch.setattr(statistics, "CHUNK", 120)
+    monkeypatch.setattr(statistics, "_CHUNK", 120)
     mean, low, high = paired_difference(values, np.zeros(50), resamples=999)
     assert low < mean < high
 
@@ -53,7 +53,7 @@ def test_a_ratio_is_pooled():
 
 @pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1], [1, 2])])
 def test_lengths_must_agree(ours, theirs):
-    with pytest.raises(ValueError, match="paired_difference: ours and theirs must be"):
+    with pytest.raises(ValueError, match="paired_difference: ours and theirs must have the same length"):
         paired_difference(ours, theirs)
     with pytest.raises(ValueError, match="must be finite"):
         paired_difference([float("nan")], [0])

@@ -1,4 +1,4 @@
-"""Tiny pages for the training tests: words drawn by PIL, packed in a folder as `texturevlm.train.pages` leaves it."""
+"""Tiny pages for the training tests: words drawn by PIL, packed in a folder as `texturevlm pack-pages` leaves it."""
 
 import json
 

@@ -36,7 +36,7 @@ def test_values_become_what_the_fields_want():
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
-        ({}, "here must say data"),
+        ({}, "here must have data"),
         ({"data": "x", "size": [1]}, r"here may have data, sizes, .*, got 'size' \(did you mean sizes\?\)"),
         ({"data": 3}, "here.data must be Path, got 3"),
         ({"data": "x", "sizes": [1, "2"]}, r"here.sizes\[1\] must be int, got '2'"),
@@ -75,14 +75,14 @@ def test_the_command_trains_and_goes_on(tmp_path, monkeypatch, capsys):
     captured = capsys.readouterr()
     assert "error: " in captured.out and "6/6 steps" in captured.err and "loss 0." in captured.err
     assert cli.main(["train", str(path), "--out", str(out)]) == 2
-    assert "resume must be asked for" in capsys.readouterr().err
+    assert "--resume must be given" in capsys.readouterr().err
     assert cli.main(["train", str(path), "--out", str(out), "--resume"]) == 0
     path.write_text(text.replace("width = 4", "widht = 4"))
     assert cli.main(["train", str(path), "--out", str(out), "--resume"]) == 2
     assert "toy may have width, got 'widht' (did you mean width?)" in capsys.readouterr().err
     path.write_text('task = "toi"\n')
     assert cli.main(["train", str(path)]) == 2
-    assert "task must be one of hypothesis" in capsys.readouterr().err
+    assert "task must be one of spotter" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

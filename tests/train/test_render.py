@@ -4,20 +4,19 @@ import json
 import math
 import pickle
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from texturevlm.cli import main
 from texturevlm.train.render import RenderedPage, Vocabulary, find_fonts, render_page
-from texturevlm.train.render.degrade import degrade, legible, smooth, threshold
-from texturevlm.train.render.faces import face
+from texturevlm.train.render.degrade import degrade, legible_words, smooth, threshold
+from texturevlm.train.render.faces import cached_face
 from texturevlm.train.render.fonts import families, is_usable
-from texturevlm.train.render.geometry import bend, moved, turn
+from texturevlm.train.render.geometry import bend, moved_words, turn
 from texturevlm.train.render.layouts import LAYOUTS
-from texturevlm.train.render.prose import Job, wrapped
+from texturevlm.train.render.prose import PageContext, wrapped
 from texturevlm.train.render.sheet import FINE, Pen, Sheet
 from texturevlm.train.render.style import make_style
 
@@ -68,9 +67,9 @@ def test_boxes_hold_ink_where_the_paper_around_them_has_less(pages):
 def test_every_layout_writes_words_that_do_not_overlap(fonts):
     known = families(tuple(fonts))
     for seed, (name, (compose, _)) in enumerate(LAYOUTS.items()):
-        dice = random.Random(seed)
-        sheet = Sheet((1100, 850), dice)
-        compose(Job(sheet, dice, Vocabulary(), make_style(dice, known, size=12)))
+        rng = random.Random(seed)
+        sheet = Sheet((1100, 850), rng)
+        compose(PageContext(sheet, rng, Vocabulary(), make_style(rng, known, size=12)))
         assert len(sheet.words) > 5, name
         taken = np.zeros(sheet.ink.shape, int)
         for _, box in sheet.words:
@@ -90,17 +89,17 @@ def test_any_size_of_page(fonts, size):
 
 def test_a_written_word_is_where_its_box_says(fonts):
     sheet = Sheet((60, 200), random.Random(0))
-    end = sheet.write("Alpha beta", 10, 40, Pen(face(fonts[0], 40)))
+    end = sheet.write("Alpha beta", 10, 40, Pen(cached_face(fonts[0], 40)))
     assert [text for text, _ in sheet.words] == ["Alpha", "beta"]
     ink = np.flatnonzero(sheet.ink.any(axis=0)) / FINE
     assert sheet.words[0][1][0] == ink[0] and sheet.words[1][1][2] == ink[-1] + 1 / FINE
     assert sheet.words[1][1][2] <= end + 2
-    sheet.write("outside", 190, 40, Pen(face(fonts[0], 40)))
+    sheet.write("outside", 190, 40, Pen(cached_face(fonts[0], 40)))
     assert len(sheet.words) == 2
 
 
 def test_lines_are_no_wider_than_asked(fonts):
-    pen = Pen(face(fonts[0], 24))
+    pen = Pen(cached_face(fonts[0], 24))
     words = ["a", "few", "words", "incomprehensibilities", "of", "different", "width"] * 3
     lines = list(wrapped(words, pen, 60))
     assert all(pen.width(" ".join(line)) <= 60 + 1e-6 for line in lines)
@@ -121,7 +120,7 @@ def test_boxes_follow_the_paper(move):
 
 def test_words_that_leave_the_page_are_dropped():
     words = [("stays", (10.0, 10.0, 30.0, 20.0)), ("goes", (80.0, 10.0, 99.0, 20.0))]
-    assert [text for text, _ in moved(words, lambda points: points + np.array([10, 0]), (50, 100))] == ["stays"]
+    assert [text for text, _ in moved_words(words, lambda points: points + np.array([10, 0]), (50, 100))] == ["stays"]
 
 
 def test_threshold_gives_two_tones_and_keeps_pale_print():
@@ -146,7 +145,7 @@ def test_a_word_that_vanished_or_drowned_is_not_labelled():
     after[:, :40] = 0
     after[:, 80:] = 255
     words = [(name, (x / FINE, 5.0, (x + 40) / FINE, 10.0)) for name, x in (("gone", 0), ("kept", 40), ("bar", 80))]
-    assert [text for text, _ in legible(words, before, after)] == ["kept"]
+    assert [text for text, _ in legible_words(words, before, after)] == ["kept"]
 
 
 def test_degrading_blank_paper_works():
@@ -162,13 +161,13 @@ def test_given_words_are_written_and_unprintable_ones_are_not():
 
 
 def test_a_vocabulary_needs_no_list():
-    vocabulary, dice = Vocabulary(), random.Random(0)
-    facts = [vocabulary.fact(dice) for _ in range(400)]
+    vocabulary, rng = Vocabulary(), random.Random(0)
+    facts = [vocabulary.fact(rng) for _ in range(400)]
     assert any("$" in fact for fact in facts) and any("%" in fact for fact in facts)
-    assert all(vocabulary.nonsense(dice).isalpha() for _ in range(50))
-    assert len({vocabulary.word(dice) for _ in range(400)}) > 150
+    assert all(vocabulary.nonsense(rng).isalpha() for _ in range(50))
+    assert len({vocabulary.word(rng) for _ in range(400)}) > 150
     digits_only = Vocabulary(["1 2 3"])
-    assert digits_only.nonsense(dice)
+    assert digits_only.nonsense(rng)
     with pytest.raises(ValueError, match="Vocabulary: given must be between 0 and 1, got 2"):
         Vocabulary(given=2)
 
@@ -193,13 +192,11 @@ def test_symbol_fonts_are_refused():
     assert styles["DejaVu Sans"].file(bold=True, italic=True).name == "DejaVuSans-BoldOblique.ttf"
 
 
-def test_the_command_writes_pictures_and_words(fonts, tmp_path):
+def test_the_command_writes_pictures_and_words(fonts, tmp_path, capsys):
     words = tmp_path / "words.txt"
     words.write_text("alpha beta\ngamma\n")
-    command = [sys.executable, "-m", "texturevlm.train.render", "--out", tmp_path / "out", "--count", "2"]
-    ran = subprocess.run(
-        [*command, "--words", words, "--size", "300", "200"], capture_output=True, text=True, check=True
-    )
-    assert "2 pages" in ran.stdout
+    command = ["render-pages", "--out", str(tmp_path / "out"), "--count", "2", "--words", str(words)]
+    assert main([*command, "--size", "300", "200"]) == 0 and "2 pages" in capsys.readouterr().out
     assert (tmp_path / "out" / "page_0001.png").exists()
     assert isinstance(json.loads((tmp_path / "out" / "page_0001.json").read_text()), list)
+    assert main([*command, "--count", "0"]) == 2 and "--count must be at least 1" in capsys.readouterr().err

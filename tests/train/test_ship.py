@@ -1,4 +1,4 @@
-"""Shipping: what two runs left becomes the one file that the package reads."""
+"""texturevlm ship-scout: the weights of two runs become the one file that the package reads."""
 
 import pytest
 import torch
@@ -6,11 +6,11 @@ from safetensors.torch import save_file
 
 from tests.conftest import worst
 from tests.scout.networks import lively
+from texturevlm.cli import main
 from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
-from texturevlm.train.ship import main
 from texturevlm.types import Texture
 
 WIDTHS = (8, 12, 16)
@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
 
 
 def shipped(folder, out, spotter="spotter.safetensors", ranker="ranker.safetensors"):
-    return main(["--spotter", str(folder / spotter), "--ranker", str(folder / ranker), "--out", str(out)])
+    return main(["ship-scout", "--spotter", str(folder / spotter), "--ranker", str(folder / ranker), "--out", str(out)])
 
 
 def test_a_round_trip(runs, tmp_path, capsys):
@@ -54,5 +54,5 @@ def test_complaints(runs, tmp_path, capsys):
     ]:
         assert shipped(folder, **{"out": tmp_path / "own.npz", **given}) == 2
         said = capsys.readouterr().err.strip()
-        assert said.startswith("texturevlm.train.ship: ") and message in said and "\n" not in said
+        assert said.startswith("texturevlm ship-scout: ") and message in said and "\n" not in said
         assert not (tmp_path / "own.npz").exists()

@@ -4,7 +4,7 @@ Multi-scale centre-surround differences answer to a horizon or a shadow's edge a
 along one direction only; an object, seen at the scale of 8 to 16 pixels, changes along both. So the differences across
 x and y at two mip levels are squared, multiplied and averaged over a neighbourhood (the structure tensor of the
 opponent colours), and what stays in the weaker direction counts. Measured on COCO it covers more of the objects than
-centre-surround and than the spectral residual, which needs the whole image; `texturevlm.evaluate.channels` compares.
+centre-surround and than the spectral residual, which needs the whole image; `studies.channels` compares.
 """
 
 from collections.abc import Sequence

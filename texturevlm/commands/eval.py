@@ -1,13 +1,15 @@
-"""texturevlm eval: allocators on a folder of questions, beside resize and the controls; tables, curves and failures."""
+"""texturevlm eval: allocators on a data set, beside resize and the controls; tables, curves and failures."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
+from texturevlm.commands.options import Commands
 
-def add_eval(commands: "argparse._SubParsersAction[Any]") -> None:
-    parser = commands.add_parser("eval", help="how much of the answers can still be read, against resize")
+
+def add_eval(commands: Commands) -> None:
+    parser = commands.add_parser("eval", help="measure how much of the answers stays legible, against resize")
     parser.add_argument("data", type=Path, metavar="DATA", help="a folder with questions.jsonl, or a public release")
     parser.add_argument("--allocators", type=_names, default=["auto"], metavar="A,B,C", help="(default: auto)")
     parser.add_argument("--relevance", type=_names, default=["auto"], metavar="X,Y", help="(default: auto)")
@@ -24,23 +26,23 @@ def add_eval(commands: "argparse._SubParsersAction[Any]") -> None:
         "--controls",
         type=_names,
         metavar="C,C",
-        help="other, none: whose question is asked too (default: both; '' none)",
+        help="other, none: another page's question, no question (default: both; '' for neither)",
     )
-    parser.add_argument("--reader", default="auto", help="auto, tesseract or rapidocr (default: auto)")
-    parser.add_argument("--format", default="auto", metavar="NAME", help="of DATA, if it cannot be told from its files")
+    parser.add_argument("--ocr", default="auto", help="auto, tesseract or rapidocr (default: auto)")
+    parser.add_argument("--format", default="auto", metavar="NAME", help="format of DATA, if its files do not tell")
     parser.add_argument("--split", default="eval", help="train, eval or all (default: eval)")
     parser.add_argument("--limit", type=int, metavar="N", help="use N samples, evenly spread (default: all)")
-    parser.add_argument("--skip-broken", action="store_true", help="name broken entries of DATA, and go on")
-    parser.add_argument("--pages", type=Path, metavar="DIR", help="where the pages' words are kept (default: in --out)")
+    parser.add_argument("--skip-broken", action="store_true", help="list broken entries of DATA, and leave them out")
+    parser.add_argument("--pages", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)")
     parser.add_argument("--device", default="cpu", help="(default: cpu)")
-    parser.add_argument("--fresh", action="store_true", help="forget the results that --out holds")
+    parser.add_argument("--fresh", action="store_true", help="discard the results in --out")
     parser.set_defaults(run=_eval)
 
 
 def _eval(options: argparse.Namespace) -> int:
-    from texturevlm.evaluate.data import load
+    from texturevlm.evaluate.data import load_data
     from texturevlm.evaluate.metrics import LEGIBILITY
-    from texturevlm.evaluate.publish import publish
+    from texturevlm.evaluate.report import publish
     from texturevlm.evaluate.run import BUDGETS, CONTROLS, evaluate
 
     if options.out.exists() and not options.out.is_dir():
@@ -48,7 +50,7 @@ def _eval(options: argparse.Namespace) -> int:
     located = None if options.metrics is None else set(options.metrics) <= {LEGIBILITY, "recall"}
     split = None if options.split == "all" else options.split
     common: dict[str, Any] = {"format": options.format, "split": split, "skip_broken": options.skip_broken}
-    data = load(options.data, limit=options.limit, located=located, **common)
+    data = load_data(options.data, limit=options.limit, located=located, **common)
     for what in data.skipped:
         print(f"skipped {what}", file=sys.stderr)
     notes = [f"{len(data.samples)} samples of {options.data.resolve().name} ({data.format}, {options.split})."]
@@ -61,7 +63,7 @@ def _eval(options: argparse.Namespace) -> int:
         budgets=options.budgets or BUDGETS,
         patch=options.patch,
         metrics=options.metrics,
-        reader=options.reader,
+        ocr=options.ocr,
         out=options.out,
         controls=CONTROLS if options.controls is None else options.controls,
         device=options.device,

@@ -1,4 +1,4 @@
-"""What a call costs: milliseconds, and memory at its peak above what was held before it."""
+"""The cost of a call: milliseconds, and peak memory above what was held before."""
 
 import re
 import time
@@ -8,24 +8,24 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-Result = TypeVar("Result")
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_PEAK = "5"  # see proc(5): the peak of resident memory begins again at what is resident now
+_Result = TypeVar("_Result")
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # see proc(5): resets the peak of resident memory to what is resident now
 
 
 class Cost(NamedTuple):
     ms: float
-    mb: float | None  # None where the system does not say
+    mb: float | None  # None where the system does not report it
 
 
-def costed(call: Callable[[], Result], device: torch.device) -> tuple[Result, Cost]:
-    """The result of a call, its time with all that it started on the device, and its memory there (or resident)."""
+def costed(call: Callable[[], _Result], device: torch.device) -> tuple[_Result, Cost]:
+    """The result of a call, its time including all work on the device, and its memory there (or resident)."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before: float | None = torch.cuda.memory_allocated(device) / 2**20
     else:
-        before = _resident("VmRSS") if _peak_forgotten() else None
+        before = _resident("VmRSS") if _reset_peak() else None
     start = time.perf_counter()
     result = call()
     if device.type == "cuda":
@@ -37,18 +37,18 @@ def costed(call: Callable[[], Result], device: torch.device) -> tuple[Result, Co
     return result, Cost(ms, max(0.0, (peak or 0.0) - before))
 
 
-def _peak_forgotten() -> bool:
+def _reset_peak() -> bool:
     try:
-        CLEAR.write_text(RESET_PEAK)
+        _CLEAR.write_text(_RESET_PEAK)
     except OSError:
         return False
     return True
 
 
 def _resident(name: str) -> float | None:
-    """Megabytes, from the kernel's account of this process."""
+    """Megabytes, from /proc."""
     try:
-        found = re.search(rf"^{name}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
+        found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
     except OSError:
         return None
     return int(found.group(1)) / 1024 if found else None

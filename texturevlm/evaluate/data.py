@@ -1,8 +1,8 @@
 """Questions about images, from a folder: the project's own format, or a public data set as its authors ship it.
 
-The own format is a `questions.jsonl` beside the images, one question a line: id, image, size [height, width], question
-(or cls and name), answers, boxes [[x0, y0, x1, y1], …] where each holds the answer, split (train or eval). The layouts
-of the public releases are in releases.py. Whatever is wrong with an entry is told with its file and line.
+Our own format is a `questions.jsonl` beside the images, one question per line: id, image, size [height, width],
+question (or cls and name), answers, boxes [[x0, y0, x1, y1], …] that each hold the answer, split (train or eval). The
+layouts of public releases are in releases.py. An error about an entry names its file and line.
 """
 
 import json
@@ -15,11 +15,11 @@ from typing import Any
 from PIL import Image
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.releases import RELEASES, Entry, recognised
+from texturevlm.evaluate.releases import LISTINGS, Entry, recognised, release_entries
 
-LISTING = "questions.jsonl"
-SIDEWAYS = range(5, 9)  # a camera's orientation tags that exchange height and width
-ORIENTATION = 0x0112
+_LISTING = "questions.jsonl"
+_SIDEWAYS = range(5, 9)  # EXIF orientations that swap height and width
+_ORIENTATION = 0x0112
 
 Box = tuple[float, float, float, float]
 
@@ -28,14 +28,14 @@ Box = tuple[float, float, float, float]
 class Sample:
     """One question about one image.
 
-    id:       as the data set names it, as text
+    id:       the data set's id, as text
     image:    the file
     size:     (height, width) of the image in the file
     question: for a photograph with objects, the name of the object class
-    answers:  alternatives, any one is right; empty where there is none to read
-    boxes:    xyxy in the file's pixels: places that hold the answer, or the objects of the class
+    answers:  accepted alternatives; empty where there is none to read
+    boxes:    xyxy in the file's pixels, each holding the answer, or the objects of the class
     split:    train or eval
-    name:     of the object class, empty for a question
+    name:     of the object class; empty for a question
     objects:  boxes of all objects of the image, of any class; empty for a question
     """
 
@@ -52,14 +52,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Data:
-    """What a folder held: its format, the samples, and what was wrong with the entries that were skipped."""
+    """A data set: its format, its samples, and one line per broken entry that was skipped."""
 
     format: str
     samples: tuple[Sample, ...]
     skipped: tuple[str, ...] = ()
 
 
-def load(
+def load_data(
     folder: Path | str,
     *,
     format: str = "auto",
@@ -70,23 +70,23 @@ def load(
 ) -> Data:
     """The samples of a folder, in its order.
 
-    format:      own, docvqa, textvqa, chartqa, coco, vqav2 or vizwiz; auto looks at what is in the folder
+    format:      own, docvqa, textvqa, chartqa, coco, vqav2 or vizwiz; auto recognises it by the files
     split:       train or eval (of a release: val, or test where that is what is reported); None takes all
     limit:       at most that many samples, evenly spread
-    located:     only those with a place where the answer stands; None: if there are any, else all
-    skip_broken: go on without entries that are broken or whose image is missing, and list them in `skipped`
+    located:     only samples with boxes; None: if there are any, else all
+    skip_broken: leave out entries that are broken or whose image is missing, and list them in `skipped`
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"load: folder must be a data set, got {folder}, which is not a folder")
-    check_choice("load", "format", format, ["auto", "own", *RELEASES])
+        raise FileNotFoundError(f"load_data: folder must be a data set, got {folder}, which is not a folder")
+    check_choice("load_data", "format", format, ["auto", "own", *LISTINGS])
     if split is not None:
-        check_choice("load", "split", split, ["train", "eval"])
+        check_choice("load_data", "split", split, ["train", "eval"])
     if limit is not None:
-        check_count("load", "limit", limit, 1)
+        check_count("load_data", "limit", limit, 1)
     if format == "auto":
-        format = "own" if (folder / LISTING).is_file() else recognised(folder)
-    entries = _own(folder) if format == "own" else RELEASES[format](folder, split)
+        format = "own" if (folder / _LISTING).is_file() else recognised(folder)
+    entries = _own(folder) if format == "own" else release_entries(format, folder, split)
     skipped: list[str] = []
     samples = _unbroken(entries, folder, skipped if skip_broken else None)
     chosen = _with_objects([sample for sample in samples if split in (None, sample.split)])
@@ -96,15 +96,15 @@ def load(
         chosen = [chosen[index * len(chosen) // limit] for index in range(limit)]
     opened = list(_with_sizes(chosen, skipped if skip_broken else None))
     if not opened:
-        wanted = f"{split or 'any'} samples" + (" with a place" if located else "")
-        raise ValueError(f"load: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)")
+        wanted = f"{split or 'any'} samples" + (" with boxes" if located else "")
+        raise ValueError(f"load_data: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)")
     return Data(format, tuple(opened), tuple(skipped))
 
 
 def _own(folder: Path) -> Iterator[Entry]:
-    path = folder / LISTING
+    path = folder / _LISTING
     if not path.is_file():
-        raise FileNotFoundError(f"load: folder must hold {LISTING}, got {folder}")
+        raise FileNotFoundError(f"load_data: folder must hold {_LISTING}, got {folder}")
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -121,7 +121,7 @@ def _own(folder: Path) -> Iterator[Entry]:
 
 
 def _unbroken(entries: Iterator[Entry], folder: Path, skipped: list[str] | None) -> Iterator[Sample]:
-    """Entries as samples; the size may still be missing. A broken one is added to skipped, or raised."""
+    """Entries as samples; the size may still be missing. A broken one is added to `skipped`, or raised."""
     seen: dict[str, str] = {}
     for place, row in entries:
         try:
@@ -137,7 +137,7 @@ def _unbroken(entries: Iterator[Entry], folder: Path, skipped: list[str] | None)
 
 def _complain(what: str, skipped: list[str] | None) -> None:
     if skipped is None:
-        raise ValueError(f"load: {what} (skip_broken goes on without it)")
+        raise ValueError(f"load_data: {what} (skip_broken leaves it out)")
     skipped.append(what)
 
 
@@ -177,7 +177,7 @@ def _field(row: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def _size(value: Any) -> tuple[int, int]:
-    """(0, 0) where the data set does not say."""
+    """(height, width); (0, 0) if the data set does not give it."""
     if value is None:
         return 0, 0
     whole = isinstance(value, (list, tuple)) and len(value) == 2 and all(type(side) is int for side in value)
@@ -198,7 +198,7 @@ def _box(value: Any) -> Box:
 
 
 def _with_objects(samples: list[Sample]) -> list[Sample]:
-    """Each sample of an object class with the boxes of all classes; before any is left out."""
+    """Each sample of an object class with the boxes of all classes of its image."""
     together: dict[Path, list[Box]] = {}
     for sample in samples:
         if sample.name:
@@ -207,7 +207,7 @@ def _with_objects(samples: list[Sample]) -> list[Sample]:
 
 
 def _with_sizes(samples: list[Sample], skipped: list[str] | None) -> Iterator[Sample]:
-    """With the size of the image in the file, to which boxes given for another size are scaled."""
+    """Samples with the size of the image in the file; boxes given for another size are scaled to it."""
     sizes: dict[Path, tuple[int, int] | str] = {}
     for sample in samples:
         if sample.image not in sizes:
@@ -228,13 +228,13 @@ def _scaled(boxes: tuple[Box, ...], factors: tuple[float, float]) -> tuple[Box, 
 
 
 def _image_size(path: Path) -> tuple[int, int] | str:
-    """From the file's header, upright as it is shown; or what is wrong with it."""
+    """(height, width) from the file's header, upright; or what is wrong with it."""
     if not path.is_file():
         return f"no such image: {path}"
     try:
         with Image.open(path) as image:
             width, height = image.size
-            turned = image.getexif().get(ORIENTATION) in SIDEWAYS
+            turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         return f"image {path} cannot be read: {error}"
     return (width, height) if turned else (height, width)

@@ -1,4 +1,4 @@
-"""What one configuration delivers of an image, whichever way: the tokens' picture and scale, or a baseline's.
+"""What one configuration delivers of an image: the tokens' picture and scale, or a baseline's.
 
 The three kinds are judged by the same metrics: an allocation, the ideal resize, and the full image (the ceiling).
 """
@@ -8,16 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from texturevlm.evaluate.legibility import PixelBox
 from texturevlm.evaluate.recall import box_scale, resize_scale
 from texturevlm.rebuild import rebuild, resized
 from texturevlm.types import Allocation, Texture
 
-Box = tuple[int, int, int, int]
-
 
 @dataclass(frozen=True, eq=False)
 class Delivered:
-    """texture and its median grey; an allocation, or a budget and patch for the ideal resize, or none: the image."""
+    """A texture and its median grey; with an allocation, or with budget and patch (the ideal resize), or the image."""
 
     texture: Texture
     grey: Tensor
@@ -25,22 +24,18 @@ class Delivered:
     budget: int | None = None
     patch: int = 32
 
-    def picture(self, box: Box | None = None) -> Tensor:
+    def picture(self, box: PixelBox | None = None) -> Tensor:
         """(C, H, W), or a part of it."""
         if self.allocation is not None:
             return rebuild(self.texture, self.allocation, box=box, grey=self.grey)[0]
         if self.budget is not None:
             return resized(self.texture, budget=self.budget, patch=self.patch, box=box)[0]
-        return original(self.texture, box)
+        image = self.texture.levels[0][0]
+        return image if box is None else image[:, box[1] : box[3], box[0] : box[2]]
 
-    def scale(self, box: Box) -> Tensor:
-        """(h, w): image pixels a token pixel."""
+    def scale(self, box: PixelBox) -> Tensor:
+        """(h, w): image pixels per token pixel."""
         if self.allocation is not None:
             return box_scale(self.allocation, box)
         side = 1.0 if self.budget is None else resize_scale(self.texture.size, self.budget, self.patch)
         return torch.full((box[3] - box[1], box[2] - box[0]), side)
-
-
-def original(texture: Texture, box: Box | None = None) -> Tensor:
-    image = texture.levels[0][0]
-    return image if box is None else image[:, box[1] : box[3], box[0] : box[2]]

@@ -1,4 +1,4 @@
-"""A picture of a method's worst failures: where its tokens lay, what they delivered, what was read, what was wanted."""
+"""A picture of a method's worst failures: its tokens, what they delivered, what was read, and the answer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from PIL import Image, ImageDraw, ImageFont
 
 from texturevlm.draw import FAINT, INK, PAPER, footprints, to_pil
 from texturevlm.evaluate.data import Sample
-from texturevlm.evaluate.legibility import places
+from texturevlm.evaluate.legibility import crop_boxes
 from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration, Results
 from texturevlm.rebuild import rebuild, resized
 from texturevlm.types import Allocation, Texture
 
-PAGE = 460  # the side of the square into which a page is fitted
-CROP = (860, 118)  # width and height into which a crop is fitted
-MARGIN = 24
-WRONG = (200, 40, 40)
+_PAGE = 460  # side of the square into which a page is fitted
+_CROP = 860  # width into which a crop is fitted
+_MARGIN = 24
+_WRONG = (200, 40, 40)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A sample, what the method and resize scored, and what was read from either."""
+    """A sample, the scores of the method and of resize, and the text read from either."""
 
     sample: Sample
     score: float
@@ -33,13 +33,13 @@ class Failure:
 def worst(
     results: Results, samples: Sequence[Sample], configuration: Configuration, name: str, count: int = 6
 ) -> list[Failure]:
-    """Where the method falls furthest behind resize; then where its score is lowest. One a page."""
+    """Where the method falls furthest behind resize, then where its score is lowest. One per page."""
     found = []
     for sample in samples:
-        row = results.rows.get((sample.id, *_rest(configuration)))
+        row = results.rows.get(configuration.key(sample.id))
         if row is None or name not in row.scores:
             continue
-        rival = results.rows.get((sample.id, *_rest(Configuration(IDEAL_RESIZE, budget=configuration.budget))))
+        rival = results.rows.get(Configuration(IDEAL_RESIZE, budget=configuration.budget).key(sample.id))
         baseline = rival.scores.get(name) if rival is not None else None
         texts = [" | ".join(text.strip() for text in one.read) if one is not None else "" for one in (row, rival)]
         found.append(Failure(sample, row.scores[name], baseline, texts[0], texts[1]))
@@ -50,26 +50,22 @@ def worst(
     return list(pages.values())[:count]
 
 
-def _rest(configuration: Configuration) -> tuple[str, str, int, str]:
-    return configuration.allocator, configuration.relevance, configuration.budget, configuration.asked
-
-
 def draw_failures(
     failures: Sequence[Failure], allocate: Callable[[Sample], Allocation], *, title: str, patch: int
 ) -> Image.Image:
-    """One band a failure: the page with its footprints and the answer's boxes; beside it the crops and the texts.
+    """One band per failure: the page with footprints and the answer's boxes, beside it the crops and the texts.
 
-    allocate: the tokens of a sample again, since a run keeps no allocations
+    allocate: computes the tokens of a sample again, since a run keeps no allocations
     """
     bands = [_band(failure, allocate(failure.sample), patch) for failure in failures]
     head = 56
-    width = 3 * MARGIN + PAGE + CROP[0]
-    picture = Image.new("RGB", (width, head + sum(band.height + MARGIN for band in bands)), PAPER)
-    ImageDraw.Draw(picture).text((MARGIN, 18), title, fill=INK, font=ImageFont.load_default(22))
+    width = 3 * _MARGIN + _PAGE + _CROP
+    picture = Image.new("RGB", (width, head + sum(band.height + _MARGIN for band in bands)), PAPER)
+    ImageDraw.Draw(picture).text((_MARGIN, 18), title, fill=INK, font=ImageFont.load_default(22))
     y = head
     for band in bands:
-        picture.paste(band, (MARGIN, y))
-        y += band.height + MARGIN
+        picture.paste(band, (_MARGIN, y))
+        y += band.height + _MARGIN
     return picture
 
 
@@ -79,22 +75,22 @@ def _band(failure: Failure, allocation: Allocation, patch: int) -> Image.Image:
     page = footprints(to_pil(texture.levels[0]), allocation)
     outline = ImageDraw.Draw(page)
     for box in sample.boxes[:3]:
-        outline.rectangle(box, outline=WRONG, width=max(2, round(max(page.size) / 350)))
-    page.thumbnail((PAGE, PAGE), Image.Resampling.LANCZOS)
-    band = Image.new("RGB", (PAGE + MARGIN + CROP[0], PAGE), PAPER)
+        outline.rectangle(box, outline=_WRONG, width=max(2, round(max(page.size) / 350)))
+    page.thumbnail((_PAGE, _PAGE), Image.Resampling.LANCZOS)
+    band = Image.new("RGB", (_PAGE + _MARGIN + _CROP, _PAGE), PAPER)
     band.paste(page, (0, 0))
     draw = ImageDraw.Draw(band)
-    x, y = PAGE + MARGIN, 0
+    x, y = _PAGE + _MARGIN, 0
     answers = " / ".join(sample.answers[:3])
     scores = f"{failure.score:.2f}" + ("" if failure.baseline is None else f", resize {failure.baseline:.2f}")
     for text, colour in (
         (sample.question or "no question", INK),
         (f"wanted: {answers}" if answers else sample.name, INK),
-        (f"score: {scores}", WRONG),
+        (f"score: {scores}", _WRONG),
     ):
         draw.text((x, y), _cut(text, 92), fill=colour, font=ImageFont.load_default(18))
         y += 24
-    boxes = places(sample.boxes[:1], sample.size)
+    boxes = crop_boxes(sample.boxes[:1], sample.size)
     for box in boxes:
         for picture, words in (
             (rebuild(texture, allocation, box=box), f"delivered; read: {failure.read}"),
@@ -106,14 +102,14 @@ def _band(failure: Failure, allocation: Allocation, patch: int) -> Image.Image:
         ):
             y += 6
             draw.text((x, y), _cut(words, 100), fill=FAINT, font=ImageFont.load_default(15))
-            crop = _fitted(to_pil(picture), (CROP[0], (PAGE - 72) // 3 - 30))
+            crop = _fitted(to_pil(picture), (_CROP, (_PAGE - 72) // 3 - 30))
             band.paste(crop, (x, y + 20))
             y += 20 + crop.height
     return band
 
 
 def _cut(text: str, length: int) -> str:
-    """On one line, no longer than fits; letters that the font lacks stay as they come."""
+    """On one line, no longer than fits."""
     flat = " ".join(text.split())
     return flat if len(flat) <= length else flat[: length - 1] + "…"
 

@@ -1,6 +1,6 @@
-"""Fidelity: how close the picture that the tokens deliver comes to the image, by PSNR and SSIM, in a box and overall.
+"""Fidelity: PSNR and SSIM of the delivered picture against the image, overall and in a box.
 
-Both on the grey of the picture (the mean of its channels), values 0 to 1.
+Both on grey (the mean of the channels), values 0 to 1.
 """
 
 import math
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from texturevlm.check import check_shapes
 
-WINDOW, SIGMA = 11, 1.5  # Wang et al. 2004
-K1, K2 = 0.01, 0.03
-MARGIN = WINDOW // 2
-IDENTICAL = 100.0  # dB: what is reported where nothing differs, since infinity has no mean
+_WINDOW, _SIGMA = 11, 1.5  # Wang et al. 2004
+_K1, _K2 = 0.01, 0.03
+_MARGIN = _WINDOW // 2
+_IDENTICAL = 100.0  # dB, reported where nothing differs, since infinity has no mean
 
 
 def psnr(picture: Tensor, image: Tensor) -> float:
     """Peak signal-to-noise ratio in dB of (C, H, W) against (C, H, W), at most 100."""
     check_shapes("psnr", picture=(picture, "C H W"), image=(image, "C H W"))
     error = float((_grey(picture) - _grey(image)).square().mean())
-    return min(IDENTICAL, -10 * math.log10(error)) if error > 0 else IDENTICAL
+    return min(_IDENTICAL, -10 * math.log10(error)) if error > 0 else _IDENTICAL
 
 
 def ssim(picture: Tensor, image: Tensor) -> float:
@@ -29,19 +29,20 @@ def ssim(picture: Tensor, image: Tensor) -> float:
 
 
 def ssim_map(picture: Tensor, image: Tensor) -> Tensor:
-    """(H − 10, W − 10): of every window that lies inside; an image that has none is first extended by its edge."""
+    """(H − 10, W − 10), one value per window inside; an image smaller than a window is first padded by its edge."""
     check_shapes("ssim", picture=(picture, "C H W"), image=(image, "C H W"))
     both = torch.stack([_grey(picture), _grey(image)])[:, None]
-    short = [max(0, WINDOW - side) for side in both.shape[2:]]
+    short = [max(0, _WINDOW - side) for side in both.shape[2:]]
     both = extended(both, short[1] // 2, short[0] // 2, short[1] - short[1] // 2, short[0] - short[0] // 2)
     first, second = _smooth(both)[:, 0]
     squares = _smooth(both.square())[:, 0]
     variances = squares - torch.stack([first, second]).square()
     covariance = _smooth(both[:1] * both[1:])[0, 0] - first * second
-    c1, c2 = K1**2, K2**2
+    c1, c2 = _K1**2, _K2**2
     above = (2 * first * second + c1) * (2 * covariance + c2)
     below = (first.square() + second.square() + c1) * (variances.sum(0) + c2)
-    return above / below
+    similarity: Tensor = above / below
+    return similarity
 
 
 def _grey(picture: Tensor) -> Tensor:
@@ -49,14 +50,16 @@ def _grey(picture: Tensor) -> Tensor:
 
 
 def _smooth(images: Tensor) -> Tensor:
-    taps = torch.exp(-(torch.arange(WINDOW, dtype=images.dtype, device=images.device) - MARGIN).square() / 2 / SIGMA**2)
+    taps = torch.exp(
+        -(torch.arange(_WINDOW, dtype=images.dtype, device=images.device) - _MARGIN).square() / 2 / _SIGMA**2
+    )
     taps = taps / taps.sum()
     down = torch.nn.functional.conv2d(images, taps[None, None, :, None])
     return torch.nn.functional.conv2d(down, taps[None, None, None, :])
 
 
 def extended(images: Tensor, left: int, top: int, right: int, bottom: int) -> Tensor:
-    """(B, C, H, W) with its edge repeated."""
+    """(B, C, H, W), padded by repeating its edge."""
     return torch.nn.functional.pad(images, (left, right, top, bottom), mode="replicate")
 
 
@@ -65,7 +68,9 @@ def in_box(picture: Tensor, image: Tensor, box: tuple[int, int, int, int]) -> tu
     left, top, right, bottom = box
     inside = [one[:, top:bottom, left:right] for one in (picture, image)]
     around = [
-        extended(one[None], MARGIN, MARGIN, MARGIN, MARGIN)[0, :, top : bottom + 2 * MARGIN, left : right + 2 * MARGIN]
+        extended(one[None], _MARGIN, _MARGIN, _MARGIN, _MARGIN)[
+            0, :, top : bottom + 2 * _MARGIN, left : right + 2 * _MARGIN
+        ]
         for one in (picture, image)
     ]
     return psnr(inside[0], inside[1]), ssim(around[0], around[1])

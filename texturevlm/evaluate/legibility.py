@@ -1,75 +1,67 @@
-"""Legibility: how much of an answer can still be read from what the tokens deliver.
+"""Legibility: how much of an answer an OCR engine still reads from what the tokens deliver.
 
-For each of up to three places where the answer stands: crop it from the picture that the tokens deliver, let a reader
-read the crop as one line, and compare letters and digits with the answer. It needs no language model, and it is what
-any reader, model or person, has to start from.
+For each of up to three boxes of the answer: crop it from the delivered picture, let the engine read the crop as one
+line, and compare letters and digits with the answer. It needs no language model.
 """
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-PLACES = 3  # at most
-LEAST = 0.5  # a similarity below this counts as nothing read
+MOST_BOXES = 3  # of an answer that are read
+LEAST_SIMILAR = 0.5  # a similarity below this counts as nothing read
 
-Box = tuple[int, int, int, int]
+PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
 
 
-def places(boxes: Sequence[Sequence[float]], size: tuple[int, int]) -> list[Box]:
-    """The parts of an image to read: up to three boxes, padded by half their height above and below and by their
-    height left and right, cut off at the image's edge; xyxy in whole pixels, none empty.
-    """
+def pixel_box(box: Sequence[float], size: tuple[int, int]) -> PixelBox:
+    """The whole pixels of a box (xyxy) inside an image (height, width); at least one."""
     height, width = size
+    left, top = min(max(math.floor(box[0]), 0), width - 1), min(max(math.floor(box[1]), 0), height - 1)
+    return left, top, min(max(math.ceil(box[2]), left + 1), width), min(max(math.ceil(box[3]), top + 1), height)
+
+
+def crop_boxes(boxes: Sequence[Sequence[float]], size: tuple[int, int]) -> list[PixelBox]:
+    """The parts of an image to read: the first boxes, padded by half their height above and below and by their height
+    left and right, cut off at the image's edge."""
     found = []
-    for x0, y0, x1, y1 in boxes[:PLACES]:
+    for x0, y0, x1, y1 in boxes[:MOST_BOXES]:
         tall = y1 - y0
-        left, right = _span(x0 - tall, x1 + tall, width)
-        top, bottom = _span(y0 - tall / 2, y1 + tall / 2, height)
-        found.append((left, top, right, bottom))
+        found.append(pixel_box((x0 - tall, y0 - tall / 2, x1 + tall, y1 + tall / 2), size))
     return found
 
 
-def _span(low: float, high: float, extent: int) -> tuple[int, int]:
-    first = min(max(math.floor(low), 0), extent - 1)
-    return first, min(max(math.ceil(high), first + 1), extent)
-
-
-def as_bytes(picture: Tensor) -> np.ndarray:
-    """(C, H, W), 0 to 1 → what a reader takes: (H, W) if it is grey, else (H, W, 3)."""
+def as_bytes(picture: Tensor) -> NDArray[np.uint8]:
+    """(C, H, W), 0 to 1 → what an OCR engine takes: (H, W) if it is grey, else (H, W, 3)."""
     colour = picture[:3] if picture.shape[0] >= 3 else picture[:1]
     pixels = (colour.detach().float().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
     grey = pixels.shape[2] == 1 or bool((pixels == pixels[..., :1]).all())
     return np.ascontiguousarray(pixels[..., 0] if grey else pixels)
 
 
-def score(texts: Sequence[str], answers: Sequence[str]) -> float:
-    """The best over places and answers: 1 if the answer is contained in what was read, else how similar they are."""
+def legibility_score(texts: Sequence[str], answers: Sequence[str]) -> float:
+    """The best similarity over the texts that were read and the accepted answers."""
     return max((similarity(text, answer) for text in texts for answer in answers), default=0.0)
 
 
 def similarity(text: str, answer: str) -> float:
-    """Letters and digits only: 1 if contained, else normalised Levenshtein similarity, or 0 if that is under 0.5."""
-    read, wanted = plain(text), plain(answer)
+    """Letters and digits only: 1 if the answer is contained, else normalised Levenshtein similarity, 0 if under 0.5."""
+    try:
+        from rapidfuzz.distance import Levenshtein
+    except ImportError:
+        raise ImportError("similarity: needs the extra eval: pip install 'texturevlm[eval]'") from None
+    read, wanted = letters_and_digits(text), letters_and_digits(answer)
     if not wanted:  # an answer such as "?" cannot be judged by letters and digits
         return 0.0
     if wanted in read:
         return 1.0
-    close = 1 - distance(read, wanted) / max(len(read), len(wanted))
-    return close if close >= LEAST else 0.0
+    close = 1 - Levenshtein.distance(read, wanted) / max(len(read), len(wanted))
+    return close if close >= LEAST_SIMILAR else 0.0
 
 
-def plain(text: str) -> str:
-    """Letters and digits, lower case."""
+def letters_and_digits(text: str) -> str:
+    """In lower case."""
     return "".join(letter for letter in text.lower() if letter.isalnum())
-
-
-def distance(first: str, second: str) -> int:
-    """Levenshtein: the fewest letters to put in, take out or exchange."""
-    row = list(range(len(second) + 1))
-    for number, letter in enumerate(first, 1):
-        diagonal, row[0] = row[0], number
-        for column, other in enumerate(second, 1):
-            diagonal, row[column] = row[column], min(diagonal + (letter != other), row[column] + 1, row[column - 1] + 1)
-    return row[-1]

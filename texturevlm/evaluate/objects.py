@@ -1,7 +1,7 @@
-"""Do fine tokens fall on objects? On photographs with object boxes, where no answer can be read.
+"""Do fine tokens fall on objects? For photographs with object boxes, where there is no answer to read.
 
-A token is fine if its level lies under the median of its allocation. Two measures: how often the centre of a fine token
-lies on an object, beside what area alone would give; and the overlap (IoU) of all fine footprints with all boxes.
+A token is fine if its level lies under the median of its allocation. Two measures: the share of fine tokens whose
+centre lies on an object, beside the objects' share of the area; and IoU of all fine footprints with all boxes.
 """
 
 import math
@@ -12,14 +12,13 @@ from torch import Tensor
 
 from texturevlm.types import Allocation
 
-Box = tuple[float, float, float, float]
-SAME = 1e-4  # levels closer than this are equal up to rounding
+SAME_LEVEL = 1e-4  # levels closer than this are equal up to rounding
 
 
 def fine_tokens(allocation: Allocation, *, image: int = 0) -> Tensor:
-    """(K,): the used tokens whose level lies under the median; where more than half share the finest level, those.
+    """(K,) bool: the valid tokens whose level lies under the median.
 
-    None where all have one level: such an allocation prefers nothing.
+    Where more than half share the finest level, those; none where all have one level.
     """
     used = allocation.valid[image].cpu()
     levels = allocation.level[image].cpu()
@@ -27,14 +26,14 @@ def fine_tokens(allocation: Allocation, *, image: int = 0) -> Tensor:
         return used
     chosen = levels[used]
     middle = chosen.quantile(0.5)
-    fine = used & (levels < middle - SAME)
+    fine = used & (levels < middle - SAME_LEVEL)
     if fine.any():
         return fine
-    return used & (levels <= middle + SAME) & (levels < chosen.max() - SAME)
+    return used & (levels <= middle + SAME_LEVEL) & (levels < chosen.max() - SAME_LEVEL)
 
 
-def on_objects(allocation: Allocation, boxes: Sequence[Box], *, image: int = 0) -> dict[str, float]:
-    """What share of the fine tokens is on an object, the objects' share of the image, and the IoU.
+def on_objects(allocation: Allocation, boxes: Sequence[Sequence[float]], *, image: int = 0) -> dict[str, float]:
+    """The share of fine tokens on an object, the objects' share of the image, and IoU.
 
     An allocation without fine tokens is on objects as often as chance, and overlaps with nothing.
     """
@@ -57,7 +56,7 @@ def on_objects(allocation: Allocation, boxes: Sequence[Box], *, image: int = 0) 
 
 
 def painted(boxes: Sequence[Sequence[float]], size: tuple[int, int]) -> Tensor:
-    """(H, W): the pixels whose centre lies in some box."""
+    """(H, W) bool: the pixels whose centre lies in some box."""
     canvas = torch.zeros(size, dtype=torch.bool)
     for x0, y0, x1, y1 in boxes:
         top, left = (max(0, math.ceil(low - 0.5)) for low in (y0, x0))

@@ -1,7 +1,7 @@
-"""Recall: the share of an answer's box that is delivered at a scale at which its text is readable.
+"""Recall: the share of an answer's box that is delivered at a scale at which its text is legible.
 
-Cheaper than legibility and needs no reader: what counts is how tall the text stands in the tokens' own pixels. How tall
-it must be was measured with a reader (readable.py, results/readable-height.md).
+Cheaper than legibility, and needs no OCR engine: what counts is the height of the text in token pixels. The height that
+is needed was measured with OCR (`python -m studies.readable_height`, results/readable-height.md).
 """
 
 import math
@@ -10,46 +10,38 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from texturevlm.evaluate.legibility import PLACES
+from texturevlm.evaluate.data import Box
+from texturevlm.evaluate.legibility import MOST_BOXES, PixelBox
 from texturevlm.types import Allocation
 
-READABLE = 6.0  # token pixels: the height of a line at which legibility reaches 80% of its ceiling
-ACROSS = 0.35  # text shrunk r times more across than down (r > 1) reads like text that is r^ACROSS smaller
-LETTER = 0.5  # the width of a letter, with its share of the spaces, over the height of its line
-SLACK = 0.25  # a box counts as two lines if its letters would fill 1.75
-
-Box = tuple[float, float, float, float]
+LEGIBLE_HEIGHT = 6.0  # token pixels: the height of a line at which legibility reaches 80% of its ceiling
+_ACROSS = 0.35  # text that is r times coarser across than down (r > 1) reads like text r^_ACROSS smaller
+_LETTER = 0.5  # width of a letter, with its share of the spaces, over the height of its line
+_SLACK = 0.25  # a box counts as two lines if its letters would fill 1.75
 
 
 def recall(scales: Sequence[Tensor], boxes: Sequence[Box], answers: Sequence[str]) -> float:
-    """The share of the box that is readable, best over places.
+    """The legible share of the box, best over boxes.
 
-    scales: for each of the first boxes, (h, w): image pixels a token pixel at each of its pixels (`box_scale`)
+    scales: for each of the first boxes, (h, w): image pixels per token pixel at each of its pixels (`box_scale`)
     """
     shares = [
-        float((scale * READABLE <= line_height(box, answers)).float().mean())
-        for scale, box in zip(scales, boxes[:PLACES])
+        float((scale * LEGIBLE_HEIGHT <= line_height(box, answers)).float().mean())
+        for scale, box in zip(scales, boxes[:MOST_BOXES])
     ]
     return max(shares, default=0.0)
 
 
 def line_height(box: Box, answers: Sequence[str]) -> float:
-    """Of the text in a box, in image pixels: the box's height, unless its answer needs several lines to fit."""
+    """Height of the text in a box, in image pixels: the box's height, unless its answer needs several lines to fit."""
     width, height = box[2] - box[0], box[3] - box[1]
     letters = min((len(answer) for answer in answers), default=1)
-    lines = math.floor(math.sqrt(LETTER * height * letters / width) + SLACK)
+    lines = math.floor(math.sqrt(_LETTER * height * letters / width) + _SLACK)
     return height / max(1, lines)
 
 
-def pixels(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The whole pixels of a box inside an image, at least one."""
-    height, width = size
-    left, top = min(max(math.floor(box[0]), 0), width - 1), min(max(math.floor(box[1]), 0), height - 1)
-    return left, top, min(max(math.ceil(box[2]), left + 1), width), min(max(math.ceil(box[3]), top + 1), height)
-
-
-def box_scale(allocation: Allocation, box: tuple[int, int, int, int], *, image: int = 0) -> Tensor:
-    """(h, w): image pixels a token pixel of the topmost (smallest) token at each pixel; infinite where none lies."""
+def box_scale(allocation: Allocation, box: PixelBox, *, image: int = 0) -> Tensor:
+    """(h, w): image pixels per token pixel of the topmost (smallest) token at each pixel; infinite without one."""
     left, top, right, bottom = box
     scales = torch.full((bottom - top, right - left), math.inf)
     first, last = allocation.pixel_span()
@@ -66,16 +58,16 @@ def box_scale(allocation: Allocation, box: tuple[int, int, int, int], *, image: 
 
 
 def reading_step(allocation: Allocation) -> Tensor:
-    """(B, K): image pixels a token pixel, as they count for reading.
+    """(B, K): image pixels per token pixel, as they count for reading.
 
     The side of a square of the same area; more where a token is coarser across than down, which harms text more.
     """
     side = allocation.area.sqrt() / allocation.patch
     across = torch.hypot(allocation.ddx[..., 0], allocation.ddy[..., 0])
     down = torch.hypot(allocation.ddx[..., 1], allocation.ddy[..., 1])
-    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** ACROSS
+    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** _ACROSS
 
 
 def resize_scale(size: tuple[int, int], budget: int, patch: int) -> float:
-    """Image pixels a token pixel of the ideal resize."""
+    """Image pixels per token pixel of the ideal resize."""
     return max(1.0, math.sqrt(size[0] * size[1] / (budget * patch**2)))

@@ -1,4 +1,4 @@
-"""Tables of a run, for people (Markdown) and for programs (CSV): score, difference to resize, tokens, time, memory."""
+"""What a run leaves for people: report.md, report.csv, curves.png and failures.png."""
 
 import csv
 import platform
@@ -7,70 +7,119 @@ from pathlib import Path
 
 import torch
 
-from texturevlm.evaluate.results import FULL_IMAGE, NONE, OTHER, OWN, Configuration, Results, Row
+from texturevlm.evaluate.curves import draw_curves
+from texturevlm.evaluate.failures import draw_failures, worst
+from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OTHER, OWN, Configuration, Results
+from texturevlm.evaluate.run import Evaluation
 from texturevlm.evaluate.statistics import Interval, pooled_ratio
-from texturevlm.evaluate.summary import POINTS, SPEED, Line, main_score, razor, summarise, units
+from texturevlm.evaluate.summary import (
+    BASELINES,
+    POINTS,
+    SPEED,
+    Line,
+    by_configuration,
+    decision_rule,
+    main_score,
+    summarise,
+    units,
+)
 
-ASKED = {OWN: "its own", OTHER: "another page's", NONE: "none"}
-COLUMNS = ("score_name", "allocator", "relevance", "budget", "question", "count", "score", "difference", "low", "high")
-COSTS = ("tokens", "ms_first_question", "ms_later_question", "mb")
+_FAILURES = 6
+_ASKED = {OWN: "its own", OTHER: "another page's", NONE: "none"}
+_COLUMNS = ("score_name", "allocator", "relevance", "budget", "question", "count", "score", "difference", "low", "high")
+_COSTS = ("tokens", "ms_first_question", "ms_later_question", "mb")
 
 
-def write_tables(results: Results, out: Path, *, title: str, notes: Sequence[str] = ()) -> list[Line]:
-    """report.md and report.csv; returns what they hold."""
-    lines = summarise(results)
+def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[str] = ()) -> list[Path]:
+    """Write tables and pictures; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "report.md").write_text(markdown(results, lines, title=title, notes=notes), encoding="utf-8")
-    with (out / "report.csv").open("w", newline="", encoding="utf-8") as file:
+    lines = summarise(evaluation.results)
+    written = [out / "report.md", out / "report.csv"]
+    written[0].write_text(markdown(evaluation.results, lines, title=title, notes=notes), encoding="utf-8")
+    _write_csv(written[1], lines)
+    name = main_score(lines)
+    decisive = [line for line in lines if line.score_name == name]
+    shown_name = name.replace("_", " ")
+    if methods := _by_method(decisive):
+        written.append(out / "curves.png")
+        ceiling = next((line.score for line in decisive if line.configuration.allocator == FULL_IMAGE), None)
+        draw_curves(methods, written[-1], title=title, score=shown_name, ceiling=ceiling)
+    if (chosen := shown(decisive)) is not None:
+        written.append(out / "failures.png")
+        failures = worst(evaluation.results, evaluation.samples, chosen, name, _FAILURES)
+        heading = f"{chosen.method}, {chosen.budget} tokens: its worst, by {shown_name} against resize"
+        runner = evaluation.runner
+        picture = draw_failures(
+            failures, lambda sample: runner.allocation(sample, chosen), title=heading, patch=runner.patch
+        )
+        picture.save(written[-1])
+    return written
+
+
+def _by_method(lines: Sequence[Line]) -> dict[str, dict[int, float]]:
+    """method → budget → score for a sample's own question; the ideal resize first."""
+    found: dict[str, dict[int, float]] = {}
+    for line in sorted(lines, key=lambda line: line.configuration.allocator != IDEAL_RESIZE):
+        if line.configuration.budget and line.configuration.asked == OWN:
+            found.setdefault(line.configuration.method, {})[line.configuration.budget] = line.score
+    return found
+
+
+def shown(lines: Sequence[Line]) -> Configuration | None:
+    """Whose failures are drawn: the method with the best mean over budgets, at the middle budget."""
+    own = [line for line in lines if line.configuration.allocator not in BASELINES and line.configuration.asked == OWN]
+    if not own:
+        return None
+    scores = _by_method(own)
+    best = max(scores, key=lambda method: sum(scores[method].values()) / len(scores[method]))
+    candidates = [line.configuration for line in own if line.configuration.method == best]
+    return sorted(candidates, key=lambda one: one.budget)[len(candidates) // 2]
+
+
+def _write_csv(path: Path, lines: Sequence[Line]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(COLUMNS + COSTS)
+        writer.writerow(_COLUMNS + _COSTS)
         for line in lines:
             own = line.configuration
-            difference = line.difference or (None, None, None)
+            numbers = [line.score, *(line.difference or (None, None, None))]
+            numbers += [line.tokens, line.ms_first, line.ms_later, line.mb]
             writer.writerow(
                 [line.score_name, own.allocator, own.relevance, own.budget or None, own.asked, line.count]
-                + [_rounded(value) for value in (line.score, *difference)]
-                + [_rounded(value) for value in (line.tokens, line.ms_first, line.ms_later, line.mb)]
+                + [None if value is None else round(value, 5) for value in numbers]
             )
-    return lines
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 5)
 
 
 def markdown(results: Results, lines: Sequence[Line], *, title: str, notes: Sequence[str] = ()) -> str:
     settings = results.settings
-    reader = f"Reader: {settings['reader']}. " if settings.get("reader") else ""
+    ocr = f"OCR: {settings['ocr']}. " if settings.get("ocr") else ""
     text = [
         f"# {title}",
         "",
-        f"{reader}A token is {settings['patch']}×{settings['patch']} pixels. Device {settings['device']}, "
+        f"{ocr}A token is {settings['patch']}×{settings['patch']} pixels. Device {settings['device']}, "
         f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads; code {settings['code']}.",
         "",
         "The difference is to the ideal resize at the same budget (fractions of a token allowed), paired, with a 95% "
-        "bootstrap interval. Milliseconds are medians: of the first question about a page, with all that is done once "
-        "a page (reading its words), and of a later one. Memory is the peak above what was held before.",
+        "bootstrap interval. Milliseconds are medians: of the first question about a page, with all work done once per "
+        "page (reading its words), and of a later one. Memory is the peak above what was held before.",
         *(f"\n{note}" for note in notes),
     ]
     for name in dict.fromkeys(line.score_name for line in lines):
         own = [line for line in lines if line.score_name == name]
         text += ["", f"## {name.replace('_', ' ')}", "", *_overview(own), "", *_detail(own)]
     text += _lift(results)
-    text += ["", *_razor_table(lines), ""]
+    text += ["", *_decision_table(lines), ""]
     return "\n".join(text)
 
 
 def _overview(lines: Sequence[Line]) -> list[str]:
-    """Budgets down, methods across."""
-    asked = [line for line in lines if line.configuration.asked == OWN and line.configuration.budget]
-    methods = list(dict.fromkeys(line.configuration.method for line in asked))
-    cells = {(line.configuration.budget, line.configuration.method): line.score for line in asked}
-    ceiling = [line for line in lines if line.configuration.allocator == FULL_IMAGE]
+    """A table: one row per budget, one column per method."""
+    methods = _by_method([line for line in lines if line.configuration.allocator != FULL_IMAGE])
     table = ["| tokens | " + " | ".join(methods) + " |", "|---|" + "---|" * len(methods)]
-    for budget in sorted({budget for budget, _ in cells}):
-        scores = [cells.get((budget, method)) for method in methods]
-        table.append(f"| {budget} | " + " | ".join("–" if s is None else f"{s:.3f}" for s in scores) + " |")
+    for budget in sorted({budget for scores in methods.values() for budget in scores}):
+        cells = (f"{scores[budget]:.3f}" if budget in scores else "–" for scores in methods.values())
+        table.append(f"| {budget} | " + " | ".join(cells) + " |")
+    ceiling = [line for line in lines if line.configuration.allocator == FULL_IMAGE]
     return table + [f"\nFull image: {line.score:.3f} ({line.count} questions)." for line in ceiling]
 
 
@@ -80,16 +129,16 @@ def _detail(lines: Sequence[Line]) -> list[str]:
     table = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for line in lines:
         own = line.configuration
-        difference = "–" if line.difference is None else interval(line.difference)
+        difference = "–" if line.difference is None else _interval(line.difference)
         numbers = [_short(value) for value in (line.tokens, line.ms_first, line.ms_later, line.mb)]
         table.append(
-            f"| {own.allocator} | {own.relevance or '–'} | {ASKED[own.asked]} | {own.budget or '–'} | "
+            f"| {own.allocator} | {own.relevance or '–'} | {_ASKED[own.asked]} | {own.budget or '–'} | "
             f"{line.score:.3f} | {difference} | {line.count} | " + " | ".join(numbers) + " |"
         )
     return table
 
 
-def interval(value: Interval) -> str:
+def _interval(value: Interval) -> str:
     return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
 
 
@@ -99,12 +148,6 @@ def _short(value: float | None) -> str:
 
 def _lift(results: Results) -> list[str]:
     """How much more often fine tokens fall on objects than area alone would give; pooled over images."""
-    together: dict[Configuration, list[Row]] = {}
-    for row in results.rows.values():
-        if "object_area" in row.scores:
-            together.setdefault(row.configuration, []).append(row)
-    if not together:
-        return []
     table = [
         "",
         "## lift",
@@ -115,20 +158,24 @@ def _lift(results: Results) -> list[str]:
         "| allocator | relevance | question | budget | lift | images |",
         "|---|---|---|---|---|---|",
     ]
-    for own, rows in together.items():
-        amounts, chances = units(rows, "fine_on_objects"), units(rows, "object_area")
-        lift = pooled_ratio(list(amounts.values()), [chances[image] for image in amounts])
-        table.append(
-            f"| {own.allocator} | {own.relevance or '–'} | {ASKED[own.asked]} | {own.budget} | "
-            f"{lift.mean:.2f} ({lift.low:.2f} to {lift.high:.2f}) | {len(amounts)} |"
-        )
-    return table
+    found = []
+    for own, rows in by_configuration(results).items():
+        if amounts := units(rows, "fine_on_objects"):
+            chances = units(rows, "object_area")
+            lift = pooled_ratio(list(amounts.values()), [chances[image] for image in amounts])
+            found.append(
+                f"| {own.allocator} | {own.relevance or '–'} | {_ASKED[own.asked]} | {own.budget} | "
+                f"{lift.mean:.2f} ({lift.low:.2f} to {lift.high:.2f}) | {len(amounts)} |"
+            )
+    return table + found if found else []
 
 
-def _razor_table(lines: Sequence[Line]) -> list[str]:
-    verdicts = razor(lines)
+def _decision_table(lines: Sequence[Line]) -> list[str]:
+    verdicts = decision_rule(lines)
+    if not verdicts:
+        return ["No method beside the baselines was run."]
     table = [
-        "## The razor",
+        "## Decision rule",
         "",
         f"Worth its complexity: beats both `grid` and `resize` by more than {100 * POINTS:.0f} points of "
         f"{main_score(lines).replace('_', ' ')}, or is {SPEED:.0f} × faster at no loss of more than that, at some "
@@ -138,6 +185,6 @@ def _razor_table(lines: Sequence[Line]) -> list[str]:
         "|---|---|---|",
     ]
     for verdict in verdicts:
-        said = ", ".join(verdict.worth) if verdict.worth else "**not worth its complexity**"
-        table.append(f"| {verdict.method} | {verdict.best:+.3f} at {verdict.budget} | {said} |")
-    return table if verdicts else ["No method beside the baselines was run."]
+        reasons = ", ".join(verdict.worth) if verdict.worth else "**not worth its complexity**"
+        table.append(f"| {verdict.method} | {verdict.best:+.3f} at {verdict.budget} | {reasons} |")
+    return table

@@ -1,7 +1,7 @@
-"""What a run has found, one JSON object a line, added to as it goes: a run that was stopped goes on where it was.
+"""The results of a run, one JSON object per line, appended as it goes, so that a stopped run resumes where it was.
 
-The first line holds the settings that every result depends on. A last line that a killed run left unfinished is cut
-off; anything else that is broken is told with its line.
+The first line holds the settings that every result depends on. An unfinished last line of a killed run is cut off;
+any other broken line is an error that names it.
 """
 
 import hashlib
@@ -13,16 +13,19 @@ from typing import Any
 
 from texturevlm.journal import append, whole_lines
 
-OWN, OTHER, NONE = "own", "other", "none"  # which question was asked: the sample's, another page's, none at all
+OWN, OTHER, NONE = "own", "other", "none"  # the question asked: the sample's, another page's, none
 FULL_IMAGE = "full image"  # the ceiling
-IDEAL_RESIZE = "resize (ideal)"  # the whole image at one scale, in fractions of a token: the baseline
-STAGES = ("check", "ops", "image", "types", "channels", "relevance", "allocate", "rebuild", "pipeline", "evaluate")
+IDEAL_RESIZE = "resize (ideal)"  # the whole image at one scale, fractions of a token allowed: the baseline
+PACKAGE = Path(__file__).parents[1]
+# What no result depends on. Everything else in the package is part of the digest, new rooms included.
+_UNRELATED = ("ask", "bench", "cli", "commands", "doctor", "draw", "sheet", "train", "video", "vlm")
+_SOURCES = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
 Key = tuple[str, str, str, int, str]
 
 
 @dataclass(frozen=True, order=True)
 class Configuration:
-    """A way to spend a budget: an allocator's name, a relevance's name, the budget, and which question was asked."""
+    """How a budget is spent: names of allocator and relevance (scorer), the budget, and which question was asked."""
 
     allocator: str
     relevance: str = ""
@@ -31,20 +34,24 @@ class Configuration:
 
     @property
     def method(self) -> str:
-        """Without budget and question."""
+        """Allocator and relevance."""
         return f"{self.allocator}, {self.relevance}" if self.relevance else self.allocator
+
+    def key(self, sample: str) -> Key:
+        """The key of a sample's row under this configuration."""
+        return sample, self.allocator, self.relevance, self.budget, self.asked
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One sample under one configuration.
 
-    scores: by name; what a sample does not allow is missing
-    tokens: used; None where nothing was allocated
-    ms:     of the choice itself, as a later question about the same page costs
-    ms_page: of what is done once a page, in addition for its first question: reading its words
-    mb:     memory at its peak, above what was held before
-    read:   what the reader read, a text a place
+    scores:  by name; missing where the sample does not allow a metric
+    tokens:  used; None where nothing was allocated
+    ms:      of the choice itself, which is what a later question about the same page costs
+    ms_page: of work done once per page, which its first question pays in addition: reading its words
+    mb:      peak memory above what was held before
+    read:    what OCR read, one text per box
     """
 
     sample: str
@@ -60,21 +67,20 @@ class Row:
 
     @property
     def key(self) -> Key:
-        chosen = self.configuration
-        return self.sample, chosen.allocator, chosen.relevance, chosen.budget, chosen.asked
+        return self.configuration.key(self.sample)
 
 
 @dataclass
 class Results:
-    """The rows of a run, by sample and configuration, and the file that they are kept in."""
+    """The rows of a run, by sample and configuration, and the file that keeps them."""
 
     path: Path
     settings: dict[str, Any]
-    rows: dict[Key, Row] = field(default_factory=dict)
+    rows: dict[Key, ResultRow] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path, settings: dict[str, Any], *, fresh: bool = False) -> "Results":
-        """Go on with what is there, if it was made with the same settings, or begin; `fresh` begins anyway."""
+        """Resume the file if it was made with the same settings, or begin; `fresh` begins anyway."""
         results = cls(path, settings)
         if path.exists() and not fresh:
             found, rows = _read(path)
@@ -86,7 +92,7 @@ class Results:
                 )
                 raise ValueError(
                     f"evaluate: {path} must hold results of the same settings, got {differing} "
-                    "(take another folder, or --fresh to begin anew)"
+                    "(use another folder, or --fresh to start over)"
                 )
             results.rows = {row.key: row for row in rows}
             if found is not None:
@@ -97,23 +103,23 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> "Results":
-        """What a run left there."""
+        """The results of an earlier run."""
         settings, rows = _read(path)
         if settings is None:
             raise ValueError(f"Results.load: {path} must begin with its settings, got an empty file")
         return cls(path, settings, {row.key: row for row in rows})
 
     def has(self, sample: str, configuration: Configuration, metrics: Iterable[str]) -> bool:
-        key = (sample, configuration.allocator, configuration.relevance, configuration.budget, configuration.asked)
-        return key in self.rows and set(metrics) <= set(self.rows[key].metrics)
+        row = self.rows.get(configuration.key(sample))
+        return row is not None and set(metrics) <= set(row.metrics)
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[ResultRow]) -> None:
         append(self.path, (asdict(row) for row in rows))
         self.rows.update((row.key, row) for row in rows)
 
 
-def _read(path: Path) -> tuple[dict[str, Any] | None, list[Row]]:
-    """The first line and the others; no settings if the file is empty."""
+def _read(path: Path) -> tuple[dict[str, Any] | None, list[ResultRow]]:
+    """The settings (None if the file is empty) and the rows."""
     settings: dict[str, Any] | None = None
     rows = []
     for number, line in enumerate(whole_lines(path), 1):
@@ -124,7 +130,7 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, list[Row]]:
                 continue
             chosen = Configuration(**parsed.pop("configuration"))
             parsed["metrics"], parsed["read"] = tuple(parsed["metrics"]), tuple(parsed["read"])
-            rows.append(Row(configuration=chosen, **parsed))
+            rows.append(ResultRow(configuration=chosen, **parsed))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}:{number}: must be a result of this program, got {line[:60]!r} ({error})"
@@ -132,12 +138,11 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, list[Row]]:
     return settings, rows
 
 
-def code_digest() -> str:
-    """Of the sources that a result depends on: results of other code are not gone on with."""
-    package = Path(__file__).parents[1]
+def code_digest(package: Path = PACKAGE) -> str:
+    """A digest of the sources and shipped weights that a result depends on: results of other code are not resumed."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(package.rglob("*")):
-        stage = path.relative_to(package).parts[0].removesuffix(".py")
-        if path.suffix in (".py", ".cu", ".cuh") and stage in STAGES:
-            digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+        relative = path.relative_to(package)
+        if path.suffix in _SOURCES and relative.parts[0].removesuffix(".py") not in _UNRELATED:
+            digest.update(relative.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()

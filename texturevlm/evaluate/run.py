@@ -1,8 +1,7 @@
-"""Run allocators over questions: what each configuration delivers is judged by the metrics, beside the baselines.
+"""Run allocators over questions: the metrics judge what each configuration delivers, beside the baselines.
 
-The ideal resize, a resize in whole tokens and `grid` are always there, and the controls: the full image (the ceiling),
-the question of another page (what the question is worth), no question at all. Results are written as they come, so that
-a run that was stopped goes on where it was.
+The ideal resize, a resize in whole tokens and `grid` are always included, and the controls: the full image (the
+ceiling), the question of another page, and no question. Results are written as they come: a stopped run resumes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +16,10 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.cost import Cost, costed
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.delivered import Delivered
-from texturevlm.evaluate.legibility import as_bytes, places, score
+from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm.evaluate.metrics import LEGIBILITY, METRICS, suited
-from texturevlm.evaluate.pages import Pages
-from texturevlm.evaluate.readers import Reader, Remembering, open_reader
+from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
+from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.results import (
     FULL_IMAGE,
     IDEAL_RESIZE,
@@ -28,8 +27,8 @@ from texturevlm.evaluate.results import (
     OTHER,
     OWN,
     Configuration,
+    ResultRow,
     Results,
-    Row,
     code_digest,
 )
 from texturevlm.progress import Progress
@@ -38,8 +37,8 @@ from texturevlm.types import Allocation, Texture
 
 CONTROLS = (OTHER, NONE)
 BUDGETS = (32, 64, 96, 128, 192, 273, 512)
-Choose = Callable[..., Allocation]  # pipeline.choose_tokens, or one with its arguments
-Named = Sequence[str] | Mapping[str, Any]  # names, or names for callables
+Choose = Callable[..., Allocation]  # pipeline.choose_tokens, or a function with its arguments
+Named = Sequence[str] | Mapping[str, Any]  # names, or name → callable
 
 
 def evaluate(
@@ -50,7 +49,7 @@ def evaluate(
     budgets: Sequence[int] = BUDGETS,
     patch: int = 32,
     metrics: Sequence[str] | None = None,
-    reader: Reader | str = "auto",
+    ocr: OcrEngine | str = "auto",
     out: Path,
     controls: Sequence[str] = CONTROLS,
     choose: Choose | None = None,
@@ -60,15 +59,15 @@ def evaluate(
 ) -> "Evaluation":
     """Judge every allocator with every relevance at every budget on every sample, beside baselines and controls.
 
-    allocators: names, or a dict of names for what `choose_tokens` takes as allocator; relevances likewise
+    allocators: names, or a dict from names to what `choose_tokens` takes as allocator; relevances likewise
     metrics:    legibility, recall, fidelity, objects; None: those that the samples allow
-    reader:     a name, or a Reader
-    out:        a folder: results.jsonl, readings.jsonl and the pages' words go there
+    ocr:        an engine, or its name
+    out:        folder for results.jsonl, readings.jsonl and the pages' words
     controls:   other (another page's question), none (no question): for every allocator and relevance that asks
-    choose:     instead of `texturevlm.choose_tokens`
-    pages:      the folder of the pages' words, if another than in `out`
-    fresh:      forget what `out` holds
-    returns     the samples that were judged and all results of `out`
+    choose:     replaces `texturevlm.choose_tokens`
+    pages:      folder of the pages' words (default: in `out`)
+    fresh:      discard the results in `out`
+    returns     the samples that were judged and all results in `out`
     """
     chosen_metrics = _check_metrics(metrics, samples)
     judged = [sample for sample in samples if _allows(sample, chosen_metrics)]
@@ -78,12 +77,12 @@ def evaluate(
         check_count("evaluate", "budget", budget, 1)
     for control in controls:
         check_choice("evaluate", "control", control, CONTROLS)
-    given = open_reader(reader) if isinstance(reader, str) and LEGIBILITY in chosen_metrics else reader
-    remembering = None if isinstance(given, str) else Remembering(given, out / "readings.jsonl")
+    engine = open_ocr(ocr) if isinstance(ocr, str) and LEGIBILITY in chosen_metrics else ocr
+    cached = None if isinstance(engine, str) else CachedOcr(engine, out / "readings.jsonl")
     settings = {
         "images": str(judged[0].image.parent.resolve()),  # other data belongs in another folder
         "patch": check_count("evaluate", "patch", patch, 1),
-        "reader": remembering.name if remembering is not None else None,
+        "ocr": cached.name if cached is not None else None,
         "device": str(device),
         "code": code_digest(),
     }
@@ -95,10 +94,10 @@ def evaluate(
         allocators=_by_name(allocators),
         relevances=_by_name(relevances),
         others=other_questions(judged),
-        pages=Pages(pages or out / "pages"),
+        pages=PageCache(pages or out / "pages"),
         patch=patch,
         metrics=tuple(chosen_metrics),
-        reader=remembering,
+        ocr=cached,
         device=torch.device(device),
     )
     todo = [
@@ -130,7 +129,7 @@ def _check_metrics(metrics: Sequence[str] | None, samples: Sequence[Sample]) -> 
 
 
 def _allows(sample: Sample, metrics: Iterable[str]) -> bool:
-    """Whether some metric can judge a sample; fidelity can judge any."""
+    """Whether some metric can judge a sample; fidelity judges any."""
     needs = {
         LEGIBILITY: bool(sample.boxes and sample.answers),
         "recall": bool(sample.boxes and sample.answers),
@@ -144,7 +143,7 @@ def _by_name(named: Named) -> dict[str, Any]:
 
 
 def _by_image(samples: Sequence[Sample]) -> Iterator[tuple[Path, list[Sample]]]:
-    """Samples of one image together, images in the order in which they come first."""
+    """Samples grouped by image, in the order of first appearance."""
     order = {image: number for number, image in enumerate(dict.fromkeys(sample.image for sample in samples))}
     together = sorted(samples, key=lambda sample: order[sample.image])
     return ((image, list(group)) for image, group in groupby(together, key=lambda sample: sample.image))
@@ -179,52 +178,52 @@ def other_questions(samples: Sequence[Sample]) -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Runner:
-    """All that judging a page needs."""
+    """Everything needed to judge a page."""
 
     choose: Choose
     allocators: dict[str, Any]
     relevances: dict[str, Any]
     others: dict[str, str]
-    pages: Pages
+    pages: PageCache
     patch: int
     metrics: tuple[str, ...]
-    reader: Reader | None
+    ocr: OcrEngine | None
     device: torch.device
-    maps_of: Callable[..., Any] | None = None  # makes what `choose` takes as maps=, once a page
-    warm: set[str] = field(default_factory=set)  # methods whose imports and models are loaded
+    maps_of: Callable[..., Any] | None = None  # makes what `choose` takes as maps=, once per page
+    warm: set[str] = field(default_factory=set)  # methods whose models are loaded
     maps: dict[Texture, tuple[Any, float]] = field(default_factory=dict)
 
     def allocation(self, sample: Sample, configuration: Configuration) -> Allocation:
-        """The tokens of one sample again, since a run keeps no allocations."""
+        """Computes the tokens of one sample again, since a run keeps no allocations."""
         texture = Texture.open(sample.image, device=self.device)
         return self._choose(sample.image, texture, configuration, self._question(sample, configuration))[0]
 
     def _question(self, sample: Sample, configuration: Configuration) -> str:
         return {OWN: sample.question, OTHER: self.others[sample.id], NONE: ""}[configuration.asked]
 
-    def judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[Row]:
-        """The rows of one image; all that has to be read is read at once."""
+    def judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[ResultRow]:
+        """The rows of one image; OCR reads all its crops in one batch."""
         texture = Texture.open(image, device=self.device)
-        seen = as_grey(texture)
-        grey = median_grey(seen)
+        grey_texture = without_colour(texture)
+        grey = median_grey(grey_texture)
         known: dict[tuple[Configuration, str], tuple[Allocation, Cost, float]] = {}
         rows, crops, counts = [], [], []
         for sample, configuration in work:
-            row, delivered = self._deliver(sample, configuration, texture, seen, grey, known)
+            row, delivered = self._deliver(sample, configuration, texture, grey_texture, grey, known)
             scores: dict[str, float] = {}
             for name in self.metrics:
                 if name != LEGIBILITY:
                     scores.update(METRICS[name](delivered, sample))
             rows.append(replace(row, scores=scores))
-            readable = LEGIBILITY in self.metrics and sample.answers
-            boxes = places(sample.boxes, sample.size) if readable else []
+            has_answer = LEGIBILITY in self.metrics and sample.answers
+            boxes = crop_boxes(sample.boxes, sample.size) if has_answer else []
             crops += [as_bytes(delivered.picture(box)) for box in boxes]
             counts.append(len(boxes))
-        texts = iter(self.reader.read(crops) if self.reader is not None else [])
+        texts = iter(self.ocr.read(crops) if self.ocr is not None else [])
         for number, (count, (sample, _)) in enumerate(zip(counts, work)):
             if count:
                 read = tuple(next(texts) for _ in range(count))
-                scores = {LEGIBILITY: score(read, sample.answers), **rows[number].scores}
+                scores = {LEGIBILITY: legibility_score(read, sample.answers), **rows[number].scores}
                 rows[number] = replace(rows[number], scores=scores, read=read)
         return rows
 
@@ -233,15 +232,15 @@ class Runner:
         sample: Sample,
         configuration: Configuration,
         texture: Texture,
-        seen: Texture,
+        grey_texture: Texture,
         grey: torch.Tensor,
         known: dict[tuple[Configuration, str], tuple[Allocation, Cost, float]],
-    ) -> tuple[Row, Delivered]:
-        row = Row(sample.id, sample.image.name, configuration, self.metrics, {})
+    ) -> tuple[ResultRow, Delivered]:
+        row = ResultRow(sample.id, sample.image.name, configuration, self.metrics, {})
         if configuration.allocator == FULL_IMAGE:
-            return row, Delivered(seen, grey)
+            return row, Delivered(grey_texture, grey)
         if configuration.allocator == IDEAL_RESIZE:
-            return row, Delivered(seen, grey, budget=configuration.budget, patch=self.patch)
+            return row, Delivered(grey_texture, grey, budget=configuration.budget, patch=self.patch)
         question = self._question(sample, configuration)
         if (configuration, question) not in known:
             known[configuration, question] = self._choose(sample.image, texture, configuration, question)
@@ -250,7 +249,7 @@ class Runner:
         if tokens > configuration.budget:
             raise RuntimeError(f"evaluate: {configuration} must use at most its budget, got {tokens} tokens")
         costs: Any = {"tokens": tokens, "ms": cost.ms, "ms_page": ms_page, "mb": cost.mb}
-        return replace(row, **costs), Delivered(seen, grey, allocation)
+        return replace(row, **costs), Delivered(grey_texture, grey, allocation)
 
     def _choose(
         self, image: Path, texture: Texture, configuration: Configuration, question: str
@@ -267,32 +266,33 @@ class Runner:
             options["maps"], ms_maps = self._maps(texture)
         if (read := self.pages.read(relevance, question, image, texture)) is not None:
             options["page"], ms_page = read
-        if configuration.method not in self.warm:  # what is loaded once is no page's cost
+        if configuration.method not in self.warm:  # loading models is not a page's cost
             self.choose(texture, question, **options)
             self.warm.add(configuration.method)
         allocation, cost = costed(lambda: self.choose(texture, question, **options), self.device)
         return allocation, cost._replace(ms=cost.ms + ms_maps), ms_page
 
     def _maps(self, texture: Texture) -> tuple[Any, float]:
-        """The maps of an image and the milliseconds that they took: made once, and counted every time."""
+        """The maps of an image and their milliseconds: made once, and counted every time."""
         if texture not in self.maps:
             self.maps.clear()  # pages come one after the other
-            assert self.maps_of is not None
-            maps, cost = costed(lambda: self.maps_of(texture, patch=self.patch), self.device)  # type: ignore[misc]
+            maps_of = self.maps_of
+            assert maps_of is not None
+            maps, cost = costed(lambda: maps_of(texture, patch=self.patch), self.device)
             self.maps[texture] = maps, cost.ms
         return self.maps[texture]
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What was judged, what was found, and the means to look at it again."""
+    """The samples that were judged, the results, and the runner that made them."""
 
     samples: list[Sample]
     results: Results
     runner: Runner
 
 
-def as_grey(texture: Texture) -> Texture:
-    """With one channel, where all are the same: a third of the work, and the same picture."""
+def without_colour(texture: Texture) -> Texture:
+    """The texture with one channel, if all channels are equal: a third of the work for the same picture."""
     image = texture.levels[0]
     return Texture.open(image[:, :1]) if bool((image == image[:, :1]).all()) else texture

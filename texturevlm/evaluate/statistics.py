@@ -1,13 +1,13 @@
-"""Paired bootstrap: how sure a difference between two methods is, given that both answered the same questions."""
+"""Paired bootstrap: the interval of a difference between two methods that answered the same questions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-RESAMPLES = 10_000
-CONFIDENCE = 0.95
-CHUNK = 1 << 22  # numbers drawn at once, so that memory stays small for any number of questions
+_RESAMPLES = 10_000
+_CONFIDENCE = 0.95
+_CHUNK = 1 << 22  # numbers drawn at once: bounds the memory
 
 
 class Interval(NamedTuple):
@@ -19,12 +19,12 @@ class Interval(NamedTuple):
 
 
 def paired_difference(
-    ours: Sequence[float], theirs: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0
+    ours: Sequence[float], theirs: Sequence[float], *, resamples: int = _RESAMPLES, seed: int = 0
 ) -> Interval:
-    """The mean of ours − theirs, question by question, and its 95% interval by resampling questions."""
+    """The mean of ours − theirs, paired by question, and its 95% interval by resampling questions."""
     if len(ours) != len(theirs) or not len(ours):
         raise ValueError(
-            f"paired_difference: ours and theirs must be as long as one another and not empty, "
+            "paired_difference: ours and theirs must have the same length and not be empty, "
             f"got {len(ours)} and {len(theirs)}"
         )
     return pooled_ratio(np.subtract(ours, theirs), np.ones(len(ours)), resamples=resamples, seed=seed)
@@ -34,7 +34,7 @@ def pooled_ratio(
     amounts: Sequence[float] | np.ndarray,
     chances: Sequence[float] | np.ndarray,
     *,
-    resamples: int = RESAMPLES,
+    resamples: int = _RESAMPLES,
     seed: int = 0,
 ) -> Interval:
     """The sum of amounts over the sum of chances, and its 95% interval by resampling both together."""
@@ -43,12 +43,12 @@ def pooled_ratio(
         raise ValueError(f"pooled_ratio: amounts and chances must be finite and not empty, got {len(pairs)} of them")
     generator = np.random.default_rng(seed)
     ratios: list[np.ndarray] = []
-    step = max(1, CHUNK // len(pairs))
+    step = max(1, _CHUNK // len(pairs))
     for first in range(0, resamples, step):
         drawn = generator.integers(0, len(pairs), (min(step, resamples - first), len(pairs)))
         sums = pairs[drawn].sum(1)
         ratios.append(sums[:, 0] / np.where(sums[:, 1] == 0, np.nan, sums[:, 1]))
-    tail = (1 - CONFIDENCE) / 2
+    tail = (1 - _CONFIDENCE) / 2
     low, high = np.nanquantile(np.concatenate(ratios), [tail, 1 - tail])
     total = pairs.sum(0)
     return Interval(float(total[0] / total[1]) if total[1] else float("nan"), float(low), float(high))

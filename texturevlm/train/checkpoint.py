@@ -1,10 +1,10 @@
-"""Checkpoints: a folder a moment, whole or not there at all, with everything that going on exactly needs.
+"""Checkpoints: one folder per step, complete or absent, with everything that an exact resume needs.
 
-    OUT/step-00000500/weights.safetensors   the module, all that a deployed network needs
+    OUT/step-00000500/weights.safetensors   the module: all that a deployed network needs
                       state.safetensors     the optimiser's moments and the random number generators
                       config.json           the step, the loop's config and the task's settings
 
-It is written under another name, flushed and then renamed, so a kill at any time leaves the one before.
+A checkpoint is written under another name, flushed and then renamed, so a kill at any time leaves the previous one.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from torch import Tensor, nn
 
 from texturevlm.channels.pretrained import optional
 
-NAME = re.compile(r"step-(\d{8})")
-WEIGHTS, STATE, CONFIG = "weights.safetensors", "state.safetensors", "config.json"
+_NAME = re.compile(r"step-(\d{8})")
+_WEIGHTS, _STATE, _CONFIG = "weights.safetensors", "state.safetensors", "config.json"
 
 
 def save_checkpoint(
     out: Path, step: int, module: nn.Module, optimiser: torch.optim.Optimizer, config: Mapping[str, Any], *, keep: int
 ) -> Path:
-    """Write one, and remove all but the last `keep`."""
+    """Write a checkpoint, and remove all but the last `keep`."""
     final = out / f"step-{step:08}"
     partial = out / f".{final.name}.{os.getpid()}"
     partial.mkdir(parents=True)
-    _write(partial / WEIGHTS, module.state_dict())
-    _write(partial / STATE, {**_moments(optimiser), **_generators()})
-    (partial / CONFIG).write_text(json.dumps({"step": step, **config}, indent=1) + "\n", encoding="utf-8")
+    _write(partial / _WEIGHTS, module.state_dict())
+    _write(partial / _STATE, {**_moments(optimiser), **_generators()})
+    (partial / _CONFIG).write_text(json.dumps({"step": step, **config}, indent=1) + "\n", encoding="utf-8")
     for path in partial.iterdir():
         _flush(path)
-    shutil.rmtree(final, ignore_errors=True)  # of a run that was killed before and made this step again
+    shutil.rmtree(final, ignore_errors=True)  # left by a killed run that is repeating this step
     os.rename(partial, final)
     _flush(out)
     for old in checkpoints(out)[:-keep]:
@@ -47,21 +47,21 @@ def save_checkpoint(
 
 
 def checkpoints(out: Path) -> list[Path]:
-    """Those of a run, the oldest first."""
-    return sorted(path for path in out.glob("step-*") if NAME.fullmatch(path.name) and (path / CONFIG).is_file())
+    """The checkpoints of a run, oldest first."""
+    return sorted(path for path in out.glob("step-*") if _NAME.fullmatch(path.name) and (path / _CONFIG).is_file())
 
 
 def remove_partial(out: Path) -> None:
-    """What a kill in the middle of writing left."""
+    """Remove what a kill while writing left behind."""
     for path in out.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """Bring a module, its optimiser and the random numbers to where they were; returns the config with its step."""
-    config: dict[str, Any] = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    """Restore a module, its optimiser and the random state; returns the config with its step."""
+    config: dict[str, Any] = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
     load_weights(path, module)
-    state = _read(path / STATE)
+    state = _read(path / _STATE)
     moments: dict[int, dict[str, Tensor]] = {}
     for name, tensor in state.items():
         kind, *rest = name.split("/")
@@ -75,8 +75,8 @@ def load_checkpoint(path: Path, module: nn.Module, optimiser: torch.optim.Optimi
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
-    """The module alone, from a checkpoint's folder."""
-    found = _read(path / WEIGHTS)
+    """Restore the module alone, from a checkpoint's folder."""
+    found = _read(path / _WEIGHTS)
     own = module.state_dict()
     wrong = sorted(set(found) ^ set(own)) or [name for name in own if found[name].shape != own[name].shape]
     if wrong:
@@ -105,7 +105,8 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    return optional("load_checkpoint", "safetensors.torch").load(path.read_bytes())
+    tensors: dict[str, Tensor] = optional("load_checkpoint", "safetensors.torch").load(path.read_bytes())
+    return tensors
 
 
 def _flush(path: Path) -> None:

@@ -1,12 +1,12 @@
-"""A training run's TOML file: which task, how the loop goes, and what the task itself wants; typing errors are told.
+"""The TOML file of a training run: the task, the loop's config, and the task's settings. Unknown names are errors.
 
-task = "hypothesis"       # a name of `tasks.TASKS`
+task = "spotter"          # a name of `tasks.TASKS`
 
 [fit]                     # FitConfig
 steps = 1000
 
-[hypothesis]              # the task's own Settings
-data = "../shared/data/coco"
+[spotter]                 # the task's Settings
+pages = "runs/pages"
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How the loop goes.
+    """The config of the loop.
 
-    steps:     in all
-    seed:      of every random number
-    rate:      the greatest learning rate
-    warmup:    steps over which the rate grows to it
-    schedule:  how it falls after that: cosine, linear or constant
-    decay:     AdamW's weight decay, of matrices; vectors and numbers have none
-    clip:      the longest gradient; 0 for any length
-    precision: float32, or bfloat16 where autocast allows it
+    steps:     total number of steps
+    seed:      of all random numbers
+    rate:      peak learning rate
+    warmup:    steps over which the rate grows to its peak
+    schedule:  of the rate after warm-up: cosine, linear or constant
+    decay:     AdamW's weight decay for matrices; vectors and numbers have none
+    clip:      largest norm of the gradient; 0 for no limit
+    precision: float32, or bfloat16 by autocast
     device:    cpu or cuda
-    save_every, evaluate_every, log_every: steps; 0 for never but at the end
-    keep:      how many checkpoints stay, the last ones
-    ahead:     how many batches are made ahead, in threads of their own
-    losses:    how much each of the task's losses counts; 1 where nothing is said
+    save_every, evaluate_every, log_every: steps; 0 for only at the end
+    keep:      number of checkpoints to keep
+    ahead:     batches that are prepared ahead, in threads
+    losses:    weights of the task's losses (default: 1)
     """
 
     steps: int = 1000
@@ -74,13 +74,13 @@ class FitConfig:
                 raise ValueError(f"FitConfig: {name} must be at least 0, got {getattr(self, name)!r}")
 
 
-# What may differ between a run and the one that goes on with it: nothing that the loss curve depends on.
+# What a resumed run may change: nothing that the loss curve depends on.
 MAY_CHANGE = ("device", "save_every", "evaluate_every", "log_every", "keep", "ahead")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A file that was read: the task's name, the loop's config, and the task's own table, unchecked."""
+    """A parsed file: the task's name, the loop's config, and the task's table, unchecked."""
 
     task: str
     fit: FitConfig
@@ -88,7 +88,7 @@ class RunConfig:
 
 
 def read_config(path: Path | str) -> RunConfig:
-    """The file of a run; what is wrong with it is told with its place."""
+    """Read the file of a run; an error names the place in the file."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -97,7 +97,7 @@ def read_config(path: Path | str) -> RunConfig:
         raise ValueError(f"train: {path} must be TOML: {error}") from None
     name = table.get("task")
     if not isinstance(name, str):
-        raise ValueError(f'train: {path} must name its task, such as task = "hypothesis", got {name!r}')
+        raise ValueError(f'train: {path} must name its task, such as task = "spotter", got {name!r}')
     _check_names(str(path), table, ["task", "fit", name])
     for part in ("fit", name):
         if not isinstance(table.get(part, {}), dict):
@@ -106,9 +106,9 @@ def read_config(path: Path | str) -> RunConfig:
 
 
 def from_table(kind: type[Kind], table: dict[str, Any], where: str) -> Kind:
-    """A dataclass from a table of TOML; an unknown name or a wrong type is an error that lists what is known.
+    """A dataclass from a TOML table; an unknown name or a wrong type is an error that lists the known names.
 
-    Fields may be bool, int, float, str, Path, tuple[such, ...], dict[str, such], or such | None.
+    Fields may be bool, int, float, str, Path, tuple[T, ...], dict[str, T] or T | None of these.
     """
     hints = typing.get_type_hints(kind)
     fields: Any = kind
@@ -120,7 +120,7 @@ def from_table(kind: type[Kind], table: dict[str, Any], where: str) -> Kind:
         if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING and name not in table
     ]
     if needed:
-        raise ValueError(f"train: {where} must say {needed[0]}")
+        raise ValueError(f"train: {where} must have {needed[0]}")
     return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in table.items()})
 
 
@@ -134,7 +134,7 @@ def _check_names(where: str, table: dict[str, Any], known: typing.Iterable[str])
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """A value of TOML as the type that a field wants."""
+    """A TOML value as the type of a field."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):  # X | None: TOML has no None, so it is X
         return _value(next(part for part in parts if part is not type(None)), value, where)
@@ -152,7 +152,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """A dataclass of the kinds above as what JSON has."""
+    """Such a dataclass as JSON values."""
     return {one.name: _plain(getattr(config, one.name)) for one in dataclasses.fields(config)}
 
 

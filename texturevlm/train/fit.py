@@ -1,7 +1,7 @@
-"""The loop that trains anything: a task says what, `fit` does the steps, the checkpoints, the logs and the resuming.
+"""The training loop: a task provides batches and losses; `fit` does the steps, checkpoints, logs and resuming.
 
-Exact resume rests on three things: batches and schedules depend on the step number alone, the optimiser's moments and
-torch's random numbers are in the checkpoint, and evaluation draws from random numbers of its own.
+Exact resume rests on three things: batches and schedules depend on the step number alone, the checkpoint holds the
+optimiser's moments and torch's random state, and evaluation uses random numbers of its own.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from texturevlm.train.schedule import rate_at
 
 
 class Task(Protocol):
-    """What `fit` trains."""
+    """What `fit` needs of a task."""
 
     @property
     def module(self) -> nn.Module:
-        """Its parameters are trained, its state is what a checkpoint keeps."""
+        """Its parameters are trained; its state goes into checkpoints."""
 
     def batch(self, step: int) -> Any:
-        """What step number `step` (from 0) learns from: the same whenever it is asked, in whatever thread."""
+        """The batch of step number `step` (from 0): the same whenever it is asked for, in any thread."""
 
     def losses(self, batch: Any, step: int) -> Mapping[str, Tensor]:
-        """Numbers to make small, by name; the config says how much each counts. Same names at every step."""
+        """Losses by name; the config weights them. The names are the same at every step."""
 
     def evaluate(self) -> Mapping[str, float]:
-        """How good the module is now; without gradients."""
+        """Scores of the module; called without gradients."""
 
 
 def fit(
@@ -50,9 +50,9 @@ def fit(
 ) -> dict[str, float]:
     """Train a task's module in place.
 
-    out:      a folder for checkpoints, log.csv (the loss curve), evaluations.jsonl and TensorBoard's event file
-    resume:   go on from the last checkpoint there, exactly; from the start if there is none
-    settings: the task's own, kept in checkpoints; a resumed run must have the same
+    out:      folder for checkpoints, log.csv (the loss curve), evaluations.jsonl and TensorBoard's event file
+    resume:   continue exactly from the last checkpoint in `out`; from the start if there is none
+    settings: the task's settings, kept in checkpoints; a resumed run must have the same
     returns   the last evaluation
     """
     out, device = Path(out), torch_device("fit", config.device)
@@ -71,9 +71,9 @@ def fit(
             last or bool(every and done % every == 0)
             for every in (config.save_every, config.evaluate_every, config.log_every)
         )
-        if logs or saves:  # only then is the GPU waited for
+        if logs or saves:  # only then wait for the GPU
             read = _read(numbers, step)
-            log.loss(read["loss"])
+            log.progress.note = f", loss {read['loss']:.4f}"
             if logs:
                 log.losses(done, read)
         if evaluates:
@@ -86,7 +86,7 @@ def fit(
 
 
 def evaluated(task: Task) -> dict[str, float]:
-    """The task's evaluation, which changes neither the module's mode nor the random numbers of training."""
+    """The task's evaluation; leaves the module's mode and the random state of training as they were."""
     training = task.module.training
     task.module.eval()
     try:
@@ -97,7 +97,7 @@ def evaluated(task: Task) -> dict[str, float]:
 
 
 def _batches(task: Task, steps: range, ahead: int) -> Iterator[tuple[int, Any]]:
-    """Each step with its batch; `ahead` of them are made while others are learned from."""
+    """Each step with its batch; `ahead` batches are prepared in threads."""
     if not ahead:
         yield from ((step, task.batch(step)) for step in steps)
         return
@@ -119,7 +119,7 @@ def _batches(task: Task, steps: range, ahead: int) -> Iterator[tuple[int, Any]]:
 def _step(
     task: Task, config: FitConfig, optimiser: torch.optim.Optimizer, device: torch.device, step: int, batch: Any
 ) -> dict[str, Tensor]:
-    """One step; the loss, its parts, the rate and the length of the gradient."""
+    """One optimiser step; returns the loss, its parts, the rate and the norm of the gradient."""
     rate = rate_at(step, steps=config.steps, rate=config.rate, warmup=config.warmup, schedule=config.schedule)
     for group in optimiser.param_groups:
         group["lr"] = rate
@@ -130,14 +130,14 @@ def _step(
         raise ValueError(f"fit: losses may have {', '.join(parts)}, got {unknown[0]!r}")
     loss = torch.stack([part.float() * config.losses.get(name, 1.0) for name, part in parts.items()]).sum()
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()
+    torch.autograd.backward(loss)
     length = nn.utils.clip_grad_norm_(task.module.parameters(), config.clip or math.inf)
     optimiser.step()
     return {"loss": loss, **parts, "rate": torch.tensor(rate, dtype=torch.float64), "gradient": length}
 
 
 def _read(numbers: Mapping[str, Tensor], step: int) -> dict[str, float]:
-    """The numbers of a step, brought from the device together."""
+    """The numbers of a step, copied from the device in one transfer."""
     place = numbers["loss"].device
     together = torch.stack([one.detach().to(place, torch.float64) for one in numbers.values()])
     found = dict(zip(numbers, together.tolist()))
@@ -147,27 +147,27 @@ def _read(numbers: Mapping[str, Tensor], step: int) -> dict[str, float]:
 
 
 def _groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Matrices decay, vectors and numbers (biases, scales) do not."""
+    """Parameter groups: matrices have weight decay; vectors and numbers (biases, scales) have none."""
     parameters = [one for one in module.parameters() if one.requires_grad]
     if not parameters:
-        raise ValueError(f"fit: module must have parameters that learn, got none in {type(module).__name__}")
+        raise ValueError(f"fit: module must have trainable parameters, got none in {type(module).__name__}")
     wide = {"params": [one for one in parameters if one.dim() > 1], "weight_decay": decay}
     narrow = {"params": [one for one in parameters if one.dim() <= 1], "weight_decay": 0.0}
     return [group for group in (wide, narrow) if group["params"]]
 
 
 def _begin(out: Path, module: nn.Module, optimiser: torch.optim.Optimizer, kept: dict[str, Any], resume: bool) -> int:
-    """The step to go on from, everything brought to it."""
+    """Restore the last checkpoint, if there is one; returns the step to continue from."""
     remove_partial(out)
     before = checkpoints(out)
     if not before:
         return 0
     if not resume:
-        raise ValueError(f"fit: out must have no checkpoints, or resume must be asked for, got {before[-1]}")
+        raise ValueError(f"fit: out must have no checkpoints, or --resume must be given, got {before[-1]}")
     config = load_checkpoint(before[-1], module, optimiser)
     for part in ("fit", "task"):
         for name in sorted(set(kept[part]) | set(config[part])):
             old, new = config[part].get(name), kept[part].get(name)
             if old != new and not (part == "fit" and name in MAY_CHANGE):
-                raise ValueError(f"fit: {part}.{name} must be {old!r} as in {before[-1]} to go on from it, got {new!r}")
+                raise ValueError(f"fit: {part}.{name} must be {old!r} as in {before[-1]}, got {new!r}")
     return int(config["step"])

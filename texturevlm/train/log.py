@@ -1,74 +1,76 @@
-"""What a run writes down: the loss curve as CSV and as TensorBoard events, evaluations a line each, a live bar.
+"""The files of a run: the loss curve as CSV and for TensorBoard, one line per evaluation, and a progress bar.
 
-A resumed run first forgets what the killed one wrote after its last checkpoint, so that the files are those of a run
-that was never killed.
+A resumed run first removes what the killed one wrote after its last checkpoint, so that the files equal those of an
+uninterrupted run.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from texturevlm.journal import append, whole_lines
 from texturevlm.progress import Progress
-from texturevlm.train.events import Events
 
 CURVE, EVALUATIONS = "log.csv", "evaluations.jsonl"
 
 
-class LiveProgress(Progress):
-    """The project's bar, with the loss at its end."""
-
-    note = ""
-
-    def _words(self) -> str:
-        return f"{super()._words()}{self.note}"
-
-
 class Log:
-    """The files of a run, gone on with from a step."""
+    """Appends to the files of a run, from a step on."""
 
     def __init__(self, out: Path, *, step: int, steps: int) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.curve, self.evaluations = out / CURVE, out / EVALUATIONS
-        self.names: list[str] = _forget_curve(self.curve, step)
-        _forget_evaluations(self.evaluations, step)
-        self.events = Events(out)
-        self.progress = LiveProgress(steps, "steps", done=step)
+        self.names: list[str] = _truncate_curve(self.curve, step)
+        _truncate_evaluations(self.evaluations, step)
+        self.tensorboard = _summary_writer(out, step)
+        self.progress = Progress(steps, "steps", done=step)
 
     def step(self) -> None:
-        """One more is done."""
+        """One more step is done."""
         self.progress.step()
-
-    def loss(self, loss: float) -> None:
-        """What the bar shows from now on."""
-        self.progress.note = f", loss {loss:.4f}"
 
     def losses(self, step: int, numbers: Mapping[str, float]) -> None:
         """A row of the curve. All rows have the same names."""
-        fresh = not self.names
+        header = [] if self.names else [["step", *numbers]]
         self.names = self.names or ["step", *numbers]
         if self.names != ["step", *numbers]:
             raise ValueError(f"fit: losses must have the same names at every step, {self.names[1:]}, got {[*numbers]}")
         with self.curve.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            if fresh:
-                writer.writerow(self.names)
-            writer.writerow([step, *(repr(one) for one in numbers.values())])
-        self.events.add(step, {f"train/{name}": one for name, one in numbers.items()})
+            csv.writer(file).writerows([*header, [step, *(repr(one) for one in numbers.values())]])
+        self._summarise("train", step, numbers)
 
     def evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
         append(self.evaluations, [{"step": step, **numbers}])
-        self.events.add(step, {f"evaluation/{name}": one for name, one in numbers.items()})
+        self._summarise("evaluation", step, numbers)
+
+    def _summarise(self, group: str, step: int, numbers: Mapping[str, float]) -> None:
+        if self.tensorboard is not None:
+            for name, number in numbers.items():
+                self.tensorboard.add_scalar(f"{group}/{name}", number, step)
 
     def close(self) -> None:
-        self.events.close()
+        if self.tensorboard is not None:
+            self.tensorboard.close()
 
 
-def _forget_curve(path: Path, step: int) -> list[str]:
-    """Rows after a step are cut off; the names of the columns, none where there is no row."""
+def _summary_writer(out: Path, step: int) -> Any:
+    """TensorBoard's writer, or None without the extra `train`: the curve is in log.csv as well."""
+    if importlib.util.find_spec("tensorboard") is None:
+        print("no TensorBoard events: pip install 'texturevlm[train]' to get them", file=sys.stderr)
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(out), purge_step=step or None)
+
+
+def _truncate_curve(path: Path, step: int) -> list[str]:
+    """Remove rows after a step; returns the names of the columns, none if no row is left."""
     rows = [line.decode("utf-8").rstrip("\r") for line in whole_lines(path)]
     kept = rows[:1] + [row for row in rows[1:] if int(row.split(",")[0]) <= step]
     if not kept[1:]:
@@ -78,7 +80,7 @@ def _forget_curve(path: Path, step: int) -> list[str]:
     return kept[0].split(",")
 
 
-def _forget_evaluations(path: Path, step: int) -> None:
+def _truncate_evaluations(path: Path, step: int) -> None:
     kept = [line for line in whole_lines(path) if json.loads(line)["step"] <= step]
     path.unlink(missing_ok=True)
     if kept:

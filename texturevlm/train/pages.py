@@ -1,17 +1,15 @@
-"""Real pages to learn from, packed: each as the spotter sees it, with its words, its questions and their boxes.
+"""Real training pages, packed: each at the spotter's input size, with its words, questions and answer boxes.
 
-    python -m texturevlm.train.pages DATA --words CACHE --out FOLDER [--sets NAME ...] [--limit N]
+    texturevlm pack-pages DATA --words CACHE --out FOLDER [--sets NAME ...] [--limit N]
 
-DATA holds docvqa_half, funsd, sroie and chartqa; of each the `train` pages are taken and no others. Their words are
-kept in CACHE (one folder a set), as `relevance.fit_words` does; a page that is not there is read by RapidOCR, which
-takes seconds. Nobody has marked where a chart's answers stand: they are looked for among its words, and a question
-whose answer is not found is left out. FOLDER gets images as WebP and pages.json, small enough to be carried to a
-machine with a GPU.
+DATA holds docvqa_half, funsd, sroie and chartqa; only their `train` pages are used. CACHE keeps the words of pages, one
+folder per data set; a page that is not there is read by RapidOCR, which takes seconds. Answers of charts have no boxes:
+they are searched among the words, and a question whose answer is not found is left out. FOLDER gets images as WebP and
+pages.json, small enough to be carried to a machine with a GPU.
 """
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,35 +21,33 @@ import numpy as np
 from PIL import Image
 
 from texturevlm.check import check_choice
-from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain
+from texturevlm.evaluate.data import Box
 from texturevlm.progress import Progress
 from texturevlm.relevance.reader import Page, Word, load_page
 from texturevlm.scout.spotter import seen_size
 from texturevlm.text.strings import plain
-from texturevlm.train.fit_words import train_rows
+from texturevlm.train.word_ranking import train_rows
 
 CHARTS = "chartqa"
 SETS = ("docvqa_half", "funsd", "sroie", CHARTS)
-LISTING = "pages.json"
-QUALITY = 50  # of WebP
-CONFIDENT = 0.6  # an OCR word that is less sure teaches no reading
-HELD_OUT = 12  # one document in so many is not learned from
-MOST_PLACES = 3  # an answer that stands in more of them is as likely to be there by accident
-# "1200", "1,200", "1 200" and "$1200*" are one number; no part of "2019/20" is any.
-NUMBER = re.compile(r"[^\w.-]*(-?(?:\d{1,3}(?:[ ,]\d{3})+|\d+)(?:\.\d+)?)\W*")
-
-Box = tuple[float, float, float, float]
+_LISTING = "pages.json"
+_QUALITY = 50  # of WebP
+_CONFIDENT = 0.6  # OCR words with less confidence are not used to teach reading
+HELD_OUT = 12  # one document in so many is held out
+MOST_MATCHES = 3  # an answer found more often is as likely to be there by accident
+# "1200", "1,200", "1 200" and "$1200*" are one number; no part of "2019/20" is a number.
+_NUMBER = re.compile(r"[^\w.-]*(-?(?:\d{1,3}(?:[ ,]\d{3})+|\d+)(?:\.\d+)?)\W*")
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingPage:
-    """One page at the size at which the spotter sees it; all boxes are in its pixels.
+    """One page at the spotter's input size; all boxes are in its pixels.
 
     image:     (H, W) uint8
-    words:     (text, box), of those that were read well enough
+    words:     (text, box) of the words that were read with confidence
     questions: (question, boxes of the answer)
-    source:    which set
-    document:  pages of one document are never split
+    source:    the data set
+    document:  pages of one document are held out together
     """
 
     image: np.ndarray
@@ -62,12 +58,10 @@ class TrainingPage:
 
 
 def load_pages(folder: Path) -> list[TrainingPage]:
-    """What `pack` wrote."""
-    listing = folder / LISTING
+    """The pages that `pack` wrote."""
+    listing = folder / _LISTING
     if not listing.is_file():
-        raise FileNotFoundError(
-            f"load_pages: {listing} must be there; make it with python -m texturevlm.train.pages DATA"
-        )
+        raise FileNotFoundError(f"load_pages: {listing} must exist; make it with texturevlm pack-pages DATA")
     rows = json.loads(listing.read_text(encoding="utf-8"))
     with ThreadPoolExecutor() as readers:
         return list(readers.map(lambda row: _page(folder, row), rows))
@@ -76,15 +70,15 @@ def load_pages(folder: Path) -> list[TrainingPage]:
 def _page(folder: Path, row: dict[str, Any]) -> TrainingPage:
     with Image.open(folder / "pages" / row["file"]) as file:
         image = np.array(file.convert("L"))
-    words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= CONFIDENT)
+    words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= _CONFIDENT)
     questions = tuple((question, tuple(map(tuple, boxes))) for question, boxes in row["questions"])
     return TrainingPage(image, words, questions, row["set"], row["document"])
 
 
 def held_out(pages: Sequence[TrainingPage], seed: int = 7) -> list[bool]:
-    """Which pages are of the documents that nothing is learned from.
+    """Which pages belong to held-out documents.
 
-    Charts are drawn apart: whether they are there must not change which papers a trained spotter has never seen.
+    Charts are drawn separately: whether they are included must not change which documents are held out.
     """
     kept: set[str] = set()
     for charts in (False, True):
@@ -108,7 +102,7 @@ def pack(data: Path, cache: Path, out: Path, limit: int | None = None, *, sets: 
     for (name, image), rows in by_image.items():
         listed.append(_packed(data, cache, out, name, image, rows))
         progress.step()
-    (out / LISTING).write_text(json.dumps(listed), encoding="utf-8")
+    (out / _LISTING).write_text(json.dumps(listed), encoding="utf-8")
     return len(listed)
 
 
@@ -119,7 +113,7 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
     height, width = seen_size((grey.height, grey.width))
     method = Image.Resampling.BOX if grey.height > 1.5 * height else Image.Resampling.BICUBIC
     file_name = f"{name}-{path.stem}.webp"
-    grey.resize((width, height), method).save(out / "pages" / file_name, quality=QUALITY, method=4)
+    grey.resize((width, height), method).save(out / "pages" / file_name, quality=_QUALITY, method=4)
     read = load_page(path, cache / name)
 
     def scaled(box: Sequence[float], size: Sequence[int]) -> list[float]:
@@ -140,31 +134,31 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
 
 
 def located(page: Page, answers: Sequence[str]) -> list[Box]:
-    """The places where one of the answers stands, as words of one line; none where they tell nothing.
+    """The boxes where one of the answers is printed, as words of one line; none if they are not informative.
 
-    They tell nothing if they are more than MOST_PLACES, or if the answer is yes, no or one character: that is more
-    often judged, counted or computed than read. Numbers are compared by value, all else by its letters and digits.
+    They are not if there are more than MOST_MATCHES, or if the answer is yes, no or one character: such answers are
+    more often judged, counted or computed than read. Numbers are compared by value, all else by letters and digits.
     """
     found: set[Box] = set()
     for answer in answers:
-        wanted, value = plain(answer), value_of(answer)
+        wanted, value = plain(answer), number_value(answer)
         if wanted in ("yes", "no") or sum(map(str.isalnum, wanted)) < 2:
             continue
         for _, words in groupby(page.words, key=lambda word: word.line):
-            line = [word for word in words if plain(word.text)]  # bullets and the like are no part of an answer
-            runs = _spelling(line, wanted) if value is None else _worth(line, value)
-            found.update(_around(run) for run in runs)
-    return sorted(found) if len(found) <= MOST_PLACES else []
+            line = [word for word in words if plain(word.text)]  # drop bullets and the like
+            runs = _spelled(line, wanted) if value is None else _numbers(line, value)
+            found.update(_union(run) for run in runs)
+    return sorted(found) if len(found) <= MOST_MATCHES else []
 
 
-def value_of(text: str) -> float | None:
-    """The value of a text that is one number, whatever stands around it: "1,200" → 1200, "45 %" → 45."""
-    match = NUMBER.fullmatch(text.replace("−", "-"))
+def number_value(text: str) -> float | None:
+    """The value of a text that is one number, with any signs around it: "1,200" → 1200, "45 %" → 45."""
+    match = _NUMBER.fullmatch(text.replace("−", "-"))
     return float(match[1].replace(",", "").replace(" ", "")) if match else None
 
 
-def _spelling(line: Sequence[Word], wanted: str) -> Iterator[Sequence[Word]]:
-    """Words one after another whose letters and digits are those wanted."""
+def _spelled(line: Sequence[Word], wanted: str) -> Iterator[Sequence[Word]]:
+    """Consecutive words whose letters and digits are those wanted."""
     for start in range(len(line)):
         text = ""
         for end, word in enumerate(line[start:], start + 1):
@@ -175,39 +169,18 @@ def _spelling(line: Sequence[Word], wanted: str) -> Iterator[Sequence[Word]]:
                 break
 
 
-def _worth(line: Sequence[Word], value: float) -> Iterator[Sequence[Word]]:
-    """Numbers of this value. Each is as many words as can be one number: the "152" of "60 932 152" is none."""
+def _numbers(line: Sequence[Word], value: float) -> Iterator[Sequence[Word]]:
+    """Numbers of this value. Each takes as many words as form one number: the "152" of "60 932 152" is none."""
     start = 0
     while start < len(line):
         ends = range(len(line), start, -1)
-        read = ((end, value_of(" ".join(word.text for word in line[start:end]))) for end in ends)
+        read = ((end, number_value(" ".join(word.text for word in line[start:end]))) for end in ends)
         end, said = next((one for one in read if one[1] is not None), (start + 1, None))
         if said == value:
             yield line[start:end]
         start = end
 
 
-def _around(words: Sequence[Word]) -> Box:
+def _union(words: Sequence[Word]) -> Box:
     left, top, right, bottom = zip(*(word.box for word in words))
     return min(left), min(top), max(right), max(bottom)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("texturevlm.train.pages", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help=f"folder with {', '.join(SETS)}")
-    parser.add_argument("--words", type=Path, required=True, metavar="CACHE", help="where the words of pages are kept")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS, metavar="NAME", help="(default: all of them)")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N pages of each set: to try it out")
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        count = pack(options.data, options.words, options.out, options.limit, sets=options.sets)
-    except MISTAKES as error:
-        return complain(parser, error)
-    print(f"{options.out}: {count} pages", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

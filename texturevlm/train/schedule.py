@@ -1,4 +1,4 @@
-"""Numbers that change as training goes on, each a function of the step alone, so that a resumed run needs no memory."""
+"""Learning rates and random draws as functions of the step alone, so that a resumed run needs no other state."""
 
 import hashlib
 import math
@@ -8,7 +8,7 @@ import torch
 
 from texturevlm.check import check_choice
 
-# What is left of a rate, by how far (0 to 1) training is.
+# The factor of the rate after warm-up, by progress from 0 to 1.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "linear": lambda done: 1 - done,
@@ -24,15 +24,15 @@ def rate_at(step: int, *, steps: int, rate: float, warmup: int = 0, schedule: st
     return rate * SCHEDULES[schedule]((step - warmup) / max(1, steps - warmup))
 
 
-def temperature_at(step: int, *, steps: int, first: float, last: float, hold: float = 0.0) -> float:
-    """From first to last, by equal factors; the last share `hold` of the steps stays at the last."""
-    if not (first > 0 and last > 0 and 0 <= hold < 1):
-        raise ValueError(f"temperature_at: first and last must be above 0, hold below 1, got {first}, {last}, {hold}")
-    done = min(1.0, step / max(1.0, (steps - 1) * (1 - hold)))
-    return first * (last / first) ** done
-
-
 def generator_at(seed: int, step: int, purpose: str = "") -> torch.Generator:
-    """Random numbers of a step's own: the same whenever that step is made, and unlike those of any other."""
+    """A generator for one step: the same whenever that step is repeated, and different for every other step."""
     named = hashlib.blake2b(f"{seed}/{step}/{purpose}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(named, "little") >> 1)
+
+
+def draw_examples(count: int, batch: int, *, seed: int, step: int) -> list[int]:
+    """`batch` indices below `count`, drawn with replacement: the examples of a step."""
+    generator = generator_at(seed, step, "curriculum")
+    # Two draws per example: the first once chose among data sets. It stays, so that trained weights can be reproduced.
+    torch.multinomial(torch.ones(1, dtype=torch.float64), batch, replacement=True, generator=generator)
+    return [int(u * count) for u in torch.rand(batch, generator=generator, dtype=torch.float64).tolist()]

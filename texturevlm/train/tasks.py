@@ -1,7 +1,7 @@
-"""What `texturevlm train` can train, by name: a class each, imported when it is asked for.
+"""The tasks of `texturevlm train`, by name, imported when they are used.
 
-A class has `Settings`, a dataclass that the config's table of that name fills, and is made from one and a device; what
-it must do then is in `fit.Task`.
+A task is a class with a dataclass `Settings`, filled from the config's table of the task's name. It is constructed from
+settings and a device, and implements `fit.Task`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from texturevlm.check import check_choice
 from texturevlm.train.config import RunConfig, from_table
 
 TASKS: dict[str, str] = {
-    "hypothesis": "texturevlm.train.hypothesis:Hypothesis",
-    "spotter": "texturevlm.train.spotting:Spotting",
-    "ranker": "texturevlm.train.ranking:Ranking",
-    "gist": "texturevlm.train.matching:Matching",
+    "spotter": "texturevlm.train.spotter_task:SpotterTask",
+    "ranker": "texturevlm.train.ranker_task:RankerTask",
 }
 
 
 def task_of(config: RunConfig) -> tuple[Any, Any]:
-    """The task that a config names, and its settings."""
+    """The task of a config, and its settings."""
     check_choice("train", "task", config.task, TASKS)
     module, name = TASKS[config.task].split(":")
     kind = getattr(importlib.import_module(module), name)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from studies.study import MISTAKES, check_limit, command_parser, complain, versions, write_study
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.evaluate.study import MISTAKES, check_limit, command_parser, complain, versions, write_study
 from texturevlm.video import study
 from texturevlm.video.sources import open_video
 

@@ -1,4 +1,4 @@
-"""Rendered pages: documents without end, with every word's text and box, to teach a small network to read."""
+"""Rendered pages: an endless supply of documents with every word's text and box, to train the spotter."""
 
 from texturevlm.train.render.fonts import find_fonts
 from texturevlm.train.render.page import RenderedPage, render_page

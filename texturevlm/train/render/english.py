@@ -43,7 +43,7 @@ MONTHS: tuple[str, ...] = _words(
     "January February March April May June July August September October November December"
 )
 
-NAMES: tuple[str, ...] = _words(
+PERSON_NAMES: tuple[str, ...] = _words(
     """
     Adams Allen Anderson Baker Bennett Brown Campbell Carter Clark Collins Cook Cooper Davis Dawson Edwards Evans Fisher
     Foster Garcia Gibson Gordon Graham Grant Green Hall Hamilton Harper Harris Henderson Hill Howard Hughes Jackson

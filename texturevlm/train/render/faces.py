@@ -1,7 +1,7 @@
-"""A face is one font file at one size and width, its glyphs drawn once and kept.
+"""A cached_face is one font file at one size and width, with a cache of drawn glyphs.
 
-Copying a kept glyph costs about a microsecond where drawing a word anew costs seventy, and a page holds hundreds of
-words. Faces live in a cache of the process, so nothing of this needs to travel between processes.
+Copying a cached glyph takes about a microsecond, drawing a word anew seventy, and a page holds hundreds of words. Each
+process has its own cache of faces.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ KEPT_FACES = 768
 
 
 class Glyph(NamedTuple):
-    """The ink of one letter (0 none, 255 full), cut tight; where it stands from the pen; how far the pen goes on."""
+    """The ink of one letter (0 none, 255 full), cropped; its offset from the pen; the advance of the pen."""
 
     ink: NDArray[np.uint8]
     left: int
@@ -25,7 +25,7 @@ class Glyph(NamedTuple):
 
 
 class Face:
-    """One font file at one size, its letters `stretch` times as wide as drawn; lengths in the sheet's fine pixels."""
+    """One font file at one size, letters `stretch` times as wide as drawn; lengths in pixels of the sheet."""
 
     def __init__(self, path: Path, size: int, stretch: float = 1.0) -> None:
         self.size = size
@@ -45,7 +45,7 @@ class Face:
         return known
 
     def width(self, text: str) -> float:
-        """How far the pen goes on for a text."""
+        """The advance of a text."""
         advances = self._advances
         try:
             return sum([advances[sign] for sign in text])
@@ -69,6 +69,6 @@ class Face:
 
 
 @lru_cache(maxsize=KEPT_FACES)
-def face(path: Path, size: int, stretch: float = 1.0) -> Face:
-    """The face of a file at a size and width, drawn once a process."""
+def cached_face(path: Path, size: int, stretch: float = 1.0) -> Face:
+    """The cached_face of a file at a size and width, cached per process."""
     return Face(path, size, stretch)

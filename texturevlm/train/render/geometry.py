@@ -1,7 +1,7 @@
-"""How paper lies on the scanner: turned, shifted, a little bent. Boxes go where their words go.
+"""How paper lies on the scanner: rotated, shifted, slightly bent. Boxes follow their words.
 
-An image is pulled: every pixel of the new page says where in the old one it looks. A box is pushed the other way: its
-corners go through the inverse, which for a bent page is found by going back and forth a few times.
+Images are warped by backward mapping: each pixel of the new page reads a position of the old one. Boxes go forward:
+their corners pass through the inverse, which for a bent page is found by fixed-point iteration.
 """
 
 import math
@@ -12,22 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from texturevlm.train.render.sheet import FINE, Box, Word
+from texturevlm.evaluate.data import Box
+from texturevlm.train.render.sheet import FINE, Grey, PlacedWord
 
 STEEPEST = math.radians(2)
-LEAST_LEFT = 0.85  # of a word's box must still be on the page for the word to count
+LEAST_LEFT = 0.85  # share of a word's box that must stay on the page
 
 Points = NDArray[np.float64]
 
 
-def turn(ink: NDArray[np.uint8], words: Sequence[Word], dice: random.Random) -> tuple[NDArray[np.uint8], list[Word]]:
-    """Rotate, scale and shift a sheet on its fine grid by a random little, without smoothing (a scanner's threshold
-    comes after); the words follow."""
+def turn(ink: Grey, words: Sequence[PlacedWord], rng: random.Random) -> tuple[Grey, list[PlacedWord]]:
+    """Rotate, scale and shift a sheet by small random amounts, without smoothing (the threshold comes later)."""
     height, width = ink.shape
-    angle = max(-STEEPEST, min(STEEPEST, dice.gauss(0, math.radians(0.6))))
-    scale = dice.uniform(0.98, 1.02)
+    angle = max(-STEEPEST, min(STEEPEST, rng.gauss(0, math.radians(0.6))))
+    scale = rng.uniform(0.98, 1.02)
     cosine, sine = math.cos(angle) * scale, math.sin(angle) * scale
-    shift_x, shift_y = (dice.uniform(-8, 8) * FINE for _ in range(2))
+    shift_x, shift_y = (rng.uniform(-8, 8) * FINE for _ in range(2))
     middle = np.array([width / 2, height / 2])
     pull = np.array([[cosine, sine], [-sine, cosine]])
     offset = middle - pull @ (middle + np.array([shift_x, shift_y]))
@@ -36,16 +36,16 @@ def turn(ink: NDArray[np.uint8], words: Sequence[Word], dice: random.Random) -> 
         (width, height), Image.Transform.AFFINE, coefficients, Image.Resampling.NEAREST
     )
     back = np.linalg.inv(pull)
-    return np.asarray(turned), moved(
+    return np.asarray(turned), moved_words(
         words, lambda points: (points * FINE - offset) @ back.T / FINE, (height // FINE, width // FINE)
     )
 
 
-def bend(page: NDArray[np.uint8], words: Sequence[Word], dice: random.Random) -> tuple[NDArray[np.uint8], list[Word]]:
-    """Bend a page smoothly by up to a few pixels, as a sheet that does not lie flat; the words follow."""
+def bend(page: Grey, words: Sequence[PlacedWord], rng: random.Random) -> tuple[Grey, list[PlacedWord]]:
+    """Bend a page smoothly by up to a few pixels, like a sheet that does not lie flat."""
     height, width = page.shape
-    strength = dice.uniform(0.5, 4)
-    waves = [(dice.uniform(0.5, 1.6), dice.uniform(0.5, 1.6), dice.uniform(0, 6.3), dice.uniform(0, 6.3)) for _ in "xy"]
+    strength = rng.uniform(0.5, 4)
+    waves = [(rng.uniform(0.5, 1.6), rng.uniform(0.5, 1.6), rng.uniform(0, 6.3), rng.uniform(0, 6.3)) for _ in "xy"]
 
     def shift(points: Points) -> Points:
         across, down = points[:, 0] * 3 / width, points[:, 1] * 3 / height
@@ -70,11 +70,13 @@ def bend(page: NDArray[np.uint8], words: Sequence[Word], dice: random.Random) ->
             there = points - shift(there)
         return there
 
-    return np.asarray(bent), moved(words, push, (height, width))
+    return np.asarray(bent), moved_words(words, push, (height, width))
 
 
-def moved(words: Sequence[Word], push: Callable[[Points], Points], size: tuple[int, int]) -> list[Word]:
-    """The words with the boxes around their pushed corners, cut to the page; those that left it are gone."""
+def moved_words(
+    words: Sequence[PlacedWord], push: Callable[[Points], Points], size: tuple[int, int]
+) -> list[PlacedWord]:
+    """The words with the boxes around their mapped corners, cut to the page; without those that left it."""
     if not words:
         return []
     boxes = np.array([box for _, box in words])

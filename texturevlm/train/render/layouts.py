@@ -1,149 +1,154 @@
-"""The kinds of pages: each stacks blocks of its own sort from the top of the paper to the bottom."""
+"""The kinds of pages: each stacks its own kinds of blocks from top to bottom."""
 
 from collections.abc import Callable, Sequence
 
 from texturevlm.train.render.fields import checks, fields, leaders, purchases
 from texturevlm.train.render.grids import chart, table
-from texturevlm.train.render.prose import Column, Job, address, bullets, heading, opening, paragraph
+from texturevlm.train.render.prose import Column, PageContext, address_block, bullets, heading, opening, paragraph
 from texturevlm.train.render.vocabulary import company, number
 
-INVERTED = 0.03  # the share of blocks in white on black
+_INVERTED = 0.03  # the share of blocks in white on black
 
-Block = Callable[[Job, Column, float], float]
+_Block = Callable[[PageContext, Column, float], float]
 
 
-def stack(job: Job, column: Column, y: float, blocks: Sequence[Block], *, most: int = 99) -> float:
+def stack(page: PageContext, column: Column, y: float, blocks: Sequence[_Block], *, most: int = 99) -> float:
     """Blocks at random, one below the other, until the column is full."""
     for _ in range(most):
-        if y + job.style.leading > column.bottom:
+        if y + page.style.leading > column.bottom:
             break
-        end = job.dice.choice(blocks)(job, column, y)
-        if job.dice.random() < INVERTED and end < column.bottom:
-            job.sheet.invert(column.x0 - 5, y, column.x1 + 5, end)
-        y = end + job.style.leading * job.dice.uniform(0, 1.2)
+        end = page.rng.choice(blocks)(page, column, y)
+        if page.rng.random() < _INVERTED and end < column.bottom:
+            page.sheet.invert(column.x0 - 5, y, column.x1 + 5, end)
+        y = end + page.style.leading * page.rng.uniform(0, 1.2)
     return y
 
 
-def margins(job: Job) -> tuple[Column, float]:
+def margins(page: PageContext) -> tuple[Column, float]:
     """The column that a page leaves within its margins, and where it starts."""
-    sheet, dice = job.sheet, job.dice
-    left, right = (sheet.width * dice.triangular(0.02, 0.16, 0.09) for _ in range(2))
-    bottom = sheet.height * dice.uniform(0.88, 0.97)
-    return Column(left, sheet.width - right, bottom), sheet.height * dice.triangular(0.01, 0.15, 0.05)
+    sheet, rng = page.sheet, page.rng
+    left, right = (sheet.width * rng.triangular(0.02, 0.16, 0.09) for _ in range(2))
+    bottom = sheet.height * rng.uniform(0.88, 0.97)
+    return Column(left, sheet.width - right, bottom), sheet.height * rng.triangular(0.01, 0.15, 0.05)
 
 
-def title(job: Job, column: Column, y: float) -> float:
+def title(page: PageContext, column: Column, y: float) -> float:
     """The name of the page or the firm at the top, now and then white on black."""
-    dice, sheet, pen = job.dice, job.sheet, job.style.title
-    text = company(dice) if dice.random() < 0.4 else job.vocabulary.phrase(dice, longest=4)
+    rng, sheet, pen = page.rng, page.sheet, page.style.title
+    text = company(rng) if rng.random() < 0.4 else page.vocabulary.phrase(rng, longest=4)
     words = text.split()
     while len(words) > 1 and pen.width(" ".join(words)) > column.x1 - column.x0 - 8:
         words.pop()
     y += pen.x_height * 2.6
-    place = dice.choice((sheet.centre, sheet.centre, None))
+    place = rng.choice((sheet.centre, sheet.centre, None))
     if place is None:
         sheet.write(" ".join(words), column.x0 + 4, y, pen)
     else:
         place(" ".join(words), column.x0, column.x1, y, pen)
-    if dice.random() < 0.12:
+    if rng.random() < 0.12:
         sheet.invert(column.x0, y - pen.x_height * 2.4, column.x1, y + pen.x_height)
     return y + pen.x_height * 2
 
 
-def letter(job: Job) -> None:
+def letter(page: PageContext) -> None:
     """A letterhead, to whom, paragraphs, a name below."""
-    column, y = margins(job)
-    if job.dice.random() < 0.6:
-        y = title(job, column, y)
-    y = opening(job, column, y)
-    stack(job, column, y, (paragraph, paragraph, paragraph, bullets), most=job.dice.randint(1, 6))
+    column, y = margins(page)
+    if page.rng.random() < 0.6:
+        y = title(page, column, y)
+    y = opening(page, column, y)
+    stack(page, column, y, (paragraph, paragraph, paragraph, bullets), most=page.rng.randint(1, 6))
 
 
-def form(job: Job) -> None:
+def form(page: PageContext) -> None:
     """A printed form with typed answers."""
-    column, y = margins(job)
-    stack(job, column, title(job, column, y), (fields, fields, fields, checks, heading, paragraph, table))
+    column, y = margins(page)
+    stack(page, column, title(page, column, y), (fields, fields, fields, checks, heading, paragraph, table))
 
 
-def tables(job: Job) -> None:
+def table_page(page: PageContext) -> None:
     """Mostly numbers in columns."""
-    column, y = margins(job)
-    if job.dice.random() < 0.7:
-        y = title(job, column, y)
-    stack(job, column, y, (table, table, heading, notes))
+    column, y = margins(page)
+    if page.rng.random() < 0.7:
+        y = title(page, column, y)
+    stack(page, column, y, (table, table, heading, notes))
 
 
-def notes(job: Job, column: Column, y: float) -> float:
+def notes(page: PageContext, column: Column, y: float) -> float:
     """One or two sentences below a table."""
-    return paragraph(job, column, y, sentences=job.dice.randint(1, 2))
+    return paragraph(page, column, y, sentences=page.rng.randint(1, 2))
 
 
-def report(job: Job) -> None:
+def article(page: PageContext) -> None:
     """Headings and paragraphs in one, two or three columns."""
-    column, y = margins(job)
-    if job.dice.random() < 0.6:
-        y = title(job, column, y)
-    for part in column.split(job.dice.choice((1, 2, 2, 2, 3)), gap=job.sheet.width * 0.035):
-        stack(job, part, y, (paragraph, paragraph, paragraph, heading, bullets, table))
+    column, y = margins(page)
+    if page.rng.random() < 0.6:
+        y = title(page, column, y)
+    for part in column.split(page.rng.choice((1, 2, 2, 2, 3)), gap=page.sheet.width * 0.035):
+        stack(page, part, y, (paragraph, paragraph, paragraph, heading, bullets, table))
 
 
-def receipt(job: Job) -> None:
+def receipt(page: PageContext) -> None:
     """A narrow strip: the shop, what was bought, the sums."""
-    sheet, dice = job.sheet, job.dice
-    width = min(sheet.width * 0.95, job.style.body.x_height * dice.uniform(38, 60))
-    x0 = dice.uniform(4, sheet.width - width - 4)
+    sheet, rng = page.sheet, page.rng
+    width = min(sheet.width * 0.95, page.style.body.x_height * rng.uniform(38, 60))
+    x0 = rng.uniform(4, sheet.width - width - 4)
     column = Column(x0, x0 + width, sheet.height * 0.97)
-    y = title(job, column, sheet.height * dice.uniform(0.01, 0.2))
-    y = address(job, column, y)
-    y = stack(job, column, y, (fields, purchases), most=2)
-    y = purchases(job, column, y)
-    stack(job, column, y, (fields, heading, purchases, notes), most=dice.randint(1, 4))
+    y = title(page, column, sheet.height * rng.uniform(0.01, 0.2))
+    y = address_block(page, column, y)
+    y = stack(page, column, y, (fields, purchases), most=2)
+    y = purchases(page, column, y)
+    stack(page, column, y, (fields, heading, purchases, notes), most=rng.randint(1, 4))
 
 
-def slide(job: Job) -> None:
+def slide(page: PageContext) -> None:
     """Few large words."""
-    column, y = margins(job)
-    stack(job, column, title(job, column, y + 30), (bullets, heading, heading, chart, fields), most=5)
+    column, y = margins(page)
+    stack(page, column, title(page, column, y + 30), (bullets, heading, heading, chart, fields), most=5)
 
 
-def charts(job: Job) -> None:
+def charts(page: PageContext) -> None:
     """A chart or two, little text."""
-    column, y = margins(job)
-    y = title(job, column, y)
-    stack(job, column, y, (chart, chart, notes, heading), most=job.dice.randint(2, 5))
+    column, y = margins(page)
+    y = title(page, column, y)
+    stack(page, column, y, (chart, chart, notes, heading), most=page.rng.randint(2, 5))
 
 
-def contents(job: Job) -> None:
+def contents(page: PageContext) -> None:
     """Names and numbers joined by dots, in one or two columns."""
-    column, y = margins(job)
-    y = title(job, column, y)
-    for part in column.split(job.dice.choice((1, 1, 2)), gap=30):
-        stack(job, part, y, (leaders, leaders, heading, fields, address))
+    column, y = margins(page)
+    y = title(page, column, y)
+    for part in column.split(page.rng.choice((1, 1, 2)), gap=30):
+        stack(page, part, y, (leaders, leaders, heading, fields, address_block))
 
 
-def mixture(job: Job) -> None:
+def mixture(page: PageContext) -> None:
     """Anything beside anything: brochures, newspapers, advertisements."""
-    column, y = margins(job)
-    for part in column.split(job.dice.choice((1, 2, 2, 3)), gap=job.sheet.width * 0.03):
-        stack(job, part, y, (paragraph, heading, bullets, fields, checks, leaders, table, chart, address, paragraph))
+    column, y = margins(page)
+    for part in column.split(page.rng.choice((1, 2, 2, 3)), gap=page.sheet.width * 0.03):
+        stack(
+            page,
+            part,
+            y,
+            (paragraph, heading, bullets, fields, checks, leaders, table, chart, address_block, paragraph),
+        )
 
 
-def foot(job: Job) -> None:
+def foot(page: PageContext) -> None:
     """The number of the page and an archive's number at the bottom, below everything else."""
-    sheet, dice = job.sheet, job.dice
-    if dice.random() < 0.4:
-        text = dice.choice(("{}", "- {} -", "Page {}", "-{}-")).format(dice.randint(1, 300))
-        y = sheet.height * dice.uniform(0.965, 0.98)
-        sheet.centre(text, 0, sheet.width * dice.choice((1, 1, 1.8)), y, job.style.body)
-    if dice.random() < 0.3:
-        sheet.right(number(dice), sheet.width * 0.97, sheet.height * 0.988, job.style.bold)
+    sheet, rng = page.sheet, page.rng
+    if rng.random() < 0.4:
+        text = rng.choice(("{}", "- {} -", "Page {}", "-{}-")).format(rng.randint(1, 300))
+        y = sheet.height * rng.uniform(0.965, 0.98)
+        sheet.centre(text, 0, sheet.width * rng.choice((1, 1, 1.8)), y, page.style.body)
+    if rng.random() < 0.3:
+        sheet.right(number(rng), sheet.width * 0.97, sheet.height * 0.988, page.style.bold)
 
 
-LAYOUTS: dict[str, tuple[Callable[[Job], None], float]] = {
+LAYOUTS: dict[str, tuple[Callable[[PageContext], None], float]] = {
     "letter": (letter, 3),
     "form": (form, 4),
-    "tables": (tables, 3),
-    "report": (report, 4),
+    "table_page": (table_page, 3),
+    "article": (article, 4),
     "receipt": (receipt, 2),
     "slide": (slide, 0.7),
     "charts": (charts, 0.8),

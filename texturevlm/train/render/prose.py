@@ -1,6 +1,6 @@
 """Blocks of running text: headings, paragraphs, lists and addresses, one below the other in a column.
 
-Every block is a function (job, column, y) → y: it starts below y, and says where the next one may start.
+Every block is a function (page, column, y) → y: it starts below y and returns where the next one may start.
 """
 
 import random
@@ -14,7 +14,7 @@ from texturevlm.train.render.vocabulary import Vocabulary, company, date, digits
 
 
 class Column(NamedTuple):
-    """Where text may stand: from x0 to x1, down to `bottom`."""
+    """The area of text: from x0 to x1, down to `bottom`."""
 
     x0: float
     x1: float
@@ -29,17 +29,17 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
-    """What every block needs: the sheet to write on, the dice, the words, the typography."""
+class PageContext:
+    """What every block needs: the sheet, random numbers, the vocabulary and the typography."""
 
     sheet: Sheet
-    dice: random.Random
+    rng: random.Random
     vocabulary: Vocabulary
     style: Style
 
 
 def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]:
-    """Words in lines that are no wider than `width`; a word that is wider alone is left out."""
+    """Words in lines that are no wider than `width`; a single word that is wider is left out."""
     line: list[str] = []
     used = 0.0
     for word in words:
@@ -56,14 +56,14 @@ def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]
         yield line
 
 
-def heading(job: Job, column: Column, y: float) -> float:
+def heading(page: PageContext, column: Column, y: float) -> float:
     """A line or two in larger letters, left or centred, sometimes numbered, sometimes underlined."""
-    dice, sheet = job.dice, job.sheet
-    pen = dice.choice((job.style.heading, job.style.heading, job.style.bold))
-    text = job.vocabulary.phrase(dice, longest=6)
-    if dice.random() < 0.25:
-        text = dice.choice(("{}. ", "{}.1 ", "({}) ", "Table {}. ", "Figure {}: ")).format(dice.randint(1, 9)) + text
-    centred = dice.random() < 0.4
+    rng, sheet = page.rng, page.sheet
+    pen = rng.choice((page.style.heading, page.style.heading, page.style.bold))
+    text = page.vocabulary.phrase(rng, longest=6)
+    if rng.random() < 0.25:
+        text = rng.choice(("{}. ", "{}.1 ", "({}) ", "Table {}. ", "Figure {}: ")).format(rng.randint(1, 9)) + text
+    centred = rng.random() < 0.4
     step = pen.x_height * 2.6
     y += step * 0.4
     for line in wrapped(text.split(), pen, column.x1 - column.x0):
@@ -73,21 +73,21 @@ def heading(job: Job, column: Column, y: float) -> float:
         text = " ".join(line)
         x = (column.x0 + column.x1 - pen.width(text)) / 2 if centred else column.x0
         sheet.write(text, x, y - step * 0.25, pen)
-        if dice.random() < 0.15:
+        if rng.random() < 0.15:
             sheet.rule(x, y - step * 0.08, x + pen.width(text), y - step * 0.08)
-    return y + step * dice.uniform(0.1, 0.6)
+    return y + step * rng.uniform(0.1, 0.6)
 
 
-def paragraph(job: Job, column: Column, y: float, *, sentences: int | None = None) -> float:
+def paragraph(page: PageContext, column: Column, y: float, *, sentences: int | None = None) -> float:
     """A few sentences, justified or ragged, with words in bold or italics among them."""
-    dice, style = job.dice, job.style
-    count = sentences or dice.randint(1, 6)
-    words = [word for _ in range(count) for word in job.vocabulary.sentence(dice)]
-    pen = dice.choice((style.body,) * 8 + (style.italic, style.bold))
-    justified = dice.random() < 0.4
-    indent = dice.choice((0, 0, 2 * style.leading))
-    emphasis = dice.choice((pen, pen, style.bold, style.italic))
-    underlined = dice.choice((0, 0, 0, 0.05))
+    rng, style = page.rng, page.style
+    count = sentences or rng.randint(1, 6)
+    words = [word for _ in range(count) for word in page.vocabulary.sentence(rng)]
+    pen = rng.choice((style.body,) * 8 + (style.italic, style.bold))
+    justified = rng.random() < 0.4
+    indent = rng.choice((0, 0, 2 * style.leading))
+    emphasis = rng.choice((pen, pen, style.bold, style.italic))
+    underlined = rng.choice((0, 0, 0, 0.05))
     lines = list(wrapped(words, pen, column.x1 - column.x0 - indent))
     for number, line in enumerate(lines):
         y += style.leading
@@ -99,80 +99,80 @@ def paragraph(job: Job, column: Column, y: float, *, sentences: int | None = Non
             slack = column.x1 - x - sum(pen.width(word) for word in line)
             space = min(slack / (len(line) - 1), 4 * pen.space)
         for word in line:
-            used = emphasis if emphasis is not pen and dice.random() < 0.08 else pen
+            used = emphasis if emphasis is not pen and rng.random() < 0.08 else pen
             base = y - style.leading * 0.25
-            end = job.sheet.write(word, x, base, used)
-            if dice.random() < underlined:
-                job.sheet.rule(x, base + 1.5, end, base + 1.5)
+            end = page.sheet.write(word, x, base, used)
+            if rng.random() < underlined:
+                page.sheet.rule(x, base + 1.5, end, base + 1.5)
             x = end + space
-    return y + style.leading * dice.uniform(0, 1)
+    return y + style.leading * rng.uniform(0, 1)
 
 
-def bullets(job: Job, column: Column, y: float) -> float:
+def bullets(page: PageContext, column: Column, y: float) -> float:
     """A list, each item with a dot, a dash, a number or a letter before it."""
-    dice, style = job.dice, job.style
-    marks = dice.choice(("-", "*", "o", "1.", "(1)", "a)", "A."))
+    rng, style = page.rng, page.style
+    marks = rng.choice(("-", "*", "o", "1.", "(1)", "a)", "A."))
     hang = style.body.width("(99) ")
-    for item in range(dice.randint(2, 8)):
+    for item in range(rng.randint(2, 8)):
         mark = marks.replace("1", str(item + 1)).replace("a", "abcdefgh"[item]).replace("A", "ABCDEFGH"[item])
-        words = job.vocabulary.sentence(dice)
+        words = page.vocabulary.sentence(rng)
         for number, line in enumerate(wrapped(words, style.body, column.x1 - column.x0 - hang)):
             y += style.leading
             if y > column.bottom:
                 return y
             if number == 0:
-                job.sheet.write(mark, column.x0, y - style.leading * 0.25, style.body)
-            job.sheet.write(" ".join(line), column.x0 + hang, y - style.leading * 0.25, style.body)
+                page.sheet.write(mark, column.x0, y - style.leading * 0.25, style.body)
+            page.sheet.write(" ".join(line), column.x0 + hang, y - style.leading * 0.25, style.body)
         y += style.leading * 0.3
     return y + style.leading * 0.5
 
 
-def address_lines(job: Job) -> list[str]:
+def address_lines(page: PageContext) -> list[str]:
     """Who and where: the lines above a letter or on a card."""
-    dice, vocabulary = job.dice, job.vocabulary
-    street, town = (vocabulary.phrase(dice, longest=count).title() for count in (2, 1))
+    rng, vocabulary = page.rng, page.vocabulary
+    street, town = (vocabulary.phrase(rng, longest=count).title() for count in (2, 1))
     lines = [
-        person(dice),
-        company(dice),
-        f"{dice.randint(1, 9999)} {street} {dice.choice(('Street', 'Avenue', 'Rd.'))}",
-        f"{town}, {dice.choice(('NY', 'N.C.', 'Texas', 'Va.'))} {digits(dice, '#####')}",
-        f"{dice.choice(('Tel:', 'Phone', 'TEL :', 'Fax:'))} {phone(dice)}",
+        person(rng),
+        company(rng),
+        f"{rng.randint(1, 9999)} {street} {rng.choice(('Street', 'Avenue', 'Rd.'))}",
+        f"{town}, {rng.choice(('NY', 'N.C.', 'Texas', 'Va.'))} {digits(rng, '#####')}",
+        f"{rng.choice(('Tel:', 'Phone', 'TEL :', 'Fax:'))} {phone(rng)}",
     ]
-    return lines[dice.randint(0, 1) : dice.randint(3, 5)]
+    return lines[rng.randint(0, 1) : rng.randint(3, 5)]
 
 
-def address(job: Job, column: Column, y: float) -> float:
-    """An address, left or centred."""
-    centred = job.dice.random() < 0.3
-    for line in address_lines(job):
-        if job.style.body.width(line) > column.x1 - column.x0:
+def address_block(page: PageContext, column: Column, y: float) -> float:
+    """An address_block, left or centred."""
+    centred = page.rng.random() < 0.3
+    for line in address_lines(page):
+        if page.style.body.width(line) > column.x1 - column.x0:
             continue
-        y += job.style.leading
+        y += page.style.leading
         if y > column.bottom:
             return y
         if centred:
-            job.sheet.centre(line, column.x0, column.x1, y - job.style.leading * 0.25, job.style.body)
+            page.sheet.centre(line, column.x0, column.x1, y - page.style.leading * 0.25, page.style.body)
         else:
-            job.sheet.write(line, column.x0, y - job.style.leading * 0.25, job.style.body)
-    return y + job.style.leading
+            page.sheet.write(line, column.x0, y - page.style.leading * 0.25, page.style.body)
+    return y + page.style.leading
 
 
-def opening(job: Job, column: Column, y: float) -> float:
+def opening(page: PageContext, column: Column, y: float) -> float:
     """How a letter or a memorandum begins: the date, to whom, about what."""
-    dice, style, sheet = job.dice, job.style, job.sheet
-    if dice.random() < 0.5:
+    rng, style, sheet = page.rng, page.style, page.sheet
+    if rng.random() < 0.5:
         y += style.leading
-        sheet.write(date(dice), column.x0 + (column.x1 - column.x0) * dice.choice((0, 0.6)), y, style.body)
-        y = address(job, column, y + style.leading)
-        sheet.write(f"Dear {person(dice)}:", column.x0, y + style.leading, style.body)
+        sheet.write(date(rng), column.x0 + (column.x1 - column.x0) * rng.choice((0, 0.6)), y, style.body)
+        y = address_block(page, column, y + style.leading)
+        sheet.write(f"Dear {person(rng)}:", column.x0, y + style.leading, style.body)
         return y + 2.5 * style.leading
     tab = style.body.width("SUBJECT:  ")
-    casing = dice.choice((str.upper, str.title))
-    for label in ("to:", "from:", "date:", dice.choice(("subject:", "re:"))):
-        y += style.leading * dice.choice((1, 1.5))
-        value = {"date:": date(dice), "to:": person(dice), "from:": person(dice)}.get(label)
+    casing = rng.choice((str.upper, str.title))
+    for label in ("to:", "from:", "date:", rng.choice(("subject:", "re:"))):
+        y += style.leading * rng.choice((1, 1.5))
+        value = {"date:": date(rng), "to:": person(rng), "from:": person(rng)}.get(label)
         sheet.write(casing(label), column.x0, y, style.body)
-        sheet.write(value or job.vocabulary.phrase(dice, longest=6), column.x0 + tab, y, style.body)
-    if dice.random() < 0.5:
+        sheet.write(value or page.vocabulary.phrase(rng, longest=6), column.x0 + tab, y, style.body)
+    if rng.random() < 0.5:
         sheet.rule(column.x0, y + style.leading / 2, column.x1, y + style.leading / 2)
     return y + style.leading

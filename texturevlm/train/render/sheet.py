@@ -1,31 +1,33 @@
-"""A sheet of paper being printed: words with their boxes, rules, frames and fills, on a grid twice as fine as the page.
+"""The sheet that a page is printed on: words with their boxes, rules, frames and fills, at twice the page's resolution.
 
-Every position and length is in pixels of the finished page; the sheet alone knows that it is finer. Ink is 0 where the
-paper is blank and 255 where it is black. Words that would not fit on the paper are not written.
+All positions and lengths are in pixels of the finished page. Ink is 0 where the paper is blank and 255 where it is
+black. Words that do not fit on the paper are not written.
 """
 
 import random
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from texturevlm.evaluate.data import Box
 from texturevlm.train.render.faces import Face
 
-FINE = 2  # fine pixels to one of the page: scanners see finer than the page that is judged
+FINE = 2  # pixels of the sheet per pixel of the page, along each axis
 
-Box = tuple[float, float, float, float]
-Word = tuple[str, Box]
+Grey = NDArray[np.uint8]
+PlacedWord = tuple[str, Box]
 
 
 @dataclass(frozen=True)
 class Pen:
-    """How words are written: the face, how dark, how far the letters stand apart, how unevenly a typewriter hits."""
+    """How words are written: face, darkness, letter spacing, and unevenness of a typewriter."""
 
     face: Face
     shade: int = 255
     tracking: float = 0.0
     uneven: float = 0.0
-    capitals: bool = False  # a machine that knows no small letters
+    capitals: bool = False  # upper case only
 
     @property
     def x_height(self) -> float:
@@ -45,14 +47,14 @@ class Pen:
 class Sheet:
     """Blank paper of (height, width) to be written on."""
 
-    def __init__(self, size: tuple[int, int], dice: random.Random) -> None:
+    def __init__(self, size: tuple[int, int], rng: random.Random) -> None:
         self.height, self.width = size
-        self.dice = dice
+        self.rng = rng
         self.ink = np.zeros((size[0] * FINE, size[1] * FINE), np.uint8)
-        self.words: list[Word] = []
+        self.words: list[PlacedWord] = []
 
     def write(self, text: str, x: float, y: float, pen: Pen, *, label: bool = True) -> float:
-        """One line from x on, standing on y; returns where it ends. Each word is remembered with its box."""
+        """One line from x on, with its baseline at y; returns where it ends. Each word is recorded with its box."""
         for count, word in enumerate(pen.spelled(text).split(" ")):
             if count:
                 x += pen.space
@@ -66,7 +68,7 @@ class Sheet:
         glyphs = [pen.face.glyph(sign) for sign in word]
         placed = []
         for glyph in glyphs:
-            hop = round(self.dice.gauss(0, pen.uneven)) if pen.uneven else 0
+            hop = round(self.rng.gauss(0, pen.uneven)) if pen.uneven else 0
             placed.append((glyph.ink, round(place) + glyph.left, line + glyph.top + hop))
             place += glyph.advance + pen.tracking
         left = min(at for _, at, _ in placed)
@@ -84,7 +86,7 @@ class Sheet:
         spot = self.ink[down : down + ink.shape[0], across : across + ink.shape[1]]
         shade = pen.shade
         if pen.uneven:
-            shade = int(shade * self.dice.uniform(0.55, 1))
+            shade = int(shade * self.rng.uniform(0.55, 1))
         if shade != 255:
             ink = (ink.astype(np.uint16) * shade >> 8).astype(np.uint8)
         np.maximum(spot, ink, out=spot)

@@ -1,17 +1,17 @@
-"""What is written on the pages: words that the caller gives, common English, and made-up numbers, dates, names, codes.
+"""The words on rendered pages: given words, common English, and made-up numbers, dates, names and codes.
 
-A network that only ever sees real words learns to guess them, so a part is nonsense drawn letter by letter from how
-letters follow one another in the words. Everything is plain lists, so a vocabulary can be sent to other processes.
+A network that only sees real words learns to guess them, so some words are nonsense, drawn letter by letter from the
+bigrams of the real ones. Everything is plain lists, so a vocabulary can be sent to other processes.
 """
 
 import random
 from collections.abc import Callable, Iterable
 
-from texturevlm.train.render.english import COMMON_WORDS, MONTHS, NAMES
+from texturevlm.train.render.english import COMMON_WORDS, MONTHS, PERSON_NAMES
 
-PRINTABLE = frozenset(map(chr, range(33, 127)))
-PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " "})
-LONGEST = 24
+_PRINTABLE = frozenset(map(chr, range(33, 127)))
+_PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " "})
+_LONGEST = 24
 COMPANY_ENDS = ("Inc.", "Co.", "Company", "Ltd.", "Corp.", "& Sons", "Association", "Institute", "Foundation")
 
 
@@ -27,60 +27,60 @@ class Vocabulary:
         for name, share in (("given", given), ("nonsense", nonsense)):
             if not 0 <= share <= 1:
                 raise ValueError(f"Vocabulary: {name} must be between 0 and 1, got {share}")
-        often = [word for text in texts for word in text.translate(PLAIN).split() if _is_printable(word)]
+        often = [word for text in texts for word in text.translate(_PLAIN).split() if _is_printable(word)]
         self._often = often  # as often as the caller has them
         self._once = sorted(set(often))  # the rare ones as often as the common ones
         self._given = given if often else 0.0
         self._nonsense = nonsense
         self._next = _successors(self._once or list(COMMON_WORDS))
 
-    def word(self, dice: random.Random) -> str:
+    def word(self, rng: random.Random) -> str:
         """One word of running text."""
-        roll = dice.random()
+        roll = rng.random()
         if roll < self._nonsense:
-            return self.nonsense(dice)
-        if dice.random() < self._given:
-            return dice.choice(self._often if dice.random() < 0.5 else self._once)
-        return dice.choice(COMMON_WORDS)
+            return self.nonsense(rng)
+        if rng.random() < self._given:
+            return rng.choice(self._often if rng.random() < 0.5 else self._once)
+        return rng.choice(COMMON_WORDS)
 
-    def nonsense(self, dice: random.Random) -> str:
-        """A word that nobody knows, its letters in a likely order."""
-        word = dice.choice(self._next[""])
-        length = dice.randint(2, 11)
+    def nonsense(self, rng: random.Random) -> str:
+        """A made-up word, its letters in a likely order."""
+        word = rng.choice(self._next[""])
+        length = rng.randint(2, 11)
         while len(word) < length and word[-1] in self._next:
-            word += dice.choice(self._next[word[-1]])
+            word += rng.choice(self._next[word[-1]])
         return word
 
-    def sentence(self, dice: random.Random) -> list[str]:
+    def sentence(self, rng: random.Random) -> list[str]:
         """Words with a capital at the start, a stop at the end, and now and then a number, a name or a comma."""
         words = []
-        for _ in range(dice.randint(4, 18)):
-            roll = dice.random()
+        for _ in range(rng.randint(4, 18)):
+            roll = rng.random()
             if roll < 0.1:
-                words += self.fact(dice).split()
+                words += self.fact(rng).split()
             else:
-                word = self.word(dice)
+                word = self.word(rng)
                 words.append(word + "," if roll > 0.94 and word[-1].isalnum() else word)
         words[0] = words[0][0].upper() + words[0][1:]
-        words[-1] = words[-1].rstrip(",") + dice.choice("....?:;")
+        words[-1] = words[-1].rstrip(",") + rng.choice("....?:;")
         return words
 
-    def phrase(self, dice: random.Random, *, shortest: int = 1, longest: int = 4) -> str:
+    def phrase(self, rng: random.Random, *, shortest: int = 1, longest: int = 4) -> str:
         """A few words for a heading or a label, all in one casing."""
-        words = [self.word(dice) for _ in range(dice.randint(shortest, longest))]
-        return CASINGS[dice.choice(("title", "title", "upper", "upper", "lower", "sentence"))](" ".join(words))
+        words = [self.word(rng) for _ in range(rng.randint(shortest, longest))]
+        return CASINGS[rng.choice(("title", "title", "upper", "upper", "lower", "sentence"))](" ".join(words))
 
-    def fact(self, dice: random.Random) -> str:
+    def fact(self, rng: random.Random) -> str:
         """Something that a question may ask for: a number, an amount, a date, a name, a code, …"""
-        return dice.choice(FACTS)(dice)
+        return rng.choice(FACTS)(rng)
 
-    def value(self, dice: random.Random) -> str:
-        """What stands in a field of a form: a fact, or a few words."""
-        return self.fact(dice) if dice.random() < 0.7 else self.phrase(dice, longest=3)
+    def value(self, rng: random.Random) -> str:
+        """The content of a form's field: a fact, or a few words."""
+        return self.fact(rng) if rng.random() < 0.7 else self.phrase(rng, longest=3)
 
 
 def _is_printable(word: str) -> bool:
-    return 0 < len(word) <= LONGEST and PRINTABLE.issuperset(word)
+    return 0 < len(word) <= _LONGEST and _PRINTABLE.issuperset(word)
 
 
 def _successors(words: Iterable[str]) -> dict[str, str]:
@@ -103,24 +103,24 @@ CASINGS: dict[str, Callable[[str], str]] = {
 }
 
 
-def number(dice: random.Random) -> str:
+def number(rng: random.Random) -> str:
     """A whole or decimal number, small or large."""
-    form = dice.choice(("{:d}", "{:d}", "{:,d}", "{:.1f}", "{:.2f}", "{:,.2f}", "({:,d})"))
-    size = 10 ** dice.uniform(0, 5.5)
+    form = rng.choice(("{:d}", "{:d}", "{:,d}", "{:.1f}", "{:.2f}", "{:,.2f}", "({:,d})"))
+    size = 10 ** rng.uniform(0, 5.5)
     return form.format(int(size) if "d" in form else size)
 
 
-def amount(dice: random.Random) -> str:
+def amount(rng: random.Random) -> str:
     """Money."""
-    form = dice.choice(("${:,.2f}", "${:,.0f}", "$ {:,.2f}", "{:,.2f}", "RM{:.2f}", "${:.1f} million", "{:,.0f}/-"))
-    return form.format(10 ** dice.uniform(0, 5.5))
+    form = rng.choice(("${:,.2f}", "${:,.0f}", "$ {:,.2f}", "{:,.2f}", "RM{:.2f}", "${:.1f} million", "{:,.0f}/-"))
+    return form.format(10 ** rng.uniform(0, 5.5))
 
 
-def date(dice: random.Random) -> str:
+def date(rng: random.Random) -> str:
     """A date in one of many spellings."""
-    month, day, year = dice.randint(1, 12), dice.randint(1, 28), dice.randint(1940, 2022)
+    month, day, year = rng.randint(1, 12), rng.randint(1, 28), rng.randint(1940, 2022)
     name = MONTHS[month - 1]
-    return dice.choice(
+    return rng.choice(
         (
             f"{month}/{day}/{year % 100:02d}",
             f"{month:02d}/{day:02d}/{year}",
@@ -139,85 +139,73 @@ def date(dice: random.Random) -> str:
     )
 
 
-def clock(dice: random.Random) -> str:
+def clock(rng: random.Random) -> str:
     """A time of day."""
-    hour, minute = dice.randint(1, 12), dice.randint(0, 59)
-    return dice.choice((f"{hour}:{minute:02d}", f"{hour}:{minute:02d} A.M.", f"{hour + 10}:{minute:02d}:00"))
+    hour, minute = rng.randint(1, 12), rng.randint(0, 59)
+    return rng.choice((f"{hour}:{minute:02d}", f"{hour}:{minute:02d} A.M.", f"{hour + 10}:{minute:02d}:00"))
 
 
-def phone(dice: random.Random) -> str:
+def phone(rng: random.Random) -> str:
     """A telephone number."""
-    form = dice.choice(
-        ("(###) ###-####", "###-###-####", "###/###-####", "###-####", "##-########", "+## ### #### ###")
-    )
-    return digits(dice, form)
+    form = rng.choice(("(###) ###-####", "###-###-####", "###/###-####", "###-####", "##-########", "+## ### #### ###"))
+    return digits(rng, form)
 
 
-def code(dice: random.Random) -> str:
+def code(rng: random.Random) -> str:
     """A reference, invoice or account number."""
-    form = dice.choice(
+    form = rng.choice(
         ("#####", "########", "@@-####", "@#####", "@@@ ####", "#-###-##", "No. ####", "##-@-###", "@#-@#")
     )
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    return digits(dice, "".join(dice.choice(letters) if sign == "@" else sign for sign in form))
+    return digits(rng, "".join(rng.choice(letters) if sign == "@" else sign for sign in form))
 
 
-def digits(dice: random.Random, form: str) -> str:
+def digits(rng: random.Random, form: str) -> str:
     """The form with a digit for every #."""
-    return "".join(dice.choice("0123456789") if sign == "#" else sign for sign in form)
+    return "".join(rng.choice("0123456789") if sign == "#" else sign for sign in form)
 
 
-def percentage(dice: random.Random) -> str:
+def percentage(rng: random.Random) -> str:
     """A share in per cent."""
-    return dice.choice(("{:.0f}%", "{:.1f}%", "{:.2f}%", "{:.0f} %", "{:.1f} per cent")).format(dice.uniform(0, 100))
+    return rng.choice(("{:.0f}%", "{:.1f}%", "{:.2f}%", "{:.0f} %", "{:.1f} per cent")).format(rng.uniform(0, 100))
 
 
-def person(dice: random.Random) -> str:
+def person(rng: random.Random) -> str:
     """A person's name."""
-    first, last, initial = dice.choice(NAMES), dice.choice(NAMES), dice.choice("ABCDEFGHJKLMNPRSTW")
-    form = dice.choice(("{0} {2}", "{0} {1}. {2}", "{1}. {2}", "Dr. {0} {2}", "Mr. {2}", "{2}, {0}", "{0} {2}, Jr."))
+    first, last, initial = rng.choice(PERSON_NAMES), rng.choice(PERSON_NAMES), rng.choice("ABCDEFGHJKLMNPRSTW")
+    form = rng.choice(("{0} {2}", "{0} {1}. {2}", "{1}. {2}", "Dr. {0} {2}", "Mr. {2}", "{2}, {0}", "{0} {2}, Jr."))
     name: str = form.format(first, initial, last)
-    return name.upper() if dice.random() < 0.15 else name
+    return name.upper() if rng.random() < 0.15 else name
 
 
-def company(dice: random.Random) -> str:
+def company(rng: random.Random) -> str:
     """The name of a firm or an institution."""
-    name = f"{dice.choice(NAMES)} {dice.choice(COMMON_WORDS).title()} {dice.choice(COMPANY_ENDS)}"
-    return name.upper() if dice.random() < 0.3 else name
+    name = f"{rng.choice(PERSON_NAMES)} {rng.choice(COMMON_WORDS).title()} {rng.choice(COMPANY_ENDS)}"
+    return name.upper() if rng.random() < 0.3 else name
 
 
-def abbreviation(dice: random.Random) -> str:
+def abbreviation(rng: random.Random) -> str:
     """A few capitals, with or without stops."""
-    letters = [dice.choice("ABCDEFGHIJKLMNOPRSTUVW") for _ in range(dice.randint(2, 4))]
-    return dice.choice(("", ".")).join(letters)
+    letters = [rng.choice("ABCDEFGHIJKLMNOPRSTUVW") for _ in range(rng.randint(2, 4))]
+    return rng.choice(("", ".")).join(letters)
 
 
-def address(dice: random.Random) -> str:
+def web_address(rng: random.Random) -> str:
     """A web or mail address."""
-    host = f"{dice.choice(COMMON_WORDS)}.{dice.choice(('com', 'org', 'edu', 'gov'))}"
-    return dice.choice((f"www.{host}", f"{dice.choice(NAMES).lower()}@{host}", f"http://www.{host}"))
+    host = f"{rng.choice(COMMON_WORDS)}.{rng.choice(('com', 'org', 'edu', 'gov'))}"
+    return rng.choice((f"www.{host}", f"{rng.choice(PERSON_NAMES).lower()}@{host}", f"http://www.{host}"))
 
 
-def measure(dice: random.Random) -> str:
+def quantity(rng: random.Random) -> str:
     """A quantity with its unit."""
-    return f"{number(dice)} {dice.choice(('mg', 'kg', 'ml', 'g', 'lbs.', 'ft.', 'mm', 'cm', 'hrs', 'tons', 'oz.'))}"
+    return f"{number(rng)} {rng.choice(('mg', 'kg', 'ml', 'g', 'lbs.', 'ft.', 'mm', 'cm', 'hrs', 'tons', 'oz.'))}"
 
 
 FACTS: tuple[Callable[[random.Random], str], ...] = (
-    number,
-    number,
-    amount,
-    amount,
-    date,
-    date,
-    clock,
-    phone,
-    code,
-    percentage,
-    person,
-    person,
-    company,
-    abbreviation,
-    address,
-    measure,
+    (number,) * 2
+    + (amount,) * 2
+    + (date,) * 2
+    + (clock, phone, code, percentage)
+    + (person,) * 2
+    + (company, abbreviation, web_address, quantity)
 )

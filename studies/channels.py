@@ -1,0 +1,356 @@
+"""Accuracy of the channels that find text, objects and structure, against plain baselines, on annotated images.
+
+    python -m studies.channels DATA --out DIR [--limit N]
+
+DATA holds `funsd/` and `sroie/` (text_boxes.jsonl) and `coco/` (questions.jsonl). Thresholds and the baseline's blur
+are chosen on `train` images; results are for `eval`.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from studies.baselines import (
+    Map,
+    bias,
+    centred,
+    contrast_over_mips,
+    edge_density,
+    spectral_residual,
+)
+from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
+from texturevlm.channels.saliency import saliency
+from texturevlm.channels.structure import edges, edges_inverted
+from texturevlm.channels.text import text_map, text_map_ocr
+from texturevlm.image import to_tensor
+from texturevlm.ops.mip import mipmap
+
+TEXT_SETS = ("funsd", "sroie")
+BLURS = (1, 5, 9, 13, 17, 25)  # pixels: the baseline may choose
+BINS = 4096  # of a map's values: the thresholds that are tried
+TOP = 0.2  # of the image's pixels, the most salient ones
+FOUND = 0.25  # of an object's box must be among them
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class AnnotatedImage:
+    """One image (1, 3, H, W), its pyramid, its boxes and which pixels (H, W) lie in some box."""
+
+    image: Tensor
+    levels: list[Tensor]
+    boxes: list[list[float]]
+    inside: np.ndarray
+
+
+def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[AnnotatedImage]:
+    """The images of one set and split, with all boxes of an image; reports progress on stderr."""
+    folder = data / name
+    listing = folder / ("text_boxes.jsonl" if name in TEXT_SETS else "questions.jsonl")
+    if not listing.is_file():
+        raise FileNotFoundError(f"DATA must hold {name}/{listing.name}, got {data}")
+    boxes: dict[str, list[list[float]]] = {}
+    for line in listing.read_text().splitlines():
+        row = json.loads(line)
+        if row["split"] == split:
+            boxes.setdefault(row["image"], []).extend(row["boxes"])
+    chosen = list(boxes.items())[:limit]
+    for number, (path, found) in enumerate(chosen, 1):
+        print(f"\r{name} {split} {number}/{len(chosen)} ", end="", file=sys.stderr, flush=True)
+        image = to_tensor(folder / path)
+        inside = np.zeros(image.shape[-2:], dtype=bool)
+        for x0, y0, x1, y1 in found:
+            inside[_pixels(y0, y1), _pixels(x0, x1)] = True
+        yield AnnotatedImage(image, mipmap(image), found, inside)
+    print(file=sys.stderr)
+
+
+def _pixels(low: float, high: float) -> slice:
+    return slice(max(0, math.floor(low)), max(0, math.ceil(high)))
+
+
+def counts(method: Map, sample: AnnotatedImage) -> np.ndarray:
+    """(2, BINS): how many pixels, and how many inside a box, have a value of at least each threshold."""
+    values = (method(sample.image, sample.levels)[0] * (BINS - 1)).round().clamp(0, BINS - 1).long().numpy().ravel()
+    every = np.bincount(values, minlength=BINS)
+    inside = np.bincount(values[sample.inside.ravel()], minlength=BINS)
+    return np.stack([every, inside])[:, ::-1].cumsum(1)[:, ::-1]
+
+
+def f1(table: np.ndarray) -> np.ndarray:
+    """(…, 2, BINS) → (…, BINS)."""
+    marked, right = table[..., 0, :], table[..., 1, :]
+    scores: np.ndarray = 2 * right / np.maximum(marked + right[..., :1], 1)
+    return scores
+
+
+def tables(methods: dict[str, Map], data: Path, split: str, limit: int | None) -> dict[str, dict[str, np.ndarray]]:
+    """set → method → (images, 2, BINS)."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name in TEXT_SETS:
+        rows: dict[str, list[np.ndarray]] = {method: [] for method in methods}
+        for sample in samples(data, name, split, limit):
+            for method, function in methods.items():
+                rows[method].append(counts(function, sample))
+        found[name] = {method: np.stack(row) for method, row in rows.items()}
+    return found
+
+
+def measure_text(data: Path, limit: int | None) -> dict[str, Any]:
+    """F1 of pixels inside text boxes; one threshold for both sets, chosen on train where the method has one."""
+    candidates: dict[str, Map] = {"fast map": text_map}
+    for blur in BLURS:
+        candidates[f"edge density, {blur}×{blur}"] = partial(edge_density, blur=blur)
+    train = tables(candidates, data, "train", limit)
+    tuning = {}
+    for method in candidates:
+        curve = np.mean([f1(train[name][method]).mean(0) for name in TEXT_SETS], axis=0)
+        best = int(curve[1:].argmax()) + 1
+        tuning[method] = {"threshold": best / (BINS - 1), "train_f1": float(curve[best])}
+    baseline = max((method for method in candidates if method != "fast map"), key=lambda m: tuning[m]["train_f1"])
+    methods = {"fast map": candidates["fast map"], baseline: candidates[baseline]}
+    thresholds = {method: tuning[method]["threshold"] for method in methods}
+    if find_spec("rapidocr") is not None:
+        methods["RapidOCR's detector"] = lambda image, levels: text_map_ocr(image)
+        thresholds["RapidOCR's detector"] = 0.5
+    found = tables(methods, data, "eval", limit)
+    scores: dict[str, Any] = {}
+    for method, threshold in thresholds.items():
+        column = round(threshold * (BINS - 1))
+        scores[method] = {"threshold": threshold, "f1": {}, "pooled": {}}
+        for name in TEXT_SETS:
+            scores[method]["f1"][name] = f1(found[name][method])[:, column].tolist()
+            scores[method]["pooled"][name] = float(f1(found[name][method].sum(0))[column])
+    for method in scores:
+        scores[method]["gain"] = difference(scores[method]["f1"], scores[baseline]["f1"])
+    marked: dict[str, list[float]] = {method: [] for method in methods}
+    for sample in samples(data, "coco", "eval", limit):
+        for method, function in methods.items():
+            values = function(sample.image, sample.levels)
+            marked[method].append(float((values >= thresholds[method] - 0.5 / (BINS - 1)).float().mean()))
+    for method in scores:
+        scores[method]["photographs"] = float(np.mean(marked[method]))
+    return {"tuning": tuning, "baseline": baseline, "scores": scores, "photographs": len(marked["fast map"])}
+
+
+def difference(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> list[float]:
+    """The mean paired difference, sets counting the same, and its 95% interval by resampling each set's images."""
+    generator = np.random.default_rng(0)
+    means = np.zeros(RESAMPLES)
+    centre = 0.0
+    for name in ours:
+        paired = np.array(ours[name]) - np.array(theirs[name])
+        picked = generator.integers(0, len(paired), (RESAMPLES, len(paired)))
+        means += paired[picked].mean(1) / len(ours)
+        centre += paired.mean() / len(ours)
+    return [float(centre), *np.quantile(means, [0.025, 0.975]).tolist()]
+
+
+# ---- saliency ------------------------------------------------------------------------------------------------------
+
+SALIENCY: dict[str, Map] = {
+    "saliency": saliency,
+    "saliency × centre": partial(saliency, centre=True),
+    "centre bias": bias,
+    "spectral residual": spectral_residual,
+    "spectral residual × centre": centred(spectral_residual),
+    "centre-surround over mips": contrast_over_mips,
+    "centre-surround × centre": centred(contrast_over_mips),
+}
+
+
+def measure_saliency(data: Path, limit: int | None) -> dict[str, Any]:
+    """How much of the objects' boxes the most salient TOP of the pixels cover."""
+    covered: dict[str, list[float]] = {method: [] for method in SALIENCY}
+    found: dict[str, list[bool]] = {method: [] for method in SALIENCY}
+    share, best = [], []
+    for sample in samples(data, "coco", "eval", limit):
+        if not sample.inside.any():
+            continue
+        share.append(float(sample.inside.mean()))
+        best.append(min(1.0, TOP / share[-1]))
+        for method, function in SALIENCY.items():
+            top = topmost(function(sample.image, sample.levels)[0].numpy())
+            covered[method].append(float(top[sample.inside].mean()))
+            for x0, y0, x1, y1 in sample.boxes:
+                part = top[_pixels(y0, y1), _pixels(x0, x1)]
+                found[method].append(bool(part.size and part.mean() >= FOUND))
+    scores: dict[str, Any] = {}
+    for method in SALIENCY:
+        rival = "spectral residual × centre" if "× centre" in method else "spectral residual"
+        scores[method] = {
+            "covered": covered[method],
+            "found": float(np.mean(found[method])),
+            "rival": rival,
+            "gain": difference({"coco": covered[method]}, {"coco": covered[rival]}),
+        }
+    return {
+        "scores": scores,
+        "images": len(share),
+        "objects": len(found["saliency"]),
+        "object_area": float(np.mean(share)),
+        "best_possible": float(np.mean(best)),
+    }
+
+
+def topmost(values: np.ndarray) -> np.ndarray:
+    """The TOP of the pixels with the greatest values; equal values in random order."""
+    shuffled = np.random.default_rng(0).permutation(values.size)
+    order = shuffled[np.argsort(values.ravel()[shuffled], kind="stable")]
+    top = np.zeros(values.size, dtype=bool)
+    top[order[values.size - round(TOP * values.size) :]] = True
+    return top.reshape(values.shape)
+
+
+# ---- polarity ------------------------------------------------------------------------------------------------------
+
+INKS = {
+    "black on white": (0, 255),
+    "white on black": (255, 0),
+    "white on grey": (255, 128),
+    "140 on 128": (140, 128),
+    "116 on 128": (116, 128),
+    "190 on 200": (190, 200),
+    "52 on 40": (52, 40),
+}
+HEIGHTS = (10, 16, 28, 48, 72)
+
+
+def measure_polarity() -> dict[str, Any]:
+    """On rendered text, with and without noise of 2 grey steps: what the right and the wrong channel say of the ink."""
+    scores: dict[str, Any] = {}
+    for name, (ink, paper) in INKS.items():
+        right, wrong, order, unsigned = [], [], [], []
+        for height in HEIGHTS:
+            for noise in (0.0, 2.0):
+                image, strokes, blank = rendered(ink, paper, height, noise)
+                pair = [channel(image, [image])[0].numpy() for channel in (edges, edges_inverted)]
+                if ink > paper:
+                    pair.reverse()
+                right.append(float(pair[0][strokes].mean()))
+                wrong.append(float(pair[1][strokes].mean()))
+                order.append(ranking(pair[0][strokes], pair[0][blank]))
+                sobel = edge_density(image, [image], blur=1)[0].numpy()
+                unsigned.append(ranking(sobel[strokes], sobel[blank]))
+        values = {"right": right, "wrong": wrong, "auc": order, "auc_sobel": unsigned}
+        scores[name] = {key: float(np.mean(value)) for key, value in values.items()}
+    return scores
+
+
+def rendered(ink: int, paper: int, height: int, noise: float) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """Lines of text as an image (1, 3, H, W), with the pixels that are all ink and those that have none."""
+    page, cover = Image.new("L", (600, 300), paper), Image.new("L", (600, 300), 0)
+    font = ImageFont.load_default(height)
+    for y in range(20, 260, height * 3 // 2):
+        for canvas, fill in ((page, ink), (cover, 255)):
+            ImageDraw.Draw(canvas).text((20, y), "The quick brown fox 1234", fill=fill, font=font)
+    pixels = np.asarray(page) + np.random.default_rng(height).normal(0, 1, (300, 600)) * noise
+    image = torch.from_numpy(np.clip(pixels, 0, 255).round() / 255).float().expand(1, 3, -1, -1)
+    return image, np.asarray(cover) > 200, np.asarray(cover) == 0
+
+
+def ranking(ink: np.ndarray, paper: np.ndarray) -> float:
+    """How often a pixel of ink has the greater value than one of paper (area under the curve); ties count half."""
+    values, where = np.unique(np.concatenate([ink, paper]), return_inverse=True)
+    dark = np.bincount(where[: len(ink)], minlength=len(values))
+    light = np.bincount(where[len(ink) :], minlength=len(values))
+    below = light.cumsum() - light
+    return float((dark * (below + light / 2)).sum() / (len(ink) * len(paper)))
+
+
+# ---- report --------------------------------------------------------------------------------------------------------
+
+
+def report(record: dict[str, Any]) -> str:
+    text, salient, polarity = record["text"], record["saliency"], record["polarity"]
+    number = {name: len(text["scores"]["fast map"]["f1"][name]) for name in TEXT_SETS}
+    lines = [
+        "# Channels that find structure: how good they are",
+        "",
+        provenance(record),
+        "",
+        "## Text: pixels inside a box or not",
+        "",
+        f"FUNSD ({number['funsd']} `eval` images, words) and SROIE ({number['sroie']}, lines). F1 is the mean over "
+        "images (in brackets: all pixels of the set pooled); both is the mean of the two sets. One threshold for both "
+        "sets, and the baseline's blur, chosen on `train`. The gain over edge density is paired by image, with a 95% "
+        f"bootstrap interval. Photographs: the share of the pixels of {text['photographs']} COCO `eval` images that "
+        "is called text (most have none).",
+        "",
+        "| method | threshold | FUNSD | SROIE | both | gain over edge density | photographs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for method, score in text["scores"].items():
+        means = {name: float(np.mean(score["f1"][name])) for name in TEXT_SETS}
+        cells = [f"{means[name]:.3f} ({score['pooled'][name]:.3f})" for name in TEXT_SETS]
+        gain = "–" if method == text["baseline"] else format_interval(score["gain"])
+        lines.append(
+            f"| {method} | {score['threshold']:.3f} | {cells[0]} | {cells[1]} | {np.mean(list(means.values())):.3f} | "
+            f"{gain} | {100 * score['photographs']:.1f}% |"
+        )
+    lines += ["", "On `train`, from which thresholds and blur were chosen:", ""]
+    lines += ["| method | threshold | both |", "|---|---|---|"]
+    lines += [f"| {name} | {row['threshold']:.3f} | {row['train_f1']:.3f} |" for name, row in text["tuning"].items()]
+    lines += [
+        "",
+        "## Saliency: COCO objects",
+        "",
+        f"{salient['images']} `eval` images, {salient['objects']} objects, whose boxes cover "
+        f"{100 * salient['object_area']:.0f}% of an image on average. Covered: the share of that area that the most "
+        f"salient {100 * TOP:.0f}% of the pixels cover, mean over images ({TOP} by chance, "
+        f"{salient['best_possible']:.3f} at best). Lift: covered over chance. Objects: the share of boxes of which at "
+        f"least {100 * FOUND:.0f}% is covered. The gain in covered is over the spectral residual (with the same centre "
+        "prior where it says × centre), paired by image, with a 95% bootstrap interval.",
+        "",
+        "| method | covered | lift | objects | gain over spectral residual |",
+        "|---|---|---|---|---|",
+    ]
+    for method, score in salient["scores"].items():
+        mean = float(np.mean(score["covered"]))
+        gain = "–" if method == score["rival"] else format_interval(score["gain"])
+        lines.append(f"| {method} | {mean:.3f} | {mean / TOP:.2f} | {100 * score['found']:.0f}% | {gain} |")
+    lines += [
+        "",
+        "## Edges: polarity and contrast, on rendered text",
+        "",
+        f"Text {', '.join(map(str, HEIGHTS))} pixels high, with and without noise of 2 grey steps. The channel of the "
+        "right and of the wrong polarity, mean over the ink; and how often a pixel of ink has a greater value than "
+        "one of paper (0.5 is chance), beside a Sobel magnitude.",
+        "",
+        "| ink | right channel | wrong channel | ink above paper | by Sobel |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in polarity.items():
+        lines.append(
+            f"| {name} | {row['right']:.3f} | {row['wrong']:.4f} | {row['auc']:.3f} | {row['auc_sobel']:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def study(options: argparse.Namespace, command: str) -> None:
+    record: dict[str, Any] = {"command": command, **versions()}
+    with torch.inference_mode():
+        record["text"] = measure_text(options.data, options.limit)
+        record["saliency"] = measure_saliency(options.data, options.limit)
+        record["polarity"] = measure_polarity()
+    write_study(options.out, "channels", record, report)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_study(study_parser("channels", __doc__), arguments, study)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""How well a relevance map ranks the place of the answer on document pages, against baselines and a control.
+
+    python -m studies.relevance DATA --pages CACHE --out DIR [--limit N]
+
+DATA is a folder like shared/data/docvqa: images and questions.jsonl with the boxes of the answers. Each page is cut
+into cells of 16×16 pixels, ranked by the map's value; equal values are in random order. A question counts as found in
+the top x% of the page if at least 90% of the area of one of its boxes lies in the highest-ranked cells that make up x%
+of the page. CACHE keeps RapidOCR's words. Differences are paired, with a 95% interval from resampling pages (questions
+of one page are not independent).
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
+from texturevlm.channels.saliency import saliency
+from texturevlm.channels.text import text_map
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.statistics import pooled_ratio
+from texturevlm.image import to_tensor
+from texturevlm.ops.mip import mipmap
+from texturevlm.progress import Progress
+from texturevlm.relevance.clues import NAMES, clues
+from texturevlm.relevance.layout import layout_of
+from texturevlm.relevance.reader import Page, load_page
+from texturevlm.relevance.words import answer_probability, overlaps, spread, words_map
+
+CELL = 16  # pixels
+TOPS = (0.05, 0.10, 0.20, 0.30)
+COVERED = 0.9  # of a box must lie in the chosen cells
+ENOUGH = COVERED - 1e-9  # allows for rounding
+BINS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of a word's probability, to compare with what came true
+RIVAL = "near the question's words"
+BY_IMAGE: dict[str, Callable[[Tensor, Sequence[Tensor]], Tensor]] = {"saliency": saliency, "text channel": text_map}
+
+
+def found_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Sequence[int]) -> list[bool]:
+    """For each of TOPS: whether one of the boxes lies in the cells of greatest value that make up that share."""
+    return [bool(best >= ENOUGH) for best in np.amax(shares_within(values, boxes, size), axis=1)]
+
+
+def shares_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Sequence[int]) -> np.ndarray:
+    """(len(TOPS), boxes): how much of each box lies in the cells of greatest value that make up that share.
+
+    values: (h, w); boxes: xyxy in pixels; size: (height, width) in pixels
+    """
+    height, width = size
+    shuffled = np.random.default_rng(0).permutation(values.size)
+    order = shuffled[np.argsort(-values.ravel()[shuffled], kind="stable")]
+    rank = np.empty(values.size)
+    rank[order] = np.arange(values.size) / values.size
+    corners = np.array(boxes, dtype=float)
+    across = overlaps(corners[:, 0], corners[:, 2], values.shape[1], width)
+    down = overlaps(corners[:, 1], corners[:, 3], values.shape[0], height)
+    area = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
+    chosen = [(rank < top).reshape(values.shape).astype(float) for top in TOPS]
+    return np.stack([((down @ cells) * across).sum(1) / area for cells in chosen])
+
+
+def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
+    """The rival: the share of the question's words near each word, fading with distance."""
+    near = clues(page, question, {})[:, NAMES.index("share_near")]
+    return spread(page, near * layout_of(page).areas, cells)  # so that a word's size does not count
+
+
+def text_words(page: Page, cells: tuple[int, int]) -> Tensor:
+    """Where there are words at all."""
+    return spread(page, np.full(len(page.words), 1 / max(len(page.words), 1)), cells)
+
+
+def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, Any]:
+    samples = load_data(folder, split="eval", located=True, limit=limit).samples
+    found: dict[str, list[list[bool]]] = {}
+    predicted, true = [], []
+    by_image: tuple[Path, dict[str, np.ndarray]] = (Path(), {})
+    progress = Progress(len(samples), "questions")
+    for number, sample in enumerate(samples):
+        cells = (math.ceil(sample.size[0] / CELL), math.ceil(sample.size[1] / CELL))
+        page = load_page(sample.image, cache)
+        if sample.image != by_image[0]:
+            by_image = (sample.image, channel_maps(sample.image, cells))
+        other = of_another_page(samples, number)
+        maps = {
+            "words": words_map(page, sample.question, cells).numpy(),
+            RIVAL: near_words(page, sample.question, cells).numpy(),
+            "where there are words": text_words(page, cells).numpy(),
+            "words, the question of another page": words_map(page, other.question, cells).numpy(),
+            **by_image[1],
+        }
+        for method, values in maps.items():
+            found.setdefault(method, []).append(found_within(values, sample.boxes, sample.size))
+        predicted.append(answer_probability(page, sample.question))
+        true.append(answer_share(page, sample.boxes))
+        progress.step()
+    pages = [str(sample.image) for sample in samples]
+    tables = {method: np.array(hits, dtype=float) for method, hits in found.items()}
+    scores = {
+        method: {
+            "found": table.mean(0).tolist(),
+            "gain": [gain(table[:, k] - tables[RIVAL][:, k], pages) for k in range(len(TOPS))],
+        }
+        for method, table in tables.items()
+    }
+    return {
+        "questions": len(samples),
+        "pages": len(set(pages)),
+        "scores": scores,
+        "calibration": calibration(np.concatenate(predicted), np.concatenate(true)),
+    }
+
+
+def of_another_page(samples: Sequence[Sample], number: int) -> Sample:
+    """The next sample whose page is another; the sample itself if there is one page only."""
+    following = (*samples[number:], *samples[:number])
+    return next((later for later in following if later.image != samples[number].image), samples[number])
+
+
+def channel_maps(path: Path, cells: tuple[int, int]) -> dict[str, np.ndarray]:
+    """BY_IMAGE of an image file, on cells (h, w)."""
+    image = to_tensor(path)
+    levels = mipmap(image)
+    return {
+        name: functional.adaptive_avg_pool2d(channel(image, levels)[:, None], cells)[0, 0].numpy()
+        for name, channel in BY_IMAGE.items()
+    }
+
+
+def answer_share(page: Page, boxes: Sequence[Sequence[float]]) -> np.ndarray:
+    """(N,): 1 shared out by area over the words whose middle is in one of the answer's boxes; 0 if none is."""
+    layout = layout_of(page)
+    middle = (layout.boxes[:, :2] + layout.boxes[:, 2:]) / 2
+    inside: np.ndarray = np.zeros(len(middle))
+    for x0, y0, x1, y1 in boxes:
+        within = (middle > (x0, y0)).all(1) & (middle < (x1, y1)).all(1)
+        inside = np.maximum(inside, within * layout.areas)
+    shares: np.ndarray = inside / max(inside.sum(), 1e-12)
+    return shares
+
+
+def calibration(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float]]:
+    """For each bin of a word's probability: how many words, the mean probability, and the mean that came true."""
+    rows = []
+    for low, high in pairwise(BINS):
+        chosen = (predicted > low) & (predicted <= high)
+        if chosen.any():
+            rows.append(
+                {
+                    "low": low,
+                    "high": high,
+                    "words": int(chosen.sum()),
+                    "predicted": float(predicted[chosen].mean()),
+                    "true": float(true[chosen].mean()),
+                }
+            )
+    return rows
+
+
+def gain(difference: np.ndarray, pages: Sequence[str]) -> list[float]:
+    """The mean difference over questions and its 95% interval, pages resampled."""
+    _, which = np.unique(pages, return_inverse=True)
+    return list(pooled_ratio(np.bincount(which, difference), np.bincount(which)))
+
+
+def report(record: dict[str, Any]) -> str:
+    tops = " | ".join(f"top {100 * top:.0f}%" for top in TOPS)
+    lines = [
+        "# Relevance: how often the whole answer lies in the part of the page that a map ranks highest",
+        "",
+        provenance(record),
+        "",
+        f"{record['questions']} questions with a located answer on {record['pages']} pages, all `eval`. Cells of "
+        f"{CELL}×{CELL} pixels; found if {100 * COVERED:.0f}% of one of the answer's boxes lies in the chosen cells. "
+        "Words by RapidOCR.",
+        "",
+        f"| map | {tops} |",
+        "|---|" + "---|" * len(TOPS),
+    ]
+    for method, score in record["scores"].items():
+        lines.append(f"| {method} | " + " | ".join(f"{value:.3f}" for value in score["found"]) + " |")
+    lines += [
+        "",
+        f"Difference to “{RIVAL}”, paired, with a 95% interval from resampling pages:",
+        "",
+        f"| map | {tops} |",
+        "|---|" + "---|" * len(TOPS),
+    ]
+    for method, score in record["scores"].items():
+        if method != RIVAL:
+            cells = map(format_interval, score["gain"])
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "Calibration: words sorted by their probability; the words of an answer share what comes true by area.",
+        "",
+        "| probability | words | mean probability | came true |",
+        "|---|---|---|---|",
+    ]
+    for row in record["calibration"]:
+        lines.append(
+            f"| {row['low']:g} to {row['high']:g} | {row['words']} | {row['predicted']:.4f} | {row['true']:.4f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def study(options: argparse.Namespace, command: str) -> None:
+    with torch.inference_mode():
+        found = measure(options.data, options.pages, options.limit)
+    write_study(options.out, "relevance", {"command": command, **versions(), **found}, report)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = study_parser("relevance", __doc__)
+    parser.add_argument("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
+    return run_study(parser, arguments, study)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""How well the scout spots a question's words on real pages, against RapidOCR: mean average precision.
+
+Tesseract reads the page at full resolution. Its word boxes are ranked for each word of the page's questions; a box is
+right if Tesseract reads that word there. The scout ranks a box by the best cosine of the word with the spots in it,
+RapidOCR by the similarity of the word and what it read there. Equal values are in random order. Two averages: over the
+words that are on their page, each ranked alone; and of one ranking of all words and pages, which also rewards knowing
+that a word is absent.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from studies.relevance import gain
+from texturevlm.evaluate.data import Box, Sample
+from texturevlm.evaluate.ocr import TIMEOUT, Tesseract
+from texturevlm.progress import Progress
+from texturevlm.relevance.reader import Page, Word, load_page
+from texturevlm.scout import Scout, Spots
+from texturevlm.scout.letters import codes, numbers
+from texturevlm.scout.spotter import SPOT
+from texturevlm.text.strings import STOP, likeness, plain, terms
+from texturevlm.types import Texture
+
+SHORTEST = 3  # letters or digits of a query word
+SAME = 0.5  # of the smaller of two boxes that overlap as much: RapidOCR read that word there
+HEIGHTS = (0, 9, 12, 16, 1000)  # of words, in pixels of what the spotter saw
+METHODS = ("scout", "RapidOCR", "random order")
+RESAMPLES = 2000  # of pages, for one ranking of all
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Every query word of a page (W) against every box on it (N).
+
+    scores: method → (W, N); right: (W, N), whether Tesseract reads the word there; heights: (N,), as the scout sees it
+    """
+
+    page: str
+    scores: dict[str, np.ndarray]
+    right: np.ndarray
+    heights: np.ndarray
+
+
+def measure_spotting(samples: Sequence[Sample], cache: Path | None, scout: Scout, limit: int) -> dict[str, Any]:
+    """On at most `limit` pages of the samples, evenly spread; needs tesseract 5."""
+    asked: dict[Path, list[str]] = {}
+    for sample in samples:
+        asked.setdefault(sample.image, []).append(sample.question)
+    images = evenly(list(asked), limit)
+    tesseract, progress = Tesseract(), Progress(len(images), "pages read by Tesseract")
+    pages = []
+    for image in images:
+        page, words = tesseract_page(image, cache, tesseract.program), sought_words(asked[image])
+        if page.words and words:
+            pages.append(_ranked(image, page, load_page(image, cache), scout, words))
+        progress.step()
+    record: dict[str, Any] = {"reader": tesseract.name.split(" --")[0], "pages": len(images)}
+    return {**record, **_each(pages), **_together(pages)} if any(page.right.any() for page in pages) else record
+
+
+def _ranked(image: Path, page: Page, read: Page, scout: Scout, words: list[str]) -> Ranked:
+    boxes, texts = [word.box for word in page.words], [plain(word.text) for word in page.words]
+    spots = scout.look(Texture.open(image).mipmapped())
+    scores = (
+        scout_scores(scout, spots, boxes, page.size, words),
+        rapidocr_scores(read, boxes, words),
+        np.zeros((len(words), len(boxes))),
+    )
+    heights = np.array([y1 - y0 for _, y0, _, y1 in boxes]) * (spots.text.shape[1] * SPOT / page.size[0])
+    right = np.array([[text == word for text in texts] for word in words])
+    return Ranked(str(image), dict(zip(METHODS, scores, strict=True)), right, heights)
+
+
+def _each(pages: Sequence[Ranked]) -> dict[str, Any]:
+    """Average precision per word that is on its page."""
+    which, heights, rows = [], [], []
+    for page in pages:
+        for row in np.flatnonzero(page.right.any(1)):
+            right = page.right[row]
+            which.append(page.page)
+            heights.append(np.median(page.heights[right]))
+            rows.append([average_precision(page.scores[method][row], right) for method in METHODS])
+    height, scores = np.array(heights), np.array(rows)
+    by_height = []
+    for low, high in pairwise(HEIGHTS):
+        chosen = (height >= low) & (height < high)
+        if chosen.any():
+            means = dict(zip(METHODS, scores[chosen].mean(0).tolist()))
+            by_height.append({"low": low, "high": high, "words": int(chosen.sum()), "precision": means})
+    return {
+        "words": len(rows),
+        "precision": {method: gain(scores[:, column], which) for column, method in enumerate(METHODS)},
+        "difference": gain(scores[:, 0] - scores[:, 1], which),
+        "by height": by_height,
+    }
+
+
+def _together(pages: Sequence[Ranked]) -> dict[str, Any]:
+    """Average precision of one ranking of all words and boxes of all pages, absent words included."""
+    drawn = {}
+    for method in METHODS:
+        values = [page.scores[method].ravel() for page in pages]
+        drawn[method] = pooled_precision(values, [page.right.ravel() for page in pages])
+    return {
+        "words sought": sum(len(page.right) for page in pages),
+        "pooled precision": {method: _interval(values) for method, values in drawn.items()},
+        "pooled difference": _interval(drawn[METHODS[0]] - drawn[METHODS[1]]),
+    }
+
+
+def _interval(drawn: np.ndarray) -> list[float]:
+    """The first value, and the central 95% of the others."""
+    return [float(drawn[0]), *(float(bound) for bound in np.quantile(drawn[1:], (0.025, 0.975)))]
+
+
+def pooled_precision(values: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> np.ndarray:
+    """(1 + RESAMPLES,): the average precision of one ranking of all pages, and of resampled pages, the same each time.
+
+    values, right: one array per page
+    """
+    every, truth = np.concatenate(values), np.concatenate(right)
+    page = np.repeat(np.arange(len(values)), [len(one) for one in values])
+    order = _order(every)
+    page, truth = page[order], truth[order]
+    places = np.flatnonzero(truth)
+    # For each right one and each page: how many, and how many right ones, are ranked as high or higher.
+    ranked, hit = (
+        np.stack(
+            [
+                np.searchsorted(np.flatnonzero(chosen & (page == number)), places, "right")
+                for number in range(len(values))
+            ],
+            1,
+        )
+        for chosen in (np.ones_like(truth), truth)
+    )
+    generator = np.random.default_rng(0)
+    counts = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES).T
+    counts = np.concatenate([np.ones((len(values), 1)), counts], 1)
+    weight = counts[page[places]]
+    precision = (hit @ counts) / np.maximum(ranked @ counts, 1)
+    found: np.ndarray = (weight * precision).sum(0) / np.maximum(weight.sum(0), 1)
+    return found
+
+
+def evenly(images: Sequence[Path], limit: int | None) -> list[Path]:
+    """At most `limit` of them, evenly spread."""
+    count = len(images) if limit is None else min(limit, len(images))
+    return [images[number * len(images) // count] for number in range(count)]
+
+
+def sought_words(questions: Sequence[str]) -> list[str]:
+    """The words of questions that say something, each once, as `plain` makes them."""
+    words = {word for question in questions for word, _ in terms(question)}
+    return sorted(word for word in words if len(word) >= SHORTEST and word not in STOP)
+
+
+def tesseract_page(image: Path, cache: Path | None, program: str = "tesseract") -> Page:
+    """The words that Tesseract reads on a page; from the folder `tesseract` in `cache` if they are there, or kept."""
+    kept = None if cache is None else cache / "tesseract" / f"{image.name}.json"
+    if kept is not None and kept.is_file():
+        return Page.from_json(kept.read_text(encoding="utf-8"))
+    with Image.open(image) as opened:
+        upright = ImageOps.exif_transpose(opened).convert("L")
+    pixels = io.BytesIO()
+    upright.save(pixels, "PPM")
+    alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}
+    try:
+        done = subprocess.run(
+            [program, "-", "-", "tsv"], input=pixels.getvalue(), capture_output=True, env=alone, timeout=TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"tesseract_page: {program} took more than {TIMEOUT} s for {image}") from None
+    if done.returncode != 0:
+        reason = done.stderr.decode(errors="replace").strip()
+        raise OSError(f"tesseract_page: {program} ended with {done.returncode} on {image}: {reason:.300}")
+    page = Page(words_of_table(done.stdout.decode("utf-8", "replace")), (upright.height, upright.width))
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(page.to_json(), encoding="utf-8")
+    return page
+
+
+def words_of_table(table: str) -> tuple[Word, ...]:
+    """The words in what `tesseract … tsv` prints, without those that have neither letter nor digit."""
+    words, lines = [], dict[tuple[str, ...], int]()
+    for row in csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE):
+        if row["level"] != "5" or not plain(row["text"] or ""):
+            continue
+        line = lines.setdefault((row["block_num"], row["par_num"], row["line_num"]), len(lines))
+        x, y, width, height = (float(row[name]) for name in ("left", "top", "width", "height"))
+        words.append(Word(row["text"], (x, y, x + width, y + height), line, float(row["conf"]) / 100))
+    return tuple(words)
+
+
+@torch.inference_mode()
+def scout_scores(
+    scout: Scout, spots: Spots, boxes: Sequence[Box], size: tuple[int, int], words: Sequence[str]
+) -> np.ndarray:
+    """(words, boxes): the greatest cosine of the word with the spots whose middle is in the box.
+
+    boxes: xyxy in pixels of a page of `size`
+    """
+    looked_for = scout.spotter.embed(numbers(codes(words)).to(scout.dtype)).float()
+    cosine = torch.einsum("kd,dhw->khw", looked_for, spots.words[0].float())
+    down, across = cosine.shape[1] / size[0], cosine.shape[2] / size[1]
+    best = []
+    for x0, y0, x1, y1 in boxes:
+        rows, columns = (
+            _middles(y0 * down, y1 * down, cosine.shape[1]),
+            _middles(x0 * across, x1 * across, cosine.shape[2]),
+        )
+        best.append(cosine[:, rows, columns].amax((1, 2)))
+    return torch.stack(best, 1).numpy()
+
+
+def _middles(low: float, high: float, count: int) -> slice:
+    """The parts, each 1 long, whose middle lies between low and high; at least the one that holds their middle."""
+    first, last = round(low), round(high)
+    if last <= first:
+        first = int((low + high) / 2)
+        last = first + 1
+    return slice(min(first, count - 1), max(1, min(last, count)))
+
+
+def rapidocr_scores(page: Page, boxes: Sequence[Box], words: Sequence[str]) -> np.ndarray:
+    """(words, boxes): how alike the word and the likest of the page's words in the box are."""
+    alike = likeness(words, [plain(word.text) for word in page.words])
+    theirs = np.array([word.box for word in page.words], dtype=float).reshape(-1, 4)
+    ours = np.array(boxes, dtype=float).reshape(-1, 4)
+    both = np.minimum(ours[:, None, 2:], theirs[:, 2:]) - np.maximum(ours[:, None, :2], theirs[:, :2])
+    smaller = np.minimum(_areas(ours)[:, None], _areas(theirs))
+    same = both.clip(0).prod(2) >= SAME * smaller
+    best: np.ndarray = np.where(same, alike[:, None], 0.0).max(2, initial=0.0)
+    return best
+
+
+def _areas(boxes: np.ndarray) -> np.ndarray:
+    areas: np.ndarray = np.maximum((boxes[:, 2:] - boxes[:, :2]).prod(1), 1e-9)
+    return areas
+
+
+def average_precision(values: np.ndarray, right: np.ndarray) -> float:
+    """The mean, over the right ones, of the share of right ones among those ranked as high or higher."""
+    places = np.flatnonzero(right[_order(values)])
+    return float(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
+
+
+def _order(values: np.ndarray) -> np.ndarray:
+    """From the greatest, equal values in random order."""
+    shuffled = np.random.default_rng(0).permutation(len(values))
+    found: np.ndarray = shuffled[np.argsort(-values[shuffled], kind="stable")]
+    return found

@@ -1,0 +1,96 @@
+"""What all studies share: the command line, one-line errors, and results written as JSON and as a report.
+
+An error of the caller is one line on stderr and status 2. Each result says by which command and with which versions it
+was made.
+"""
+
+import json
+import platform
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from texturevlm.check import check_count
+
+MISTAKES = (ValueError, TypeError, OSError, ImportError)  # the caller's: no traceback
+RUN = "python -m "
+Record = TypeVar("Record")
+
+
+def command_parser(module: str, docstring: str | None) -> ArgumentParser:
+    """A parser for `python -m MODULE`; the first line of the docstring describes it."""
+    return ArgumentParser(prog=RUN + module, description=(docstring or "").split("\n")[0])
+
+
+def study_parser(name: str, docstring: str | None) -> ArgumentParser:
+    """A parser for `python -m studies.NAME DATA --out DIR [--limit N]`."""
+    parser = command_parser(f"studies.{name}", docstring)
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of a data set, or of several (see the module)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the report and its numbers")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most N questions or pages (default: all)")
+    return parser
+
+
+def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Callable[[Namespace, str], object]) -> int:
+    """Parse, check --limit, and do the work with the options and the command line; returns the exit status."""
+    options = parser.parse_args(arguments)
+    try:
+        check_limit(getattr(options, "limit", None))
+        work(options, command_line(parser, options))
+    except MISTAKES as error:
+        return complain(parser, error)
+    return 0
+
+
+def complain(parser: ArgumentParser, error: Exception) -> int:
+    """Print what was wrong on stderr; returns the exit status."""
+    print(f"{parser.prog.removeprefix(RUN)}: {error}", file=sys.stderr)
+    return 2
+
+
+def check_limit(limit: int | None, least: int = 1) -> None:
+    """--limit N, if given, must leave something to measure."""
+    if limit is not None:
+        check_count("--limit", "N", limit, least)
+
+
+def command_line(parser: ArgumentParser, options: Namespace) -> str:
+    """The command that makes the table again: positional arguments first, no defaults, paths as placeholders."""
+    words = [parser.prog]
+    for action in sorted(parser._actions, key=lambda action: bool(action.option_strings)):
+        value = getattr(options, action.dest, None)
+        if value is not None and value != action.default:
+            shown = str(action.metavar) if isinstance(value, (Path, list)) else str(value)
+            words += [*action.option_strings[-1:], shown]
+    return " ".join(words)
+
+
+def versions() -> dict[str, str]:
+    """The versions of the software, as a record keeps them."""
+    return {"torch": torch.__version__, "python": platform.python_version()}
+
+
+def provenance(record: dict[str, Any], *details: str) -> str:
+    """The line of a report that says how to make it again, from a record with its command and `versions`."""
+    made_with = f"torch {record['torch']}, Python {record['python']}"
+    return "; ".join([f"Command: `{record['command']}`", *details, made_with]) + "."
+
+
+def format_interval(interval: Sequence[float]) -> str:
+    """A difference and its interval: +0.012 (−0.003 to +0.027)."""
+    mean, low, high = interval
+    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def write_study(out: Path, name: str, record: Record, report: Callable[[Record], str]) -> str:
+    """Write NAME.json and NAME.md into a folder; returns the report. JSON first: the numbers took the time."""
+    out.mkdir(parents=True, exist_ok=True)
+    numbers = json.dumps(record, indent=1, ensure_ascii=False)
+    (out / f"{name}.json").write_text(numbers + "\n", encoding="utf-8")
+    text = report(record)
+    (out / f"{name}.md").write_text(text, encoding="utf-8")
+    return text

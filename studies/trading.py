@@ -1,0 +1,224 @@
+"""One budget shared by a batch of pages against the same budget for each: the gain by trading.
+
+    python -m studies.trading DATA --out results [--limit N] [--pages 8] [--budgets 32,64,96,273]
+
+Pages are taken in groups, one question per page. Either every page gets k tokens, or the pages of a group share k
+tokens per page. Both are judged by expected value, which trading raises, and by legibility.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.trade import trade
+from texturevlm.allocate.value import expected_value
+from texturevlm.check import check_choice, check_count
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.delivered import Delivered
+from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
+from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
+from texturevlm.evaluate.page_cache import PageCache
+from texturevlm.evaluate.run import without_colour
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.pipeline import relevance_of
+from texturevlm.progress import Progress
+from texturevlm.rebuild import median_grey
+from texturevlm.relevance import Relevance
+from texturevlm.types import Texture
+
+BUDGETS = "32,64,96,273"
+FLOOR, CEILING = 0.25, 4.0  # of an equal share: no page is left out, and none takes it all
+SPLITS = ("equal", "shared")
+
+
+@dataclass(frozen=True)
+class PageResult:
+    """One page of one group: its tokens, expected value and legibility (None without OCR), per split."""
+
+    question: str
+    relevance: str
+    budget: int
+    tokens: dict[str, int]
+    value: dict[str, float]
+    legibility: dict[str, float] | None
+
+
+def one_per_page(samples: Sequence[Sample]) -> list[Sample]:
+    """The first question of each page."""
+    return list({sample.image: sample for sample in reversed(samples)}.values())[::-1]
+
+
+def groups(samples: Sequence[Sample], pages: int, seed: int = 0) -> list[list[Sample]]:
+    """Whole groups of pages drawn at random, so that a group is a mixed batch and not one document."""
+    order = np.random.default_rng(seed).permutation(len(samples)).tolist()
+    drawn = [samples[index] for index in order]
+    return [drawn[first : first + pages] for first in range(0, len(drawn) - pages + 1, pages)]
+
+
+def measure(
+    group: Sequence[Sample],
+    *,
+    relevance: str,
+    budgets: Sequence[int],
+    patch: int,
+    allocator: str,
+    pages: PageCache,
+    ocr: OcrEngine | None,
+) -> list[PageResult]:
+    """The results of one group of pages."""
+    choose = ALLOCATORS[allocator]
+    textures = [Texture.open(sample.image) for sample in group]
+    maps = [
+        _relevance(sample, texture, relevance, patch, pages) for sample, texture in zip(group, textures, strict=True)
+    ]
+    pictures = [without_colour(texture) for texture in textures]
+    greys = [median_grey(texture) for texture in pictures]
+    found = []
+    for budget in budgets:
+        shared = trade(
+            textures,
+            maps,
+            total=budget * len(group),
+            floor=max(1, round(FLOOR * budget)),
+            ceiling=round(CEILING * budget),
+            patch=patch,
+            allocator=choose,
+        )
+        for index, sample in enumerate(group):
+            tokens = dict(zip(SPLITS, (budget, shared[index])))
+            value, crops = {}, []
+            for split, count in tokens.items():
+                allocation = choose(textures[index], maps[index], budget=count, patch=patch)
+                value[split] = float(expected_value(maps[index], allocation))
+                delivered = Delivered(pictures[index], greys[index], allocation)
+                crops.append([as_bytes(delivered.picture(box)) for box in crop_boxes(sample.boxes, sample.size)])
+            found.append(PageResult(sample.id, relevance, budget, tokens, value, _read(ocr, crops, sample)))
+    return found
+
+
+def _relevance(sample: Sample, texture: Texture, scorer: str, patch: int, pages: PageCache) -> Relevance:
+    page = pages.words(sample.image, texture)[0] if scorer == "words" else None
+    return relevance_of(texture, sample.question, patch=patch, way=scorer, page=page)
+
+
+def _read(ocr: OcrEngine | None, crops: Sequence[Sequence[np.ndarray]], sample: Sample) -> dict[str, float] | None:
+    if ocr is None:
+        return None
+    texts = iter(ocr.read([crop for ours in crops for crop in ours]))
+    return {name: legibility_score([next(texts) for _ in ours], sample.answers) for name, ours in zip(SPLITS, crops)}
+
+
+def summary(results: Sequence[PageResult]) -> list[dict[str, Any]]:
+    """One row per relevance and budget: both splits, and their difference, paired by page."""
+    rows = []
+    for relevance, budget in dict.fromkeys((result.relevance, result.budget) for result in results):
+        some = [result for result in results if (result.relevance, result.budget) == (relevance, budget)]
+        shared = sorted(result.tokens["shared"] for result in some)
+        row: dict[str, Any] = {
+            "relevance": relevance,
+            "budget": budget,
+            "pages": len(some),
+            "tokens": {"least": shared[0], "middle": shared[len(shared) // 2], "most": shared[-1]},
+            "value": _compared([result.value for result in some]),
+        }
+        read = [result.legibility for result in some if result.legibility is not None]
+        rows.append({**row, "legibility": _compared(read) if read else None})
+    return rows
+
+
+def _compared(pairs: Sequence[dict[str, float]]) -> dict[str, Any]:
+    columns = {split: [pair[split] for pair in pairs] for split in SPLITS}
+    means = {split: float(np.mean(column)) for split, column in columns.items()}
+    return {**means, "difference": list(paired_difference(columns["shared"], columns["equal"]))}
+
+
+def report(record: dict[str, Any]) -> str:
+    lines = [
+        "# One budget shared by a batch of pages against the same budget for each",
+        "",
+        provenance(record, record["ocr"] or "no OCR"),
+        "",
+        f"Groups of {record['pages']} pages drawn at random, one question per page, allocator `{record['allocator']}`, "
+        f"patches of {record['patch']}. Shared: the group's pages trade k tokens per page among themselves by expected "
+        f"value, none below {FLOOR:g} k or above {CEILING:g} k. Differences are paired by page, with 95% bootstrap "
+        "intervals.",
+        "",
+        "| relevance | k | tokens per page when shared: least, middle, most | expected value, each k | shared | "
+        "difference | legibility, each k | shared | difference | pages |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        tokens = ", ".join(str(count) for count in row["tokens"].values())
+        cells = [f"{row['relevance']} | {row['budget']} | {tokens}", _cells(row["value"]), _cells(row["legibility"])]
+        lines.append(f"| {' | '.join(cells)} | {row['pages']} |")
+    return "\n".join([*lines, ""])
+
+
+def _cells(compared: dict[str, Any] | None) -> str:
+    if compared is None:
+        return "– | – | –"
+    return f"{compared['equal']:.3f} | {compared['shared']:.3f} | {format_interval(compared['difference'])}"
+
+
+def trading(options: argparse.Namespace, command: str) -> None:
+    torch.set_num_threads(1)
+    budgets = [check_count("trading", "budgets", int(part), 1) for part in options.budgets.split(",")]
+    check_choice("trading", "allocator", options.allocator, ALLOCATORS)
+    check_count("trading", "pages", options.pages, 1)
+    samples = one_per_page(load_data(options.data, located=True).samples)[: options.limit]
+    batches = groups(samples, options.pages)
+    if not batches:
+        raise ValueError(f"trading: {options.data} must hold {options.pages} pages with boxes, got {len(samples)}")
+    ocr = None if options.ocr == "none" else CachedOcr(open_ocr(options.ocr), options.readings)
+    cache = PageCache(options.words or options.out / "pages")
+    relevances = ["words", "none"] if find_spec("rapidocr") is not None else ["none"]
+    results: list[PageResult] = []
+    progress = Progress(len(batches) * len(relevances), "groups")
+    for group in batches:
+        for relevance in relevances:
+            results += measure(
+                group,
+                relevance=relevance,
+                budgets=budgets,
+                patch=options.patch,
+                allocator=options.allocator,
+                pages=cache,
+                ocr=ocr,
+            )
+            progress.step()
+    record = {
+        "command": command,
+        "data": options.data.name,
+        "ocr": ocr.name if ocr is not None else None,
+        **versions(),
+        "pages": options.pages,
+        "patch": options.patch,
+        "allocator": options.allocator,
+        "rows": sorted(summary(results), key=lambda row: relevances.index(row["relevance"])),
+    }
+    print(write_study(options.out, "trading", record, report))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = study_parser("trading", __doc__)
+    parser.add_argument("--pages", type=int, default=8, metavar="N", help="pages that share a budget (default: 8)")
+    parser.add_argument("--budgets", default=BUDGETS, help=f"tokens per page (default: {BUDGETS})")
+    parser.add_argument("--patch", type=int, default=32, help="side of a token (default: 32)")
+    parser.add_argument("--allocator", default="auto", help="a name of ALLOCATORS (default: auto)")
+    parser.add_argument("--ocr", default="auto", help="auto, tesseract, rapidocr or none (default: auto)")
+    parser.add_argument("--readings", type=Path, metavar="FILE", help="cache of what OCR read")
+    parser.add_argument("--words", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)")
+    return run_study(parser, arguments, trading)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

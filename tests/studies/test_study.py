@@ -1,0 +1,111 @@
+"""What the commands run by their module's name share: options, complaints, and the files that they leave."""
+
+import json
+import platform
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+import studies
+from studies.study import (
+    MISTAKES,
+    check_limit,
+    command_line,
+    command_parser,
+    complain,
+    format_interval,
+    provenance,
+    study_parser,
+    versions,
+    write_study,
+)
+
+SHARED = ("__init__", "baselines", "soft_tokens", "spotting", "study")  # parts of studies, without a table of their own
+STUDIES = sorted(path.stem for path in Path(studies.__file__).parent.glob("*.py") if path.stem not in SHARED)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_says_how_it_is_run_and_what_it_is_for(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")  # or the sentence would be wrapped
+    module = import_module(f"studies.{name}")
+    with pytest.raises(SystemExit) as stopped:
+        module.main(["--help"])
+    told = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert told.startswith(f"usage: python -m studies.{name} [-h]")
+    assert module.__doc__.split("\n")[0] in told
+
+
+def test_only_the_first_line_of_the_docstring_is_told():
+    assert command_parser("studies.own", "What for.\n\nHow.").description == "What for."
+    assert command_parser("studies.own", None).description == ""  # python -OO
+
+
+def test_a_complaint_is_one_line_and_status_2(capsys):
+    parser = command_parser("studies.own", "Pack.")
+    assert complain(parser, ValueError("--out must end in .npz, got weights")) == 2
+    said = capsys.readouterr()
+    assert said.err == "studies.own: --out must end in .npz, got weights\n" and said.out == ""
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, FileNotFoundError, ModuleNotFoundError])
+def test_what_a_caller_can_get_wrong_is_a_mistake(error):
+    assert issubclass(error, MISTAKES)
+
+
+@pytest.mark.parametrize("error", [KeyError, AssertionError, RuntimeError, KeyboardInterrupt])
+def test_what_we_got_wrong_keeps_its_traceback(error):
+    assert not issubclass(error, MISTAKES)
+
+
+def test_a_limit_may_be_left_out_but_not_zero():
+    check_limit(None)
+    check_limit(1)
+    with pytest.raises(ValueError, match="--limit: N must be at least 1, got 0"):
+        check_limit(0)
+
+
+def test_a_report_names_command_versions_and_details():
+    record = {"command": "python -m study DATA", **versions()}
+    assert list(record) == ["command", "torch", "python"]
+    made_with = f"torch {torch.__version__}, Python {platform.python_version()}."
+    assert provenance(record) == f"Command: `python -m study DATA`; {made_with}"
+    assert provenance(record, "no OCR") == f"Command: `python -m study DATA`; no OCR; {made_with}"
+
+
+def test_numbers_and_report_are_written_side_by_side(tmp_path):
+    out = tmp_path / "a" / "b"
+    text = write_study(out, "sizes", {"widths": "3×2"}, lambda record: f"# Größe\n{record['widths']}\n")
+    assert text == "# Größe\n3×2\n"
+    assert {path.name for path in out.iterdir()} == {"sizes.md", "sizes.json"}
+    assert (out / "sizes.md").read_bytes() == text.encode()
+    assert (out / "sizes.json").read_bytes() == '{\n "widths": "3×2"\n}\n'.encode()
+
+
+def test_numbers_survive_a_report_that_fails(tmp_path):
+    with pytest.raises(KeyError, match="missing"):
+        write_study(tmp_path, "sizes", {"found": [1, 2]}, lambda record: record["missing"])
+    assert json.loads((tmp_path / "sizes.json").read_text()) == {"found": [1, 2]}
+
+
+def test_the_command_line_leaves_out_defaults_and_names_no_paths():
+    parser = study_parser("own", "Own.")
+    parser.add_argument("--steps", type=int, default=3)
+    given = ["--out", "/tmp/x", "/data", "--limit", "4"]
+    assert command_line(parser, parser.parse_args(given)) == "python -m studies.own DATA --out DIR --limit 4"
+    assert command_line(parser, parser.parse_args([*given, "--steps", "5"])).endswith("--limit 4 --steps 5")
+
+
+def test_an_interval():
+    assert format_interval([0.0123, -0.002, 0.03]) == "+0.012 (-0.002 to +0.030)"
+
+
+def test_the_package_imports_no_study():
+    package = Path(studies.__file__).parents[1] / "texturevlm"
+    importing = [
+        path.name for path in package.rglob("*.py") if re.search(r"^\s*(from|import) studies", path.read_text(), re.M)
+    ]
+    assert set(importing) <= {"measure.py"}  # of video/, which moves to studies/

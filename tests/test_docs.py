@@ -1,0 +1,87 @@
+"""The documents name only files, modules, commands and public names that exist."""
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+import texturevlm
+from texturevlm.cli import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+GONE = "removed.md"  # names what is no longer there
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
+PAGES += [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != GONE]
+
+
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`([^`]+)`")
+
+
+def code(text: str) -> str:
+    """The lines of fenced blocks, and each inline code span on a line of its own."""
+    return "\n".join([*BLOCK.findall(text), *SPAN.findall(BLOCK.sub("", text))])
+
+
+def without_code(text: str) -> str:
+    return SPAN.sub("", BLOCK.sub("", text))
+
+
+def subcommands() -> set[str]:
+    commands = argparse.ArgumentParser().add_subparsers()
+    for add in COMMANDS:
+        add(commands)
+    return set(commands.choices)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.fixture(params=PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def page(request):
+    return request.param
+
+
+def test_links_lead_to_files_and_headings(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert target.is_relative_to(ROOT), f"{page.name} links to {link}, which is outside the repository"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+
+
+def test_paths_exist(page):
+    text = re.sub(r"https?://\S+", "", page.read_text())
+    for path in re.findall(r"(?<![\w/.])((?:texturevlm|studies|tests|examples|results|docs)/[\w./-]*\w)", text):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+def test_commands_exist(page):
+    written = code(page.read_text())
+    for module in re.findall(r"python -m ((?:texturevlm|studies)[\w.]*\w)", written):
+        found = ROOT.joinpath(*module.split(".")).with_suffix(".py").exists()
+        assert found or module == "studies.NAME", f"{page.name} runs {module}"
+    for command in re.findall(r"^texturevlm ([a-z][a-z-]*)", written, re.MULTILINE):
+        assert command in subcommands(), f"{page.name} runs texturevlm {command}"
+    for target in re.findall(r"^make ([a-z][a-z-]*)", written, re.MULTILINE):
+        rule = re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert rule, f"{page.name} runs make {target}"
+
+
+def test_public_names_exist(page):
+    for name in re.findall(r"\btv\.([A-Za-z_]\w*)", page.read_text()):
+        assert name in texturevlm.__all__, f"{page.name} names tv.{name}"
+
+
+def test_the_glossary_stays_short():
+    text = (ROOT / "docs" / "design.md").read_text()
+    glossary = text.split("## Glossary")[1].split("\n## ")[0]
+    assert 20 <= len(re.findall(r"^\| (?!word|---)", glossary, re.MULTILINE)) <= 30

@@ -1,0 +1,67 @@
+"""What a scorer reads of a page, once per page, with its time: words by OCR (kept on disk) or the scout's spots."""
+
+import hashlib
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from texturevlm.evaluate.cost import costed
+from texturevlm.scout import load_scout
+from texturevlm.types import Texture
+
+READS_WORDS = ("auto", "words")  # the scorers that use OCR where it is installed
+
+
+class PageCache:
+    """Words and spots by image file. Pages come one after the other, so only the last one is held in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.warm = False
+        self.last_words: dict[Path, tuple[Any, float]] = {}
+        self.last_spots: dict[Path, tuple[Any, float]] = {}
+
+    def read(self, scorer: Any, question: str, path: Path, texture: Texture) -> tuple[Any, float] | None:
+        """What a scorer reads of the page for a question, and its milliseconds; None if it reads nothing."""
+        asked, ocr = bool(question.strip()), find_spec("rapidocr") is not None
+        if scorer == "scout" or (scorer == "auto" and asked and not ocr):
+            return self.spots(path, texture)
+        return self.words(path, texture) if scorer in READS_WORDS and asked and ocr else None
+
+    def spots(self, path: Path, texture: Texture) -> tuple[Any, float]:
+        """The scout's spots of an image, and the milliseconds they took."""
+        if path not in self.last_spots:
+            scout = load_scout(device=texture.device)
+            if not self.last_spots:
+                scout.look(texture)  # the first call loads and compiles: not the page's cost
+            found, cost = costed(lambda: scout.look(texture), texture.device)
+            self.last_spots = {path: (found, cost.ms)}
+        return self.last_spots[path]
+
+    def words(self, path: Path, texture: Texture) -> tuple[Any, float]:
+        """The page of words of an image, and the milliseconds that reading took when it was read."""
+        if path not in self.last_words:
+            self.last_words = {path: self._load_or_read(path, texture)}
+        return self.last_words[path]
+
+    def _load_or_read(self, path: Path, texture: Texture) -> tuple[Any, float]:
+        from texturevlm.relevance.reader import Page, read_page
+
+        digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+        kept = self.folder / f"{path.stem}-{digest}.json"
+        if kept.is_file():
+            record = json.loads(kept.read_text(encoding="utf-8"))
+            return Page.from_json(json.dumps(record["page"])), record["ms"]
+        if not self.warm:
+            read_page(torch.ones(1, 3, 64, 64))  # loads the models, which is not the page's cost
+            self.warm = True
+        page, cost = costed(lambda: read_page(texture.levels[0]), torch.device("cpu"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        record = {"ms": cost.ms, "page": json.loads(page.to_json())}
+        partial = kept.with_suffix(".part")
+        partial.write_text(json.dumps(record), encoding="utf-8")
+        partial.replace(kept)
+        return page, cost.ms
