@@ -49,6 +49,3 @@ def bias(image: Tensor, levels: list[Tensor]) -> Tensor:
 
 def centred(method: Map) -> Map:
     return lambda image, levels: method(image, levels) * centre_prior(image)
-
-
-# ---- text ----------------------------------------------------------------------------------------------------------

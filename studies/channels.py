@@ -1,9 +1,9 @@
-"""How good the channels are that find text, objects and structure, beside plain baselines, on annotated images.
+"""Accuracy of the channels that find text, objects and structure, against plain baselines, on annotated images.
 
     python -m studies.channels DATA --out DIR [--limit N]
 
-DATA holds `funsd/` and `sroie/` (text_boxes.jsonl) and `coco/` (questions.jsonl). Whatever is chosen (thresholds, the
-baseline's blur) is chosen on `train` images; what is reported is `eval`.
+DATA holds `funsd/` and `sroie/` (text_boxes.jsonl) and `coco/` (questions.jsonl). Thresholds and the baseline's blur
+are chosen on `train` images; results are for `eval`.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class AnnotatedImage:
 
 
 def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[AnnotatedImage]:
-    """The images of one set and split, boxes of the same image put together; says how far it is on stderr."""
+    """The images of one set and split, with all boxes of an image; reports progress on stderr."""
     folder = data / name
     listing = folder / ("text_boxes.jsonl" if name in TEXT_SETS else "questions.jsonl")
     if not listing.is_file():

@@ -3,7 +3,7 @@
     python -m studies.clusters IMAGE… --out DIR
 
 Edges are Canny's (sigma 2). Recall: the share of them with a border between regions within two pixels. Precision: the
-share of borders with an edge that near. A method can buy recall by drawing more borders, so their share stands beside.
+share of borders with an edge that near. More borders raise recall, so their share of the pixels is reported too.
 Needs scikit-image (extra `dev`).
 """
 

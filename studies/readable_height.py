@@ -38,7 +38,7 @@ FULL: Trial = (math.inf, 1.0)
 
 
 def shrunk(image: Tensor, box: PixelBox, across: float, down: float) -> Tensor:
-    """A part of an image (C, H, W) as cells of across × down pixels deliver it; an axis of 1 or less stays as it is."""
+    """A part of an image (C, H, W) averaged over cells of across × down pixels; an axis of 1 or less stays."""
     left, top, right, bottom = box
     height, width = image.shape[1:]
     part = image
@@ -64,7 +64,7 @@ def trials(height: float) -> list[Trial]:
 
 
 def measure(samples: Sequence[Sample], ocr: OcrEngine) -> list[dict[Trial, float]]:
-    """For each place that is read in full: its legibility in each trial."""
+    """For each box that OCR reads in the full image: its legibility in each trial."""
     found = []
     for sample, image in _opened(samples):
         for box, place in zip(sample.boxes, crop_boxes(sample.boxes, sample.size)):
@@ -134,7 +134,7 @@ def reached(curve: Sequence[tuple[float, float]], wanted: float) -> float:
 def across_exponent(curve: Sequence[tuple[float, float]], stretched: Sequence[dict[str, Any]]) -> float:
     """a, where text r times coarser across than down (r > 1) reads like unstretched text r^a smaller; least squares.
 
-    From the steep part of the curve alone: where everything or nothing is read, no height can be told.
+    Only from the steep part of the curve: where everything or nothing is read, the height is undetermined.
     """
     heights = [height for height, _ in curve]
     rising = np.maximum.accumulate([score for _, score in curve])

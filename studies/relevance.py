@@ -1,12 +1,12 @@
-"""How well a map ranks the place of the answer on document pages, beside plain baselines and a control.
+"""How well a relevance map ranks the place of the answer on document pages, against baselines and a control.
 
     python -m studies.relevance DATA --pages CACHE --out DIR [--limit N]
 
 DATA is a folder like shared/data/docvqa: images and questions.jsonl with the boxes of the answers. Each page is cut
-into cells of 16×16 pixels, ranked by the map's value, equal values in random
-order. A question counts as found in the top x% of the page if at least 90% of the area of one of its boxes lies in the
-cells ranked highest that make up x% of the page. Words come from RapidOCR and are kept in CACHE. Differences are
-paired, with a 95% interval from resampling pages (questions of one page are not independent).
+into cells of 16×16 pixels, ranked by the map's value; equal values are in random order. A question counts as found in
+the top x% of the page if at least 90% of the area of one of its boxes lies in the highest-ranked cells that make up x%
+of the page. CACHE keeps RapidOCR's words. Differences are paired, with a 95% interval from resampling pages (questions
+of one page are not independent).
 """
 
 import argparse
@@ -68,7 +68,7 @@ def shares_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Se
 
 
 def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
-    """The rival: what share of the question's words stands near each word, fading with distance."""
+    """The rival: the share of the question's words near each word, fading with distance."""
     near = clues(page, question, {})[:, NAMES.index("share_near")]
     return spread(page, near * layout_of(page).areas, cells)  # so that a word's size does not count
 

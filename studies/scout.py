@@ -1,12 +1,12 @@
-"""Does the scout know where the answer is, and does the question help it? Beside `words`, plain maps and controls.
+"""Does the scout find the answer, and does the question help? Against `words`, plain maps and controls.
 
     python -m studies.scout DATA --pages CACHE --out DIR [--limit N]
 
-DATA is a folder like shared/data/docvqa; `eval` questions with a place are used. The cells that a map ranks are the
-scout's spots, for every map, equal values in random order. Reported are how often the whole answer (90% of one of its
-boxes, or of all where they are one answer) and how much of it lies in the cells ranked highest that make up 5, 10, 20
-and 30% of the page; then word spotting (`spotting`), and what the scout costs. Words come from RapidOCR and are kept in
-CACHE. Differences are paired, with a 95% interval from resampling pages.
+DATA is a folder like shared/data/docvqa; `eval` questions with boxes are used. All maps are ranked on its spots,
+equal values in random order. Reported: how often the whole answer (90% of one of its boxes, or of all where they are
+one answer), and how much of it, lies in the highest-ranked 5, 10, 20 and 30% of the page; then word spotting
+(`spotting`), and the cost of the scout. CACHE keeps RapidOCR's words. Differences are paired, with a 95% interval from
+resampling pages.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
 
 
 def parts_of(question: Question) -> dict[str, Question]:
-    """What the scout is told, one part at a time: which words to look for, and what kind of answer is asked for."""
+    """The parts of a question: its words alone, and the kind of answer alone."""
     letters, traits, asked = question
     return {
         "scout with the question's words alone": Question(letters, traits, torch.zeros_like(asked)),
@@ -235,7 +235,7 @@ def _spotting_lines(spotting: dict[str, Any]) -> list[str]:
     lines = [
         f"{spotting['words']} words of questions (not stop words, three letters or more) that {spotting['reader']} "
         f"reads on their page at full resolution, on {spotting['pages']} pages. Its word boxes are ranked by how "
-        "surely that word stands there. Each: mean average precision over these words. Pooled: average precision of "
+        "surely that word is there. Each: mean average precision over these words. Pooled: average precision of "
         f"one ranking of all pages and of all {spotting['words sought']} words, also those that are not on their page. "
         "95% intervals, pages resampled.",
         "",

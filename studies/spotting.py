@@ -1,10 +1,10 @@
-"""How well the scout spots a question's words on real pages, beside RapidOCR: mean average precision.
+"""How well the scout spots a question's words on real pages, against RapidOCR: mean average precision.
 
-Tesseract reads the page at full resolution, and its word boxes are what is ranked, for each word of the page's
-questions; right are those that it reads as that word. The scout ranks a box by the best cosine of the word with the
-spots in it, RapidOCR by how alike the word and what it read there are. Equal values are in random order. Once each word
-that stands on its page is ranked by itself; once all words and pages are in one ranking, which also asks whether words
-that are not there are known not to be.
+Tesseract reads the page at full resolution. Its word boxes are ranked for each word of the page's questions; a box is
+right if Tesseract reads that word there. The scout ranks a box by the best cosine of the word with the spots in it,
+RapidOCR by the similarity of the word and what it read there. Equal values are in random order. Two averages: over the
+words that are on their page, each ranked alone; and of one ranking of all words and pages, which also rewards knowing
+that a word is absent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import STOP, likeness, plain, terms
 from texturevlm.types import Texture
 
-SHORTEST = 3  # letters or digits of a word that is looked for
+SHORTEST = 3  # letters or digits of a query word
 SAME = 0.5  # of the smaller of two boxes that overlap as much: RapidOCR read that word there
 HEIGHTS = (0, 9, 12, 16, 1000)  # of words, in pixels of what the spotter saw
 METHODS = ("scout", "RapidOCR", "random order")
@@ -43,7 +43,7 @@ RESAMPLES = 2000  # of pages, for one ranking of all
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Every word that is looked for on a page (W) against every box on it (N).
+    """Every query word of a page (W) against every box on it (N).
 
     scores: method → (W, N); right: (W, N), whether Tesseract reads the word there; heights: (N,), as the scout sees it
     """
@@ -85,7 +85,7 @@ def _ranked(image: Path, page: Page, read: Page, scout: Scout, words: list[str])
 
 
 def _each(pages: Sequence[Ranked]) -> dict[str, Any]:
-    """Words that stand on their page, each by itself."""
+    """Average precision per word that is on its page."""
     which, heights, rows = [], [], []
     for page in pages:
         for row in np.flatnonzero(page.right.any(1)):
@@ -109,7 +109,7 @@ def _each(pages: Sequence[Ranked]) -> dict[str, Any]:
 
 
 def _together(pages: Sequence[Ranked]) -> dict[str, Any]:
-    """All words and boxes of all pages in one ranking, words that are not on their page among them."""
+    """Average precision of one ranking of all words and boxes of all pages, absent words included."""
     drawn = {}
     for method in METHODS:
         values = [page.scores[method].ravel() for page in pages]
@@ -122,14 +122,14 @@ def _together(pages: Sequence[Ranked]) -> dict[str, Any]:
 
 
 def _interval(drawn: np.ndarray) -> list[float]:
-    """The first, and the middle 95% of the others."""
+    """The first value, and the central 95% of the others."""
     return [float(drawn[0]), *(float(bound) for bound in np.quantile(drawn[1:], (0.025, 0.975)))]
 
 
 def pooled_precision(values: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> np.ndarray:
     """(1 + RESAMPLES,): the average precision of one ranking of all pages, and of resampled pages, the same each time.
 
-    values, right: one array a page
+    values, right: one array per page
     """
     every, truth = np.concatenate(values), np.concatenate(right)
     page = np.repeat(np.arange(len(values)), [len(one) for one in values])

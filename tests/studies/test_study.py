@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -100,3 +101,11 @@ def test_the_command_line_leaves_out_defaults_and_names_no_paths():
 
 def test_an_interval():
     assert format_interval([0.0123, -0.002, 0.03]) == "+0.012 (-0.002 to +0.030)"
+
+
+def test_the_package_imports_no_study():
+    package = Path(studies.__file__).parents[1] / "texturevlm"
+    importing = [
+        path.name for path in package.rglob("*.py") if re.search(r"^\s*(from|import) studies", path.read_text(), re.M)
+    ]
+    assert set(importing) <= {"measure.py"}  # of video/, which moves to studies/

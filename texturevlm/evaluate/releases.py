@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-Entry = tuple[str, Any]  # where it stands; a row, or the exception that it raised
+Entry = tuple[str, Any]  # its place in the file; a row, or the exception that it raised
 Convert = Callable[[Any, int, Path, Path], dict[str, Any]]  # entry, its number, its file, the folder → row
 
 # The files that hold the questions, by split; of several patterns the first that matches. Here `eval` is the part that
@@ -88,7 +88,9 @@ def _parsed(path: Path) -> Any:
 def _list(path: Path, parsed: Any, key: str | None) -> list[Any]:
     found = parsed if key is None else parsed.get(key) if isinstance(parsed, dict) else None
     if not isinstance(found, list):
-        raise ValueError(f"load_data: {path} must hold a list{f' under {key}' if key else ''}, got {type(found).__name__}")
+        raise ValueError(
+            f"load_data: {path} must hold a list{f' under {key}' if key else ''}, got {type(found).__name__}"
+        )
     return found
 
 

@@ -99,7 +99,7 @@ def smooth(ink: Grey) -> Grey:
 
 
 def legible_words(words: Sequence[PlacedWord], before: Grey, after: Grey) -> list[PlacedWord]:
-    """The words of which enough ink is left to be read, and that do not stand in a black bar."""
+    """The words that keep enough ink to be legible and do not lie in a black bar."""
     kept = []
     for word in words:
         left, top, right, bottom = (int(edge * FINE) for edge in word[1])

@@ -52,7 +52,7 @@ def _draw_path(page: PageContext, points: list[tuple[float, float]], *, thick: i
 
 
 def _lay(page: PageContext, patch: np.ndarray) -> None:
-    """Print a patch of ink where there is room, or now and then over whatever stands there."""
+    """Print a patch of ink where there is room, or sometimes over the text."""
     place = free_place(page, patch.shape[1] / FINE, patch.shape[0] / FINE)
     if place is None or page.rng.random() < 0.15:
         ink = page.sheet.ink
@@ -68,7 +68,7 @@ def _print(page: PageContext, patch: np.ndarray, place: tuple[float, float]) -> 
 
 
 def logo(page: PageContext) -> None:
-    """A few shapes over one another where no word stands."""
+    """A few overlapping shapes where there is no word."""
     rng = page.rng
     side = rng.randint(40, 140)
     patch = Image.new("L", (side, side))
@@ -128,7 +128,7 @@ def halftone(page: PageContext) -> None:
 
 
 def screen(page: PageContext) -> None:
-    """A tint of fine dots behind whatever stands there, as printed forms have."""
+    """A tint of fine dots behind the text, as on printed forms."""
     ink, rng = page.sheet.ink, page.rng
     height, width = rng.randint(30, ink.shape[0] // 2), rng.randint(60, ink.shape[1])
     period = rng.randint(3, 6)
@@ -174,7 +174,7 @@ def scanner_edges(page: PageContext) -> None:
 
 
 def free_place(page: PageContext, width: float, height: float, *, edge: bool = False) -> tuple[float, float] | None:
-    """A corner (x, y) with room for width × height where no word stands; None when a few tries find none."""
+    """A corner (x, y) with room for width × height without words; None if a few tries find none."""
     sheet, rng = page.sheet, page.rng
     for _ in range(8):
         x = rng.uniform(4, max(4, sheet.width - width - 4))

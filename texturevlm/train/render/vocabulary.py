@@ -44,7 +44,7 @@ class Vocabulary:
         return rng.choice(COMMON_WORDS)
 
     def nonsense(self, rng: random.Random) -> str:
-        """A word that nobody knows, its letters in a likely order."""
+        """A made-up word, its letters in a likely order."""
         word = rng.choice(self._next[""])
         length = rng.randint(2, 11)
         while len(word) < length and word[-1] in self._next:
@@ -75,7 +75,7 @@ class Vocabulary:
         return rng.choice(FACTS)(rng)
 
     def value(self, rng: random.Random) -> str:
-        """What stands in a field of a form: a fact, or a few words."""
+        """The content of a form's field: a fact, or a few words."""
         return self.fact(rng) if rng.random() < 0.7 else self.phrase(rng, longest=3)
 
 
