@@ -33,7 +33,7 @@ from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import load_page
+from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
 from texturevlm.train.ranker_task import ONE_ANSWER

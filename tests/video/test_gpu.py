@@ -7,8 +7,8 @@ import torch
 
 from tests.video.moving import crossing, noisy, scene
 from texturevlm.channels import PRESETS, build
-from texturevlm.pipeline import relevance_of
-from texturevlm.sample import sample
+from texturevlm.relevance import find_relevance
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import Stream
 from texturevlm.video.carry import worth
@@ -55,7 +55,7 @@ def test_what_is_looked_at_behind_a_frame_is_what_looking_anew_would_say():
     for index, frame in enumerate(crossing(size, 40, side=250)):
         one.step(frame.cuda())
         if looked and looked[-1] == index:
-            known = relevance_of(one.canvas.texture, patch=32, way="none")
+            known = find_relevance(one.canvas.texture, patch=32, relevance="none")
             assert torch.allclose(one.carry.relevance.mass, known.mass, rtol=1e-4, atol=1e-9)
             assert torch.allclose(one.carry.relevance.legible_scale, known.legible_scale, rtol=1e-4)
             found = one.steady.watch.found.words[WORTH]

@@ -12,7 +12,7 @@ from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import patches_kernel as patches
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import mipmap
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import changes, no_noise
 from texturevlm.video.tiles import pixel_mask, tile_grid, touched

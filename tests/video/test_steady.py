@@ -8,8 +8,8 @@ import torch
 from tests.video.moving import crossing, noisy, scene
 from texturevlm.channels import PRESETS, build
 from texturevlm.ops import backend as backends
-from texturevlm.pipeline import relevance_of
-from texturevlm.sample import sample
+from texturevlm.relevance import find_relevance
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import Stream
 from texturevlm.video.carry import worth
@@ -91,7 +91,7 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
             break
         assert changed < UNSEEN and index < LATEST and not asked
     assert looked == [index] and (changed >= UNSEEN or index == LATEST)
-    known = relevance_of(one.canvas.texture, patch=16, way="none")
+    known = find_relevance(one.canvas.texture, patch=16, relevance="none")
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(
         one.carry.relevance.legible_scale, known.legible_scale
     )
@@ -99,7 +99,7 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
     assert torch.allclose(found, worth(known, one.choice.scale), rtol=1e-4)
     one.step(frames[index + 1])
     assert len(asked) == 1 and len(looked) == 2  # given out anew, by another look at that frame
-    known = relevance_of(one.canvas.texture, patch=16, way="none")
+    known = find_relevance(one.canvas.texture, patch=16, relevance="none")
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(
         one.carry.relevance.legible_scale, known.legible_scale
     )
@@ -137,7 +137,7 @@ def test_keyframes_without_a_question_are_looked_at_by_the_kernels():
         step = one.step(frame)
         if step.reuse.keyframe == "interval":
             assert looked[-1] == index
-            known = relevance_of(one.canvas.texture, patch=16, way="none")
+            known = find_relevance(one.canvas.texture, patch=16, relevance="none")
             assert torch.allclose(step.relevance.mass, known.mass, rtol=1e-4, atol=1e-9)
     assert {3, 6} <= set(looked)
 
@@ -151,7 +151,7 @@ def test_a_question_is_asked_though_the_state_that_a_stream_goes_on_from_knew_no
 
     def ask(self, texture, *given):  # the scout itself is no matter of kernels that can be emulated
         asked.append(self.query)
-        return replace(relevance_of(texture, patch=16, way="none"), scorer="scout")
+        return replace(find_relevance(texture, patch=16, relevance="none"), scorer="scout")
 
     monkeypatch.setattr(type(one.asking), "ask", ask)
     one.restore(before.state())

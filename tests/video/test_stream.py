@@ -6,7 +6,7 @@ import torch
 
 from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.relevance import Relevance
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import State, Stream
 

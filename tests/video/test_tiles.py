@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.tiles import area, grown, rectangles, tile_boxes, touched
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from texturevlm.bench.clips import TILE, Clip, clips
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
-from texturevlm.capture import Look
+from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay
 from texturevlm.pipeline import choose_tokens
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video.canvas import Canvas
 from texturevlm.video.change import changes, no_noise
@@ -102,7 +102,7 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
 
     ways: dict[str, Work] = {"full": anew}
     if clip.frames[0].is_cuda:
-        ways["full, captured"] = Look(budget, ALLOCATOR, patch=32, relevance="none")
+        ways["full, captured"] = CompiledChooser(budget, ALLOCATOR, patch=32, relevance="none")
     ways["incremental"] = Stream(clip.size, budget, **_options(clip)).step
     _compare(report, clip, f"frame → {budget} patches", ways, bar=PATCHES_BAR)
 
@@ -114,14 +114,14 @@ def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
     def anew(frame: Tensor) -> object:
         texture = Texture((frame,)).mipmapped()
         options: Any = {"allocator": ALLOCATOR, "relevance": "none", "patch": side}
-        return fixed.see(texture, choose_tokens(texture, budget=budget, **options))
+        return fixed.encode(texture, choose_tokens(texture, budget=budget, **options))
 
     stream = Stream(clip.size, budget, patch=side, **_options(clip))
 
     def follow(frame: Tensor) -> None:
         step = stream.step(frame)
         if step.reuse.changed or step.reuse.keyframe:
-            fixed.see(step.texture, step.allocation)
+            fixed.encode(step.texture, step.allocation)
 
     ways: dict[str, Work] = {"full": anew, "incremental": follow}
     _compare(report, clip, f"frame → {budget} tokens of the tower", ways, bar=TOWER_BAR)

@@ -6,14 +6,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from texturevlm.commands.options import Commands, add_device, count, device_of, existing_path, names_of
+
 if TYPE_CHECKING:
     from texturevlm.video.reuse import Reuse
     from texturevlm.video.sources import Source
 
 
-def add_video(commands: "argparse._SubParsersAction[Any]") -> None:
+def add_video(commands: Commands) -> None:
     parser = commands.add_parser("video", help="draw what a model would see of a video, and what each frame costs")
-    parser.add_argument("file", type=Path, metavar="FILE", help="a video, or a folder of images")
+    parser.add_argument("file", type=existing_path, metavar="FILE", help="a video, or a folder of images")
     parser.add_argument("--query", default="", metavar="Q", help="a question, asked at every keyframe")
     parser.add_argument("--budget", type=int, default=273, metavar="N", help="tokens a frame (default: 273)")
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.mp4")
@@ -24,22 +26,26 @@ def add_video(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--keyframe", type=int, default=30, metavar="N", help="frames between keyframes (default: 30)")
     parser.add_argument("--flow", default="lucas_kanade", metavar="NAME", help="lucas_kanade, dis or none")
     parser.add_argument("--fps", type=float, default=25.0, help="of a folder of images (default: 25)")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N frames (default: all)")
-    parser.add_argument("--device", default="cpu", help="(default: cpu)")
+    parser.add_argument("--limit", type=count, metavar="N", help="the first N frames (default: all)")
+    add_device(parser)
     parser.set_defaults(run=_video)
 
 
 def _video(options: argparse.Namespace) -> int:
+    from texturevlm.check import check_count
     from texturevlm.video.sources import open_video
 
     if options.out.suffix.lower() != ".mp4":
         raise ValueError(f"--out must end in .mp4, got {options.out}")
-    if options.limit is not None and options.limit < 1:
-        raise ValueError(f"--limit must be at least 1, got {options.limit}")
+    check_count("video", "--budget", options.budget, 1)
+    check_count("video", "--patch", options.patch, 1)
+    check_count("video", "--keyframe", options.keyframe, 1)
+    names_of(options)
+    options.device = device_of(options)
     if not 0 < options.fps < math.inf:
         raise ValueError(f"--fps must be above 0, got {options.fps}")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     source = open_video(options.file, fps=options.fps)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     print(_summary(options, source, *_drawn(source, options)))
     return 0
 

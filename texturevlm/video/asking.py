@@ -8,17 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from texturevlm.pipeline import relevance_of
-from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance import AttentionScorer, Balance, EmbeddingScorer, Relevance, Scorer, find_relevance
 from texturevlm.types import Texture
 
 
 @dataclass(frozen=True, eq=False)
 class Asking:
-    """query, patch, balance and models: as for `relevance_of`; way: its name for a way, or a function of a Texture."""
+    """query, patch, balance: as for `find_relevance`; way: a scorer, its name, or a function of a Texture."""
 
     query: str
-    way: str | Callable[[Texture], Relevance]
+    way: str | Scorer | Callable[[Texture], Relevance]
     patch: int
     balance: Balance
     models: dict[str, Any]
@@ -33,12 +32,14 @@ class Asking:
         if callable(self.way):
             known = self.way(texture)
         else:
-            way, more = (self.way, self.models) if pointed is None else ("attention", {"attention": pointed})
-            known = relevance_of(texture, self.query, patch=self.patch, way=way, balance=self.balance, **more)
+            scorer: str | Scorer = self.way if pointed is None else AttentionScorer(pointed)
+            if scorer == "embedding" or (scorer == "auto" and self.models["encoder"] and self.query.strip()):
+                scorer = EmbeddingScorer(**self.models)
+            known = find_relevance(texture, self.query, patch=self.patch, relevance=scorer, balance=self.balance)
         if known.grid != grid:
             raise ValueError(f"Stream: relevance must be on a grid of {grid}, got {known.grid}")
         return known
 
     def look(self, texture: Texture) -> Relevance:
         """What the image says by itself."""
-        return relevance_of(texture, patch=self.patch, way="none")
+        return find_relevance(texture, patch=self.patch, relevance="none")

@@ -117,7 +117,7 @@ class Carry:
         """Take what the image alone says where a cell waits; without a question, everywhere."""
         assert self.relevance is not None and self.waits is not None
         old, waiting = self.relevance, self.waits > 0
-        if old.scorer == "none":
+        if not old.asked:
             self.relevance = fresh
         else:
             mass = torch.where(waiting, fresh.mass, old.mass)

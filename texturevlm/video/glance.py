@@ -15,7 +15,7 @@ from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.structure import COARSE, COARSER
 from texturevlm.channels.text_kernel import text_layer
 from texturevlm.ops.mip import mipmap
-from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance import Balance, ImageMaps, Relevance
 from texturevlm.relevance.information import NOISE_SHARE
 from texturevlm.relevance.information_kernel import information_cuda
 from texturevlm.relevance.photograph import PAGE
@@ -73,7 +73,7 @@ class Glance:
         coarse_layers(self._layers, wanted, -1, 1)
         found = mipmap(self._layers, levels=self.cell, backend="cuda")[-1]
         worth, half, ink, scene = information_cuda(levels, self.cell, found, quiet=NOISE_SHARE, page=PAGE)
-        relevance = self.balance.weigh(None, normalised(worth), half, ink, self.canvas.size, "none", scene)
+        relevance = self.balance.weigh(None, ImageMaps(normalised(worth), half, ink, scene), self.canvas.size)
         self.words.copy_(self.worth(relevance, self.scale))
         return relevance
 

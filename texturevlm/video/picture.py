@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.draw import FAINT, INK, MARGIN, PAPER, ramp_colour, to_pil
-from texturevlm.rebuild import rebuild
+from texturevlm.rebuilding import rebuild
 from texturevlm.video.result import Step
 
 PANEL = 560  # pixels: width of one panel

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.budget import Rate
 

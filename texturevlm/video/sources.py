@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.commands.fit_pca import SUFFIXES
 from texturevlm.image import to_tensor
+from texturevlm.paths import IMAGE_SUFFIXES
 
 MOST_NOTES = 20
 ARRAYS = (".npy", ".pt")
@@ -80,9 +80,9 @@ def open_video(source: Any, *, fps: float = 25.0) -> Source:
         return Source("the list", fps, len(images), lambda notes: _images(images, fps, notes))
     path = Path(source)
     if path.is_dir():
-        files = sorted((one for one in path.iterdir() if one.suffix.lower() in SUFFIXES), key=_natural)
+        files = sorted((one for one in path.iterdir() if one.suffix.lower() in IMAGE_SUFFIXES), key=_natural)
         if not files:
-            raise ValueError(f"open_video: {path} must hold images ({' '.join(sorted(SUFFIXES))}), got none")
+            raise ValueError(f"open_video: {path} must hold images ({' '.join(sorted(IMAGE_SUFFIXES))}), got none")
         return Source(str(path), fps, len(files), lambda notes: _images(files, fps, notes))
     if not path.exists():
         raise FileNotFoundError(f"open_video: no such file: {path}")

@@ -26,7 +26,7 @@ from texturevlm.channels.registry import EMBEDDING
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.pipeline import Allocator
-from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance import Balance, Relevance, Scorer
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Patches, Texture
 from texturevlm.video import state as states
@@ -60,8 +60,8 @@ class Stream:
     budget:    tokens a frame
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
     query:     a question; it is asked at every keyframe, and its answer carried in between
-    relevance: auto, words, scout, embedding or none, as for `choose_tokens`; or a function of a Texture that gives a
-               Relevance on the same grid as `relevance_of` does
+    relevance: a scorer or its name, as for `choose_tokens`; or a function of a Texture that gives a
+               Relevance on the same grid as `find_relevance` does
     channels:  a preset or names of layers to keep beside the colours; none by default
     keyframe:  everything is done anew every so many frames; carried relevance drifts within a second where much moves
     hold:      how much less tokens may be worth than when they were chosen before they are given out anew
@@ -79,7 +79,7 @@ class Stream:
         allocator: str | Allocator = "auto",
         *,
         query: str = "",
-        relevance: str | Callable[[Texture], Relevance] = "auto",
+        relevance: str | Scorer | Callable[[Texture], Relevance] = "auto",
         balance: Balance | None = None,
         patch: int = 32,
         channels: str | Sequence[str] = (),
@@ -315,7 +315,7 @@ class Stream:
         assert self.carry.relevance is not None and self.choice.allocation is not None
         if self._glances():
             return self._glance(found)
-        asked = self.carry.relevance.scorer != "none" or self.layers is not None or self.carry.pointed is not None
+        asked = self.carry.relevance.asked or self.layers is not None or self.carry.pointed is not None
         if asked or found.share <= EVERYTHING:
             self._move(found)
             if self.carry.overdue():
@@ -337,7 +337,7 @@ class Stream:
         known = self.carry.relevance
         if self.steady is None or self.steady.glance is None or known is None:
             return False
-        return self.asking.silent and self.carry.pointed is None and known.scorer == "none"
+        return self.asking.silent and self.carry.pointed is None and not known.asked
 
     def _glance(self, found: Changes) -> Tensor | None:
         """The usual frame where nothing is carried. What was seen behind the last frame decides, on this one's maps."""

@@ -16,8 +16,8 @@ from torch.nn import functional
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.channels import build
 from texturevlm.channels.structure import luma
-from texturevlm.pipeline import choose_tokens, relevance_of
-from texturevlm.relevance import Relevance
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import AttentionScorer, Relevance, find_relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.canvas import Canvas
@@ -102,7 +102,7 @@ class Followed:
                 canvas.refresh(frame, found)
             self.size = size
             self.grey.append(luma(canvas.levels[cell_level(size, PATCH)]))
-            self.fresh.append(relevance_of(canvas.texture, patch=PATCH, way="none"))
+            self.fresh.append(find_relevance(canvas.texture, patch=PATCH, relevance="none"))
             self.found.append(found)
 
 
@@ -150,9 +150,11 @@ def face(path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, 
             "incremental: carried from the first box": step.allocation,
             "full, by salience": choose_tokens(texture, relevance="none", **options),
             "full, the first box left where it was": choose_tokens(
-                texture, attention=_box_map(boxes[0], size), **options
+                texture, relevance=AttentionScorer(_box_map(boxes[0], size)), **options
             ),
-            "full, told the true box": choose_tokens(texture, attention=_box_map(boxes[index], size), **options),
+            "full, told the true box": choose_tokens(
+                texture, relevance=AttentionScorer(_box_map(boxes[index], size)), **options
+            ),
         }
         for name, allocation in ways.items():
             found.setdefault(name, []).append(_finely(allocation, boxes[index]))

@@ -1,18 +1,22 @@
-"""Trading: the total is kept, floors and ceilings hold, the needy image gets more, and no other split is worth more."""
+"""One budget for several images: the sum is kept, bounds hold, and no other split is worth more."""
 
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
 
+from texturevlm.allocate.layers import layers
 from texturevlm.allocate.plain import resize
-from texturevlm.allocate.trade import envelope, hand_out, trade, trade_tokens
+from texturevlm.allocate.share import as_batch, envelope, hand_out, share_budget, split_budget
 from texturevlm.allocate.value import expected_value
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
 
 
-def an_image(size: tuple[int, int], half: float, spread: float = 1.0, seed: int = 0) -> tuple[Texture, Relevance]:
+def an_image(
+    size: tuple[int, int], legible_scale: float, spread: float = 1.0, seed: int = 0
+) -> tuple[Texture, Relevance]:
     """spread: the share of the image, from the top, that holds something."""
     generator = torch.Generator().manual_seed(seed)
     grid = (size[0] // 8, size[1] // 8)
@@ -21,16 +25,16 @@ def an_image(size: tuple[int, int], half: float, spread: float = 1.0, seed: int 
     mass = ink / ink.sum()
     return (
         Texture.open(torch.rand(1, 1, *size, generator=generator)),
-        Relevance(mass, torch.full((1, *grid), half), ink, size),
+        Relevance(mass, torch.full((1, *grid), legible_scale), ink, size),
     )
 
 
-CARD = an_image((320, 480), half=4.0, spread=0.2)
-PAGE = an_image((640, 480), half=2.0)
+CARD = an_image((320, 480), legible_scale=4.0, spread=0.2)
+PAGE = an_image((640, 480), legible_scale=2.0)
 
 
 def split(total: int, **options) -> list[int]:
-    return trade([CARD[0], PAGE[0]], [CARD[1], PAGE[1]], total=total, patch=16, **options)
+    return split_budget([CARD[0], PAGE[0]], [CARD[1], PAGE[1]], budget=total, patch=16, **options)
 
 
 @pytest.mark.parametrize("total", [2, 3, 17, 64, 200, 501])
@@ -56,11 +60,32 @@ def test_a_weight_draws_tokens():
     assert sum(split(60, weights=[1, 0], floor=4)) == 60
 
 
-def test_the_allocations_use_the_budgets_that_were_traded():
-    options = {"total": 90, "floor": 8, "ceiling": 80, "patch": 16}
+def test_the_allocations_use_the_budgets_of_the_split():
+    options = {"budget": 90, "patch": 16}
     textures, relevances = [CARD[0], PAGE[0]], [CARD[1], PAGE[1]]
-    found = trade_tokens(textures, relevances, **options)
-    assert [one.budget for one in found] == trade(textures, relevances, **options)
+    found = share_budget(textures, relevances, **options)
+    assert [one.budget for one in found] == split_budget(textures, relevances, **options)
+
+
+def test_allocations_become_one_batch_with_the_slots_of_the_largest():
+    one, other = (
+        an_image((320, 480), legible_scale=2.0, seed=1),
+        an_image((320, 480), legible_scale=4.0, spread=0.2, seed=2),
+    )
+    found = share_budget([one[0], other[0]], [one[1], other[1]], budget=40, patch=16, allocator="layers")
+    batch = as_batch(found)
+    assert batch.budget == max(each.budget for each in found) and batch.valid.sum() <= 40
+    for index, each in enumerate(found):
+        assert torch.equal(batch.boxes[index][batch.valid[index]], each.boxes[0][each.valid[0]])
+
+
+def test_an_allocator_is_a_name_with_its_options():
+    textures, relevances = zip(CARD, PAGE)
+    named = share_budget(textures, relevances, budget=50, patch=16, allocator="layers", overview=0.3)
+    called = split_budget(textures, relevances, budget=50, patch=16, allocator=partial(layers, overview=0.3))
+    assert [one.budget for one in named] == called
+    with pytest.raises(ValueError, match="share_budget: allocator must be one of"):
+        split_budget(textures, relevances, budget=50, allocator="best")
 
 
 def test_shared_is_worth_no_less_than_the_same_for_each():
@@ -71,7 +96,7 @@ def test_shared_is_worth_no_less_than_the_same_for_each():
             for texture, relevance, budget in zip(textures, relevances, budgets)
         )
         for name, budgets in {
-            "shared": trade(textures, relevances, total=160, patch=16, allocator=resize),
+            "shared": split_budget(textures, relevances, budget=160, patch=16, allocator=resize),
             "equal": [80, 80],
         }.items()
     }
@@ -102,15 +127,15 @@ def test_the_envelope_is_concave_and_above_the_points():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="trade: total must be at least the floors' sum, 8, got 7"):
+    with pytest.raises(ValueError, match="share_budget: budget must be at least the sum of the floors, 8, got 7"):
         split(7, floor=4)
-    with pytest.raises(ValueError, match="trade: floor must not be above the ceiling, got 9 above 5 for image 0"):
+    with pytest.raises(ValueError, match="share_budget: floor must not exceed ceiling, got 9 above 5 for image 0"):
         split(30, floor=[9, 1], ceiling=5)
-    with pytest.raises(ValueError, match="trade: ceiling must be one number or 2, got 3"):
+    with pytest.raises(ValueError, match="share_budget: ceiling must be one number or 2, got 3"):
         split(30, ceiling=[5, 5, 5])
-    with pytest.raises(ValueError, match="trade: weights must be 2 numbers of at least 0"):
+    with pytest.raises(ValueError, match="share_budget: weights must be 2 numbers of at least 0"):
         split(30, weights=[1.0, -1.0])
-    with pytest.raises(ValueError, match="trade: textures and relevances must be as many"):
-        trade([CARD[0]], [], total=4)
+    with pytest.raises(ValueError, match="share_budget: textures and relevances must be equally many"):
+        split_budget([CARD[0]], [], budget=4)
     with pytest.raises(ValueError, match=r"at 0"):
-        trade([CARD[0]], [PAGE[1]], total=4)
+        split_budget([CARD[0]], [PAGE[1]], budget=4)

@@ -1,8 +1,8 @@
-"""What speaks for a word being the answer: named clues, from where the question's words stand on the page.
+"""Named features of every word of a page, given a question: what makes a word likely to be the answer.
 
-A word of the question that stands on the page is a label. Answers sit right of a label, below it, in its table row
-and column, or next in the reading order. Each relation is a kernel between boxes, in units of the label's height; under
-each of them a candidate collects what share of the question (rare words count more) is found in that relation to it.
+A word of the question that occurs on the page is a label. Answers are right of a label, below it, in its table row or
+column, or next in reading order. Each relation is a kernel between boxes, in units of the label's height. Under each of
+them a candidate collects the share of the question (rare words count more) that is found in that relation to it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from texturevlm.relevance.layout import PLACES, SHAPES, Layout, layout_of
-from texturevlm.relevance.reader import Page
-from texturevlm.text.strings import ASKED, KINDS, STOP, asked, likeness, terms
+from texturevlm.relevance.layout import PLACE_FEATURES, SHAPE_FEATURES, Layout, layout_of
+from texturevlm.relevance.ocr import Page
+from texturevlm.text.strings import ASKED, KINDS, STOP, asked_kinds, similarity, terms
 
-MOST_LABELS = 200  # words of the page that match the question best; more would only cost time
-MATCHED = 0.3  # likeness from which a word counts as a label
-FAINT = 0.05  # the weight of a stop word beside that of another word
+MOST_LABELS = 200  # words of the page that match the question best; more only cost time
+MATCHED = 0.3  # similarity from which a word counts as a label
+STOP_WEIGHT = 0.05  # of a stop word, where other words have up to 1
 
 RELATIONS = (
     "right", "row", "below", "column", "above", "left", "near", "around", "after", "before", "line", "next",
@@ -29,37 +29,37 @@ FITS = {
     "link": ("link",), "person": ("honour",), "firm": ("firm",), "place": ("street",),
     "page": ("number",),
 }  # fmt: skip
-NAMES = (
+FEATURE_NAMES = (
     *(f"share_{name}" for name in RELATIONS), "share_any", "share_table", "share_crossing",
     *(f"label_{name}" for name in LABELLED), "is_label", "label_weight", "line_is_label", "repeated",
     *(f"kind_{name}" for name in KINDS), *(f"line_{name}" for name in KINDS),
-    *(f"shape_{name}" for name in SHAPES), *(f"place_{name}" for name in PLACES),
+    *(f"shape_{name}" for name in SHAPE_FEATURES), *(f"place_{name}" for name in PLACE_FEATURES),
     *(f"asks_{name}" for name in ASKED), "asks_nothing", "found", "labels", "words",
     *(f"fits_{name}" for name in FITS), "fits_number", "misfits_number", "fits_title", "fits_name",
     "fits_top", "fits_bottom", "fits_right", "fits_left",
 )  # fmt: skip
 
 
-def clues(page: Page, question: str, commonness: Mapping[str, float]) -> np.ndarray:
-    """(N, len(NAMES)) float32: for every word of the page, each clue.
+def word_features(page: Page, question: str, commonness: Mapping[str, float]) -> np.ndarray:
+    """(N, len(FEATURE_NAMES)) float32: the features of every word of the page.
 
-    commonness: how common a word is in questions of any kind, 0 to 1; common ones say little about where to look
+    commonness: of words in questions, 0 to 1; common words count less
     """
     layout = layout_of(page)
     count = len(layout.boxes)
     columns = dict(layout.columns)
     columns.update(_evidence(layout, question, commonness))
-    asks = asked(question)
+    asks = asked_kinds(question)
     wanted = dict(zip(ASKED, asks))
     columns.update({f"asks_{name}": np.full(count, value, np.float32) for name, value in wanted.items()})
     columns["asks_nothing"] = np.full(count, not asks.any(), np.float32)
     columns["words"] = np.full(count, np.log10(1 + count) / 3, np.float32)
     columns.update(_fits(columns, wanted))
-    return np.stack([columns[name] for name in NAMES], 1).astype(np.float32)
+    return np.stack([columns[name] for name in FEATURE_NAMES], 1).astype(np.float32)
 
 
 def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str, np.ndarray]:
-    """What the question asks for against what the word is."""
+    """Whether the word is of the kind that the question asks for."""
     fits = {
         f"fits_{name}": wanted[name] * np.maximum.reduce([columns[f"kind_{kind}"] for kind in fitting])
         for name, fitting in FITS.items()
@@ -83,14 +83,14 @@ def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str,
 
 
 def _evidence(layout: Layout, question: str, commonness: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """How much of the question stands in each relation to each word."""
+    """How much of the question is found in each relation to each word."""
     count = len(layout.boxes)
     alike, weight = _matched(layout, question, commonness)
     found = float((weight * alike.max(1, initial=0.0)).sum())
     share = weight / max(found, 1e-6)
     strength = (alike * share[:, None]).max(0, initial=0.0)  # of each page word as a label
     run = runs(layout, alike, share)
-    labels = np.flatnonzero((alike * (weight > 0.4 * FAINT)[:, None]).max(0, initial=0.0) > MATCHED)
+    labels = np.flatnonzero((alike * (weight > 0.4 * STOP_WEIGHT)[:, None]).max(0, initial=0.0) > MATCHED)
     if len(labels) > MOST_LABELS:
         labels = np.sort(labels[np.argsort(-strength[labels], kind="stable")[:MOST_LABELS]])
     kernel = relations(layout, labels)
@@ -116,10 +116,10 @@ def _evidence(layout: Layout, question: str, commonness: Mapping[str, float]) ->
 
 
 def _matched(layout: Layout, question: str, commonness: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
-    """(terms, N), how like each word of the page is to each of the question; and (terms,), what each term counts."""
+    """The similarity (terms, N) of the page's words to the question's, and the weight (terms,) of each term."""
     asked_terms = terms(question)
     vocabulary, which = layout.vocabulary
-    alike = likeness([term for term, _ in asked_terms], vocabulary)[:, which]
+    alike = similarity([term for term, _ in asked_terms], vocabulary)[:, which]
     weight = np.array([emphasis * _rarity(term, commonness) for term, emphasis in asked_terms], dtype=np.float32)
     words = max(len(layout.boxes), 1)
     return alike, weight * np.log1p(words / (1 + (alike > 0.6).sum(1))) / np.log1p(words)
@@ -127,12 +127,12 @@ def _matched(layout: Layout, question: str, commonness: Mapping[str, float]) -> 
 
 def _rarity(term: str, commonness: Mapping[str, float]) -> float:
     if term in STOP:
-        return FAINT
+        return STOP_WEIGHT
     return 1.0 - 0.9 * commonness.get(term, 0.0)
 
 
 def _collected(alike: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """(terms, labels) and (labels, N) → (terms, N): the best that each term reaches at each word."""
+    """(terms, labels) and (labels, N) → (terms, N): the maximum over labels, per term and word."""
     collected = np.zeros((alike.shape[0], kernel.shape[1]), dtype=np.float32)
     for term, row in enumerate(alike):
         matched = np.flatnonzero(row > MATCHED)
@@ -142,9 +142,9 @@ def _collected(alike: np.ndarray, kernel: np.ndarray) -> np.ndarray:
 
 
 def runs(layout: Layout, alike: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """(N,): the share of the question that the run of labels holds which a word is part of.
+    """(N,): the share of the question in the run of labels that a word is part of.
 
-    A run is a stretch of a line whose words are, in order, words of the question, at most one left out on either side.
+    A run is a part of a line whose words are words of the question in the same order, with at most one gap at a time.
     """
     total = np.zeros(alike.shape[1], dtype=np.float32)
     if not len(share):
@@ -170,7 +170,7 @@ def runs(layout: Layout, alike: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 
 def relations(layout: Layout, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Each (labels, N), 0 to 1: how much a word stands in that relation to a label."""
+    """Each (labels, N), 0 to 1: how strongly a word is in that relation to a label."""
     box, line = layout.boxes, layout.line
     unit = layout.heights[labels][:, None]
     x0, y0, x1, y1 = (box[labels, edge][:, None] for edge in range(4))
@@ -205,10 +205,11 @@ def relations(layout: Layout, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _first(layout: Layout, eligible: np.ndarray, distance: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """(labels, N): 1 for the words of the first line in that direction, other than the label's own."""
+    """(labels, N): 1 for the words of the nearest other line in that direction."""
     other = eligible & (layout.line != layout.line[labels][:, None])
     nearest = np.where(other, distance, np.inf)
     if not nearest.size:
         return np.zeros(nearest.shape)
     target = layout.line[nearest.argmin(1)]
-    return (layout.line == target[:, None]) & other.any(1, keepdims=True)
+    first: np.ndarray = (layout.line == target[:, None]) & other.any(1, keepdims=True)
+    return first

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from texturevlm.relevance.reader import MOST_PIXELS, Page, Word, load_page, read_page, split_line, words_of_lines
+from texturevlm.relevance.ocr import MOST_PIXELS, Page, Word, load_page, read_page, split_line, words_of_lines
 
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
 

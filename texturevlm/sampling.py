@@ -1,22 +1,23 @@
 """Texture + Allocation → Patches."""
 
-from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.foveated import foveate
+from texturevlm.allocate.foveated import Magnification, foveate
+from texturevlm.defaults import BUDGET, PATCH
+from texturevlm.image import ImageLike
 from texturevlm.ops.patches import sample_patches
 from texturevlm.types import Allocation, Patches, Texture
 
 
 @overload
-def generate_mipmaps(image: Tensor, *, levels: int | None = None) -> Texture: ...
+def generate_mipmaps(image: ImageLike, *, levels: int | None = None) -> Texture: ...
 @overload
-def generate_mipmaps(image: Sequence[Tensor], *, levels: int | None = None) -> list[Texture]: ...
-def generate_mipmaps(image: Tensor | Sequence[Tensor], *, levels: int | None = None) -> Texture | list[Texture]:
-    """A mipmapped Texture from a tensor ([B,] C, H, W); from a list of tensors of any sizes, a list."""
+def generate_mipmaps(image: list[Any] | tuple[Any, ...], *, levels: int | None = None) -> list[Texture]: ...
+def generate_mipmaps(image: Any, *, levels: int | None = None) -> Texture | list[Texture]:
+    """Make a texture with its mip levels, from anything that `Texture.open` takes; from a list of those, a list."""
     if isinstance(image, (list, tuple)):
         return [generate_mipmaps(one, levels=levels) for one in image]
     return Texture.open(image).mipmapped(levels)
@@ -25,10 +26,11 @@ def generate_mipmaps(image: Tensor | Sequence[Tensor], *, levels: int | None = N
 def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -> Patches:
     """Sample the footprints of an allocation.
 
-    texture:    one image or a batch; with mip levels, or coarse footprints alias. Unused slots are sampled too, so that
-                shapes are static; what they hold means nothing
-    allocation: for as many images of the same size
+    texture:    one image or a batch, with mip levels: without them coarse footprints alias
+    allocation: for as many images of the same size. Unused slots are sampled too, so that shapes are static; their
+                pixels mean nothing
     backend:    auto (the texture units if the texture is resident there, else our kernels, else PyTorch), or by name
+    returns     Patches with pixels (B, K, C, P, P)
     """
     if texture.size != allocation.size:
         raise ValueError(
@@ -60,53 +62,49 @@ def _in_texels(texture: Texture, allocation: Allocation) -> tuple[Tensor, Tensor
     return centre, ddx, ddy
 
 
+class _Options(TypedDict, total=False):
+    budget: int
+    patch: int
+    M0: float
+    e0: float
+    cortical_magnification: Magnification | None
+    backend: str
+
+
+@overload
+def sample_foveated(texture: Texture | ImageLike, *, fixation: Any, **options: Unpack[_Options]) -> Patches: ...
 @overload
 def sample_foveated(
-    texture: Texture,
-    *,
-    fixation: tuple[float, float] | Tensor,
-    budget: int = 273,
-    patch: int = 16,
-    M0: float = 1.0,
-    e0: float = 0.5,
-    backend: str = "auto",
-) -> Patches: ...
-@overload
-def sample_foveated(
-    texture: Sequence[Texture],
-    *,
-    fixation: Sequence[tuple[float, float] | Tensor],
-    budget: int = 273,
-    patch: int = 16,
-    M0: float = 1.0,
-    e0: float = 0.5,
-    backend: str = "auto",
+    texture: list[Any] | tuple[Any, ...], *, fixation: Any, **options: Unpack[_Options]
 ) -> list[Patches]: ...
 def sample_foveated(
-    texture: Texture | Sequence[Texture],
+    texture: Any,
     *,
     fixation: Any,
-    budget: int = 273,
-    patch: int = 16,
+    budget: int = BUDGET,
+    patch: int = PATCH,
     M0: float = 1.0,
     e0: float = 0.5,
+    cortical_magnification: Magnification | None = None,
     backend: str = "auto",
 ) -> Patches | list[Patches]:
-    """See the whole image in `budget` patches, finest at the fixation (see `foveate` for the rule).
+    """Show a whole image in `budget` patches, finest at the fixation (see `foveate` for the rule).
 
-    texture:  one image, a batch of one size, or a list of textures of any sizes
-    fixation: (x, y) in level-0 pixels, for all images of a batch, or a tensor (B, 2); for a list, one such a texture
+    texture:  a Texture (one image, or a batch of one size), anything that `Texture.open` takes, or a list of those, of
+              any sizes; missing mip levels are made
+    fixation: (x, y) in level-0 pixels, for all images of a batch, or a tensor (B, 2); for a list, one per entry
+    M0, e0, cortical_magnification: as in `foveate`
     returns   Patches with pixels (B, budget, C, patch, patch); for a list, a list of them
     """
     options: Any = {"budget": budget, "patch": patch, "M0": M0, "e0": e0}
+    options["cortical_magnification"] = cortical_magnification
     if isinstance(texture, (list, tuple)):
         if len(fixation) != len(texture):
-            raise ValueError(f"sample_foveated: fixation must be one a texture ({len(texture)}), got {len(fixation)}")
+            raise ValueError(f"sample_foveated: fixation must be one per texture ({len(texture)}), got {len(fixation)}")
         return [
             sample_foveated(one, fixation=point, backend=backend, **options) for one, point in zip(texture, fixation)
         ]
-    if not isinstance(texture, Texture):
-        raise TypeError(f"sample_foveated: texture must be a Texture or a list of them, got {type(texture).__name__}")
+    texture = texture if isinstance(texture, Texture) else Texture.open(texture)
     allocation = foveate(texture.size, fixation=fixation, device=texture.device, **options)
     if allocation.batch == 1:  # the same footprints for every image of a batch
         allocation = allocation.each(lambda column: column.expand(texture.batch, *column.shape[1:]))

@@ -1,8 +1,8 @@
-"""The words of a page and where they stand, read once by RapidOCR and kept for any number of questions.
+"""The words of a page and their boxes, read by RapidOCR once for any number of questions.
 
-RapidOCR finds lines and reads each of them; the places of its words are rough: it tears words apart ("m uch"), glues
-them together ("DATE:July"), and loses count where a line came out empty. So the line's text decides what its words are,
-and the places of its characters decide where they stand.
+RapidOCR finds lines and reads each of them. Its word boxes are rough: it splits words ("m uch"), joins them
+("DATE:July"), and miscounts where a line came out empty. So the line's text decides what its words are, and the boxes
+of its characters decide where they are.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from PIL import Image
 
 from texturevlm.check import check_count, check_size
 from texturevlm.image import to_tensor
+from texturevlm.text.strings import is_ideograph
 
-MOST_PIXELS = 3_100_000  # a larger image is shrunk to this before it is read; a 200-dpi page has 3.7 million
-LONGEST = 8000  # pixels: nor is a side longer than this
-SHORTEST = 32  # pixels: a smaller side is padded, since the detector needs that much
+MOST_PIXELS = 3_100_000  # larger images are shrunk to it before they are read; a 200-dpi page has 3.7 million
+LONGEST_SIDE = 8000  # pixels
+SHORTEST_SIDE = 32  # pixels, which the detector needs: a smaller side is padded
 THREADS = 2
-WIDE_GAP = 0.8  # of the line's height: two pieces that far apart are two words, though no space was read
+WIDE_GAP = 0.8  # of the line's height: pieces that far apart are two words, even without a space
 BREAKS = ":;,)]"  # a letter right after one of these begins a new word
 Box = tuple[float, float, float, float]
 Piece = tuple[str, float, Sequence[Sequence[float]]]  # text, confidence, four corners
@@ -43,7 +44,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Page:
-    """What stands on an image of `size` (height, width): its words, line by line, each line in reading order."""
+    """The words on an image of `size` (height, width), line by line in reading order."""
 
     words: tuple[Word, ...]
     size: tuple[int, int]
@@ -66,7 +67,7 @@ class Page:
 
     @classmethod
     def from_json(cls, text: str) -> Page:
-        """The inverse of `to_json`; complains about anything else."""
+        """The inverse of `to_json`; anything else is a ValueError."""
         try:
             record = json.loads(text)
             words = tuple(_word(*row) for row in record["words"])
@@ -85,8 +86,8 @@ def _word(text: str, box: Sequence[float], line: int, confidence: float) -> Word
 def read_page(image: Any, *, threads: int = THREADS, most_pixels: int = MOST_PIXELS) -> Page:
     """Read the words of one image: a path, a PIL image, an array or a tensor (extra `ocr`; runs on the CPU).
 
-    An image of more than `most_pixels`, or a side of more than LONGEST, is shrunk first (fewer pixels are read faster
-    and less well); places are in pixels of the image as it came.
+    An image of more than `most_pixels`, or with a side of more than LONGEST_SIDE, is shrunk first: fewer pixels are
+    read faster and less well. Boxes are in pixels of the original image.
     """
     check_count("read_page", "most_pixels", most_pixels, 1)
     pixels = to_tensor(image)
@@ -97,7 +98,7 @@ def read_page(image: Any, *, threads: int = THREADS, most_pixels: int = MOST_PIX
     array = (pixels[0].detach().float().clamp(0, 1) * 255).round().byte().expand(3, -1, -1).cpu().permute(1, 2, 0)
     small = _within_limits(array.numpy(), most_pixels)
     scale = (width / small.shape[1], height / small.shape[0])
-    tall, wide = (max(0, SHORTEST - side) for side in small.shape[:2])
+    tall, wide = (max(0, SHORTEST_SIDE - side) for side in small.shape[:2])
     padded = np.pad(small, ((0, tall), (0, wide), (0, 0)), mode="edge")
     found = engine(np.ascontiguousarray(padded[..., ::-1]), return_word_box=True, use_cls=False)
     return Page(tuple(_words_of(found, scale, (height, width))), (height, width))
@@ -112,7 +113,7 @@ def _engine(threads: int) -> Any:
     return RapidOCR(
         params={
             "Global.log_level": "critical",
-            "Global.max_side_len": LONGEST,
+            "Global.max_side_len": LONGEST_SIDE,
             "EngineConfig.onnxruntime.intra_op_num_threads": threads,
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
         }
@@ -120,9 +121,9 @@ def _engine(threads: int) -> Any:
 
 
 def _within_limits(array: np.ndarray, most_pixels: int) -> np.ndarray:
-    """(H, W, 3) bytes, shrunk to `most_pixels` and LONGEST where they are more."""
+    """(H, W, 3) bytes, shrunk to `most_pixels` and LONGEST_SIDE where it is larger."""
     height, width = array.shape[:2]
-    scale = min(1.0, math.sqrt(most_pixels / (height * width)), LONGEST / max(height, width))
+    scale = min(1.0, math.sqrt(most_pixels / (height * width)), LONGEST_SIDE / max(height, width))
     if scale == 1.0:
         return array
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -146,8 +147,8 @@ def words_of_lines(
 ) -> Iterable[Word]:
     """Words from an engine's lines (corners, text, confidence) and its pieces of lines, in the same order or fewer.
 
-    An engine drops the pieces of a line that it could not place, so the next pieces that spell a line are taken as
-    its own; a line without pieces is cut in proportion to its characters.
+    An engine drops the pieces of a line that it could not locate, so a line takes the next pieces if they spell it; a
+    line without pieces is split in proportion to its characters.
     """
     upcoming, number = 0, 0
     height, width = size
@@ -172,10 +173,10 @@ def _letters(pieces: Sequence[Piece]) -> str:
 def split_line(
     text: str, pieces: Sequence[Piece], corners: Sequence[Sequence[float]]
 ) -> Iterable[tuple[str, Box, float]]:
-    """The words of one line, each with its box and confidence: cut at spaces, at wide gaps and after punctuation."""
+    """The words of one line, each with its box and confidence: split at spaces, at wide gaps and after punctuation."""
     frame = np.asarray(corners, dtype=float)
     across, down = np.ptp(frame, axis=0)
-    along = 1 if down > 1.5 * across else 0  # the recogniser turns such a line, so its letters go downwards
+    along = 1 if down > 1.5 * across else 0  # the recogniser rotates such a line: its letters run downwards
     thickness = across if along else down
     boxes, sure = _characters(pieces, along)
     begin, position = 0, 0
@@ -194,7 +195,7 @@ def split_line(
 
 
 def _characters(pieces: Sequence[Piece], along: int) -> tuple[np.ndarray, np.ndarray]:
-    """The box (N, 4) and the confidence (N,) of every character but spaces: each piece cut evenly."""
+    """The box (N, 4) and the confidence (N,) of every character but spaces: each piece is split evenly."""
     boxes, sure = [], []
     for text, confidence, corners in pieces:
         letters = "".join(text.split())
@@ -225,13 +226,8 @@ def _breaks(letters: str, end: int) -> bool:
     return len(glued) == 5 and glued[:3].islower() and glued[:3].isalpha() and after.isupper() and glued[4].islower()
 
 
-def is_ideograph(letter: str) -> bool:
-    """A character of a script that is written without spaces: Chinese, Japanese (Korean has spaces)."""
-    return "\u3040" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or "\uf900" <= letter <= "\ufaff"
-
-
 def load_page(image: Path, cache: Path | None) -> Page:
-    """The page of an image file, from the folder `cache` if it is there, else read and kept there."""
+    """The page of an image file: from the folder `cache` if it was read before, else read and stored there."""
     if cache is None:
         return read_page(image)
     kept = cache / f"{image.name}.json"

@@ -1,11 +1,11 @@
-"""The traversal: budgets, error bounds, and cuts as good as any."""
+"""Cuts through a hierarchy: budgets, error bounds, and cuts as good as any."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from texturevlm.allocate.traverse import Forest, traverse
+from texturevlm.allocate.forest import Forest
 
 
 def random_forest(seed: int, nodes: int = 12) -> Forest:
@@ -72,25 +72,14 @@ def test_a_split_that_gains_nothing_by_itself_is_made_for_what_lies_below_it():
     assert set(forest.cut(6).tolist()) == {6, 7, 8, 9, 4, 5}
 
 
-def test_any_hierarchy_and_any_metric():
-    """Intervals of numbers, split in two; the metric is their length."""
-
-    def halves(interval):
-        low, high = interval
-        return [] if high - low < 2 else [(low, (low + high) // 2), ((low + high) // 2, high)]
-
-    found = traverse([(0, 10), (10, 12)], halves, cost=lambda _: 1, slope=lambda i: i[1] - i[0], budget=5)
-    assert sorted(found) == [(0, 2), (2, 5), (5, 7), (7, 10), (10, 12)]
-    assert traverse([(0, 10)], halves, cost=lambda _: 1, slope=lambda _: 0.0, budget=5) == [(0, 10)]
-
-
 def test_a_split_that_does_not_fit_is_passed_over():
-    parts = {"large": ["a"] * 9, "small": ["b", "c"]}
-    found = traverse(
-        ["large", "small"],
-        lambda node: parts.get(node, []),
-        cost=lambda _: 1,
-        slope=lambda node: {"large": 2.0, "small": 1.0}.get(node, 0.0),
-        budget=4,
-    )
-    assert sorted(found) == ["b", "c", "large"]
+    parent = np.array([-1, -1, *[0] * 9, 1, 1])
+    error = np.array([18.0, 1.0, *[0.0] * 11])
+    forest = Forest(parent, np.ones(13, dtype=int), error)
+    assert forest.slope[0] > forest.slope[1] > 0
+    assert set(forest.cut(4).tolist()) == {0, 11, 12}
+
+
+def test_nodes_without_gain_are_kept():
+    forest = Forest(np.array([-1, 0, 0]), np.ones(3, dtype=int), np.array([1.0, 0.5, 0.5]))
+    assert forest.cut(10).tolist() == [0]

@@ -1,4 +1,4 @@
-"""The picture that the tokens deliver: what a model, or a person, has to start from.
+"""The picture that the tokens deliver.
 
 Each token is painted as the mean of the image over each of its P×P cells, enlarged again (bicubic) to its footprint;
 smaller footprints over larger ones; where no token lies, the image's median grey stays.
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
+from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.patches import sample_patches
 from texturevlm.types import Allocation, Texture
 
@@ -61,7 +62,7 @@ def median_grey(texture: Texture) -> Tensor:
     return texture.levels[0].detach().mean(1).flatten(1).median(1).values
 
 
-def resized(texture: Texture, *, budget: int = 273, patch: int = 16, box: Box | None = None) -> Tensor:
+def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: Box | None = None) -> Tensor:
     """The baseline: the whole image scaled by √(budget·patch² / (H·W)) with area averaging, enlarged again (bicubic).
 
     The ideal resize, which may use fractions of a token; the image itself where it has no more pixels than that.

@@ -1,6 +1,6 @@
-"""A scene: one image or several under one budget, seen once, asked as often as one likes.
+"""A session: one or several images under one budget, prepared once for any number of questions.
 
-A second look keeps the overview of the first and spends the rest of the budget where the model's own attention pointed.
+A second look keeps the overview of the first and spends the rest of the budget where the attention of the model went.
 """
 
 from __future__ import annotations
@@ -12,39 +12,43 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.trade import trade
+from texturevlm.allocate.share import split_budget
 from texturevlm.ask.attention import pointed_at, question_attention
-from texturevlm.ask.sight import LEAST_CHANCE, Sight
+from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_choice, check_count
 from texturevlm.draw import question_picture, stacked
-from texturevlm.pipeline import Allocator, choose_tokens
-from texturevlm.relevance import Relevance
-from texturevlm.types import Allocation
+from texturevlm.pipeline import MIN_CHANCE, Allocator, choose_tokens
+from texturevlm.relevance import AttentionScorer, Relevance
+from texturevlm.types import COLUMNS, Allocation, Texture
+from texturevlm.vlm import grid_weights, own_grid
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
-FIRST_LOOK = 0.25  # of the budget is the overview of two looks
-LEAST_SHARE = 16  # tokens of an image among several, as far as the budget goes
+FIRST_LOOK = 0.25  # share of the budget for the overview of two looks
+MIN_SHARE = 16  # tokens of an image among several, as far as the budget goes
 RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
-FINEST = 1.001  # pixels a sample: a look that is nowhere coarser has seen it all
+FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
+TOKENS = ("chosen", "weighted")
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """What was chosen of one image, and the relevance that it was chosen by."""
+    """The tokens of one image, the relevance that they were chosen by, and their weights (1, K) if not all 1."""
 
     allocation: Allocation
     relevance: Relevance
+    weights: Tensor | None = None
 
 
-class Scene:
-    """Images prepared for a model; made by `VLM.see`."""
+class ImageSession:
+    """Images prepared for a model; made by `VLM.prepare`."""
 
-    def __init__(self, model: VLM, sights: Sequence[Sight]) -> None:
-        self.model, self.sights = model, list(sights)
+    def __init__(self, model: VLM, images: Sequence[PreparedImage]) -> None:
+        self.model, self.images = model, list(images)
 
     @overload
     def ask(self, question: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
@@ -68,8 +72,10 @@ class Scene:
         self.model.check_attached()
         check_count("ask", "max_new_tokens", max_new_tokens, 1)
         chosen = self.choose(question, looks=looks, allocator=allocator, relevance=relevance)
-        textures, allocations = [sight.texture for sight in self.sights], [one.allocation for one in chosen]
+        textures, allocations = [image.texture for image in self.images], [one.allocation for one in chosen]
         options = {"max_new_tokens": max_new_tokens, **options}
+        if self.model.tokens == "weighted":
+            options["weights"] = [one.weights for one in chosen]
         return self.model.answer(question, textures, allocations, stream=stream, **options)
 
     def look(
@@ -80,11 +86,11 @@ class Scene:
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
     ) -> Image.Image:
-        """What the model sees when it is asked, as a picture: what is delivered, the footprints, the relevance."""
+        """Draw what the model sees when it is asked: what the tokens show, the footprints, the relevance."""
         chosen = self.choose(question, looks=looks, allocator=allocator, relevance=relevance)
         pictures = [
-            question_picture(sight.texture, one.allocation, one.relevance, question)
-            for sight, one in zip(self.sights, chosen)
+            question_picture(image.texture, one.allocation, one.relevance, question)
+            for image, one in zip(self.images, chosen)
         ]
         return stacked(pictures)
 
@@ -96,40 +102,48 @@ class Scene:
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
     ) -> list[Chosen]:
-        """Where the tokens go, image by image; arguments as for `VLM.ask`, without asking anything."""
+        """Choose the tokens of each image, without asking the model for an answer; arguments as for `VLM.ask`."""
         if not isinstance(question, str):
             raise TypeError(f"ask: question must be text, got {type(question).__name__}")
         allocator = self.model.allocator if allocator is None else allocator
         if isinstance(allocator, str):
             check_choice("ask", "allocator", allocator, ALLOCATORS)
-        way = self.model.relevance if relevance is None else relevance
-        check_looks(looks, way)
-        check_budget(self.model.budget, len(self.sights))
-        for sight in self.sights:
-            sight.on(self.model.device)
+        scorer = self.model.relevance if relevance is None else relevance
+        check_looks(looks, scorer, self.model.tokens)
+        check_budget(self.model.budget, len(self.images))
+        for image in self.images:
+            image.on(self.model.device)
         if looks == 1:
-            maps = [sight.relevance(question, way=way) for sight in self.sights]
-            chances = [sight.chance(question, own) for sight, own in zip(self.sights, maps)]
+            maps = [image.relevance(question, relevance=scorer) for image in self.images]
+            if self.model.tokens == "weighted":
+                return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
+            chances = [image.chance(question, own) for image, own in zip(self.images, maps)]
             return self._spent(self.model.budget, maps, chances, allocator)
         return self._second_look(question, allocator)
+
+    def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
+        """The model's own grid; the most relevant cell has the weight 1."""
+        weights = grid_weights(self.model.adapter, texture, relevance.mass)
+        weights = weights / weights.amax(1, keepdim=True).clamp(min=1e-30)
+        return Chosen(own_grid(self.model.adapter, texture), relevance, weights)
 
     def _second_look(self, question: str, allocator: str | Allocator) -> list[Chosen]:
         model = self.model
         model.check_attached()
-        first = max(len(self.sights), round(model.budget * FIRST_LOOK))
-        maps = [sight.relevance("", way="none") for sight in self.sights]
+        first = max(len(self.images), round(model.budget * FIRST_LOOK))
+        maps = [image.relevance("", relevance="none") for image in self.images]
         overview = self._spent(first, maps, [1.0] * len(maps), "fit")
         used = sum(int(one.allocation.valid.sum()) for one in overview)
         coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in overview)
-        if coarsest <= FINEST or model.budget - used < len(self.sights):
+        if coarsest <= FINEST or model.budget - used < len(self.images):
             return overview
         allocations = [one.allocation for one in overview]
-        textures = [sight.texture for sight in self.sights]
+        textures = [image.texture for image in self.images]
         with model.adapter.lock:
             attention = question_attention(model.adapter, question, textures, allocations)
         pointed = pointed_at(attention, allocations)
-        maps = [sight.relevance(question, way="attention", attention=one) for sight, one in zip(self.sights, pointed)]
-        chances = [max(LEAST_CHANCE, float(one.sum())) for one in pointed]
+        maps = [image.relevance(question, relevance=AttentionScorer(one)) for image, one in zip(self.images, pointed)]
+        chances = [max(MIN_CHANCE, float(one.sum())) for one in pointed]
         closer = self._spent(model.budget - used, maps, chances, allocator)
         return [
             Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(overview, closer)
@@ -138,46 +152,47 @@ class Scene:
     def _spent(
         self, budget: int, maps: Sequence[Relevance], chances: Sequence[float], allocator: str | Allocator
     ) -> list[Chosen]:
-        """A budget spent on all images together, by what its tokens are worth in each.
+        """Spend a budget on all images together, by the expected value of tokens in each.
 
-        chances: that the question is about each
+        chances: the chance that the question is about each image
         """
         shares, patch = [budget], self.model.adapter.side
-        if len(self.sights) > 1:
-            shares = trade(
-                [sight.texture for sight in self.sights],
+        if len(self.images) > 1:
+            shares = split_budget(
+                [image.texture for image in self.images],
                 maps,
-                total=budget,
-                floor=[min(sight.most_tokens, LEAST_SHARE, budget // len(maps)) for sight in self.sights],
-                ceiling=[sight.most_tokens for sight in self.sights],
+                budget=budget,
+                floor=[min(image.max_tokens, MIN_SHARE, budget // len(maps)) for image in self.images],
+                ceiling=[image.max_tokens for image in self.images],
                 patch=patch,
-                allocator=ALLOCATORS[allocator] if isinstance(allocator, str) else allocator,
+                allocator=allocator,
                 weights=chances,
             )
         return [
-            Chosen(choose_tokens(sight.texture, budget=share, patch=patch, allocator=allocator, relevance=own), own)
-            for sight, share, own in zip(self.sights, shares, maps)
+            Chosen(choose_tokens(image.texture, budget=share, patch=patch, allocator=allocator, relevance=own), own)
+            for image, share, own in zip(self.images, shares, maps)
         ]
 
 
 def check_budget(budget: int, images: int) -> None:
-    """Every image gets a token."""
+    """At least one token per image."""
     check_count("ask", f"budget for {images} images" if images > 1 else "budget", budget, images)
 
 
-def check_looks(looks: int, relevance: str) -> None:
-    """Whether so many looks can go by this relevance."""
+def check_looks(looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
+    """Whether this relevance and these tokens allow so many looks."""
     if looks not in (1, 2):
         raise ValueError(f"ask: looks must be 1 or 2, got {looks!r}")
     check_choice("ask", "relevance", relevance, RELEVANCES)
     if looks == 2:
+        check_choice("ask", "tokens with looks=2", tokens, TOKENS[:1])
         check_choice("ask", "relevance with looks=2", relevance, ("auto", "attention"))
     elif relevance == "attention":
         raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
 
 
 def joined(one: Allocation, other: Allocation) -> Allocation:
-    """The used footprints of both, in slots for as many as both may use."""
+    """The used footprints of both; the number of slots is the sum of both."""
     used = int(one.valid[0].sum())
     unused = one.each(itemgetter((slice(None), slice(used, None))))
     first = one.each(itemgetter((slice(None), slice(0, used))))
@@ -185,7 +200,7 @@ def joined(one: Allocation, other: Allocation) -> Allocation:
 
 
 def in_slots(allocation: Allocation, slots: int) -> Allocation:
-    """One image's allocation in so many slots: what captures were made for. Unused ones come and go, used ones stay."""
+    """Give an allocation of one image another number of slots: unused slots are added or dropped."""
     missing = slots - allocation.budget
     if missing < 0:
         used = int(allocation.valid[0].sum())
@@ -199,6 +214,5 @@ def in_slots(allocation: Allocation, slots: int) -> Allocation:
 
 
 def _side_by_side(*parts: Allocation) -> Allocation:
-    columns = ("centre", "ddx", "ddy", "score", "valid", "source")
-    table = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in columns}
+    table = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in COLUMNS}
     return Allocation(**table, size=parts[0].size, patch=parts[0].patch)
