@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from texturevlm.ops.select import Tokens
+from texturevlm.ops.select import Footprints
 from texturevlm.types import Allocation
 
 Box = tuple[float, float, float, float]
@@ -40,7 +40,7 @@ def allocation_of(
     return replace(Allocation.of_boxes(boxes, size, patch, score), valid=valid).to(device)
 
 
-def allocation_of_tokens(tokens: Tokens, size: tuple[int, int], patch: int) -> Allocation:
+def allocation_of_tokens(tokens: Footprints, size: tuple[int, int], patch: int) -> Allocation:
     """What a kernel chose for each image, which is its own only source."""
     source = torch.zeros(tokens.valid.shape, dtype=torch.int64, device=tokens.valid.device)
     return Allocation(*tokens, source=source, size=size, patch=patch)
