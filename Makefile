@@ -1,21 +1,32 @@
 # `make demo` and `make test` do everything on a fresh machine: a virtual environment in .venv, then their job.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := pip install --quiet --disable-pip-version-check
+WORKERS ?= 2
 
-.PHONY: demo test lint sanitize scout clean
+TORCH := 2.13.0
+OLDEST_TORCH := 2.11.0
+OLDEST_TRANSFORMERS := 5.10.1
+# A plain torch from PyPI brings gigabytes of CUDA. Where there is no NVIDIA GPU, the CPU build is asked for, which comes
+# from PyTorch's own index or from a local wheel. If neither has it (on macOS there is one build only), the plain pin.
+CPU := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),,+cpu)
+CPU_INDEX := --timeout 15 --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
+install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torch==$(2)"
+
+.PHONY: demo test test-oldest lint sanitize scout clean
 
 demo: .venv/ready
-	$(BIN)/texturevlm look examples/invoice.png --fixation 1056,1227 --e0 0.1 --budget 273 --out demo.png
+	$(BIN)/texturevlm look examples/invoice.png --fixation 1056,1227 --e0 0.1 --budget 273 --patch 16 --out demo.png
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Looks for wrong accesses, races and wrong barriers in every kernel, on a machine with a GPU and compute-sanitizer (part of
+# Look for wrong accesses, races and wrong barriers in every kernel, on a machine with a GPU and compute-sanitizer (part of
 # the CUDA toolkit): `make sanitize`, or with another interpreter `make sanitize SANITIZE_PYTHON=python3`.
 # PyTorch's caching allocator would hide accesses beyond the end of a tensor, so it is switched off.
 SANITIZE_PYTHON ?= $(BIN)/python
@@ -27,12 +38,22 @@ sanitize:
 			$(SANITIZE_PYTHON) -m pytest -m "gpu and sanitize" tests/cuda || exit 1; \
 	done
 
-# Pinned, because a plain `torch` would bring gigabytes of CUDA to a machine without a GPU.
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cuda,dev,eval,hf,ocr,train,video]"
+	$(call install_torch,$(BIN)/$(PIP) -c constraints.txt,$(TORCH))
+	$(BIN)/$(PIP) -c constraints.txt -e ".[cuda,dev,eval,hf,ocr,train,video]"
 	touch .venv/ready
+
+# The tests against the oldest supported torch and transformers, in .venv-oldest. A machine that cannot reach PyTorch's
+# index gets the CUDA build of the old torch, several gigabytes; one without any index cannot run this.
+test-oldest: .venv-oldest/ready
+	.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist worksteal
+
+.venv-oldest/ready: pyproject.toml Makefile
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	$(call install_torch,.venv-oldest/bin/$(PIP),$(OLDEST_TORCH))
+	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[cuda,dev,eval,hf,ocr,train,video]"
+	touch .venv-oldest/ready
 
 # Train the scout and put it into the package: `make scout DATA=../shared/data`, on a machine with a GPU, OCR and fonts.
 scout: .venv/ready
@@ -43,4 +64,4 @@ scout: .venv/ready
 		--ranker runs/ranker/step-00000900/weights.safetensors --out texturevlm/scout/scout.npz
 
 clean:
-	rm -rf .venv demo.png
+	rm -rf .venv .venv-oldest demo.png

@@ -37,8 +37,8 @@ from texturevlm.evaluate.data import Box, Sample, load_data
 from texturevlm.evaluate.objects import painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm.ops.lookup import lookup
-from texturevlm.pipeline import image_maps
 from texturevlm.progress import Progress
+from texturevlm.relevance import ImageMaps, image_maps
 from texturevlm.relevance.balance import Balance
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
@@ -158,7 +158,8 @@ class WeightedChannels(nn.Module):
         balance = Balance(self.explore.sigmoid(), self.focus.exp(), finer)
         row = salience[:, None]  # one row of cells: positions do not matter here
         learned = wanted.softmax(1).clamp(min=_LEAST)[:, None]
-        found = balance.weigh(learned, row, torch.ones_like(row), torch.ones_like(row, dtype=torch.bool), AREA)
+        maps = ImageMaps(row, torch.ones_like(row), torch.ones_like(row, dtype=torch.bool))
+        found = balance.weigh(learned, maps, AREA)
         return found.mass[:, 0].clamp(min=_LEAST).log() + self.size[self.which], found.legible_scale[0, 0, 0].log2()
 
 

@@ -17,7 +17,7 @@ import torch
 from studies.study import run_study, study_parser, write_study
 from texturevlm.evaluate.data import load_data
 from texturevlm.pipeline import choose_tokens
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 
 STEPS = 255

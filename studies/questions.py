@@ -17,16 +17,16 @@ from typing import Any
 
 from studies.study import run_study, study_parser
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
-from texturevlm.allocate.cells import Cells, each_image
-from texturevlm.allocate.layers import Layer, finest_side, scored
+from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.search import Layer, finest_span, scored
 from texturevlm.check import check_choice
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.pipeline import relevance_of
-from texturevlm.relevance import Relevance
+from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Allocation, Texture
 
 BUDGETS = (64, 273)
@@ -46,28 +46,28 @@ def whole_levels(texture: Texture, relevance: Relevance, *, budget: int, patch: 
     """`fit` with the scale rounded up to a whole mip level: 1, 2, 4 or 8 pixels a sample, never 2.7."""
 
     def fitted(cells: Cells) -> Any:
-        side = finest_side(cells, cells.ink, budget, patch)
+        side = cells.width(finest_span(cells, cells.ink, budget))
         side = patch * 2.0 ** math.ceil(math.log2(side / patch) - 1e-9)
-        return scored(cells, [Layer(cover(rows_of(cells.ink), cells.span(side), budget), side)])
+        return scored(cells, [Layer.square(cells, cover(rows_of(cells.ink), cells.span(side), budget), side)])
 
     return each_image(texture, relevance, budget, patch, fitted)
 
 
 def salience_first(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
     """`cascade` whose coarse stage goes by salience and whose later stages go by the question."""
-    scan = relevance_of(texture, patch=patch, way="none")
+    scan = find_relevance(texture, patch=patch, relevance="none")
     return cascade(texture, relevance, budget=budget, patch=patch, scan=scan)
 
 
 def salience_last(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
     """`cascade` whose coarse stage goes by the question and whose later stages go by salience."""
-    later = relevance_of(texture, patch=patch, way="none")
+    later = find_relevance(texture, patch=patch, relevance="none")
     return cascade(texture, later, budget=budget, patch=patch, scan=relevance)
 
 
 def salience_only(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
     """`cascade` that never hears the question."""
-    return cascade(texture, relevance_of(texture, patch=patch, way="none"), budget=budget, patch=patch)
+    return cascade(texture, find_relevance(texture, patch=patch, relevance="none"), budget=budget, patch=patch)
 
 
 def _with(name: str, **options: Any) -> Allocator:

@@ -26,7 +26,7 @@ from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.image import to_tensor
 from texturevlm.progress import Progress
-from texturevlm.rebuild import shrunk_axis
+from texturevlm.rebuilding import shrunk_axis
 
 HEIGHTS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24)  # token pixels
 RATIOS = (1 / 2, 2 / 3, 1, 3 / 2, 2)  # shrunk that many times more across than down

@@ -30,9 +30,9 @@ from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
 from texturevlm.progress import Progress
-from texturevlm.relevance.clues import NAMES, clues
+from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import layout_of
-from texturevlm.relevance.reader import Page, load_page
+from texturevlm.relevance.ocr import Page, load_page
 from texturevlm.relevance.words import answer_probability, overlaps, spread, words_map
 
 CELL = 16  # pixels
@@ -69,7 +69,7 @@ def shares_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Se
 
 def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
     """The rival: the share of the question's words near each word, fading with distance."""
-    near = clues(page, question, {})[:, NAMES.index("share_near")]
+    near = word_features(page, question, {})[:, FEATURE_NAMES.index("share_near")]
     return spread(page, near * layout_of(page).areas, cells)  # so that a word's size does not count
 
 

@@ -33,7 +33,7 @@ from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import load_page
+from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
 from texturevlm.train.ranker_task import ONE_ANSWER
@@ -78,7 +78,7 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
     for number, sample in enumerate(samples):
         if sample.image != by_image[0]:
             texture = Texture.open(sample.image).mipmapped()
-            spots = _timed(spent["look"], scout.look, texture)
+            spots = _timed(spent["look"], scout.read, texture)
             by_image = (sample.image, spots, _page_maps(sample.image, scout, spots))
         _, spots, fixed = by_image
         question = encode([sample.question])

@@ -21,7 +21,7 @@ from studies.study import run_study, study_parser
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
 from texturevlm.scout.question import encode
-from texturevlm.scout.ranker import REACHES
+from texturevlm.scout.ranker import BLOCK_DILATIONS
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
@@ -87,8 +87,8 @@ def measure(settings: RankerTask.Settings, config: FitConfig) -> Iterator[tuple[
             name = "spotter and ranker" if left_out is None else WORDS[left_out]
             yield name, fit(task, config, Path(folder) / str(left_out))
         torch.manual_seed(config.seed)
-        task.module = task.new_ranker(blocks=len(REACHES))
-        yield f"{len(REACHES)} blocks a scale", fit(task, config, Path(folder) / "deep")
+        task.module = task.new_ranker(blocks=len(BLOCK_DILATIONS))
+        yield f"{len(BLOCK_DILATIONS)} blocks a scale", fit(task, config, Path(folder) / "deep")
 
 
 def report(found: dict[str, dict[str, float]], config: FitConfig, command: str) -> str:

@@ -27,11 +27,11 @@ from studies.relevance import gain
 from texturevlm.evaluate.data import Box, Sample
 from texturevlm.evaluate.ocr import TIMEOUT, Tesseract
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import Page, Word, load_page
+from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
-from texturevlm.scout.letters import codes, numbers
+from texturevlm.scout.letters import letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT
-from texturevlm.text.strings import STOP, likeness, plain, terms
+from texturevlm.text.strings import STOP, plain, similarity, terms
 from texturevlm.types import Texture
 
 SHORTEST = 3  # letters or digits of a query word
@@ -73,7 +73,7 @@ def measure_spotting(samples: Sequence[Sample], cache: Path | None, scout: Scout
 
 def _ranked(image: Path, page: Page, read: Page, scout: Scout, words: list[str]) -> Ranked:
     boxes, texts = [word.box for word in page.words], [plain(word.text) for word in page.words]
-    spots = scout.look(Texture.open(image).mipmapped())
+    spots = scout.read(Texture.open(image).mipmapped())
     scores = (
         scout_scores(scout, spots, boxes, page.size, words),
         rapidocr_scores(read, boxes, words),
@@ -214,7 +214,7 @@ def scout_scores(
 
     boxes: xyxy in pixels of a page of `size`
     """
-    looked_for = scout.spotter.embed(numbers(codes(words)).to(scout.dtype)).float()
+    looked_for = scout.spotter.embed(letter_features(letter_codes(words)).to(scout.dtype)).float()
     cosine = torch.einsum("kd,dhw->khw", looked_for, spots.words[0].float())
     down, across = cosine.shape[1] / size[0], cosine.shape[2] / size[1]
     best = []
@@ -238,7 +238,7 @@ def _middles(low: float, high: float, count: int) -> slice:
 
 def rapidocr_scores(page: Page, boxes: Sequence[Box], words: Sequence[str]) -> np.ndarray:
     """(words, boxes): how alike the word and the likest of the page's words in the box are."""
-    alike = likeness(words, [plain(word.text) for word in page.words])
+    alike = similarity(words, [plain(word.text) for word in page.words])
     theirs = np.array([word.box for word in page.words], dtype=float).reshape(-1, 4)
     ours = np.array(boxes, dtype=float).reshape(-1, 4)
     both = np.minimum(ours[:, None, 2:], theirs[:, 2:]) - np.maximum(ours[:, None, :2], theirs[:, :2])

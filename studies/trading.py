@@ -19,7 +19,7 @@ import torch
 
 from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.trade import trade
+from texturevlm.allocate.share import split_budget
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.data import Sample, load_data
@@ -29,10 +29,9 @@ from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.run import without_colour
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.pipeline import relevance_of
 from texturevlm.progress import Progress
-from texturevlm.rebuild import median_grey
-from texturevlm.relevance import Relevance
+from texturevlm.rebuilding import median_grey
+from texturevlm.relevance import Relevance, WordsScorer, find_relevance
 from texturevlm.types import Texture
 
 BUDGETS = "32,64,96,273"
@@ -84,10 +83,10 @@ def measure(
     greys = [median_grey(texture) for texture in pictures]
     found = []
     for budget in budgets:
-        shared = trade(
+        shared = split_budget(
             textures,
             maps,
-            total=budget * len(group),
+            budget=budget * len(group),
             floor=max(1, round(FLOOR * budget)),
             ceiling=round(CEILING * budget),
             patch=patch,
@@ -106,8 +105,8 @@ def measure(
 
 
 def _relevance(sample: Sample, texture: Texture, scorer: str, patch: int, pages: PageCache) -> Relevance:
-    page = pages.words(sample.image, texture)[0] if scorer == "words" else None
-    return relevance_of(texture, sample.question, patch=patch, way=scorer, page=page)
+    chosen = WordsScorer(pages.words(sample.image, texture)[0]) if scorer == "words" else scorer
+    return find_relevance(texture, sample.question, patch=patch, relevance=chosen)
 
 
 def _read(ocr: OcrEngine | None, crops: Sequence[Sequence[np.ndarray]], sample: Sample) -> dict[str, float] | None:

@@ -1,27 +1,16 @@
-"""A snapshot of the public API: a change here is a change for every user, so it must be meant."""
+"""The public API: a snapshot, because a change here is a change for every user; and docs/api.md, whose examples run."""
 
 import inspect
+import re
+from pathlib import Path
+
+import pytest
 
 import texturevlm as tv
+from texturevlm import defaults
 
-NAMES = [
-    "Allocation",
-    "Balance",
-    "Patches",
-    "Relevance",
-    "Texture",
-    "attach",
-    "choose_tokens",
-    "compile",
-    "foveate",
-    "generate_mipmaps",
-    "load_vlm",
-    "ops",
-    "rebuild",
-    "resized",
-    "sample",
-    "sample_foveated",
-]
+ROOT = Path(__file__).parent.parent
+API = (ROOT / "docs" / "api.md").read_text()
 OPERATIONS = {
     "gaussian_pyramid": "image, *, levels",
     "laplacian_pyramid": "image, *, levels",
@@ -37,16 +26,18 @@ OPERATIONS = {
 CLASSES = {"DeviceTexture": "levels, *, half, pack, nearest"}
 FUNCTIONS = {
     "attach": "model, processor, *, budget, allocator, relevance, captured",
+    "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, share, options",
     "compile": "size, budget, allocator, *, patch, relevance, batch, device, graphs, options",
-    "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, maps, page, attention, "
-    "encoder, projection, options",
-    "foveate": "size, *, fixation, budget, patch, M0, e0, device",
+    "find_relevance": "texture, question, *, patch, relevance, balance",
+    "foveate": "size, *, fixation, budget, patch, M0, e0, cortical_magnification, device",
     "generate_mipmaps": "image, *, levels",
-    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, captured",
+    "load_scout": "path, *, device",
+    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, tokens, captured",
+    "prepare": "texture, relevance, *, patch",
     "rebuild": "texture, allocation, *, box, grey",
     "resized": "texture, *, budget, patch, box",
     "sample": "texture, allocation, *, backend",
-    "sample_foveated": "texture, *, fixation, budget, patch, M0, e0, backend",
+    "sample_foveated": "texture, *, fixation, budget, patch, M0, e0, cortical_magnification, backend",
 }
 
 
@@ -60,9 +51,13 @@ def spelled(function) -> str:
     return ", ".join(words)
 
 
-def test_public_names():
-    assert sorted(tv.__all__) == sorted(NAMES)
-    assert all(hasattr(tv, name) for name in NAMES)
+def test_public_names_are_listed_once_and_exist():
+    assert sorted(tv.__all__) == sorted(tv._MODULES)
+    assert set(tv.__all__) <= set(dir(tv))
+    for name in tv.__all__:
+        assert getattr(tv, name) is not None
+    with pytest.raises(AttributeError, match="module 'texturevlm' has no attribute 'sampel'"):
+        _ = tv.sampel
 
 
 def test_operations():
@@ -74,6 +69,42 @@ def test_functions():
 
 
 def test_every_public_function_states_what_it_does():
-    for owner, names in ((tv, FUNCTIONS), (tv.ops, OPERATIONS)):
+    for owner, names in ((tv, tv.__all__), (tv.ops, OPERATIONS)):
         for name in names:
-            assert inspect.getdoc(getattr(owner, name)), name
+            if callable(getattr(owner, name)):
+                assert inspect.getdoc(getattr(owner, name)), name
+
+
+def test_one_option_has_one_default():
+    wanted = {
+        "budget": defaults.BUDGET,
+        "patch": defaults.PATCH,
+        "allocator": defaults.ALLOCATOR,
+        "relevance": defaults.RELEVANCE,
+    }
+    for name in tv.__all__:
+        if not callable(getattr(tv, name)):
+            continue
+        for parameter in inspect.signature(getattr(tv, name)).parameters.values():
+            if parameter.name in wanted and isinstance(parameter.default, (int, str)):
+                assert parameter.default == wanted[parameter.name], f"{name}({parameter.name}=…)"
+
+
+def test_every_public_name_has_an_example():
+    blocks = "\n".join(re.findall(r"```python\n(.*?)```", API, re.DOTALL))
+    for name in tv.__all__:
+        assert re.search(rf"\btv\.{name}\b", blocks), f"docs/api.md has no example of {name}"
+        assert re.search(rf"\*\*`{name}`\*\*", API), f"docs/api.md does not describe {name}"
+
+
+def test_the_examples_run(tmp_path, monkeypatch):
+    from tests.ask.test_load import models_with_processor, saved
+
+    monkeypatch.chdir(ROOT)
+    folder = str(saved("qwen3_vl", tmp_path))
+    network, processor = models_with_processor("qwen3_vl")
+    names: dict[str, object] = {"network": network, "processor": processor}
+    for match in re.finditer(r"```python\n(.*?)```", API, re.DOTALL):
+        line = API[: match.start(1)].count("\n")
+        code = match[1].replace("Qwen/Qwen3-VL-4B-Instruct", folder)
+        exec(compile("\n" * line + code, "docs/api.md", "exec"), names)

@@ -10,7 +10,7 @@ from tests.conftest import worst
 from texturevlm import Texture, choose_tokens, sample
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate import density_kernel as density
-from texturevlm.capture import CAPTURABLE, Look, compile
+from texturevlm.capture import CompiledChooser, compile
 from texturevlm.channels import channels_kernel as channels
 from texturevlm.channels import text_kernel as text
 from texturevlm.ops import backend as backends
@@ -18,9 +18,10 @@ from texturevlm.ops import cover_kernel as cover
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import probe_kernel as probe
 from texturevlm.ops import select_kernel as selection
-from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import find_relevance, find_scorer
 from texturevlm.relevance import information_kernel as information
 
+CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
 
 
@@ -46,7 +47,7 @@ def same(got, wanted) -> bool:
 
 
 def test_on_a_cpu_it_is_the_plain_call_and_says_so():
-    look = compile((200, 300), 40, patch=16, device="cpu", stages=5)
+    look = compile((200, 300), 40, "cascade", patch=16, device="cpu", stages=5)
     image = picture(2, 200, 300)
     got = look(image)
     assert got.pixels.shape == (2, 40, 3, 16, 16) and same(got, by_stages(image, 40, patch=16, stages=5))
@@ -73,7 +74,7 @@ def test_bad_input_is_named():
         with pytest.raises(ValueError, match=message):
             compile(**{"size": (64, 64), "device": "cpu", **options})
     with pytest.raises(TypeError, match=r"compile: image must be a tensor \(\[B,\] C, H, W\), got str"):
-        Look(4, "cascade", patch=8, relevance="none")("page.png")
+        CompiledChooser(4, "cascade", patch=8, relevance="none")("page.png")
 
 
 @pytest.fixture
@@ -115,15 +116,19 @@ def test_what_can_be_captured(made, monkeypatch):
     image = torch.zeros(1, 3, 64, 64)
     on_gpu = type("OnGpu", (), {"is_cuda": True, "shape": image.shape})()
 
-    def reason(allocator, budget=9, **options):
-        return Look(budget, allocator, patch=32, relevance="none", **options)._no_graph_because(on_gpu)
+    def reason(allocator, budget=9, scorer="none", **options):
+        chooser = CompiledChooser(budget, allocator, patch=32, relevance=scorer, **options)
+        return chooser._no_graph_because(on_gpu, find_scorer("compile", scorer))
 
     for allocator in CAPTURABLE:
         assert reason(allocator) is None
+    assert set(CAPTURABLE) == {"cascade", "auto", "layers", "fit", "density", "resize"}
+    assert reason("cascade", scorer="scout") is None
+    assert reason("cascade", scorer="words") == "relevance 'words' is not made on the GPU alone; scout and none are"
     assert reason("layers", overview=0.2) is None
     assert reason("pyramid") == f"allocator 'pyramid' searches on the CPU; {', '.join(CAPTURABLE)} do not"
     assert reason("layers", budget=2000).endswith("searches on the CPU: the kernels take up to 1024 tokens, not 2000")
-    assert "options are for one" in reason("auto", overview=0.2)
+    assert reason("auto", overview=0.2) is None
     assert "the reference was asked for" in reason("fit", backend="reference")
     monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: "it is an abacus")
     assert reason("auto").endswith("it is an abacus") and reason("cascade") is None
@@ -133,7 +138,7 @@ def test_what_can_be_captured(made, monkeypatch):
 @pytest.mark.parametrize("size", [(1024, 1024), (425, 551), (200, 300), (1700, 2200)])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_captured_equals_uncaptured(size, batch):
-    look = compile(size, 273, batch=batch)
+    look = compile(size, 273, "cascade", batch=batch)
     assert look.reason is None and look.captured == [(batch, 3, *size)]
     for _ in range(3):
         image = picture(batch, *size).cuda()
@@ -161,7 +166,7 @@ def test_every_captured_allocator_equals_the_uncaptured(allocator, size, budget)
 def test_the_search_on_the_gpu_is_the_search_on_the_cpu(size):
     """The same maps, the same tokens."""
     texture = Texture((torch.cat([paper(1, *size), picture(1, *size)]).cuda(),)).mipmapped()
-    relevance = relevance_of(texture, way="none")
+    relevance = find_relevance(texture, relevance="none")
     assert relevance.photograph.tolist() == [False, True]
     for budget in (1, 64, 273):
         there = ALLOCATORS["auto"](texture, relevance, budget=budget, patch=32)
@@ -173,7 +178,7 @@ def test_the_search_on_the_gpu_is_the_search_on_the_cpu(size):
 @pytest.mark.gpu
 def test_the_gpu_gives_what_the_cpu_gives():
     image = picture(1, 900, 700)
-    here, there = by_stages(image, 128), compile((900, 700), 128)(image.cuda())
+    here, there = by_stages(image, 128), compile((900, 700), 128, "cascade")(image.cuda())
     close = (here.allocation.centre - there.allocation.centre.cpu()).abs().amax(-1) < 1e-3
     assert close.float().mean() > 0.9
     assert worst(there.pixels.cpu()[close], here.pixels[close]) < 1e-3
@@ -181,7 +186,7 @@ def test_the_gpu_gives_what_the_cpu_gives():
 
 @pytest.mark.gpu
 def test_what_is_returned_is_not_overwritten():
-    look = compile((256, 256), 32)
+    look = compile((256, 256), 32, "cascade")
     first_image = picture(1, 256, 256).cuda()
     first = look(first_image)
     kept = first.pixels.clone()
@@ -191,12 +196,12 @@ def test_what_is_returned_is_not_overwritten():
 
 @pytest.mark.gpu
 def test_graphs_are_bounded_and_never_required():
-    look = compile((128, 128), 16, graphs=2)
+    look = compile((128, 128), 16, "cascade", graphs=2)
     for side in (160, 192, 160):
         image = picture(1, side, side).cuda()
         assert same(look(image), by_stages(image, 16))
     assert look.captured == [(1, 3, 192, 192), (1, 3, 160, 160)]
-    plain = compile((128, 128), 16, graphs=0)
+    plain = compile((128, 128), 16, "cascade", graphs=0)
     image = picture(1, 128, 128).cuda()
     assert same(plain(image), by_stages(image, 16)) and plain.reason == "graphs=0 was asked for"
     searching = compile((128, 128), 16, "pyramid")

@@ -49,7 +49,7 @@ def test_look_draws_the_photo(tmp_path, capsys):
     assert abs(resized - rebuilt).mean() > 1 and abs(rebuilt - footprints).mean() > 1
     said = capsys.readouterr()
     assert said.err == ""
-    for word in (str(out), "512×512", "150 tokens of 16×16", "200,300"):
+    for word in (str(out), "512×512", "150 tokens of 32×32", "200,300"):
         assert word in said.out
 
 
@@ -89,14 +89,18 @@ def test_the_picture_of_a_very_long_image_stays_of_a_sensible_size(tmp_path, siz
         (["--fixation", "-5,3"], ["fixation"]),
         (["--fixation=-5,3"], ["fixation must lie in the image", "-5, 3"]),
         (["--fixation", "nan,3"], ["fixation must lie in the image", "nan, 3"]),
-        (["--budget", "0"], ["budget must be between 1 and 6144, got 0"]),
+        (["--budget", "0"], ["--budget: must be a whole number from 1, got '0'"]),
+        (["--budget", "-1"], ["--budget"]),
         (["--budget", "6145"], ["budget must be between 1 and 6144, got 6145"]),
         (["--budget", "many"], ["budget", "'many'"]),
-        (["--patch", "0"], ["patch must be at least 1, got 0"]),
+        (["--patch", "0"], ["--patch: must be a whole number from 1, got '0'"]),
         (["--e0", "0"], ["e0 must be a positive number"]),
         (["--out", "picture.jpg"], ["--out must end in .png, got picture.jpg"]),
         (["--out", "nowhere/picture.png"], ["nowhere/picture.png"]),
+        (["--out", "small.png/picture.png"], ["folder that exists"]),
         (["--colour"], ["--colour"]),
+        (["--device", "abacus"], ["device must be one of torch", "'abacus'"]),
+        (["--device", "cuda:99"], ["device must be one of this machine's", "cuda:99"]),
     ],
 )
 def test_look_refuses_bad_options_in_one_line_and_writes_nothing(small, monkeypatch, capsys, options, words):
@@ -111,6 +115,8 @@ def test_look_refuses_bad_options_in_one_line_and_writes_nothing(small, monkeypa
     [
         ("missing.png", None, ["no such file", "missing.png"]),
         (".", None, ["folder"]),
+        ("", None, ["file"]),
+        ("https://example.org/page.png", None, ["URL https://example.org/page.png", "download"]),
         ("text.png", b"no picture at all", ["text.png", "not an image"]),
         ("cut.jpg", PHOTO.read_bytes()[:9000], ["cut.jpg", "cannot be read"]),
     ],
@@ -192,13 +198,13 @@ def test_a_mistake_reaches_the_shell_as_status_2():
     command = [sys.executable, "-m", "texturevlm.cli", "look", "/nowhere/page.png"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 2
-    assert done.stderr == "texturevlm look: Texture.open: no such file: /nowhere/page.png\n"
+    assert done.stderr.startswith("texturevlm look: argument IMAGE: no such file: /nowhere/page.png")
 
 
 def test_channels_draws_a_contact_sheet(tmp_path, capsys):
     Image.effect_noise((60, 40), 90).convert("RGB").save(tmp_path / "small.png")
     assert status("channels", tmp_path / "small.png", "--channels", "mvp", "--out", tmp_path / "sheet.png") == 0
-    assert "13 layers" in capsys.readouterr().out
+    assert "13 channels" in capsys.readouterr().out
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 1000
 
@@ -209,6 +215,7 @@ def test_channels_draws_a_contact_sheet(tmp_path, capsys):
         (["--channels", "edgse"], ["unknown 'edgse'", "edges_inverted"]),
         (["--channels", "embedding_0"], ["embedding_0", "fit-pca"]),
         (["--out", "sheet.jpg"], ["--out must end in .png"]),
+        (["--device", "abacus"], ["device must be one of torch"]),
     ],
 )
 def test_channels_refuses_bad_options_in_one_line(tmp_path, monkeypatch, capsys, options, words):

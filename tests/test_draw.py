@@ -46,6 +46,15 @@ def test_a_picture_of_any_shape(size):
     assert asked.width * asked.height < 16_000_000
 
 
+def test_a_relevance_of_any_scorer_can_be_drawn():
+    texture = Texture.open(torch.rand(1, 3, 60, 80, generator=torch.Generator().manual_seed(0))).mipmapped()
+    one = torch.ones(1, 1, 1)
+    for scorer in ("none", "scout", "somebody's own"):
+        maps = Relevance(one, one, one.bool(), (60, 80), scorer)
+        allocation = choose_tokens(texture, budget=6, relevance=maps, allocator="resize")
+        assert question_picture(texture, allocation, maps).width > 3 * PANEL
+
+
 def test_stacked_pictures_stand_below_one_another():
     both = stacked([Image.new("RGB", (30, 10), "red"), Image.new("RGB", (20, 5), "blue")])
     assert both.size == (30, 15) and both.getpixel((0, 12)) == (0, 0, 255)

@@ -378,5 +378,43 @@ def test_a_list_of_textures_of_different_sizes_gives_a_list():
     for texture, point, one in zip(textures, points, patches, strict=True):
         alone = sample_foveated(texture, fixation=point, budget=20, patch=4)
         assert torch.equal(one.pixels, alone.pixels)
-    with pytest.raises(ValueError, match=r"sample_foveated: fixation must be one a texture \(2\), got 1"):
+    with pytest.raises(ValueError, match=r"sample_foveated: fixation must be one per texture \(2\), got 1"):
         sample_foveated(textures, fixation=points[:1])
+
+
+def test_images_of_any_kind_are_sampled_and_missing_levels_are_made():
+    image = torch.rand(3, 90, 120)
+    wanted = sample_foveated(Texture.open(image).mipmapped(), fixation=(30, 40), budget=12, patch=8)
+    for got in (
+        sample_foveated(image, fixation=(30, 40), budget=12, patch=8),
+        sample_foveated([image], fixation=[(30, 40)], budget=12, patch=8)[0],
+        Texture(image).sample_foveated(fixation=(30, 40), budget=12, patch=8),
+        Texture(image).generate_mipmaps().sample_foveated(fixation=(30, 40), budget=12, patch=8),
+    ):
+        assert torch.equal(got.pixels, wanted.pixels)
+
+
+def test_cortical_magnification_takes_the_place_of_M0_and_e0():
+    given = {"fixation": (100, 50), "budget": 40, "patch": 8}
+    usual = foveate((200, 300), e0=0.1, **given)
+    same = foveate((200, 300), cortical_magnification=lambda e: 1.0 / (e + 0.1), **given)
+    assert torch.equal(same.centre, usual.centre) and torch.equal(same.score, usual.score)
+    even = foveate((200, 300), cortical_magnification=torch.ones_like, **given)
+    assert even.area.max() / even.area.min() < 2.1 < usual.area.max() / usual.area.min()
+    patches = sample_foveated(torch.rand(3, 200, 300), cortical_magnification=torch.ones_like, **given)
+    assert torch.equal(patches.allocation.centre, even.centre)
+
+
+@pytest.mark.parametrize(
+    ("magnification", "error", "words"),
+    [
+        (2.0, TypeError, "must be a function of the eccentricity, got 2.0"),
+        (lambda e: 1.0, ValueError, "must return .* got float"),
+        (lambda e: e.sum(), ValueError, r"must return .* got \(\)"),
+        (lambda e: e - e, ValueError, "must be finite and above 0"),
+        (lambda e: 1 / (e - e), ValueError, "must be finite and above 0"),
+    ],
+)
+def test_a_bad_cortical_magnification_is_named(magnification, error, words):
+    with pytest.raises(error, match=f"foveate: cortical_magnification {words}"):
+        foveate((60, 80), fixation=(1, 2), budget=4, cortical_magnification=magnification)

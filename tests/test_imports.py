@@ -1,14 +1,20 @@
 """Data flows one way, and so do imports: a stage may know the stages before it and nothing of those after it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import texturevlm
 
 PACKAGE = Path(__file__).parent.parent / "texturevlm"
 
 # From the first to the last; a module may import from its own layer and from those before it.
 LAYERS = [
+    {"defaults"},
+    {"paths"},
     {"check"},
     {"text"},
     {"progress"},
@@ -21,8 +27,8 @@ LAYERS = [
     {"scout"},
     {"relevance"},
     {"allocate"},
-    {"sample"},
-    {"rebuild"},
+    {"sampling"},
+    {"rebuilding"},
     {"draw"},
     {"sheet"},
     {"vlm"},
@@ -40,6 +46,8 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # What the command line and the doctor may reach through the package's own public names.
 PUBLIC = "__init__"
+# Methods that lead to a later stage; imported when they are called.
+METHODS = {("types.py", "texturevlm.sampling")}  # Texture.sample_foveated
 
 
 def stage(module: str) -> str:
@@ -70,6 +78,8 @@ def test_no_import_points_backwards(path):
     own = relative.parts[0].removesuffix(".py")
     assert own in RANK, f"{relative} belongs to no layer: add it to LAYERS and to docs/design.md"
     for module in imports(path):
+        if (str(relative), module) in METHODS:
+            continue
         target = stage(module)
         if target not in RANK:  # a public name such as texturevlm.Texture, or __version__
             target = PUBLIC
@@ -80,3 +90,26 @@ def test_operations_know_nothing_but_checks():
     for path in (PACKAGE / "ops").rglob("*.py"):
         for module in imports(path):
             assert stage(module) in ("check", "cuda", "ops"), f"{path.name} imports {module}"
+
+
+@pytest.mark.parametrize("arguments", [None, ["--help"], ["look", "--help"], ["ask", "--help"], ["look", "gone.png"]])
+def test_torch_is_not_imported_until_something_needs_it(arguments):
+    code = f"""
+import sys, texturevlm
+if {arguments}:
+    from texturevlm.cli import main
+    try:
+        main({arguments})
+    except SystemExit:
+        pass
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+assert texturevlm.Texture and "torch" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_hides_no_public_name():
+    """`import texturevlm.sample` would put the module where the function `tv.sample` is found."""
+    modules = {path.stem for path in PACKAGE.iterdir()}
+    assert {name for name in texturevlm.__all__ if name in modules} == {"ops"}

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.conftest import worst
 from texturevlm import Allocation, Texture, foveate, rebuild, resized
 from texturevlm.ops import mipmap
-from texturevlm.rebuild import median_grey
+from texturevlm.rebuilding import median_grey
 
 PHOTO = Path(__file__).parents[1] / "examples" / "photo.jpg"
 TWO_INKS = (1.0, 0.0)  # whose grey, 0.5, is neither of them, so that gaps show

@@ -210,17 +210,35 @@ def test_bad_levels_are_named():
     with pytest.raises(TypeError, match=r"Texture: levels\[0\] must be a tensor, got ndarray"):
         Texture((np.zeros((1, 1, 2, 2)),))
     with pytest.raises(ValueError, match=r"Texture: levels\[0\] must be \(B, C, H, W\) and not empty, got \(3, 4\)"):
-        Texture(torch.rand(3, 4))
+        Texture((torch.rand(3, 4),))
     with pytest.raises(ValueError, match=r"Texture: levels\[0\] must be .* not empty, got \(1, 3, 0, 4\)"):
         Texture(torch.rand(1, 3, 0, 4))
     with pytest.raises(TypeError, match=r"Texture: levels\[0\] must be floating point, got torch.int64"):
-        Texture(torch.zeros(1, 1, 2, 2, dtype=torch.int64))
+        Texture((torch.zeros(1, 1, 2, 2, dtype=torch.int64),))
+    with pytest.raises(TypeError, match=r"Texture.open: source must be a path, .* got dict"):
+        Texture({})
     with pytest.raises(ValueError, match=r"Texture: levels\[1\] must be \(1, 1, 2, 2\), got \(1, 1, 3, 3\)"):
         Texture((torch.rand(1, 1, 4, 4), torch.rand(1, 1, 3, 3)))
     with pytest.raises(ValueError, match=r"Texture: levels\[1\] must be torch.float32 on cpu .* got torch.float64"):
         Texture((torch.rand(1, 1, 4, 4), torch.rand(1, 1, 2, 2, dtype=torch.float64)))
     with pytest.raises(ValueError, match=r"Texture: levels\[1\] must be torch.float32 on cpu .* on meta"):
         Texture((torch.rand(1, 1, 4, 4), torch.rand(1, 1, 2, 2, device="meta")))
+
+
+def test_a_texture_is_made_from_whatever_open_takes(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 9, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "small.png")
+    wanted = Texture.open(pixels).levels[0]
+    for source in (pixels, Image.fromarray(pixels), tmp_path / "small.png", str(tmp_path / "small.png"), wanted[0]):
+        made = Texture(source)
+        assert torch.equal(made.levels[0], wanted) and made.size == (7, 9) and made.names == ("red", "green", "blue")
+
+
+def test_generate_mipmaps_returns_a_texture_with_its_levels():
+    texture = Texture(torch.rand(3, 12, 20)).generate_mipmaps()
+    for got, wanted in zip(texture.levels, mipmap(texture.levels[0]), strict=True):
+        assert torch.equal(got, wanted)
+    assert len(Texture(torch.rand(3, 12, 20)).generate_mipmaps(levels=2).levels) == 2
 
 
 def test_types_are_frozen():

@@ -1,14 +1,15 @@
-"""`compile`: the whole way from an image to its patches, captured in a CUDA graph for each size that comes.
+"""`compile`: image → patches in one call, captured in a CUDA graph per image size.
 
-A graph replays the same kernels on the same memory, so a size must have been seen once; real images vary in size, so
-graphs are made when needed, a few are kept, and the oldest gives way. Where nothing can be captured (on a CPU, where a
-page is read, where an allocator searches on the CPU) the same call runs as it is, and `reason` says why.
+A graph replays the same kernels on the same memory, so it belongs to one size. Graphs are made when a size first comes;
+a few are kept, the oldest is dropped. Where nothing can be captured (on a CPU, where a page is read by OCR, where an
+allocator searches on the CPU) the same call runs uncaptured, and `reason` says why.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,56 +18,55 @@ from torch import Tensor
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.cuda.graph import Replay
+from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover_kernel import no_kernel_because
 from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import SCORERS, Scorer, find_scorer
 from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.query import WAYS
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
+from texturevlm.text.strings import terms
 from texturevlm.types import COLUMNS, Allocation, Patches, Texture
 
-# Allocators that are tensor operations of static shapes, and nothing else; some by kernels alone.
-BY_KERNELS = ("auto", "layers", "fit")
-CAPTURABLE = ("cascade", *BY_KERNELS, "density", "resize")
-ON_DEVICE = ("none", "scout")  # relevances that are made on the GPU alone
 GRAPHS = 8
 
 
 def compile(
     size: tuple[int, int],
-    budget: int = 273,
-    allocator: str = "cascade",
+    budget: int = BUDGET,
+    allocator: str = ALLOCATOR,
     *,
-    patch: int = 32,
-    relevance: str = "none",
+    patch: int = PATCH,
+    relevance: str = RELEVANCE,
     batch: int = 1,
     device: torch.device | str | None = None,
     graphs: int = GRAPHS,
     **options: Any,
-) -> Look:
+) -> CompiledChooser:
     """Image → patches in one call; on a GPU by replaying a CUDA graph.
 
-    size:      (height, width), captured at once; others when they first come
-    allocator: a name of `texturevlm.allocate.ALLOCATORS`; those of CAPTURABLE can be captured
-    relevance: as in `choose_tokens`; none and scout can be captured
+    size:      (height, width), captured at once; other sizes when they first come
+    allocator: a name of `texturevlm.allocate.ALLOCATORS`; its `capture` says whether it can be captured
+    relevance: auto or a name of `texturevlm.relevance.SCORERS`; its `capturable` says whether it can be captured
     batch:     how many images of `size` come at once
     device:    where they will be (default: a GPU if there is one)
-    graphs:    how many sizes are kept captured
+    graphs:    how many graphs are kept
     options:   the allocator's own
-    returns    a function of an image tensor ([B,] C, H, W), and a question if `relevance` uses one, that gives Patches
+    returns    a function of an image tensor ([B,] C, H, W) and a question, which gives Patches
     """
     height, width = check_size("compile", size)
     check_count("compile", "batch", batch, 1)
-    look = Look(budget, allocator, patch=patch, relevance=relevance, graphs=graphs, **options)
+    chooser = CompiledChooser(budget, allocator, patch=patch, relevance=relevance, graphs=graphs, **options)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
-        look(torch.zeros(batch, 3, height, width, device=device))
-    return look
+        named = relevance in SCORERS and SCORERS[relevance].capturable
+        chooser(torch.zeros(batch, 3, height, width, device=device), "anything" if named else "")
+    return chooser
 
 
-class Look:
+class CompiledChooser:
     """Image → patches, see `compile`.
 
     reason: why the last call was not a replay; None if it was
@@ -79,26 +79,28 @@ class Look:
         check_count("compile", "patch", patch, 1)
         check_count("compile", "graphs", graphs, 0)
         check_choice("compile", "allocator", allocator, tuple(ALLOCATORS))
-        check_choice("compile", "relevance", relevance, WAYS)
+        check_choice("compile", "relevance", relevance, ("auto", *SCORERS))
         self.budget, self.patch, self.allocator, self.relevance = budget, patch, allocator, relevance
         self.graphs, self.options = graphs, options
         self.reason: str | None = None
         self._kept: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
 
     def __call__(self, image: Tensor, question: str = "") -> Patches:
-        """image: ([B,] C, H, W), values 0 to 1; a floating-point one on a GPU is not checked for NaN, nothing waits."""
+        """image: ([B,] C, H, W), values 0 to 1; floats on a GPU are not checked for NaN, which would wait"""
         if not isinstance(image, Tensor):
             raise TypeError(f"compile: image must be a tensor ([B,] C, H, W), got {type(image).__name__}")
         if not (image.is_cuda and image.is_floating_point() and image.dim() in (3, 4)):
             image = Texture.open(image).levels[0]
         elif image.dim() == 3:
             image = image[None]
-        self.reason = self._no_graph_because(image)
+        scorer = find_scorer("compile", self.relevance, question)
+        self.reason = self._no_graph_because(image, scorer)
         if self.reason is not None:
             with torch.no_grad():
-                return self._patches(image, question)
-        inputs = [image, *self._asked(question)]
-        replay = self._replay(inputs)
+                return self._patches(image, question, scorer)
+        asked = scorer.name != "none" and bool(terms(question))
+        inputs = [image, *(encode([question]) if asked else ())]
+        replay = self._replay(inputs, scorer if asked else find_scorer("compile", "none"))
         self.reason = replay.reason
         made = replay(*inputs)
         return _patches_of([part.clone() for part in made], (image.shape[2], image.shape[3]), self.patch)
@@ -108,41 +110,38 @@ class Look:
         """The shapes that graphs are kept for, the oldest first."""
         return [tuple(key[0]) for key in self._kept]
 
-    def _no_graph_because(self, image: Tensor) -> str | None:
+    def _no_graph_because(self, image: Tensor, scorer: Scorer) -> str | None:
         if not image.is_cuda:
             return f"graphs are for a GPU, and the image is on {image.device.type}"
-        if self.relevance not in ON_DEVICE:
-            return f"relevance {self.relevance!r} is not made on the GPU alone; {' and '.join(ON_DEVICE)} are"
+        if not scorer.capturable:
+            others = " and ".join(name for name, one in SCORERS.items() if one.capturable)
+            return f"relevance {scorer.name!r} is not made on the GPU alone; {others} are"
         size = (image.shape[2], image.shape[3])
         if reason := no_capture_because(self.allocator, size, self.patch, self.budget, self.options):
             return reason
-        if self.allocator in BY_KERNELS and (reason := backends.no_kernel_because(image)):
+        if ALLOCATORS[self.allocator].capture == "kernels" and (reason := backends.no_kernel_because(image)):
             return f"allocator {self.allocator!r} searches on the CPU: {reason}"
         return "graphs=0 was asked for" if self.graphs == 0 else None
 
-    def _replay(self, inputs: list[Tensor]) -> Replay:
+    def _replay(self, inputs: list[Tensor], scorer: Scorer) -> Replay:
         image = inputs[0]
-        key = (image.shape, image.dtype, image.device)
+        key = (image.shape, image.dtype, image.device, len(inputs) > 1)
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
         while len(self._kept) >= self.graphs:
             _, oldest = self._kept.popitem(last=False)
             oldest.finish()
-        self._kept[key] = Replay(self._parts, inputs)
+        self._kept[key] = Replay(partial(self._parts, scorer), inputs)
         return self._kept[key]
 
-    def _asked(self, question: str) -> tuple[Tensor, ...]:
-        """The question as tensors, where one is captured with the image."""
-        return tuple(encode([question])) if self.relevance == "scout" else ()
-
-    def _parts(self, image: Tensor, *asked: Tensor) -> tuple[Tensor, ...]:
-        patches = self._patches(image, Question(*asked) if asked else "")
+    def _parts(self, scorer: Scorer, image: Tensor, *asked: Tensor) -> tuple[Tensor, ...]:
+        patches = self._patches(image, Question(*asked) if asked else "", scorer)
         return patches.pixels, *(getattr(patches.allocation, name) for name in COLUMNS)
 
-    def _patches(self, image: Tensor, question: str | Question) -> Patches:
+    def _patches(self, image: Tensor, question: str | Question, scorer: Scorer) -> Patches:
         texture = Texture((image,)).mipmapped()
-        options: Any = {"allocator": self.allocator, "relevance": self.relevance, **self.options}
+        options: Any = {"allocator": self.allocator, "relevance": scorer, **self.options}
         allocation = choose_tokens(texture, question, budget=self.budget, patch=self.patch, **options)
         # The texture units, which sometimes pay, filter with 8 bits and cannot be set up inside a graph.
         kernels = backends.no_kernel_because(image) is None
@@ -153,16 +152,16 @@ def no_capture_because(
     allocator: str, size: tuple[int, int], patch: int, budget: int, options: Mapping[str, Any]
 ) -> str | None:
     """Why an allocator's choice for an image that the kernels take cannot be captured; None if it can."""
-    if allocator not in CAPTURABLE:
-        return f"allocator {allocator!r} searches on the CPU; {', '.join(CAPTURABLE)} do not"
+    capture = ALLOCATORS[allocator].capture
+    if capture == "never":
+        others = ", ".join(name for name, one in ALLOCATORS.items() if one.capture != "never")
+        return f"allocator {allocator!r} searches on the CPU; {others} do not"
     if options.get("scan") is not None:
         return "the option scan belongs to one image"
-    if allocator not in BY_KERNELS:
+    if capture == "always":
         return None
     if options.get("backend", "auto") == "reference":
         reason: str | None = "the reference was asked for"
-    elif allocator == "auto" and options:
-        reason = "options are for one of its allocators"
     else:
         reason = no_kernel_because(level_extents(*size)[cell_level(size, patch)], budget)
     return reason and f"allocator {allocator!r} searches on the CPU: {reason}"

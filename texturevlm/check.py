@@ -1,4 +1,4 @@
-"""One style for every complaint about a tensor: which function, which argument, what was wanted, what came.
+"""Checks with one style of error: the function, the argument, what was wanted, what came.
 
 Patterns are words: a letter is a size that must agree wherever it appears, a number must match exactly.
     check_shapes("lookup", points=(points, "B N 2"), lod=(lod, "B N"))
@@ -13,9 +13,9 @@ from torch import Tensor
 
 
 def check_shapes(function: str, **arguments: tuple[Tensor, str]) -> dict[str, int]:
-    """Check each tensor against its pattern and all of them against one another; return the sizes by letter.
+    """Check each tensor against its pattern and all tensors against each other; return the sizes by letter.
 
-    Also wants every tensor on the device of the first one, because a kernel would read wild memory otherwise.
+    All tensors must be on one device: a kernel would read invalid memory otherwise.
     """
     shapes = []
     device: torch.device | None = None
@@ -33,7 +33,7 @@ def check_shapes(function: str, **arguments: tuple[Tensor, str]) -> dict[str, in
 
 @lru_cache(maxsize=1024)
 def _sizes(function: str, shapes: tuple[tuple[str, str, torch.Size], ...]) -> dict[str, int]:
-    """The sizes by letter. Remembered, since the hot path asks about the same shapes again and again."""
+    """The sizes by letter. Cached, since the hot path checks the same shapes again and again."""
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
     for name, pattern, shape in shapes:
@@ -65,7 +65,7 @@ def check_floating(function: str, **tensors: Tensor) -> None:
 
 
 def check_finite(function: str, **tensors: Tensor) -> None:
-    """No NaN and no infinity. It reads values, so it waits for a GPU: only where data enters the library."""
+    """No NaN and no infinity. It reads values and waits for a GPU, so it is used only where data enters the library."""
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             bad = int((~torch.isfinite(tensor)).sum())
@@ -93,8 +93,15 @@ def check_size(function: str, size: Sequence[int]) -> tuple[int, int]:
 
 
 def check_choice(function: str, name: str, value: str, known: Iterable[str]) -> str:
-    """One of the known names; the complaint lists them."""
+    """One of the known names; the error lists them."""
     known = list(known)
     if value not in known:
         raise ValueError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
+    return value
+
+
+def check_share(function: str, name: str, value: float) -> float:
+    """A number above 0 and at most 1."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{function}: {name} must be above 0 and at most 1, got {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""What runs on this machine, and why not something faster: the first thing to ask for in a bug report."""
+"""A report on what runs on this machine, and why not something faster; useful in bug reports."""
 
 import importlib.metadata
 import platform
@@ -49,7 +49,7 @@ def _gpus() -> list[str]:
 
 
 def _kernel_check(reason: str | None) -> list[str]:
-    """Run one of our kernels for real: an installation that only looks right is found out here."""
+    """Run one kernel, to find installations that are complete but broken."""
     if reason:
         return []
     from texturevlm.ops import mipmap

@@ -1,4 +1,4 @@
-"""Pictures for people: what the model would see, where its tokens lie, and what they were chosen by."""
+"""Pictures: what the tokens deliver, their footprints, and the relevance that they were chosen by."""
 
 import math
 from collections.abc import Sequence
@@ -10,21 +10,14 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from texturevlm.rebuild import rebuild, resized
-from texturevlm.relevance.maps import Relevance
+from texturevlm.rebuilding import rebuild, resized
+from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.types import Allocation, Texture
 
 # From fine (bright) to coarse (dark); told apart by lightness alone, so also by the colour-blind and in print.
 RAMP = ((253, 231, 37), (122, 209, 81), (34, 168, 132), (42, 120, 142), (65, 68, 135), (68, 1, 84))
 # From what does not matter (white) to what does (dark red), for multiplying.
 HEAT = ((255, 255, 255), (254, 217, 118), (253, 141, 60), (227, 26, 28), (128, 0, 38))
-BY = {
-    "words": "the question's words",
-    "scout": "the scout",
-    "embedding": "embeddings",
-    "attention": "the model's attention",
-    "none": "salience alone",
-}
 PALE = 10.0  # times the mean: relevance that nowhere reaches it is not drawn in full colour
 WASH = 70  # of 255: how much a footprint's colour covers of the image
 MARGIN = 16
@@ -78,6 +71,8 @@ def question_picture(texture: Texture, allocation: Allocation, relevance: Releva
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     used = int(allocation.valid[0].sum())
     baseline = to_pil(resized(texture, budget=used, patch=allocation.patch))
+    known = SCORERS.get(relevance.scorer)  # a caller's own scorer has only its name
+    described = relevance.scorer if known is None else known.description
     near = _around(_weightiest(relevance, _close_up_size(original.size)), original.size)
     tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"
     columns = [
@@ -90,7 +85,7 @@ def question_picture(texture: Texture, allocation: Allocation, relevance: Releva
             legend(allocation),
         ),
         Panel(
-            f"relevance, by {BY[relevance.scorer]}",
+            f"relevance, by {described}",
             heat(original, relevance),
             "close-up of the whole image resized to as many tokens",
             _enlarge(baseline, near),

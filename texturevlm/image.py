@@ -1,7 +1,7 @@
-"""Anything that holds a picture → a float tensor (B, C, H, W), values 0 to 1. Data enters here, so it is checked here.
+"""An image of any kind → a float tensor (B, C, H, W), values 0 to 1. Data enters the library here and is checked here.
 
 Files and PIL images become red, green, blue: grey is repeated, palettes and CMYK are converted, transparency is laid
-over white, 16-bit grey keeps its precision, a camera's orientation tag is obeyed.
+over white, 16-bit grey keeps its precision, the orientation tag of a camera is applied.
 """
 
 import os
@@ -14,15 +14,18 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from texturevlm.check import check_finite
+from texturevlm.paths import is_url
 
 MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is more likely a mistake or an attack
+ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any] | Tensor
 
 
 def to_tensor(source: Any) -> Tensor:
-    """A path, a PIL image, an array (H, W) or (H, W, C), or a tensor (H, W), (C, H, W) or (B, C, H, W).
+    """Read an image.
 
-    returns (B, C, H, W) floating point; bytes and 16-bit numbers are scaled by their type's greatest value, arrays of
-            floats become float32, a float tensor is taken as it is and not copied
+    source: a path, a PIL image, an array (H, W) or (H, W, C), or a tensor (H, W), (C, H, W) or (B, C, H, W)
+    returns (B, C, H, W) floating point. 8-bit and 16-bit integers are scaled by the largest value of their type, arrays
+            of floats become float32, a float tensor is returned as it is, not copied
     """
     if isinstance(source, (str, os.PathLike)):
         with _opened(Path(source)) as image:
@@ -45,7 +48,9 @@ def to_tensor(source: Any) -> Tensor:
 
 
 def _opened(path: Path) -> Image.Image:
-    """The file's header read, its pixels not yet."""
+    """Read the header of a file, not its pixels."""
+    if is_url(path):
+        raise ValueError(f"Texture.open: source must be a file on this machine, got the URL {path}; download it first")
     try:
         return Image.open(path)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The types that flow through texturevlm: a Texture is sampled by an Allocation into Patches.
 
-Frozen; shapes, dtypes and devices are checked when they are made, values only where data enters (image.py, from_json),
-so that nothing on the GPU path waits.
+They are frozen. Constructors check shapes, dtypes and devices. Values are checked only where data enters (image.py,
+from_json), so that nothing on the GPU path waits.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents,
 
 COLOURS = ("red", "green", "blue")
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")  # the tensors of an Allocation
-MOST_TOKENS = 1 << 24  # that from_json makes room for
-EDGE = 1e-3  # in pixels: how far rounding may move the edge of a footprint
+MAX_TOKENS = 1 << 24  # the largest budget that from_json accepts
+EDGE = 1e-3  # tolerance in pixels: rounding may move the edge of a footprint by this much
 
 
 @dataclass(frozen=True, eq=False)
 class Texture:
     """An image, or a batch of one size, with its channels and its mip levels.
 
-    levels: finest first, each (B, C, H_l, W_l)
-    names:  of the channels
-    size:   (height, width) of the image, whose pixels are the unit of every position. The levels may start coarser
-            than the image (an expensive channel need not be made at full resolution)
-    reduce: how each channel shrinks: mean, max, min or nearest
-    resident: the same levels inside the GPU's texture units, once `on_device` has put them there
+    levels:   finest first, each (B, C, H_l, W_l); or an image: anything that `Texture.open` takes
+    names:    names of the channels
+    size:     (height, width) of the image, whose pixels are the unit of every position. The levels may start coarser
+              than the image (an expensive channel need not be made at full resolution)
+    reduce:   how each channel shrinks: mean, max, min or nearest
+    resident: the same levels in the texture units of a GPU, once `on_device` has copied them there
     """
 
     levels: tuple[Tensor, ...]
@@ -45,14 +45,16 @@ class Texture:
     resident: DeviceTexture | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.levels, Tensor):
-            object.__setattr__(self, "levels", (self.levels,))
-        object.__setattr__(self, "levels", tuple(self.levels))
+        levels: Any = self.levels
+        if not isinstance(levels, (list, tuple)):
+            whole = isinstance(levels, Tensor) and levels.dim() == 4 and levels.is_floating_point()
+            levels = (levels if whole else images.to_tensor(levels),)  # a level is not checked for NaN: nothing waits
+        object.__setattr__(self, "levels", tuple(levels))
         check_pyramid("Texture", self.levels)
         channels, height, width = self.levels[0].shape[1:]
         names = tuple(self.names) or default_names(channels)
         if len(names) != channels or len(set(names)) != channels:
-            raise ValueError(f"Texture: names must be {channels} different names, one a channel, got {names}")
+            raise ValueError(f"Texture: names must be {channels} different names, one per channel, got {names}")
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "reduce", channel_reductions("Texture", self.reduce or "mean", channels))
         size = check_size("Texture", (height, width) if self.size == (0, 0) else self.size)
@@ -65,12 +67,15 @@ class Texture:
             )
 
     @classmethod
-    def open(cls, source: Any, *, device: torch.device | str | None = None) -> Texture:
-        """From a path, a PIL image, an array (H, W[, C]) or a tensor ([B,] C, H, W); level 0 only, values 0 to 1."""
+    def open(cls, source: images.ImageLike, *, device: torch.device | str | None = None) -> Texture:
+        """Read an image: a path, a PIL image, an array (H, W[, C]) or a tensor ([B,] C, H, W).
+
+        returns a texture of level 0 alone, values 0 to 1
+        """
         return cls((images.to_tensor(source).to(device),))
 
     def mipmapped(self, levels: int | None = None) -> Texture:
-        """With its mip levels, down to 1×1 unless told otherwise; itself if it has them."""
+        """Return the texture with its mip levels, down to 1×1 or `levels` of them; itself if it has as many."""
         if levels is not None:
             check_count("Texture.mipmapped", "levels", levels, 1)
         height, width = self.levels[0].shape[2:]
@@ -79,19 +84,34 @@ class Texture:
             return self
         return replace(self, levels=tuple(mipmap(self.levels[0], levels=levels, reduce=self.reduce)), resident=None)
 
-    def on_device(self, *, half: bool | None = None) -> Texture:
-        """With its levels copied into a hardware texture (CUDA only), which every later sample without gradients uses.
+    def generate_mipmaps(self, levels: int | None = None) -> Texture:
+        """The same as `mipmapped`."""
+        return self.mipmapped(levels)
 
-        half: texels in half precision; by default so, unless a channel holds names.
+    def sample_foveated(self, *, fixation: tuple[float, float] | Tensor, **options: Any) -> Patches:
+        """Show the whole image in `budget` patches, finest at the fixation; see `texturevlm.sample_foveated`."""
+        from texturevlm.sampling import sample_foveated
+
+        return sample_foveated(self, fixation=fixation, **options)
+
+    def on_device(self, *, half: bool | None = None) -> Texture:
+        """Copy the levels into a hardware texture (CUDA only), which every later sample without gradients reads.
+
+        half: whether texels are fp16; by default they are, unless a channel holds labels
         Levels that are changed in place afterwards (`ops.update_region`) must be copied again: `resident.fill(levels)`.
         """
         return replace(self, resident=DeviceTexture(self.levels, half=half, nearest=self.nearest))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Texture:
-        """On another device or in another precision."""
+        """Return the texture on another device or in another dtype."""
         moved = tuple(level.to(device=device, dtype=dtype) for level in self.levels)
         same = moved[0] is self.levels[0]
         return self if same else replace(self, levels=moved, resident=None)
+
+    def split(self) -> list[Texture]:
+        """The images of a batch, one texture each."""
+        singles = [slice(index, index + 1) for index in range(self.batch)]
+        return [replace(self, levels=tuple(level[one] for level in self.levels), resident=None) for one in singles]
 
     def channel(self, name: str) -> Tensor:
         """Level 0 of one channel, (B, H, W)."""
@@ -101,7 +121,7 @@ class Texture:
 
     @property
     def nearest(self) -> tuple[int, ...]:
-        """The channels that hold names rather than amounts."""
+        """Indices of the channels that hold labels rather than amounts."""
         return tuple(index for index, mode in enumerate(self.reduce) if mode == "nearest")
 
     @property
@@ -114,7 +134,7 @@ class Texture:
 
 
 def default_names(channels: int) -> tuple[str, ...]:
-    """red, green, blue; grey; or numbers."""
+    """Names by the number of channels: red, green, blue; grey; or channel_0 and so on."""
     if channels == 3:
         return COLOURS
     return ("grey",) if channels == 1 else tuple(f"channel_{index}" for index in range(channels))
@@ -122,15 +142,15 @@ def default_names(channels: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Where the tokens look: K footprints an image, K being the budget.
+    """Where the tokens lie: K footprints per image. K is the budget.
 
     centre:   (B, K, 2), x then y in level-0 pixels
-    ddx, ddy: (B, K, 2), how far one step along the patch's own x and y axis moves in the image
-    score:    (B, K), what the allocator thought each one worth
-    valid:    (B, K), used slots come first; nobody reads the others
-    source:   (B, K), which image or frame of the sample a footprint belongs to; 0 for one image
+    ddx, ddy: (B, K, 2), the move in the image, in level-0 pixels, of one step along the patch's own x and y axis
+    score:    (B, K), the value that the allocator gave each footprint
+    valid:    (B, K), whether a slot is used; used slots come first, and the others mean nothing
+    source:   (B, K), the image or frame of the sample that a footprint belongs to; 0 for one image
     size:     (height, width) of the image
-    patch:    the side of a token in pixels
+    patch:    side of a token in samples
     """
 
     centre: Tensor
@@ -162,7 +182,7 @@ class Allocation:
 
     @classmethod
     def of_boxes(cls, boxes: Tensor, size: tuple[int, int], patch: int, score: Tensor | None = None) -> Allocation:
-        """Upright footprints that cover boxes (B, K, 4), xyxy in level-0 pixels, all of them used."""
+        """Make upright footprints from boxes (B, K, 4), xyxy in level-0 pixels; every slot is used."""
         check_shapes("Allocation.of_boxes", boxes=(boxes, "B K 4"))
         low, high = boxes[..., :2], boxes[..., 2:]
         step = ((high - low) / patch).float()
@@ -200,18 +220,18 @@ class Allocation:
 
     @property
     def area(self) -> Tensor:
-        """(B, K): of the footprints, in level-0 pixels."""
+        """(B, K): area of each footprint, in square level-0 pixels."""
         cross = self.ddx[..., 0] * self.ddy[..., 1] - self.ddx[..., 1] * self.ddy[..., 0]
         return cross.abs() * self.patch**2
 
     @property
     def upright(self) -> Tensor:
-        """(B, K): whether a footprint's axes are those of the image."""
+        """(B, K): whether the axes of a footprint are those of the image."""
         return (self.ddx[..., 1] == 0) & (self.ddy[..., 0] == 0) & (self.ddx[..., 0] > 0) & (self.ddy[..., 1] > 0)
 
     @property
     def coverage(self) -> Tensor:
-        """(B,): the share of the image's pixel centres that lie in some used footprint (reads values)."""
+        """(B,): the share of the pixel centres that lie in some used footprint. Reads values, so it waits for a GPU."""
         height, width = self.size
         covered = torch.zeros(self.batch, height, width, dtype=torch.bool)
         first, last = self.pixel_span()
@@ -223,16 +243,19 @@ class Allocation:
         return (covered.flatten(1).sum(1).double() / (height * width)).float().to(self.centre.device)
 
     def pixel_span(self) -> tuple[Tensor, Tensor]:
-        """(B, K, 2) twice: the first pixel (x, y) whose centre lies in a footprint's box, and the one after the last.
+        """(B, K, 2) twice: the first pixel (x, y) whose centre lies in the box of a footprint, and one past the last.
 
-        Cells that touch share an edge only up to float32 rounding, so a centre on it counts for both.
+        Boxes that touch share an edge only up to float32 rounding, so a centre on the edge counts for both.
         """
         boxes = self.boxes.detach().double().cpu()
         low, high = boxes[..., :2] - 0.5 - EDGE, boxes[..., 2:] - 0.5 + EDGE
         return low.ceil().long().clamp(min=0), high.ceil().long().clamp(min=0)
 
     def local(self, image: int, slot: int, x0: int, y0: int, shape: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Pixel centres of a box in a footprint's own axes: u and v, -1 to 1 inside it, and whether they are inside."""
+        """Pixel centres in the axes of one footprint: u and v, -1 to 1 inside it, and whether they are inside.
+
+        x0, y0, shape: the first pixel, and the rows and columns of pixels
+        """
         axes = torch.stack([self.ddx[image, slot], self.ddy[image, slot]], -1).double().cpu()
         if torch.linalg.det(axes) == 0:  # no area: nothing lies in it
             nowhere = torch.full(tuple(shape), math.inf, dtype=torch.float64)
@@ -245,16 +268,16 @@ class Allocation:
         return u, v, (u.abs() <= 1) & (v.abs() <= 1)
 
     def to(self, device: torch.device | str) -> Allocation:
-        """On another device."""
+        """Return the allocation on another device."""
         return self.each(lambda column: column.to(device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Allocation:
-        """The same with every one of its six tensors changed."""
+        """Apply a function to each of the six tensors."""
         changed: Any = {name: change(getattr(self, name)) for name in COLUMNS}
         return replace(self, **changed)
 
     def to_json(self) -> str:
-        """One image: an object; a batch: a list of them. Used tokens only; float32 numbers come back exactly."""
+        """Encode the used slots: one image as an object, a batch as a list. float32 values survive exactly."""
         encoded = [self._image_to_json(image) for image in range(self.batch)]
         return json.dumps(encoded[0] if self.batch == 1 else encoded, allow_nan=False)
 
@@ -268,7 +291,7 @@ class Allocation:
 
     @classmethod
     def from_json(cls, text: str | dict[str, Any] | list[Any]) -> Allocation:
-        """What `to_json` wrote, as text or already parsed."""
+        """Read what `to_json` wrote, as text or already parsed."""
         try:
             parsed = json.loads(text) if isinstance(text, (str, bytes)) else text
         except json.JSONDecodeError as error:
@@ -310,7 +333,7 @@ def _shared_fields(one: Any) -> tuple[tuple[int, int], int, int]:
     try:
         height, width = check_size(wanted, one["size"])
         patch = check_count(wanted, "patch", one["patch"], 1)
-        return (height, width), patch, check_count(wanted, "budget", one["budget"], 1, MOST_TOKENS)
+        return (height, width), patch, check_count(wanted, "budget", one["budget"], 1, MAX_TOKENS)
     except TypeError as error:
         raise ValueError(str(error)) from None
 
@@ -331,7 +354,7 @@ def _number_or_pair(token: Any, name: str, slot: int, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """What the tokens carry: pixels (B, K, C, P, P), and the allocation they came from."""
+    """The pixels (B, K, C, P, P) of each token, and the allocation that they were sampled by."""
 
     pixels: Tensor
     allocation: Allocation

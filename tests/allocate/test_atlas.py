@@ -1,11 +1,11 @@
-"""Atlas: regions are kept whole, and how they and the footprints cut one another up is counted rightly."""
+"""Atlas: regions follow colours and are kept whole."""
 
 import pytest
 import torch
 
 from tests.allocate.test_hierarchies import photo, relevance_at
-from texturevlm import Allocation, Texture
-from texturevlm.allocate.atlas import atlas, colour_regions, fragmentation
+from texturevlm import Texture
+from texturevlm.allocate.atlas import atlas, colour_regions
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.relevance.maps import Relevance
 
@@ -34,17 +34,6 @@ def test_regions_follow_colours_on_the_grid_of_the_relevance():
     regions = colour_regions(Texture.open(image), relevance_at(), count=12)
     assert regions.shape == (1, 80, 60) and len(regions.unique()) <= 16
     assert not set(regions[0, :, :25].unique().tolist()) & set(regions[0, :, 25:].unique().tolist())
-
-
-def test_fragmentation_counts():
-    relevance, _ = diagonal()
-    relevance = Relevance(relevance.mass, relevance.legible_scale, relevance.ink | True, relevance.size)
-    halves = torch.zeros(1, 80, 60, dtype=torch.int32)
-    halves[:, :, 15:] = 1  # a quarter of the image, and the rest
-    whole = Allocation.of_boxes(torch.tensor([[[0.0, 0, 480, 640]]]), (640, 480), 16)
-    assert fragmentation(relevance, whole, halves) == (1, 2, 0.75)
-    four = [[x, y, x + 240, y + 320] for x in (0.0, 240) for y in (0.0, 320)]
-    assert fragmentation(relevance, Allocation.of_boxes(torch.tensor([four]), (640, 480), 16), halves) == (3, 1.5, 0.75)
 
 
 def test_bad_regions():

@@ -9,16 +9,15 @@ import torch
 from tests.allocate.test_hierarchies import SIZE, photo, relevance_at
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.dag import Ink, dag, hierarchy
-from texturevlm.allocate.detail import Detail
-from texturevlm.allocate.quadtree import quadtree, tiles
-from texturevlm.allocate.spans import finest_span, ladder, lay, value_of
+from texturevlm.allocate.quadtree import quadtree, tile_tree
+from texturevlm.allocate.search import finest_span, ladder, lay, value_of
 from texturevlm.allocate.value import expected_value
 
-CELLS = Cells.of(relevance_at((20, 30)), 0)
+CELLS = Cells.of(relevance_at((20, 30)), 0, patch=16)
 
 
-def clusters(cells=CELLS, patch=16, reach=1):
-    return hierarchy(cells, Detail(cells), ladder(cells, 20, patch, 2.0), patch, 0.5, reach)
+def clusters(cells=CELLS, reach=1):
+    return hierarchy(cells, ladder(20, cells.finest, 2.0), 0.5, reach)
 
 
 def test_clusters_nest_tightly_and_lose_no_ink():
@@ -64,42 +63,41 @@ def test_a_box_is_cut_at_its_gaps_or_where_the_least_ink_is():
 
 
 def test_pieces_laid_together_take_fewer_squares_and_the_price_of_a_token_is_kept():
-    detail = Detail(CELLS)
     rough = np.where(CELLS.ink, 8, 0)
     rough[:40][CELLS.ink[:40]] = 2
-    everything = lay(CELLS, detail, rough, 16, 10_000)
-    thrifty = lay(CELLS, detail, rough, 16, 10_000, price=0.01)
-    assert [layer.side for layer in everything] == [16, 64]
-    assert 0 < len(thrifty[0].squares) < len(everything[0].squares)
-    for found in (everything, thrifty):
-        covered = np.logical_or.reduce([CELLS.covered(layer.squares, CELLS.span(layer.side)) for layer in found])
+    everything = lay(CELLS, rough, 10_000)
+    priced = lay(CELLS, rough, 10_000, price=0.01)
+    assert [layer.sides for layer in everything] == [(16, 16), (64, 64)]
+    assert 0 < len(priced[0].squares) < len(everything[0].squares)
+    for found in (everything, priced):
+        covered = np.logical_or.reduce([layer.covered(CELLS) for layer in found])
         assert covered[CELLS.ink].all()
-    lost = value_of(CELLS, detail, everything, 16) - value_of(CELLS, detail, thrifty, 16)
-    assert 0 <= lost <= 0.01 * (len(everything[0].squares) - len(thrifty[0].squares))
-    assert lay(CELLS, detail, rough, 16, 10) is None
+    lost = value_of(CELLS, everything) - value_of(CELLS, priced)
+    assert 0 <= lost <= 0.01 * (len(everything[0].squares) - len(priced[0].squares))
+    assert lay(CELLS, rough, 10) is None
 
 
 def test_the_finest_span_that_a_budget_covers():
     for budget in (1, 5, 50):
-        span = finest_span(CELLS, CELLS.ink, budget, 16)
-        assert lay(CELLS, Detail(CELLS), np.where(CELLS.ink, span, 0), 16, budget) is not None
-        assert span == 2 or lay(CELLS, Detail(CELLS), np.where(CELLS.ink, span - 1, 0), 16, budget) is None
+        span = finest_span(CELLS, CELLS.ink, budget)
+        assert lay(CELLS, np.where(CELLS.ink, span, 0), budget) is not None
+        assert span == 2 or lay(CELLS, np.where(CELLS.ink, span - 1, 0), budget) is None
 
 
 def test_tiles_are_halved_both_ways_and_hold_all_mass():
-    tree = tiles(CELLS, Detail(CELLS), 20.0, 60, 16, 0.1)
+    tree = tile_tree(CELLS, 20.0, 6)
     parent = tree.forest.parent
     inner = parent >= 0
     assert 1 <= (~inner).sum() <= 6
     assert np.allclose(np.bincount(parent[inner], tree.mass[inner], len(parent))[np.unique(parent[inner])],
                        tree.mass[np.unique(parent[inner])])  # fmt: skip
-    assert tree.mass[~inner].sum() == pytest.approx(Detail(CELLS).mass.sum())
+    assert tree.mass[~inner].sum() == pytest.approx(CELLS.inked_mass.sum())
     ratio = tree.side[parent[inner]] / tree.side[inner]
     assert set(np.round(ratio, 6)) <= {2.0, round(20 / 16, 6)}  # no finer than the pixels
 
 
 def test_whole_roots_give_powers_of_two_and_fractional_ones_more_value():
-    relevance = relevance_at((20, 30), half=1.7)
+    relevance = relevance_at((20, 30), legible_scale=1.7)
     whole = quadtree(photo(), relevance, budget=40, patch=16, roots=1)
     fractional = quadtree(photo(), relevance, budget=40, patch=16)
     down = whole.ddy[0, :, 1].log2()
@@ -108,7 +106,7 @@ def test_whole_roots_give_powers_of_two_and_fractional_ones_more_value():
 
 
 def test_dag_is_worth_more_than_its_baseline_where_content_does_not_follow_cells():
-    relevance = relevance_at((37, 22), half=1.6)
+    relevance = relevance_at((37, 22), legible_scale=1.6)
     values = [expected_value(relevance, name(photo(), relevance, budget=24, patch=16)) for name in (dag, quadtree)]
     assert values[0] > values[1]
 

@@ -1,11 +1,11 @@
-"""Frequency: the split moves with orientation and octave, footprints are stretched accordingly, and nothing is lost."""
+"""Frequency: bands are found by orientation and octave, footprints are stretched accordingly, all is covered."""
 
 import math
 
 import pytest
 import torch
 
-from texturevlm.allocate.bands import RATIOS, SQUARE, band_energy, band_split, bias_of, stretch_gain
+from texturevlm.allocate.bands import RATIOS, SQUARE, band_energy, bias_of, shape_worth, stretch_gain
 from texturevlm.allocate.frequency import frequency, shapes
 from texturevlm.allocate.value import delivered_scale, stretch_cost
 from texturevlm.ops.cover import cover, rows_of
@@ -15,10 +15,10 @@ from texturevlm.types import Allocation, Texture
 SIZE = (384, 512)
 
 
-def even(size=SIZE, *, cell=8, batch=1, half=3.0, source="none") -> Relevance:
+def even(size=SIZE, *, cell=8, batch=1, legible_scale=3.0, scorer="none") -> Relevance:
     rows, columns = max(1, size[0] // cell), max(1, size[1] // cell)
     mass = torch.full((batch, rows, columns), 1 / (rows * columns))
-    return Relevance(mass, torch.full_like(mass, half), torch.ones_like(mass, dtype=torch.bool), size, source)
+    return Relevance(mass, torch.full_like(mass, legible_scale), torch.ones_like(mass, dtype=torch.bool), size, scorer)
 
 
 def stripes(period: float, angle: float, size=SIZE) -> Texture:
@@ -40,9 +40,10 @@ def page() -> Texture:
     return Texture.open((1.0 - ((y % 16 < 6) & (x % 90 < 80)).float())[None, None])
 
 
-def split(texture: Texture, **options) -> torch.Tensor:
-    maps = even()
-    return band_split(band_energy(texture, maps.grid), maps, **options)[0]
+def band_shares(texture: Texture) -> torch.Tensor:
+    """(orientations, octaves): each band's share of the image's energy."""
+    energy = band_energy(texture, even().grid)[0].mean((2, 3))
+    return energy / energy.sum()
 
 
 def ratios(allocation: Allocation) -> torch.Tensor:
@@ -50,38 +51,28 @@ def ratios(allocation: Allocation) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("angle", "band"), [(0, 0), (45, 1), (90, 2), (135, 3)])
-def test_the_split_finds_the_orientation(angle, band):
-    by_orientation = split(stripes(8, angle)).sum(1)
+def test_the_bands_find_the_orientation(angle, band):
+    by_orientation = band_shares(stripes(8, angle)).sum(1)
     assert int(by_orientation.argmax()) == band and float(by_orientation[band]) > 0.6
 
 
 @pytest.mark.parametrize(("period", "octave"), [(4, 0), (8, 1), (16, 2), (32, 3)])
-def test_the_split_finds_the_octave(period, octave):
-    by_octave = split(stripes(period, 0)).sum(0)
+def test_the_bands_find_the_octave(period, octave):
+    by_octave = band_shares(stripes(period, 0)).sum(0)
     assert int(by_octave.argmax()) == octave and float(by_octave[octave]) > 0.8
 
 
-def test_the_split_moves_from_a_page_to_a_building():
-    on_page, on_building = split(page()).sum(1), split(building()).sum(1)
-    assert on_page[2] > 0.5 > on_page[0]  # a page changes down, from line to line
-    assert on_building[0] > 0.5 > on_building[2]  # a building across, from pillar to pillar
-    assert float(split(page()).sum()) == pytest.approx(1)
+def test_a_page_changes_down_and_a_building_across():
+    on_page, on_building = band_shares(page()).sum(1), band_shares(building()).sum(1)
+    assert on_page[2] > 0.5 > on_page[0]  # from line to line
+    assert on_building[0] > 0.5 > on_building[2]  # from pillar to pillar
 
 
-def test_the_split_follows_the_mass():
+def test_energy_is_found_where_it_is():
     both = torch.cat([stripes(8, 0).levels[0][..., :256], stripes(8, 90).levels[0][..., :256]], 3)
-    texture, maps = Texture.open(both), even()
-    energy = band_energy(texture, maps.grid)
-    left, right = torch.zeros_like(maps.mass), torch.zeros_like(maps.mass)
-    left[..., 4:24], right[..., 40:60] = 1.0, 1.0
-    for mass, band in ((left, 0), (right, 2)):
-        pointed = Relevance(mass / mass.sum(), maps.legible_scale, maps.ink, SIZE)
-        assert int(band_split(energy, pointed)[0].sum(1).argmax()) == band
-
-
-def test_a_question_tilts_the_split():
-    plain, reading, standing = (split(page(), bias=bias).sum(1) for bias in ("none", "reading", "standing"))
-    assert reading[0] > plain[0] > standing[0] and reading[2] < plain[2] < standing[2]
+    energy = band_energy(Texture.open(both), even().grid)[0].sum(1)
+    for columns, band in ((slice(4, 24), 0), (slice(40, 60), 2)):
+        assert int(energy[..., columns].sum((1, 2)).argmax()) == band
 
 
 def test_samples_may_be_long_where_nothing_changes():
@@ -119,6 +110,22 @@ def test_reading_keeps_detail_across():
     cost = stretch_cost(torch.tensor(RATIOS))
     assert bias_of("auto", even()).tolist() == [1.0] and cost[SQUARE] == 1
     assert bias_of("auto", Relevance(*vars_of(even()), photograph=torch.tensor([True]))).tolist() == [0.0]
+    for scorer in ("words", "scout", "mine"):  # whoever was asked
+        asked = Relevance(*vars_of(even())[:4], scorer, torch.tensor([True]))
+        assert bias_of("auto", asked).tolist() == [1.0]
+
+
+def test_a_bias_changes_what_shapes_are_worth():
+    reading, none, standing = shape_worth(torch.tensor([1.0, 0.0, -1.0]))
+    assert (none == 1).all() and torch.allclose(standing, reading.flip(0)) and reading[0] > reading[-1]
+
+
+@pytest.mark.parametrize("scorer", ["words", "scout", "embedding", "attention"])
+def test_any_question_about_a_photograph_is_read(scorer):
+    """Bug 6: the bias was "reading" for the scorer "words" alone."""
+    photograph = torch.tensor([True])
+    asked = Relevance(*vars_of(even(scorer=scorer)), photograph=photograph)
+    assert bias_of("auto", asked).tolist() == [1.0]
 
 
 def vars_of(maps: Relevance) -> tuple:
@@ -146,7 +153,7 @@ def test_tokens_follow_the_relevance():
 
 
 def test_coarse_content_spares_tokens():
-    maps = even(half=1.5)
+    maps = even(legible_scale=1.5)
     maps.legible_scale[:, :, 32:] = 12.0  # the right half could be read from afar
     allocation = frequency(page(), maps, budget=350, patch=16, bias="reading")
     scale = delivered_scale(allocation, maps.grid)[0]

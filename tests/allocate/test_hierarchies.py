@@ -12,7 +12,7 @@ NAMES = ("quadtree", "dag", "pyramid", "atlas", "crops")
 SIZE = (640, 480)
 
 
-def relevance_at(*spots, size=SIZE, cell=8, half=2.5) -> Relevance:
+def relevance_at(*spots, size=SIZE, cell=8, legible_scale=2.5) -> Relevance:
     """Lines of ink with a blank margin; mass even over the ink, or about one cell (row, column) an image."""
     grid = (max(1, size[0] // cell), max(1, size[1] // cell))
     y, x = torch.meshgrid(*(torch.arange(extent) for extent in grid), indexing="ij")
@@ -22,7 +22,7 @@ def relevance_at(*spots, size=SIZE, cell=8, half=2.5) -> Relevance:
     mass = torch.stack(about) * ink + 1e-6
     mass = mass / mass.sum((1, 2), keepdim=True)
     batch = len(about)
-    return Relevance(mass, torch.full((batch, *grid), half), ink.expand(batch, -1, -1), size)
+    return Relevance(mass, torch.full((batch, *grid), legible_scale), ink.expand(batch, -1, -1), size)
 
 
 def photo(size=SIZE, batch=1) -> Texture:

@@ -5,12 +5,14 @@ import pytest
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import UNIT, Cells
+from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.footprints import use_all
-from texturevlm.allocate.layers import Ranking, finest_side, finest_span, ladder
+from texturevlm.allocate.layers import CellRanking
 from texturevlm.allocate.plain import tiling
+from texturevlm.allocate.search import finest_span, ladder
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.legibility import legibility
+from texturevlm.ops.select import UNIT
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
@@ -26,11 +28,11 @@ def page(height=400, width=300):
     return image
 
 
-def flat(size, *, mass=None, half=4.0, ink=None):
+def flat(size, *, mass=None, legible_scale=4.0, ink=None):
     rows, columns = size[0] // 4, size[1] // 4
     mass = torch.ones(1, rows, columns) if mass is None else mass
     ink = torch.ones(1, rows, columns, dtype=torch.bool) if ink is None else ink
-    return Relevance(mass / mass.sum(), torch.full((1, rows, columns), half), ink, size)
+    return Relevance(mass / mass.sum(), torch.full((1, rows, columns), legible_scale), ink, size)
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -79,17 +81,17 @@ def test_detail_goes_where_the_mass_is():
     for row, column in ((5, 5), (60, 5), (40, 70)):
         mass = torch.full((1, 80, 80), 1e-3)
         mass[:, row : row + 8, column : column + 8] = 1
-        allocation = ALLOCATORS["layers"](texture, flat(size, mass=mass, half=1.5), budget=25, patch=8)
+        allocation = ALLOCATORS["layers"](texture, flat(size, mass=mass, legible_scale=1.5), budget=25, patch=8)
         finest = allocation.level[0].argmin()
         x, y = allocation.centre[0, finest].tolist()
         assert abs(x - 4 * (column + 4)) < 40 and abs(y - 4 * (row + 4)) < 40
 
 
 def test_large_print_needs_no_detail():
-    """Where everything can be made out at a coarse scale, nothing is gained by looking closer at some of it."""
+    """Where everything is legible at a coarse scale, finer tokens on some of it gain nothing."""
     size = (320, 320)
     texture = Texture.open(torch.rand(3, *size))
-    allocation = ALLOCATORS["layers"](texture, flat(size, half=40.0), budget=25, patch=8)
+    allocation = ALLOCATORS["layers"](texture, flat(size, legible_scale=40.0), budget=25, patch=8)
     assert allocation.level.max() - allocation.level.min() <= 1.01
 
 
@@ -118,19 +120,15 @@ def test_a_batch_is_its_images():
         torch.testing.assert_close(together.boxes[index], alone.boxes[0])
 
 
-def cells_of(relevance):
-    return Cells.of(relevance, 0)
-
-
 def test_the_finest_span_is_the_finest():
     relevance = flat((320, 320), ink=torch.rand(1, 80, 80) < 0.02)
-    cells = cells_of(relevance)
+    cells = Cells.of(relevance, 0, patch=8)
     rows = rows_of(cells.ink)
     for budget in (1, 5, 30, 200):
-        span = finest_span(cells, cells.ink, budget, 8)
+        span = finest_span(cells, cells.ink, budget)
         assert len(cover(rows, span, budget)) <= budget
         assert span == 2 or len(cover(rows, span - 1, budget)) > budget
-        assert finest_side(cells, cells.ink, budget, 8) == max(8, span * 4)
+        assert cells.width(span) == max(8, span * 4)
 
 
 def test_a_ladder_goes_down_to_the_pixels_by_thirds_of_an_octave():
@@ -144,7 +142,7 @@ def test_a_ladder_goes_down_to_the_pixels_by_thirds_of_an_octave():
 def test_worth_is_the_curve_in_whole_numbers():
     mass = torch.rand(1, 40, 60)
     relevance = flat((160, 240), mass=mass, ink=torch.rand(1, 40, 60) < 0.7)
-    cells = cells_of(relevance)
+    cells = Cells.of(relevance, 0, patch=8)
     for scale in (1.0, 3.3, 20.0):
         wanted = np.where(cells.ink, cells.mass * legibility(cells.legible_scale.astype(np.float64), scale), 0)
         assert np.abs(cells.worth(scale) / UNIT - wanted).max() < 1e-6
@@ -152,7 +150,7 @@ def test_worth_is_the_curve_in_whole_numbers():
 
 def test_a_ranking_takes_the_best_cells_and_equal_ones_in_order():
     gain = torch.randint(0, 1 << 20, (30, 40)).numpy()
-    ranking = Ranking(gain)
+    ranking = CellRanking(gain)
     before = np.zeros(gain.shape, dtype=bool)
     for count in (0, 1, 100, 700, ranking.total):
         chosen = ranking.first(count)
@@ -161,7 +159,7 @@ def test_a_ranking_takes_the_best_cells_and_equal_ones_in_order():
             assert gain[chosen].min() * 1.01 + 1 > gain[~chosen].max()
         before = chosen
     assert before.sum() == ranking.total == (gain > 0).sum()
-    even = Ranking(np.full((30, 40), 77)).first(100)
+    even = CellRanking(np.full((30, 40), 77)).first(100)
     assert even.ravel()[:100].all() and even.sum() == 100
 
 
@@ -180,7 +178,7 @@ def test_tilings_are_nearly_square():
 
 def test_bad_options_are_named():
     texture = Texture.open(page())
-    with pytest.raises(ValueError, match="layers: overview must be above 0"):
+    with pytest.raises(ValueError, match="auto: overview must be above 0"):
         choose_tokens(texture, overview=0.0)
     with pytest.raises(ValueError, match="choose_tokens: allocator must be one of resize, grid, fit"):
         choose_tokens(texture, allocator="best")

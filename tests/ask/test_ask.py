@@ -10,19 +10,21 @@ from PIL import Image
 from tests.ask import models
 from tests.ask.models import QUESTION
 from texturevlm import vlm
-from texturevlm.allocate.trade import trade
-from texturevlm.ask import VLM, model, sight
-from texturevlm.ask.scene import in_slots, joined
-from texturevlm.relevance.reader import Page, Word
+from texturevlm.allocate.share import split_budget
+from texturevlm.ask import VLM, model
+from texturevlm.ask.session import in_slots, joined
+from texturevlm.pipeline import MIN_CHANCE
+from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
+from texturevlm.relevance.ocr import Page, Word
 
 SHORT = {"max_new_tokens": 5}
 
 
 def test_an_answer_is_what_the_adapter_generates_from_what_was_chosen(adapter):
     asked = VLM(adapter, budget=14, relevance="none")
-    scene = asked.see(models.noise(150, 210))
-    (chosen,) = scene.choose(QUESTION)
-    ids = adapter.generate(QUESTION, scene.sights[0].texture, chosen.allocation, do_sample=False, **SHORT)
+    session = asked.prepare(models.noise(150, 210))
+    (chosen,) = session.choose(QUESTION)
+    ids = adapter.generate(QUESTION, session.images[0].texture, chosen.allocation, do_sample=False, **SHORT)
     assert asked.ask(models.noise(150, 210), QUESTION, **SHORT) == adapter.decode(ids)[0].strip()
     assert adapter.decode(ids)[0].strip()
 
@@ -51,34 +53,35 @@ def test_images_share_one_budget_and_the_fuller_one_gets_more(adapter):
     asked = VLM(adapter, budget=40, relevance="none")
     card, page = torch.full((3, 200, 200), 0.5), models.noise(400, 300)
     card[:, 90:110, 90:110] = 0.0
-    scene = asked.see([card, page])
-    first, second = (int(one.allocation.valid.sum()) for one in scene.choose(QUESTION))
+    session = asked.prepare([card, page])
+    first, second = (int(one.allocation.valid.sum()) for one in session.choose(QUESTION))
     assert first + second <= 40 and second > first > 0
-    assert isinstance(scene.ask(QUESTION, **SHORT), str)
-    assert asked.ask([card, page], QUESTION, **SHORT) == scene.ask(QUESTION, **SHORT)
+    assert isinstance(session.ask(QUESTION, **SHORT), str)
+    assert asked.ask([card, page], QUESTION, **SHORT) == session.ask(QUESTION, **SHORT)
 
 
 def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, monkeypatch):
     page = Page((Word("total", (20, 20, 60, 32), 0, 1.0), Word("42", (70, 20, 90, 32), 0, 1.0)), (320, 320))
-    scene = VLM(qwen, budget=60).see([models.noise(320, 320), models.noise(320, 320)])
-    scene.sights[0].page, scene.sights[1].page = Page((), (320, 320)), page
+    session = VLM(qwen, budget=60).prepare([models.noise(320, 320), models.noise(320, 320)])
+    for one, own in zip(session.images, (Page((), (320, 320)), page)):
+        one.prepared.readings[find_scorer("ask", "words")] = (own,)
     weighed = []
 
     def trading(textures, relevances, *, weights, **options):
         weighed.append(weights)
-        return trade(textures, relevances, weights=weights, **options)
+        return split_budget(textures, relevances, weights=weights, **options)
 
-    monkeypatch.setattr("texturevlm.ask.scene.trade", trading)
-    scene.choose("what is the total ?", relevance="words")
-    scene.choose("what is the total ?", relevance="none")
-    assert weighed[0][0] == sight.LEAST_CHANCE < 0.5 < weighed[0][1]
+    monkeypatch.setattr("texturevlm.ask.session.split_budget", trading)
+    session.choose("what is the total ?", relevance="words")
+    session.choose("what is the total ?", relevance="none")
+    assert weighed[0][0] == MIN_CHANCE < 0.5 < weighed[0][1]
     assert weighed[1] == [1.0, 1.0]
 
 
 def test_several_questions_read_an_image_once(qwen, monkeypatch):
     read, mapped = [], []
     words = (Word("total", (10, 10, 60, 22), 0, 1.0), Word("42", (70, 10, 90, 22), 0, 1.0))
-    image_maps = sight.image_maps
+    image_maps = prepared.image_maps
 
     def reading(image):
         read.append(image.shape)
@@ -88,29 +91,26 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
         mapped.append(patch)
         return image_maps(texture, patch=patch)
 
-    monkeypatch.setattr(sight, "read_page", reading)
-    monkeypatch.setattr(sight, "image_maps", mapping)
-    scene = VLM(qwen, budget=8).see(models.patterned(160, 160))
-    maps = [scene.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
+    monkeypatch.setattr("texturevlm.relevance.words.read_page", reading)
+    monkeypatch.setattr(prepared, "image_maps", mapping)
+    session = VLM(qwen, budget=8).prepare(models.patterned(160, 160))
+    maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
     assert [one.scorer for one in maps] == ["words", "words", "none"]
     assert len(read) == 1 and mapped == [32]
     assert float((maps[0].mass - maps[1].mass).abs().max()) > 0
 
 
 def test_the_maps_are_those_of_choose_tokens(qwen):
-    from texturevlm.pipeline import relevance_of
-
     page = Page((Word("total", (10, 10, 60, 22), 0, 1.0),), (160, 160))
     attention = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0))
-    scene = VLM(qwen, budget=8).see(models.patterned(160, 160))
-    one = scene.sights[0]
-    one.page = page
-    for way, more in (("none", {}), ("words", {"page": page}), ("attention", {"attention": attention})):
-        wanted = relevance_of(one.texture, QUESTION, way=way, **more)
-        found = one.relevance(QUESTION, way=way, attention=more.get("attention"))
+    session = VLM(qwen, budget=8).prepare(models.patterned(160, 160))
+    one = session.images[0]
+    for scorer in ("none", WordsScorer(page), AttentionScorer(attention)):
+        wanted = find_relevance(one.texture, QUESTION, relevance=scorer)
+        found = one.relevance(QUESTION, relevance=scorer)
         assert found.scorer == wanted.scorer
         for name in ("mass", "legible_scale", "ink"):
-            assert torch.equal(getattr(found, name), getattr(wanted, name)), (way, name)
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), (scorer, name)
 
 
 def test_everything_that_holds_a_picture_can_be_asked_about(qwen, tmp_path):
@@ -128,7 +128,7 @@ def test_a_budget_beyond_the_grid_and_an_image_below_one_token(adapter, size):
     image, found = models.noise(*size), []
     for captured in (False, True):
         asked = VLM(adapter, budget=30, relevance="none", captured=captured)
-        (chosen,) = asked.see(image).choose(QUESTION)
+        (chosen,) = asked.prepare(image).choose(QUESTION)
         assert 0 < int(chosen.allocation.valid.sum()) <= 30
         found.append(
             [asked.ask(image, QUESTION, **SHORT), asked.ask(image, QUESTION, looks=2, relevance="auto", **SHORT)]
@@ -146,20 +146,20 @@ def test_look_draws_what_is_chosen(qwen):
 def test_a_model_in_bfloat16_and_a_scene_that_follows_it():
     adapter = vlm.adapt(*models.built("qwen3_vl"))
     asked = VLM(adapter, budget=9, relevance="none")
-    scene = asked.see(models.noise(80, 120).double())
-    first = scene.ask(QUESTION, **SHORT)
+    session = asked.prepare(models.noise(80, 120).double())
+    first = session.ask(QUESTION, **SHORT)
     adapter.model.to(torch.bfloat16)
-    assert isinstance(scene.ask(QUESTION, **SHORT), str)
+    assert isinstance(session.ask(QUESTION, **SHORT), str)
     adapter.model.to(torch.float32)
     assert isinstance(first, str)
-    one = scene.sights[0]
+    one = session.images[0]
     one.on(torch.device("meta"))
     assert one.texture.device.type == "meta" and "maps" not in one.__dict__
 
 
 def test_joined_keeps_every_used_footprint_first(qwen):
-    scene = VLM(qwen, budget=9, relevance="none").see(models.noise(64, 64))
-    (few,) = scene.choose(QUESTION)
+    session = VLM(qwen, budget=9, relevance="none").prepare(models.noise(64, 64))
+    (few,) = session.choose(QUESTION)
     both = joined(few.allocation, few.allocation)
     used = int(few.allocation.valid.sum())
     assert used == 4 and both.budget == 18
@@ -169,7 +169,7 @@ def test_joined_keeps_every_used_footprint_first(qwen):
 
 @pytest.mark.parametrize(("slots", "used"), [(9, 4), (4, 4), (12, 4)])
 def test_in_slots_keeps_what_is_used(qwen, slots, used):
-    (chosen,) = VLM(qwen, budget=9, relevance="none").see(models.noise(64, 64)).choose(QUESTION)
+    (chosen,) = VLM(qwen, budget=9, relevance="none").prepare(models.noise(64, 64)).choose(QUESTION)
     found = in_slots(chosen.allocation, slots)
     assert found.budget == slots and int(found.valid.sum()) == used
     assert torch.equal(found.boxes[0, :4], chosen.allocation.boxes[0, :4])
@@ -209,3 +209,33 @@ def test_clear_errors_about_images_and_budgets(qwen):
     for budget in (0, "many"):
         with pytest.raises((ValueError, TypeError), match="budget must be"):
             model.VLM(qwen, budget=budget)
+
+
+def test_weighted_tokens_are_the_models_own_grid_weighted_by_relevance(qwen):
+    image = models.patterned(160, 192)
+    asked = VLM(qwen, budget=3, relevance="none", tokens="weighted")
+    session = asked.prepare(image)
+    (chosen,) = session.choose(QUESTION)
+    texture = session.images[0].texture
+    assert int(chosen.allocation.valid.sum()) == 5 * 6  # whatever the budget
+    assert float(chosen.weights.max()) == 1 and float(chosen.weights.min()) < 0.5
+    mean = vlm.grid_weights(qwen, texture, chosen.relevance.mass)
+    assert torch.allclose(chosen.weights, mean / mean.amax())
+    wanted = qwen.generate(QUESTION, texture, chosen.allocation, weights=chosen.weights, do_sample=False, **SHORT)
+    assert session.ask(QUESTION, **SHORT) == qwen.decode(wanted)[0].strip()
+
+
+def test_weights_change_what_the_model_computes(qwen):
+    texture = models.patterned(160, 192).mipmapped()
+    grid = vlm.own_grid(qwen, texture)
+    weights = torch.linspace(0, 1, 30)[None]
+    plain, soft = (qwen.prepare(QUESTION, texture, grid, weights=one) for one in (None, weights))
+    with torch.no_grad():
+        assert (qwen.model(**plain).logits - qwen.model(**soft).logits).abs().max() > 1e-3
+
+
+def test_weighted_tokens_refuse_a_second_look_and_other_words(qwen):
+    with pytest.raises(ValueError, match="VLM: tokens must be one of chosen, weighted, got 'soft'"):
+        VLM(qwen, tokens="soft")
+    with pytest.raises(ValueError, match="tokens with looks=2 must be one of chosen, got 'weighted'"):
+        VLM(qwen, tokens="weighted").ask(models.noise(64, 64), QUESTION, looks=2)

@@ -97,13 +97,13 @@ def test_the_users_code_runs_as_often_as_it_likes(built):
 
 def test_a_detached_model_says_so(built):
     vlm = tv.attach(*built, budget=4, relevance="none")
-    scene = vlm.see(picture(64, 64))
+    session = vlm.prepare(picture(64, 64))
     vlm.detach()
     with pytest.raises(ValueError, match="ask: model was detached"):
-        scene.ask(QUESTION)
+        session.ask(QUESTION)
     with pytest.raises(ValueError, match="ask: model was detached"):
-        scene.look(QUESTION, looks=2, relevance="auto")
-    assert scene.look(QUESTION).width > 0
+        session.look(QUESTION, looks=2, relevance="auto")
+    assert session.look(QUESTION).width > 0
 
 
 def test_attaching_twice_is_attaching_once_with_the_last_options(built):

@@ -9,13 +9,13 @@ from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.ask import VLM
 from texturevlm.ask.attention import pointed_at, question_attention
-from texturevlm.ask.inputs import prepared
+from texturevlm.ask.inputs import inputs_with_ids
 from texturevlm.types import Allocation
 
 
 def eager_attention(adapter, question, textures, allocations, layer):
     """transformers' own weights of all layers, which only its slow attention gives."""
-    inputs = prepared(adapter, question, textures, allocations)
+    inputs = inputs_with_ids(adapter, question, textures, allocations)
     visual = inputs["input_ids"][0] == small.IMAGE
     last = int(visual.nonzero()[-1])
     if "inputs_embeds" in inputs:
@@ -98,7 +98,7 @@ def test_no_attention_at_all_points_nowhere():
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_second_look_goes_where_the_attention_points(monkeypatch, side):
     asked = VLM(vlm.adapt(*models.built("qwen3_vl")), budget=40)
-    scene = asked.see(models.noise(512, 512))
+    session = asked.prepare(models.noise(512, 512))
     points = []
 
     def pointing(adapter, question, textures, allocations):
@@ -108,8 +108,8 @@ def test_the_second_look_goes_where_the_attention_points(monkeypatch, side):
         found = (there & allocation.valid[0]).float()
         return [found / found.sum()]
 
-    monkeypatch.setattr("texturevlm.ask.scene.question_attention", pointing)
-    (chosen,) = scene.choose(QUESTION, looks=2)
+    monkeypatch.setattr("texturevlm.ask.session.question_attention", pointing)
+    (chosen,) = session.choose(QUESTION, looks=2)
     allocation = chosen.allocation
     assert points == [10] and allocation.budget == 40 and int(allocation.valid.sum()) == 40
     fine = allocation.level[0] < allocation.level[0, :10].min() - 0.1
@@ -120,9 +120,9 @@ def test_the_second_look_goes_where_the_attention_points(monkeypatch, side):
 
 def test_two_looks_at_several_images_stay_within_the_budget(adapter):
     asked = VLM(adapter, budget=24)
-    scene = asked.see([models.noise(300, 200), models.noise(150, 150, seed=1)])
-    chosen = scene.choose(QUESTION, looks=2)
+    session = asked.prepare([models.noise(300, 200), models.noise(150, 150, seed=1)])
+    chosen = session.choose(QUESTION, looks=2)
     used = [int(one.allocation.valid.sum()) for one in chosen]
     assert sum(used) <= 24 and min(used) >= 1
     assert {one.relevance.scorer for one in chosen} == {"attention"}
-    assert isinstance(scene.ask(QUESTION, looks=2, max_new_tokens=3), str)
+    assert isinstance(session.ask(QUESTION, looks=2, max_new_tokens=3), str)

@@ -96,11 +96,11 @@ def test_one_question(adapter):
 
 def test_several_questions_on_one_image(adapter):
     image = models.noise(200, 300)
-    scenes = [one.see(image) for one in both(adapter)]
+    sessions = [one.prepare(image) for one in both(adapter)]
     for question in (QUESTION, "and there ?", "what is the total and what is there ? " * 4):
-        plain, replayed = (told(scene.ask, question, relevance="none") for scene in scenes)
+        plain, replayed = (told(session.ask, question, relevance="none") for session in sessions)
         check_same(replayed, plain)
-    assert scenes[1].model.reasons == [] and len(scenes[1].model._fixed.prefills) == 2
+    assert sessions[1].model.reasons == [] and len(sessions[1].model._fixed.prefills) == 2
 
 
 @pytest.mark.parametrize("size", [(260, 200), (700, 300)])
@@ -146,16 +146,16 @@ def test_streams_in_turns_do_not_mix(adapter):
 def test_a_model_that_went_away_and_came_back(adapter):
     """Its weights lie elsewhere then, which the old graphs would not notice."""
     _, replayed = both(adapter, relevance="none")
-    scene = replayed.see(models.noise(150, 260))
-    wanted = told(scene.ask, QUESTION)
+    session = replayed.prepare(models.noise(150, 260))
+    wanted = told(session.ask, QUESTION)
     adapter.model.to("cpu")
     try:
-        check_same(told(scene.ask, QUESTION), wanted)
-        assert scene.sights[0].texture.device.type == "cpu"
+        check_same(told(session.ask, QUESTION), wanted)
+        assert session.images[0].texture.device.type == "cpu"
         where_they_lay = [torch.full_like(one, torch.nan, device=DEVICE) for one in adapter.model.parameters()]
     finally:
         adapter.model.to(DEVICE)
-    check_same(told(scene.ask, QUESTION), wanted)
+    check_same(told(session.ask, QUESTION), wanted)
     assert replayed.reasons == [] and all(one.isnan().all() for one in where_they_lay)
 
 

@@ -6,7 +6,7 @@ import torch
 import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION
-from texturevlm.cli import main
+from tests.test_cli import status
 
 SHORT = {"max_new_tokens": 4}
 
@@ -48,6 +48,18 @@ def test_dtype_is_obeyed(tmp_path, dtype):
     model = tv.load_vlm(saved("qwen3_vl", tmp_path), budget=9, relevance="none", dtype=dtype, device="cpu")
     assert model.adapter.model.dtype == torch.bfloat16
     assert model.ask(models.noise(64, 64), QUESTION, **SHORT)
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
+def test_rotary_frequencies_stay_exact_in_half_precision(tmp_path, family):
+    """bfloat16 frequencies are 0.9 rad off at position 1000."""
+    path = saved(family, tmp_path)
+    exact, cast = (tv.load_vlm(path, budget=9, dtype=dtype, device="cpu") for dtype in ("float32", "bfloat16"))
+    wanted = dict(exact.adapter.model.named_buffers())
+    found = {name: buffer for name, buffer in cast.adapter.model.named_buffers() if name.endswith("inv_freq")}
+    assert len(found) >= 2
+    for name, buffer in found.items():
+        assert (buffer.double() * 1000 - wanted[name].double() * 1000).abs().max() < 1e-3, name
 
 
 @pytest.mark.parametrize("dtype", ["float23", "int8", 3])
@@ -117,17 +129,22 @@ def test_a_device_that_holds_no_numbers_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (("--budget", "0"), "budget must be at least 1, got 0"),
+        (("--budget", "0"), "--budget: must be a whole number from 1, got '0'"),
         (("--budget", "1"), "budget for 2 images must be at least 2, got 1"),
-        (("--max-new-tokens", "0"), "--max-new-tokens must be at least 1, got 0"),
+        (("--max-new-tokens", "0"), "--max-new-tokens: must be a whole number from 1, got '0'"),
         (("--relevance", "embedding"), "relevance must be one of auto, words, scout, attention, none, got 'embedding'"),
         (("--relevance", "attention"), "which takes looks=2"),
         (("--relevance", "words", "--looks", "2"), "relevance with looks=2 must be one of auto, attention"),
-        (("--allocator", "circles"), "allocator must be one of"),
+        (("--allocator", "circles"), "--allocator must be one of"),
+        (("--relevance", "smell"), "--relevance must be one of"),
+        (("--tokens", "soft"), "--tokens"),
+        (("--tokens", "weighted", "--looks", "2"), "tokens with looks=2 must be one of chosen"),
+        (("--device", "abacus"), "device must be one of torch"),
+        (("--device", "cuda:99"), "device must be one of this machine's"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_named_before_a_model_is_loaded(capsys, option, words):
     image = "examples/invoice.png"
-    assert main(["ask", image, image, "What?", "--model", "/nowhere/at/all", *option]) == 2
+    assert status("ask", image, image, "What?", "--model", "/nowhere/at/all", *option) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and said[0].startswith("texturevlm ask: ") and words in said[0]

@@ -8,14 +8,15 @@ from texturevlm.bench.baselines import grid_sampled
 from texturevlm.bench.vectorised import Vectorised, gathered, plain_pytorch
 from texturevlm.channels.structure import box_mean, highest, lowest
 from texturevlm.ops import mipmap
-from texturevlm.pipeline import choose_tokens, relevance_of
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import find_relevance
 from texturevlm.types import Texture
 
 
 def test_paper_is_a_page_and_a_picture_is_not():
     for make, scene in ((paper, False), (picture, True)):
         for size in ((512, 512), (700, 500)):
-            assert relevance_of(Texture.open(make(1, *size)), way="none").photograph.item() is scene
+            assert find_relevance(Texture.open(make(1, *size)), relevance="none").photograph.item() is scene
 
 
 def test_plain_pytorch_makes_the_same_tokens():

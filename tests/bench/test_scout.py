@@ -5,7 +5,7 @@ import torch
 
 from texturevlm.bench import report as reports
 from texturevlm.bench import scout as bench
-from texturevlm.relevance.reader import Page, Word
+from texturevlm.relevance.ocr import Page, Word
 
 
 @pytest.fixture(autouse=True)

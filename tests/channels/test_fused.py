@@ -13,7 +13,7 @@ from texturevlm import Texture
 from texturevlm.channels import CHANNELS, PRESETS, build, fused, saliency, structure, text
 from texturevlm.channels import channels_kernel as kernels
 from texturevlm.channels import text_kernel as text_kernels
-from texturevlm.channels.build import EDGE_THRESHOLD, _Source
+from texturevlm.channels.build import EDGE_THRESHOLD, Source
 from texturevlm.channels.registry import EDGE_DISTANCE_LIMIT, EMBEDDING
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import backend as backends
@@ -46,7 +46,7 @@ def truth(image: torch.Tensor, previous: Texture | None, names: tuple[str, ...])
     """The layers that are no search, by the specification in float64."""
     levels = mipmap(image.double(), backend="reference")
     given = dict.fromkeys(("relevance", "fixations", "attention", "gaze"))
-    source = _Source(levels, previous, given, None, None, None, "strokes", "reference")
+    source = Source(levels, previous, given, None, None, None, "strokes", "reference")
     searched = {"edge_distance", *fused.CLUSTERS}
     return {name: source.layer(name) for name in names if name not in searched}
 

@@ -9,6 +9,7 @@ from PIL import Image
 from tests.ask import models
 from tests.test_cli import assert_one_line, status
 from texturevlm.draw import MARGIN, PANEL
+from texturevlm.relevance.ocr import Page
 from texturevlm.types import Allocation
 
 
@@ -44,11 +45,16 @@ def test_allocate_writes_a_file_and_takes_an_allocator(page, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--allocator", "circles"], ["allocator must be one of", "layers", "auto", "'circles'"]),
-        (["--relevance", "smell"], ["relevance must be one of auto, words", "'smell'"]),
-        (["--relevance", "attention"], ["needs attention="]),
-        (["--budget", "0"], ["budget must be at least 1, got 0"]),
+        (["--allocator", "circles"], ["--allocator must be one of", "layers", "auto", "'circles'"]),
+        (["--relevance", "smell"], ["--relevance must be one of auto, words", "'smell'"]),
+        (["--relevance", "attention"], ["needs a map"]),
+        (["--budget", "0"], ["--budget: must be a whole number from 1, got '0'"]),
+        (["--budget", "many"], ["--budget: must be a whole number from 1, got 'many'"]),
         (["--json", "nowhere/tokens.json"], ["nowhere/tokens.json"]),
+        (["--json", "."], ["--json must be a file"]),
+        (["--device", "cuda:99"], ["device must be one of this machine's"]),
+        (["page.png", "--share", "--budget", "1"], ["at least one token per image (2), got 1"]),
+        (["gone.png"], ["no such file: gone.png"]),
     ],
 )
 def test_allocate_refuses_bad_options_in_one_line(page, capsys, options, words):
@@ -83,7 +89,7 @@ def test_look_with_an_allocator_needs_no_question(page, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--query", "Q", "--fixation", "1,2"], ["--fixation", "--query", "give one"]),
+        (["--query", "Q", "--fixation", "1,2"], ["--fixation excludes --query", "give one"]),
         (["--query", "Q", "--allocator", "circles"], ["allocator must be one of", "'circles'"]),
         (["--query", "Q", "--out", "seen.gif"], ["--out must end in .png"]),
     ],
@@ -109,8 +115,33 @@ def test_ask_prints_the_answer_and_tells_how_loading_goes(page, tmp_path, folder
 
     model = tv.load_vlm(folder, budget=9, relevance="none", device="cpu")
     assert said.out.strip() == model.ask(page, "what is the total ?", max_new_tokens=5)
-    assert f"loading {folder} …" in said.err and "saw.png: what it saw" in said.err
+    assert f"loading {folder} …" in said.err and "saw.png: what the model saw" in said.err
     assert (tmp_path / "saw.png").is_file()
+
+
+def test_ask_finds_its_images_and_its_question_around_options(page, folder, capsys):
+    options = ["--model", folder, "--budget", 12, "--relevance", "none", "--device", "cpu", "--max-new-tokens", 3]
+    answers = []
+    for arguments in ([page, page, "Q", *options], [page, *options, page, "Q"], [*options, page, page, "Q"]):
+        assert status("ask", *arguments) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] and answers[0] == answers[1] == answers[2]
+
+
+def test_ask_with_weighted_tokens(page, folder, capsys):
+    options = ["--relevance", "none", "--device", "cpu", "--max-new-tokens", 3, "--out", "saw.png"]
+    assert status("ask", page, "what is it ?", "--model", folder, "--tokens", "weighted", *options) == 0
+    import texturevlm as tv
+
+    model = tv.load_vlm(folder, relevance="none", device="cpu", tokens="weighted")
+    assert capsys.readouterr().out.strip() == model.ask(page, "what is it ?", max_new_tokens=3)
+
+
+def test_reading_by_ocr_is_announced(page, monkeypatch, capsys):
+    monkeypatch.setattr("texturevlm.relevance.words.read_page", lambda image: Page((), (200, 300)))
+    for command in ("look", "allocate"):
+        assert status(command, page, "--query", "Total?", "--relevance", "words", "--budget", 4) == 0
+        assert "by OCR …" in capsys.readouterr().err
 
 
 def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
@@ -123,6 +154,10 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
     ("arguments", "words"),
     [
         (["page.png", "--model", "x"], ["QUESTION"]),
+        (["What is it?", "page.png", "--model", "x"], ["images and then a QUESTION"]),
+        (["https://example.org/a.png", "Q", "--model", "x"], ["URL https://example.org/a.png"]),
+        ([".", "Q", "--model", "x"], ["folder"]),
+        (["page.png", "Q", "--model", "x", "--colour"], ["--colour"]),
         (["page.png", "Q"], ["--model"]),
         (["page.png", "Q", "--model", "/nowhere/at/all"], ["load_vlm: no such folder: /nowhere/at/all"]),
         (["gone.png", "Q", "--model", "/nowhere/at/all"], ["no such file: gone.png"]),
@@ -137,3 +172,59 @@ def test_ask_refuses_in_one_line(page, capsys, arguments, words):
     complaint = [line for line in said.err.splitlines() if not line.startswith("loading")]
     assert said.out == "" and len(complaint) == 1 and complaint[0].startswith("texturevlm ask")
     assert all(word in complaint[0] for word in words)
+
+
+def test_allocate_shares_a_budget_between_images(page, tmp_path, capsys):
+    Image.new("RGB", (300, 200), "white").save("blank.png")
+    options = ["--budget", 12, "--relevance", "none", "--share", "--json", "tokens.json"]
+    assert status("allocate", page, "blank.png", *options) == 0
+    import texturevlm as tv
+
+    textures = [tv.Texture.open(path) for path in (page, "blank.png")]
+    wanted = tv.choose_tokens(textures, budget=12, relevance="none", share=True)
+    found = json.loads((tmp_path / "tokens.json").read_text())
+    assert found == [json.loads(one.to_json()) for one in wanted] and sum(len(one["tokens"]) for one in found) <= 12
+    assert "tokens of 32×32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["look", "gone.png"],
+        ["channels", "gone.png"],
+        ["channels", "https://example.org/a.png"],
+        ["fit-pca", "gone", "--model", "x", "--out", "new/p.safetensors"],
+        ["video", "gone.mp4", "--out", "new/a.mp4"],
+        ["video", ".", "--out", "new/a.mp4", "--budget", "0"],
+        ["video", ".", "--out", "new/a.mp4", "--limit", "0"],
+        ["video", ".", "--out", "new/a.mp4", "--allocator", "circles"],
+        ["video", ".", "--out", "new/a.mp4", "--relevance", "smell"],
+        ["video", ".", "--out", "new/a.mp4", "--device", "cuda:99"],
+        ["eval", "gone", "--out", "new"],
+        ["eval", ".", "--out", "new"],
+        ["eval", ".", "--out", "new", "--device", "cuda:99"],
+        ["eval", ".", "--out", "new", "--limit", "none"],
+        ["train", "gone.toml", "--out", "new"],
+        ["train", "page.png", "--out", "new"],
+        ["pack-pages", "gone", "--words", "w", "--out", "new"],
+        ["render-pages", "--out", "new", "--count", "0"],
+        ["render-pages", "--out", "new", "--fonts", "gone"],
+        ["ship-scout", "--spotter", "gone", "--ranker", "gone", "--out", "new/scout.npz"],
+        ["fit-words", "gone", "--words", "w", "--out", "new/words.json"],
+        ["bench", "engine", "--device", "abacus"],
+        ["bench", "engine", "--json", "new/engine.json", "--device", "cpu"],
+        ["doctor", "page.png"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_refuses_a_mistake_in_one_line_and_makes_nothing(page, tmp_path, capsys, arguments):
+    assert status(*arguments) == 2
+    assert_one_line(capsys, [f"texturevlm {arguments[0]}: "])
+    assert [path.name for path in tmp_path.iterdir()] == ["page.png"]
+
+
+def test_every_command_is_in_a_file_of_its_own():
+    from texturevlm.cli import COMMANDS
+
+    for add in COMMANDS:
+        assert add.__module__ == f"texturevlm.commands.{add.__name__.removeprefix('add_')}"

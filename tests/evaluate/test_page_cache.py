@@ -7,7 +7,7 @@ from tests.evaluate.test_run import Choose, run
 from texturevlm.evaluate import page_cache
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.page_cache import PageCache
-from texturevlm.relevance import reader
+from texturevlm.relevance import ocr
 from texturevlm.types import Texture
 
 
@@ -18,9 +18,9 @@ def readings(monkeypatch):
 
     def read_page(image, **options):
         seen.append(tuple(image.shape[-2:]))
-        return reader.Page((reader.Word("word", (1.0, 2.0, 3.0, 4.0), 0, 0.9),), tuple(image.shape[-2:]))
+        return ocr.Page((ocr.Word("word", (1.0, 2.0, 3.0, 4.0), 0, 0.9),), tuple(image.shape[-2:]))
 
-    monkeypatch.setattr(reader, "read_page", read_page)
+    monkeypatch.setattr(ocr, "read_page", read_page)
     monkeypatch.setattr(page_cache, "find_spec", lambda name: True)
     return seen
 
@@ -62,8 +62,10 @@ def test_a_run_charges_the_page_to_its_first_question(tmp_path, readings):
     class Reading(Choose):
         pages = ()
 
-        def __call__(self, texture, question="", *, page=None, **options):
-            self.pages += ((options["relevance"], bool(question), page is not None),)
+        def __call__(self, texture, question="", **options):
+            prepared = options["relevance"]
+            read = prepared.scorer == "words" and question and prepared.readings
+            self.pages += ((prepared.scorer, bool(question), bool(read)),)
             return super().__call__(texture, question, **options)
 
     choose = Reading()

@@ -149,8 +149,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         file.write("{broken\n")
     choose = Choose()
     pipeline = SimpleNamespace(
-        choose_tokens=lambda *given, maps=None, **options: choose(*given, **options),
-        image_maps=lambda texture, patch: None,
+        choose_tokens=choose,
     )
     monkeypatch.setattr("texturevlm.evaluate.run._pipeline", lambda: pipeline)
     monkeypatch.setattr("texturevlm.evaluate.run.open_ocr", lambda name: Ink())

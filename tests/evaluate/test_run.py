@@ -47,7 +47,7 @@ class Choose:
         self.calls = []
         self.stop_after = stop_after
 
-    def __call__(self, texture, question="", *, budget, patch, allocator, relevance, page=None):
+    def __call__(self, texture, question="", *, budget, patch, allocator, relevance):
         if self.stop_after is not None and len(self.calls) >= self.stop_after:
             raise KeyboardInterrupt
         self.calls.append((allocator, relevance, budget, question))

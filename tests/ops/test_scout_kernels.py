@@ -176,8 +176,8 @@ def test_chances(device, dtype, rows, columns):
 
 def starts():
     """Where each part of what the network is given begins."""
-    counts = list(ranker.PARTS.values())
-    return {f"{name.upper()}_AT": sum(counts[:index]) for index, name in enumerate(ranker.PARTS) if index}
+    counts = list(ranker.INPUT_MAPS.values())
+    return {f"{name.upper()}_AT": sum(counts[:index]) for index, name in enumerate(ranker.INPUT_MAPS) if index}
 
 
 def named(module, *names):

@@ -7,10 +7,11 @@ from tests.channels.test_fused import picture
 from tests.conftest import poison, worst
 from texturevlm import Texture
 from texturevlm.channels.saliency import CENTRE
+from texturevlm.channels.structure import colour_levels
 from texturevlm.cuda.struct import definitions
 from texturevlm.relevance import information, photograph, salience
 from texturevlm.relevance import information_kernel as kernels
-from texturevlm.relevance.salience import cell_maps, colour_levels
+from texturevlm.relevance.salience import cell_maps
 
 SIZES = [((64, 64), 1), ((130, 70), 1), ((97, 203), 2), ((301, 77), 3), ((3, 400), 1), ((400, 5), 5)]
 LARGE = [*SIZES, ((1024, 1024), 2), ((2200, 1700), 3), ((1080, 1920), 3), ((513, 611), 4)]

@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from texturevlm.relevance.clues import NAMES, clues
-from texturevlm.relevance.reader import Page, Word
-from texturevlm.relevance.words import Ranker, answer_probability, overlaps, ranker, spread, words_map
-from texturevlm.text.strings import ASKED, KINDS, asked, kinds, likeness, plain, terms
+from texturevlm.relevance.features import FEATURE_NAMES, word_features
+from texturevlm.relevance.ocr import Page, Word
+from texturevlm.relevance.words import WordRanker, answer_probability, load_word_ranker, overlaps, spread, words_map
+from texturevlm.text.strings import ASKED, KINDS, asked_kinds, kinds, plain, similarity, terms
 
 LETTER, HEIGHT = 11, 20  # pixels
 
@@ -33,7 +33,7 @@ def best(page, question):
 
 def clue(page, question, name, word):
     index = [entry.text for entry in page.words].index(word)
-    return float(clues(page, question, {})[index, NAMES.index(name)])
+    return float(word_features(page, question, {})[index, FEATURE_NAMES.index(name)])
 
 
 FORM = page_of(
@@ -115,7 +115,7 @@ class TestMatching:
     def test_words_common_in_questions_count_less(self):
         common = {"mentioned": 0.9}
         page = page_of((60, 100, "mentioned"), (200, 100, "one"), (60, 300, "quorum"), (200, 300, "two"))
-        found = clues(page, "mentioned quorum", common)[:, NAMES.index("share_right")]
+        found = word_features(page, "mentioned quorum", common)[:, FEATURE_NAMES.index("share_right")]
         assert found[3] > 3 * found[1]
 
     def test_a_run_counts_more_than_its_words_apart(self):
@@ -130,7 +130,7 @@ class TestMatching:
         "page_word", ["Registration", "registratlon", "REGISTRATIONS", "Regstration", "Registrations:"]
     )
     def test_in_spite_of_reading_errors(self, page_word):
-        assert likeness(["registration"], [plain(page_word)])[0, 0] > 0.6
+        assert similarity(["registration"], [plain(page_word)])[0, 0] > 0.6
 
     @pytest.mark.parametrize(
         "ours, theirs, low, high",
@@ -145,7 +145,7 @@ class TestMatching:
         ],
     )
     def test_likeness(self, ours, theirs, low, high):
-        assert low <= likeness([ours], [theirs])[0, 0] <= high
+        assert low <= similarity([ours], [theirs])[0, 0] <= high
 
     def test_terms(self):
         found = terms("What is the ‘Net Weight’ of Étoile-7?")
@@ -167,7 +167,7 @@ class TestMatching:
 
     def test_asked(self):
         def of(question):
-            return {name for name, value in zip(ASKED, asked(question)) if value}
+            return {name for name, value in zip(ASKED, asked_kinds(question)) if value}
 
         assert "date" in of("When was it sent?") and "date" not in of("Who sent it?")
         assert "money" in of("How much was paid?") and "percent" in of("What percentage is it?")
@@ -254,13 +254,13 @@ class TestMap:
 
 
 def test_weights_for_other_clues_are_refused():
-    record = {"names": ["other"], "mean": [], "scale": [], "members": [], "sharpness": 1, "commonness": {}}
-    with pytest.raises(ValueError, match=r"Ranker.from_json"):
-        Ranker.from_json(json.dumps(record))
+    record = {"names": ["other"], "mean": [], "scale": [], "members": [], "sharpness": 1}
+    with pytest.raises(ValueError, match=r"WordRanker.from_json"):
+        WordRanker.from_json(json.dumps(record))
 
 
 def test_weights_fit_the_clues():
-    trained = ranker()
+    trained = load_word_ranker()
     for member in trained.members:
         width = len(member["inner_bias"])
-        assert member["inner"].shape == (len(NAMES), width) and member["outer"].shape == (5 * width, width)
+        assert member["inner"].shape == (len(FEATURE_NAMES), width) and member["outer"].shape == (5 * width, width)

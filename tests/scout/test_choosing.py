@@ -1,4 +1,4 @@
-"""relevance="scout" through everything that takes it: choose_tokens, a Sight, asking a model, and the command line."""
+"""relevance="scout" wherever it is taken: choose_tokens, a PreparedImage, asking a model, and the command line."""
 
 from pathlib import Path
 
@@ -12,9 +12,11 @@ from tests.conftest import worst
 from tests.test_cli import status
 from texturevlm import vlm
 from texturevlm.ask import VLM
-from texturevlm.ask.sight import Sight
+from texturevlm.ask.prepared import PreparedImage
 from texturevlm.capture import compile
-from texturevlm.pipeline import choose_tokens, relevance_of
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import WordsScorer, find_relevance, prepare
+from texturevlm.relevance.ocr import Page
 from texturevlm.scout import encode, load_scout
 from texturevlm.types import Texture
 
@@ -30,8 +32,8 @@ def texture():
 
 
 @pytest.fixture(scope="module")
-def spots(texture):
-    return load_scout().look(texture)
+def prepared(texture):
+    return prepare(texture, "scout")
 
 
 def same(first, second):
@@ -44,22 +46,22 @@ def finest_at(allocation, x, y):
     return allocation.level[0][over].min().item() if over.any() else float("inf")
 
 
-def test_the_question_moves_the_tokens(texture, spots):
-    total = choose_tokens(texture, TOTAL, budget=32, relevance="scout", page=spots)
-    other = choose_tokens(texture, OTHER, budget=32, relevance="scout", page=spots)
+def test_the_question_moves_the_tokens(texture, prepared):
+    total = choose_tokens(texture, TOTAL, budget=32, relevance=prepared)
+    other = choose_tokens(texture, OTHER, budget=32, relevance=prepared)
     assert finest_at(total, *AT) < finest_at(other, *AT) - 0.5
 
 
-def test_what_was_seen_may_be_used_again(texture, spots):
+def test_what_was_seen_may_be_used_again(texture, prepared):
     once = choose_tokens(texture, TOTAL, budget=40, relevance="scout")
-    again = choose_tokens(texture, TOTAL, budget=40, relevance="scout", page=spots)
-    encoded = choose_tokens(texture, encode([TOTAL]), budget=40, relevance="scout", page=spots)
+    again = choose_tokens(texture, TOTAL, budget=40, relevance=prepared)
+    encoded = choose_tokens(texture, encode([TOTAL]), budget=40, relevance=prepared)
     assert same(once, again) and same(encoded, again)
-    assert same(choose_tokens(texture, encode([TOTAL]), budget=40, page=spots), again)  # auto, too
+    assert same(choose_tokens(texture, encode([TOTAL]), budget=40), again)  # auto, too
 
 
-def test_the_map_is_where_the_scout_points(texture, spots):
-    relevance = relevance_of(texture, TOTAL, way="scout", page=spots)
+def test_the_map_is_where_the_scout_points(texture, prepared):
+    relevance = find_relevance(texture, TOTAL, relevance=prepared)
     assert relevance.scorer == "scout" and relevance.mass.isfinite().all()
     top = relevance.mass[0].flatten().argmax().item()
     rows, columns = relevance.grid
@@ -67,11 +69,9 @@ def test_the_map_is_where_the_scout_points(texture, spots):
     assert abs(x - AT[0]) < 120 and abs(y - AT[1]) < 40
 
 
-def test_what_does_not_fit_is_told(texture, spots):
-    with pytest.raises(ValueError, match="page must be of read_page for relevance 'words', got what the scout saw"):
-        choose_tokens(texture, TOTAL, relevance="words", page=spots)
+def test_what_does_not_fit_is_told(texture):
     with pytest.raises(ValueError, match="question must be text for relevance 'words', got an encoded one"):
-        choose_tokens(texture, encode([TOTAL]), relevance="words")
+        choose_tokens(texture, encode([TOTAL]), relevance=WordsScorer(Page((), texture.size)))
     with pytest.raises(TypeError, match="question must be text, got int"):
         choose_tokens(texture, 7, relevance="scout")
 
@@ -85,38 +85,38 @@ def test_pages_without_anything_and_grey_ones(image):
 def test_a_batch_of_pages(texture):
     small = texture.levels[1]
     pages = torch.stack([small[0, :, :320, :400], small[0, :, -320:, -400:]])
-    together = relevance_of(Texture.open(pages), TOTAL, way="scout", patch=16)
+    together = find_relevance(Texture.open(pages), TOTAL, relevance="scout", patch=16)
     for row in range(2):
-        alone = relevance_of(Texture.open(pages[row]), TOTAL, way="scout", patch=16)
+        alone = find_relevance(Texture.open(pages[row]), TOTAL, relevance="scout", patch=16)
         assert worst(together.mass[row], alone.mass[0]) < 2e-3
 
 
 def test_a_sight_looks_once(monkeypatch):
     looks = []
     scout = load_scout()
-    look = scout.look
+    look = scout.read
 
     def looking(texture):
         looks.append(texture)
         return look(texture)
 
-    monkeypatch.setattr(scout, "look", looking)
-    sight = Sight(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))
-    relevance = sight.relevance(TOTAL, way="scout")
-    other = sight.relevance(OTHER, way="scout")
+    monkeypatch.setattr(scout, "read", looking)
+    image = PreparedImage(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))
+    relevance = image.relevance(TOTAL, relevance="scout")
+    other = image.relevance(OTHER, relevance="scout")
     assert len(looks) == 1 and relevance.scorer == "scout" and worst(relevance.mass, other.mass) > 1e-4
-    assert 0.5 < sight.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
-    assert torch.equal(relevance.mass, relevance_of(sight.texture, TOTAL, way="scout").mass)
-    blank = Sight(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))
-    assert blank.chance(TOTAL, blank.relevance(TOTAL, way="scout")) == pytest.approx(0.1)
+    assert 0.5 < image.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
+    assert torch.equal(relevance.mass, find_relevance(image.texture, TOTAL, relevance="scout").mass)
+    blank = PreparedImage(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))
+    assert blank.chance(TOTAL, blank.relevance(TOTAL, relevance="scout")) == pytest.approx(0.1)
 
 
 def test_asking_a_model():
     asked = VLM(vlm.adapt(*models.built("qwen3_vl")), budget=14, relevance="scout")
-    scene = asked.see(INVOICE)
-    (chosen,) = scene.choose(TOTAL)
-    assert finest_at(chosen.allocation, *AT) < finest_at(scene.choose(OTHER)[0].allocation, *AT)
-    assert isinstance(scene.ask(models.QUESTION, max_new_tokens=3), str)
+    session = asked.prepare(INVOICE)
+    (chosen,) = session.choose(TOTAL)
+    assert finest_at(chosen.allocation, *AT) < finest_at(session.choose(OTHER)[0].allocation, *AT)
+    assert isinstance(session.ask(models.QUESTION, max_new_tokens=3), str)
 
 
 def test_compiled_on_a_cpu_it_is_the_plain_call():

@@ -8,7 +8,7 @@ from tests.scout.networks import lively, shipped
 from texturevlm.cuda import compiler
 from texturevlm.scout import Question, encode
 from texturevlm.scout import scout_kernel as kernels
-from texturevlm.scout.ranker import PARTS, Ranker
+from texturevlm.scout.ranker import INPUT_MAPS, Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.types import Texture
@@ -27,10 +27,10 @@ def launches(request):
 def test_pages_and_questions(launches, size):
     scout, texture = shipped(), Texture.open(torch.rand(2, 3, *size)).mipmapped()
     asked = [encode([TOTAL]), encode([OTHER, ""])]
-    spots = scout.look(texture)
+    spots = scout.read(texture)
     wanted = [scout.where(spots, one) for one in asked]
     made = launches()
-    found = scout.look(texture)
+    found = scout.read(texture)
     assert all(worst(one, other) < 1e-4 for one, other in zip(found, spots))
     for question, right in zip(asked, wanted):
         assert worst(scout.where(found, question), right) < 1e-4 * float(right.max())
@@ -42,15 +42,17 @@ def test_pages_and_questions(launches, size):
 def test_a_page_and_a_question_take_few_launches(launches):
     scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS)))
     made = launches()
-    scout.where(scout.look(Texture.open(torch.rand(1, 3, 48, 64))), TOTAL)
+    scout.where(scout.read(Texture.open(torch.rand(1, 3, 48, 64))), TOTAL)
     once = ("seen", "words", "films", "inputs", "along", "scores", "chance")
     assert made == {**{f"scout_{name}": 1 for name in once}, "scout_film": 3, "scout_lift": 2}
 
 
-@pytest.mark.parametrize("without", [("along",), ("seen", "text"), tuple(name for name in PARTS if name != "hits")])
+@pytest.mark.parametrize(
+    "without", [("along",), ("seen", "text"), tuple(name for name in INPUT_MAPS if name != "hits")]
+)
 def test_what_is_left_out_is_not_looked_at(launches, without):
     scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS, without=without)))
-    spots = scout.look(Texture.open(torch.rand(1, 3, 48, 96)))
+    spots = scout.read(Texture.open(torch.rand(1, 3, 48, 96)))
     wanted = scout.where(spots, TOTAL)
     assert launches() == {}
     assert worst(scout.where(spots, TOTAL), wanted) < 1e-4 * float(wanted.max())
@@ -59,9 +61,9 @@ def test_what_is_left_out_is_not_looked_at(launches, without):
 def test_what_the_kernels_cannot_take_goes_by_pytorch(launches):
     scout = Scout(lively(Spotter()), lively(Ranker((8, 12, 18))))
     texture = Texture.open(torch.rand(1, 3, 48, 64))
-    wanted = scout.where(scout.look(texture), TOTAL)
+    wanted = scout.where(scout.read(texture), TOTAL)
     made = launches()
-    assert torch.equal(scout.where(scout.look(texture), TOTAL), wanted) and not made
+    assert torch.equal(scout.where(scout.read(texture), TOTAL), wanted) and not made
 
 
 def test_it_shares_the_networks_and_moves_with_them():
@@ -76,14 +78,14 @@ def test_the_plain_way_is_not_touched_on_a_cpu(monkeypatch):
     monkeypatch.setattr(kernels, "launch", lambda *_, **__: pytest.fail("a kernel was started"))
     scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS)))
     texture, asked = Texture.open(torch.rand(2, 3, 48, 64)), encode([TOTAL])
-    spots = scout.look(texture)
+    spots = scout.read(texture)
     torch.testing.assert_close(spots.words.norm(dim=1), torch.ones_like(spots.text))
     assert torch.equal(scout(texture, asked), scout.where(spots, asked))
 
 
 def test_questions_are_counted(launches):
     scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS)))
-    spots = scout.look(Texture.open(torch.rand(2, 3, 32, 32)))
+    spots = scout.read(Texture.open(torch.rand(2, 3, 32, 32)))
     launches()
     for count in (0, 3):
         with pytest.raises(ValueError, match=rf"Scout\.where: question must be one, .* 2 pages, got {count}"):

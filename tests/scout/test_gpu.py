@@ -7,7 +7,7 @@ import torch
 
 from tests.conftest import poison, worst
 from tests.scout.networks import shipped
-from texturevlm.capture import Look, compile
+from texturevlm.capture import CompiledChooser, compile
 from texturevlm.cuda.graph import Replay
 from texturevlm.ops import backend
 from texturevlm.scout import Question, encode, load_scout
@@ -32,7 +32,7 @@ def asked(question):
 def test_it_is_the_scout_of_the_cpu(page):
     scout, exact = load_scout(device="cuda"), shipped()
     assert scout.dtype == torch.float16 and scout is load_scout(device=page.device)
-    spots, wanted = scout.look(page), exact.look(page.to("cpu"))
+    spots, wanted = scout.read(page), exact.read(page.to("cpu"))
     assert worst(spots.text.sigmoid(), wanted.text.sigmoid()) < 0.05
     assert torch.cosine_similarity(spots.words.float().cpu(), wanted.words, dim=1).min() > 0.98
     for question in (TOTAL, OTHER, ""):
@@ -43,10 +43,10 @@ def test_it_is_the_scout_of_the_cpu(page):
 def test_the_question_beside_the_page_is_the_question_after_it(page):
     scout = load_scout(device="cuda")
     for question in (TOTAL, OTHER):
-        wanted = scout.where(scout.look(page), question)
+        wanted = scout.where(scout.read(page), question)
         assert worst(scout(page, asked(question)), wanted) < 3e-3  # `look` rounds its words once more
     half = Texture(tuple(level.half() for level in page.levels))  # which is converted before anything is launched
-    assert worst(scout(half, asked(OTHER)), scout.where(scout.look(half), OTHER)) < 3e-3
+    assert worst(scout(half, asked(OTHER)), scout.where(scout.read(half), OTHER)) < 3e-3
     two = Texture(tuple(level.expand(2, -1, -1, -1).contiguous() for level in page.levels))
     assert worst(scout(two, asked(OTHER))[1], wanted[0]) < 3e-3
 
@@ -112,7 +112,7 @@ def test_one_graph_for_an_image_and_any_question(page):
     image = page.levels[0]
     size = (image.shape[2], image.shape[3])
     captured = compile(size, 273, "auto", relevance="scout")
-    plain = Look(273, "auto", patch=32, relevance="scout", graphs=0)
+    plain = CompiledChooser(273, "auto", patch=32, relevance="scout", graphs=0)
     chosen = []
     for question in (TOTAL, OTHER):
         got, wanted = captured(image, question), plain(image, question)

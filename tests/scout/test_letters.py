@@ -3,11 +3,20 @@
 import pytest
 import torch
 
-from texturevlm.scout.letters import ALPHABET, LONGEST, NUMBERS, OTHER, PARTS, SYMBOLS, codes, numbers
+from texturevlm.scout.letters import (
+    ALPHABET,
+    LETTER_FEATURES,
+    LONGEST,
+    OTHER,
+    PARTS,
+    SYMBOLS,
+    letter_codes,
+    letter_features,
+)
 
 
 def of(*words):
-    return numbers(codes(words))
+    return letter_features(letter_codes(words))
 
 
 def alike(first, second):
@@ -15,7 +24,7 @@ def alike(first, second):
 
 
 def test_codes_are_the_letters_in_order_and_nothing_after():
-    rows = codes(["Total:", "50%", "#7", ""])
+    rows = letter_codes(["Total:", "50%", "#7", ""])
     assert rows.shape == (4, LONGEST) and rows.dtype == torch.int64
     spelt = ["".join(ALPHABET[code] for code in row if code >= 0) for row in rows.tolist()]
     assert spelt == ["total", "50%", "#7", ""]
@@ -23,11 +32,13 @@ def test_codes_are_the_letters_in_order_and_nothing_after():
 
 
 def test_case_accents_and_punctuation_do_not_count():
-    assert torch.equal(codes(["Éclair's"]), codes(["eclairs"])) and torch.equal(codes(["（ＡＢ）"]), codes(["ab"]))
+    assert torch.equal(letter_codes(["Éclair's"]), letter_codes(["eclairs"])) and torch.equal(
+        letter_codes(["（ＡＢ）"]), letter_codes(["ab"])
+    )
 
 
 def test_letters_of_other_scripts_are_one_symbol():
-    rows = codes(["合計", "итог", "αβγ"])
+    rows = letter_codes(["合計", "итог", "αβγ"])
     assert [(row >= 0).sum().item() for row in rows] == [2, 4, 3]
     assert all(set(row[row >= 0].tolist()) == {OTHER} for row in rows)
     assert of("合計")[0].isfinite().all()
@@ -35,7 +46,9 @@ def test_letters_of_other_scripts_are_one_symbol():
 
 def test_long_words_are_cut():
     long = "a" * (LONGEST - 1) + "bc"
-    assert torch.equal(codes([long])[0], codes([long[:LONGEST]])[0]) and torch.equal(of(long), of(long + "xyz"))
+    assert torch.equal(letter_codes([long])[0], letter_codes([long[:LONGEST]])[0]) and torch.equal(
+        of(long), of(long + "xyz")
+    )
 
 
 def test_what_the_numbers_count():
@@ -60,7 +73,7 @@ def test_near_spellings_are_near():
 
 
 def test_nothing_is_nothing():
-    assert of("", "?!").eq(0).all() and of().shape == (0, NUMBERS) and codes([]).shape == (0, LONGEST)
+    assert of("", "?!").eq(0).all() and of().shape == (0, LETTER_FEATURES) and letter_codes([]).shape == (0, LONGEST)
 
 
 def test_one_word_does_not_depend_on_the_others():

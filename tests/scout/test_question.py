@@ -2,15 +2,15 @@
 
 import torch
 
-from texturevlm.scout.letters import LONGEST, codes
-from texturevlm.scout.question import TRAITS, WORDS, encode, sought
+from texturevlm.scout.letters import LONGEST, letter_codes
+from texturevlm.scout.question import TRAITS, WORDS, encode, search_words
 from texturevlm.text.strings import ASKED, STOP
 
 HERE, COMMON, EMPHASIS, NUMBER, LENGTH, STOPS, STAND_IN = range(TRAITS)
 
 
 def words(question):
-    return [word for word, _, _ in sought(question)]
+    return [word for word, _, _ in search_words(question)]
 
 
 def traits(question, word):
@@ -18,7 +18,7 @@ def traits(question, word):
 
 
 def test_words_their_aliases_and_the_other_number_of_nouns():
-    found = sought("What are the telephone numbers?")
+    found = search_words("What are the telephone numbers?")
     stand_in = {word: stands for word, _, stands in found}
     assert not stand_in["telephone"] and not stand_in["numbers"]
     assert stand_in["tel"] and stand_in["phone"] and stand_in["number"] and stand_in["telephones"]
@@ -26,12 +26,12 @@ def test_words_their_aliases_and_the_other_number_of_nouns():
 
 
 def test_a_word_of_the_question_is_never_its_own_stand_in():
-    found = {word: stands for word, _, stands in sought("phone or telephone")}
+    found = {word: stands for word, _, stands in search_words("phone or telephone")}
     assert not found["phone"] and not found["telephone"] and found["tel"]
 
 
 def test_stop_words_come_last_and_stand_ins_before_them():
-    found = sought("What is the total amount of the Kestrel invoice?")
+    found = search_words("What is the total amount of the Kestrel invoice?")
     groups = [2 if word in STOP else int(stands) for word, _, stands in found]
     assert groups == sorted(groups) and set(groups) == {0, 1, 2}
     assert found[0][0] == "kestrel"  # nobody asks for it often
@@ -67,7 +67,7 @@ def test_a_batch_is_its_questions_one_by_one():
 def test_nothing_asked():
     for question in ("", "  ", "?!…"):
         letters, what, _ = encode([question])
-        assert (letters == -1).all() and what.eq(0).all() and sought(question) == []
+        assert (letters == -1).all() and what.eq(0).all() and search_words(question) == []
     assert encode([""]).asked.sum() == 0
     assert [len(part) for part in encode([])] == [0, 0, 0] and encode([]).asked.shape == (0, len(ASKED))
 
@@ -82,4 +82,4 @@ def test_any_language():
 
 def test_letters_are_those_of_the_words():
     question = "Total due for ORRINWOLD?"
-    assert torch.equal(encode([question]).letters[0, : len(words(question))], codes(words(question)))
+    assert torch.equal(encode([question]).letters[0, : len(words(question))], letter_codes(words(question)))

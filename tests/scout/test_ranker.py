@@ -9,7 +9,7 @@ from torch.nn import functional
 from tests.conftest import worst
 from tests.scout.networks import lively, random_question, random_spots
 from texturevlm.scout.layer import folded
-from texturevlm.scout.ranker import INPUTS, PARTS, REACHES, Ranker, _made_places
+from texturevlm.scout.ranker import BLOCK_DILATIONS, INPUT_MAPS, INPUTS, Ranker, _made_places
 from texturevlm.scout.spotter import Spots
 
 WIDTHS = (8, 12, 16)
@@ -25,7 +25,7 @@ def test_shapes_and_that_the_last_is_absent(ranker):
         scores = ranker(random_spots(3, rows, columns), *random_question(batch=3))
         assert scores.shape == (3, rows * columns + 1) and scores.isfinite().all() and scores.dtype == torch.float32
         assert (scores[:, -1] == ranker.absent).all()
-    assert ranker.enter[0].convolution.in_channels == INPUTS == sum(PARTS.values())
+    assert ranker.enter[0].convolution.in_channels == INPUTS == sum(INPUT_MAPS.values())
 
 
 def test_how_deep_it_is():
@@ -34,7 +34,7 @@ def test_how_deep_it_is():
         blocks: [[part.convolution.dilation[1] for part in block.children()] for block in ranker.inner[2]]
         for blocks, ranker in ((blocks, Ranker(WIDTHS, blocks=blocks)) for blocks in (1, 2))
     }
-    assert reaches == {1: [[1, 2]], 2: [[1, 1], [1, 2]]} and len(REACHES) == 2
+    assert reaches == {1: [[1, 2]], 2: [[1, 1], [1, 2]]} and len(BLOCK_DILATIONS) == 2
     deep, shallow = (set(Ranker(WIDTHS, **given).state_dict()) for given in ({"blocks": 2}, {}))
     assert deep - shallow == {name for name in deep if re.match(r"inner\.\d\.1\.", name)} and shallow < deep
     for blocks, message in ((0, "between 1 and 2, got 0"), (3, "between 1 and 2, got 3")):
@@ -98,7 +98,7 @@ def test_what_is_left_out_is_not_looked_at():
     higher = spots._replace(height=spots.height + 1)  # which is a part of "text" alone
     state = lively(Ranker(WIDTHS)).state_dict()
     made = {}
-    for without in ((), *((name,) for name in PARTS)):
+    for without in ((), *((name,) for name in INPUT_MAPS)):
         ranker = Ranker(WIDTHS, without=without).eval().requires_grad_(False)
         ranker.load_state_dict(state)
         made[without] = ranker(spots, *question)
@@ -106,7 +106,7 @@ def test_what_is_left_out_is_not_looked_at():
             assert torch.equal(ranker(higher, *question), made[without])
         elif without == ():
             assert worst(ranker(higher, *question), made[without]) > 1e-4
-    assert all(worst(made[(name,)], made[()]) > 1e-4 for name in PARTS)
+    assert all(worst(made[(name,)], made[()]) > 1e-4 for name in INPUT_MAPS)
     with pytest.raises(ValueError, match=r"Ranker: without must be one of hits, kinds, along, .*, got 'colour'"):
         Ranker(without=("colour",))
 

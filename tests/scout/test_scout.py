@@ -9,8 +9,8 @@ import torch
 from tests.conftest import worst
 from tests.scout.networks import shipped
 from texturevlm.scout import encode, load_scout
-from texturevlm.scout.scout import seen
-from texturevlm.scout.spotter import SPOT, seen_size
+from texturevlm.scout.scout import spotter_input
+from texturevlm.scout.spotter import SPOT, input_size
 from texturevlm.types import Texture
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -32,7 +32,7 @@ def invoice():
 
 @pytest.fixture(scope="module")
 def spots(scout, invoice):
-    return scout.look(invoice)
+    return scout.read(invoice)
 
 
 def inside(chance, box, size):
@@ -46,7 +46,7 @@ def inside(chance, box, size):
 def test_it_finds_the_total(scout, invoice, spots):
     chance, other = scout.where(spots, TOTAL), scout.where(spots, OTHER)
     box = inside(chance, TOTAL_BOX, invoice.size)
-    assert chance.shape == (1, *(side // SPOT for side in seen_size(invoice.size)))
+    assert chance.shape == (1, *(side // SPOT for side in input_size(invoice.size)))
     best = chance[0].flatten().topk(int(0.02 * chance.numel())).values[-1]
     assert chance[0][box].max() >= best and chance[0][box].mean() >= best
     share, unrelated = chance[0][box].sum(), other[0][box].sum()
@@ -82,11 +82,11 @@ def test_nothing_to_read_no_answer(scout):
     pages = [torch.full((3, 300, 220), shade) for shade in (0.0, 0.5, 1.0)]
     pages.append(torch.linspace(0, 1, 220).expand(3, 300, 220))
     for page in pages:
-        assert scout.where(scout.look(Texture.open(page)), TOTAL).sum() < 0.01
+        assert scout.where(scout.read(Texture.open(page)), TOTAL).sum() < 0.01
 
 
 def test_a_photograph_has_little_to_read(scout):
-    photo = scout.look(Texture.open(EXAMPLES / "photo.jpg"))
+    photo = scout.read(Texture.open(EXAMPLES / "photo.jpg"))
     for question, most in ((TOTAL, 0.1), (OTHER, 0.1), ("", 0.2)):
         assert scout.where(photo, question).sum() < most
 
@@ -94,19 +94,19 @@ def test_a_photograph_has_little_to_read(scout):
 @pytest.mark.parametrize("size", [(1, 1), (1, 700), (300, 2), (17, 33)])
 def test_any_size(scout, size):
     texture = Texture.open(torch.rand(3, *size))
-    chance = scout.where(scout.look(texture), TOTAL)
-    assert chance.shape == (1, *(side // SPOT for side in seen_size(size))) and chance.isfinite().all()
-    assert torch.equal(scout.where(scout.look(texture.mipmapped()), TOTAL), chance)
+    chance = scout.where(scout.read(texture), TOTAL)
+    assert chance.shape == (1, *(side // SPOT for side in input_size(size))) and chance.isfinite().all()
+    assert torch.equal(scout.where(scout.read(texture.mipmapped()), TOTAL), chance)
 
 
 def test_a_batch_is_its_pages_one_by_one(scout, invoice):
     whole = invoice.levels[1]
     pages = torch.stack([whole[0, :, :320, :400], whole[0, :, -320:, -400:]])
-    together = scout.look(Texture.open(pages))
+    together = scout.read(Texture.open(pages))
     both = scout.where(together, TOTAL)
     each = scout.where(together, encode([TOTAL, OTHER]))
     for row, question in enumerate((TOTAL, OTHER)):
-        alone = scout.look(Texture.open(pages[row]))
+        alone = scout.read(Texture.open(pages[row]))
         assert worst(both[row], scout.where(alone, TOTAL)[0]) < 1e-4
         assert worst(each[row], scout.where(alone, question)[0]) < 1e-4
     with pytest.raises(ValueError, match=r"Scout\.where: question must be one, or one for each of 2 pages, got 3"):
@@ -115,23 +115,26 @@ def test_a_batch_is_its_pages_one_by_one(scout, invoice):
 
 def test_colours_in_any_order_and_grey():
     image = torch.rand(1, 3, 44, 56)
-    colour = seen(Texture((image,)))
+    colour = spotter_input(Texture((image,)))
     assert colour.shape == (1, 1, 48, 64)  # the nearest multiples of two spots
     names = ("edges", "blue", "red", "green")
     mixed = Texture((torch.cat([torch.rand(1, 1, 44, 56), image[:, [2, 0, 1]]], 1),), names)
-    assert worst(seen(mixed), colour) < 1e-6
+    assert worst(spotter_input(mixed), colour) < 1e-6
     grey = Texture.open(image[:, :1])
-    assert grey.names == ("grey",) and worst(seen(grey), seen(Texture((image[:, :1].expand(-1, 3, -1, -1),)))) < 1e-6
+    assert (
+        grey.names == ("grey",)
+        and worst(spotter_input(grey), spotter_input(Texture((image[:, :1].expand(-1, 3, -1, -1),)))) < 1e-6
+    )
 
 
 def test_mips_spare_work_and_change_little(scout):
     image = torch.nn.functional.interpolate(torch.rand(1, 3, 240, 180), (2400, 1800), mode="bilinear")
     texture = Texture.open(image)
-    assert texture.mipmapped().levels[1].shape[2] > seen_size(texture.size)[0]
-    assert worst(seen(texture.mipmapped()), seen(texture)) < 0.05
+    assert texture.mipmapped().levels[1].shape[2] > input_size(texture.size)[0]
+    assert worst(spotter_input(texture.mipmapped()), spotter_input(texture)) < 0.05
 
 
 def test_what_load_scout_gives_is_the_shipped_one_rounded(scout, invoice, spots):
     loaded = load_scout()
-    found, exact = loaded.where(loaded.look(invoice), TOTAL), scout.where(spots, TOTAL)
+    found, exact = loaded.where(loaded.read(invoice), TOTAL), scout.where(spots, TOTAL)
     assert (found - exact).abs().sum() < 0.15  # bfloat16, where the CPU has it

@@ -8,15 +8,15 @@ from torch import nn
 
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
-from texturevlm.scout.layer import Block, FoldedLayer, Layer, folded, within
-from texturevlm.scout.letters import codes, numbers
-from texturevlm.scout.spotter import EMBEDDING, PIXELS, SPOT, Spotter, seen_size
+from texturevlm.scout.layer import ConvLayer, FoldedConv, ResidualBlock, folded, keep_page
+from texturevlm.scout.letters import letter_codes, letter_features
+from texturevlm.scout.spotter import EMBEDDING, PIXELS, SPOT, Spotter, input_size
 from texturevlm.text.strings import KINDS
 
 
 @pytest.mark.parametrize("size", [(1100, 850), (2200, 1700), (4400, 3400), (17, 600), (999, 1001), (601, 333)])
 def test_an_image_keeps_its_shape_and_is_not_enlarged_by_more_than_a_spot(size):
-    height, width = seen_size(size)
+    height, width = input_size(size)
     assert height % (2 * SPOT) == 0 and width % (2 * SPOT) == 0
     assert height <= size[0] + SPOT and width <= size[1] + SPOT
     assert height * width <= 1.05 * PIXELS
@@ -26,22 +26,22 @@ def test_an_image_keeps_its_shape_and_is_not_enlarged_by_more_than_a_spot(size):
 
 @pytest.mark.parametrize(("size", "seen"), [((1, 1), (16, 16)), ((15, 24), (16, 32)), ((2200, 1700), (1104, 848))])
 def test_known_sizes(size, seen):
-    assert seen_size(size) == seen
+    assert input_size(size) == seen
 
 
 @pytest.mark.parametrize("size", [(1, 10**6), (10**7, 1), (3, 10**8), (10**6, 10**6), (40, 10**6)])
 def test_no_image_costs_more_than_a_page(size):
-    height, width = seen_size(size)
+    height, width = input_size(size)
     assert height >= 16 and width >= 16 and height * width <= 1.3 * PIXELS
 
 
-@pytest.mark.parametrize(("stride", "reach"), [(1, 1), (2, 1), (1, 4)])
-def test_a_folded_layer_is_the_layer(stride, reach):
-    layer = lively(Layer(5, 7, stride=stride, reach=reach))
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 4)])
+def test_a_folded_layer_is_the_layer(stride, dilation):
+    layer = lively(ConvLayer(5, 7, stride=stride, dilation=dilation))
     values = torch.randn(2, 5, 12, 17)
     made = layer(values)
     added = torch.randn_like(made)
-    small = FoldedLayer(layer)
+    small = FoldedConv(layer)
     assert worst(small(values), made) < 1e-5 and worst(small(values, added), layer(values, added)) < 1e-5
     assert made.shape[2:] == (-(-12 // stride), -(-17 // stride)) and made.min() == 0
     assert not any(parameter.requires_grad for parameter in small.parameters())
@@ -53,18 +53,18 @@ def test_folding_reaches_every_layer_and_leaves_what_is_given_alone():
     before = spotter(image)
     kept = image.clone()
     after = folded(spotter)(image)
-    assert not any(isinstance(part, (Layer, nn.BatchNorm2d)) for part in spotter.modules())
+    assert not any(isinstance(part, (ConvLayer, nn.BatchNorm2d)) for part in spotter.modules())
     assert all(worst(one, other) < 1e-4 for one, other in zip(after, before)) and torch.equal(image, kept)
 
 
 def test_a_block_keeps_what_lies_beyond_the_page_empty():
-    block = lively(Block(6, (1, 2)))
+    block = lively(ResidualBlock(6, (1, 2)))
     values, page = torch.rand(2, 6, 8, 10), torch.zeros(2, 1, 8, 10)
     page[:, :, :6, :8] = 1
     made = block(values * page, page)
     assert made[:, :, 6:].eq(0).all() and made[..., 8:].eq(0).all()
     assert worst(made[:, :, :6, :8], block(values[:, :, :6, :8])) < 1e-5
-    assert within(values, None) is values
+    assert keep_page(values, None) is values
 
 
 def test_shapes():
@@ -77,7 +77,7 @@ def test_shapes():
 
 def test_embeddings_have_length_one_and_near_words_are_near():
     spotter = shipped().spotter
-    one, near, other = spotter.embed(numbers(codes(["invoice", "invoices", "chairman"])))
+    one, near, other = spotter.embed(letter_features(letter_codes(["invoice", "invoices", "chairman"])))
     assert one.norm().item() == pytest.approx(1, abs=1e-5)
     assert one @ near > 0.3 + one @ other
     hits = spotter.hits(torch.tensor([1.0, 0.0]))

@@ -54,7 +54,7 @@ def test_a_scout_of_another_file(own):
         for module, prefix in ((Spotter(), "spotter."), (Ranker(WIDTHS, blocks=len(trained.inner[0])), "ranker."))
     )
     wanted, texture = Scout(spotter, ranker), Texture.open(torch.rand(3, 48, 64))
-    found, exact = (one.where(one.look(texture), "total") for one in (scout, wanted))
+    found, exact = (one.where(one.read(texture), "total") for one in (scout, wanted))
     assert found.shape == (1, 6, 8) and worst(found, exact) < (1e-6 if scout.dtype == torch.float32 else 0.02)
 
 
@@ -78,7 +78,7 @@ def test_safetensors_of_a_run(tmp_path):
 
 
 def test_a_file_that_is_no_scout(tmp_path, own):
-    with pytest.raises(FileNotFoundError, match=r"none\.npz must be a file of weights, and is not there"):
+    with pytest.raises(FileNotFoundError, match=r"none\.npz must be a file of weights, and does not exist"):
         load_scout(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("weights")
     (tmp_path / "empty.npz").write_bytes(b"")

@@ -5,7 +5,7 @@ import torch
 
 from studies.questions import experiments, main, whole_levels
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.pipeline import relevance_of
+from texturevlm.relevance import find_relevance
 from texturevlm.types import Texture
 
 
@@ -21,7 +21,7 @@ def page():
     ("name", "variant"), [(name, variant) for name, one in experiments().items() for variant in one.variants]
 )
 def test_every_variant_runs(page, name, variant):
-    relevance = relevance_of(page, patch=16, way="none")
+    relevance = find_relevance(page, patch=16, relevance="none")
     allocation = experiments()[name].variants[variant](page, relevance, budget=20, patch=16)
     assert 1 <= allocation.valid.sum() <= 20 and allocation.size == page.size
 
@@ -31,7 +31,7 @@ def test_all_but_the_baselines_are_compared():
 
 
 def test_whole_levels_are_whole(page):
-    relevance = relevance_of(page, patch=16, way="none")
+    relevance = find_relevance(page, patch=16, relevance="none")
     coarsest = whole_levels(page, relevance, budget=20, patch=16).level.max()
     assert coarsest == coarsest.round()
 

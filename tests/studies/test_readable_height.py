@@ -10,7 +10,7 @@ import torch
 from studies import readable_height as readable
 from tests.evaluate.folders import write_folder
 from texturevlm.evaluate.recall import _ACROSS, LEGIBLE_HEIGHT
-from texturevlm.rebuild import resized
+from texturevlm.rebuilding import resized
 from texturevlm.types import Texture
 
 

@@ -15,7 +15,7 @@ from studies import scout, spotting
 from studies.relevance import TOPS, found_within, of_another_page, shares_within
 from tests.evaluate.folders import write_folder, write_rows
 from texturevlm.evaluate.data import Sample
-from texturevlm.relevance.reader import Page, Word
+from texturevlm.relevance.ocr import Page, Word
 from texturevlm.scout import Spots, encode
 
 installed = pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract")

@@ -8,8 +8,8 @@ from PIL import Image
 
 from tests.train.papers import packed
 from texturevlm.cli import main
-from texturevlm.relevance.reader import Page, Word
-from texturevlm.scout.spotter import seen_size
+from texturevlm.relevance.ocr import Page, Word
+from texturevlm.scout.spotter import input_size
 from texturevlm.train import pages
 from texturevlm.train.pages import CHARTS, SETS, TrainingPage, held_out, load_pages, located, number_value, pack
 
@@ -50,7 +50,7 @@ def read(data):
 
 
 def test_pages_are_as_the_spotter_sees_them(read):
-    seen = seen_size(SIZE)
+    seen = input_size(SIZE)
     assert len(read) == 8 and [page.source for page in read] == [name for name in SETS for _ in range(2)]
     for page in read:
         assert page.image.shape == seen and page.image.dtype == np.uint8
@@ -183,7 +183,7 @@ def test_answers_that_mean_the_same():
 
 def test_a_page_that_was_not_read_is_read_and_kept(data, monkeypatch):
     (data / "words" / "funsd" / "1.png.json").unlink()
-    monkeypatch.setattr("texturevlm.relevance.reader.read_page", lambda image: Page((), SIZE))
+    monkeypatch.setattr("texturevlm.relevance.ocr.read_page", lambda image: Page((), SIZE))
     pack(data / "data", data / "words", data / "out")
     assert [len(page.words) for page in load_pages(data / "out")] == [1, 1, 1, 0, 1, 1, 1, 1]
     assert (data / "words" / "funsd" / "1.png.json").is_file()

@@ -37,7 +37,7 @@ def test_a_round_trip(runs, tmp_path, capsys):
     texture = Texture.open(torch.rand(3, 64, 80))
     loaded, trained = load_scout(tmp_path / "own.npz"), Scout(spotter, ranker)
     assert tuple(loaded.ranker.lift[1].weight.shape[:2]) == (12, 16)
-    found, wanted = (scout.where(scout.look(texture), "What is the total?") for scout in (loaded, trained))
+    found, wanted = (scout.where(scout.read(texture), "What is the total?") for scout in (loaded, trained))
     assert worst(found, wanted) < 0.03 * float(wanted.max()) + (0.02 if loaded.dtype == torch.bfloat16 else 0)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.train.papers import drawn
-from texturevlm.scout.letters import LONGEST, codes
+from texturevlm.scout.letters import LONGEST, letter_codes
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import KINDS
 from texturevlm.train import spotter_example as examples
@@ -28,7 +28,7 @@ def shaded(size=(200, 240), *, high=20, wide=48):
             image[y : y + high, x : x + wide] = shade
             word = f"word{chr(97 + len(words) % 26)}{len(words)}"
             words.append((word, (float(x), float(y), float(x + wide), float(y + high))))
-            shades[tuple(codes([word])[0].tolist())] = shade
+            shades[tuple(letter_codes([word])[0].tolist())] = shade
     return (image, words), shades
 
 

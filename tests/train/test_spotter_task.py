@@ -13,7 +13,7 @@ import torch
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
 from tests.train.papers import drawn, packed
-from texturevlm.scout.letters import SYMBOLS, codes, numbers
+from texturevlm.scout.letters import SYMBOLS, letter_codes, letter_features
 from texturevlm.scout.spotter import Spotter
 from texturevlm.train import spotter_example as examples
 from texturevlm.train import spotter_task
@@ -86,11 +86,11 @@ def test_a_trained_spotter_has_small_losses():
 
 
 def test_misspelt_words_have_one_other_letter():
-    words = codes(["invoice", "a", "x" * 24, ""])
+    words = letter_codes(["invoice", "a", "x" * 24, ""])
     changed = misspelt(words)
     assert ((changed != words).sum(1) == 1).all() and ((changed >= -1) & (changed < SYMBOLS)).all()
     assert torch.equal((changed >= 0).sum(1)[:3], (words >= 0).sum(1)[:3])
-    assert numbers(changed).isfinite().all()
+    assert letter_features(changed).isfinite().all()
 
 
 def test_noise_stays_in_range_and_differs_from_page_to_page():

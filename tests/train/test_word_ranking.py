@@ -5,7 +5,7 @@ import json
 import pytest
 
 from texturevlm.cli import main
-from texturevlm.relevance.reader import Page, Word
+from texturevlm.relevance.ocr import Page, Word
 from texturevlm.train import word_ranking
 from texturevlm.train.word_ranking import SET_WEIGHTS, answer_places, commonness
 

@@ -21,7 +21,7 @@ def test_their_inputs_are_those_of_an_ordinary_prompt(small):
     texture = picture(128, 192)
     inputs = bench._their_inputs(small.adapter, bench._prepared(small.adapter, texture.levels[0]))
     fixed = FixedBudget(small.adapter, 24)
-    read = fixed.read([bench._ids(small.adapter, 24)], fixed.see(texture, full_grid(texture, 32)))
+    read = fixed.prefill([bench._ids(small.adapter, 24)], fixed.encode(texture, full_grid(texture, 32)))
     with torch.no_grad():
         theirs = small.adapter.model(**inputs).logits[:, -1]
     assert float((read.logits - theirs).abs().max()) < 1e-4 * float(theirs.abs().max())

@@ -39,14 +39,14 @@ def test_first_token_is_that_of_transformers_own_forward(adapter, coordinates):
         texture = small.picture(*size)
         allocation = small.chosen(texture, adapter.side, 11)
         wanted = last_logits(adapter, question, texture, allocation, coordinates=coordinates)
-        assert difference(fixed.first(question, texture, allocation), wanted) < 1e-4
+        assert difference(fixed.first_logits(question, texture, allocation), wanted) < 1e-4
     assert fixed.reasons == ["graphs are for a GPU, and this runs on cpu"]
 
 
 def test_tower_is_that_of_transformers(adapter):
     texture = small.picture(4 * adapter.side, 5 * adapter.side, batch=2)
     allocation = small.full_grid(texture, adapter.side)
-    seen = FixedBudget(adapter, 20, batch=2).see(texture, allocation)
+    seen = FixedBudget(adapter, 20, batch=2).encode(texture, allocation)
     wanted = adapter.encode(texture, allocation)
     for ours, theirs in zip(seen.embeds, (wanted.embeds, *wanted.deepstack), strict=True):
         assert difference(ours, theirs) < 1e-5
@@ -61,7 +61,7 @@ def test_unused_slots_change_nothing(adapter):
         getattr(allocation, name)[:, 6:] = nothing
     some = replace(allocation, valid=valid)
     wanted = last_logits(adapter, QUESTION, texture, allocation.each(lambda column: column[:, :6]))
-    assert difference(FixedBudget(adapter, 9, masked=True).first(QUESTION, texture, some), wanted) < 1e-4
+    assert difference(FixedBudget(adapter, 9, masked=True).first_logits(QUESTION, texture, some), wanted) < 1e-4
 
 
 def test_generation_goes_on_from_the_captured_prefill(adapter):
@@ -80,7 +80,7 @@ def test_prompts_of_a_batch_may_differ_in_length(adapter):
     texture = small.picture(3 * adapter.side, 3 * adapter.side, batch=2)
     allocation = small.chosen(texture, adapter.side, 4)
     prompts = [QUESTION, "and ?"]
-    ours = FixedBudget(adapter, 4, batch=2).first(prompts, texture, allocation)
+    ours = FixedBudget(adapter, 4, batch=2).first_logits(prompts, texture, allocation)
     assert difference(ours, last_logits(adapter, prompts, texture, allocation)) < 1e-4
     with pytest.raises(ValueError, match="one length in tokens"):
         FixedBudget(adapter, 4, batch=2).generate(prompts, texture, allocation)
@@ -92,7 +92,7 @@ def test_nothing_is_read_back(adapter):
     allocation = small.chosen(texture, adapter.side, 7)
     fixed = FixedBudget(adapter, 7, masked=True)
     ids = fixed._spelled(QUESTION, texture, allocation)
-    seen = fixed.see(texture, allocation)
+    seen = fixed.encode(texture, allocation)
     inputs = [*fixed._laid_out(ids, texture.size), seen.place, seen.used, *seen.embeds]
     step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
     pixels = torch.empty(1, 7, 3, adapter.side, adapter.side)
@@ -120,24 +120,24 @@ def test_complaints(adapter):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     with pytest.raises(ValueError, match=r"allocation must be \(B, K\) = \(1, 5\), got \(1, 4\)"):
-        FixedBudget(adapter, 5).see(texture, allocation)
+        FixedBudget(adapter, 5).encode(texture, allocation)
     fixed = FixedBudget(adapter, 4)
-    seen = fixed.see(texture, allocation)
+    seen = fixed.encode(texture, allocation)
     with pytest.raises(ValueError, match="4 image placeholders in a row"):
-        fixed.read([[7, small.IMAGE, small.IMAGE, 8]], seen)
+        fixed.prefill([[7, small.IMAGE, small.IMAGE, 8]], seen)
     with pytest.raises(ValueError, match="text behind its image"):
-        fixed.read([[7, *[small.IMAGE] * 4]], seen)
+        fixed.prefill([[7, *[small.IMAGE] * 4]], seen)
     with pytest.raises(ValueError, match="num_beams must be 1"):
         fixed.generate(QUESTION, texture, allocation, num_beams=2)
     with pytest.raises(ValueError, match="texture must have red, green, blue"):
-        fixed.see(Texture.open(torch.rand(1, 1, *texture.size)), allocation)
+        fixed.encode(Texture.open(torch.rand(1, 1, *texture.size)), allocation)
 
 
 def test_rotated_footprints_are_refused(adapter):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     turned = replace(allocation, ddy=allocation.ddy + torch.tensor([0.1, 0]))
-    for run in (FixedBudget(adapter, 4).generate, FixedBudget(adapter, 4).first):
+    for run in (FixedBudget(adapter, 4).generate, FixedBudget(adapter, 4).first_logits):
         with pytest.raises(ValueError, match="must have upright footprints"):
             run(QUESTION, texture, turned)
 
@@ -145,10 +145,10 @@ def test_rotated_footprints_are_refused(adapter):
 def test_what_lies_on_another_device_is_refused(adapter):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
-    with pytest.raises(ValueError, match="see: texture must be on cpu like the model, got meta"):
-        FixedBudget(adapter, 4).see(texture.to("meta"), allocation)
-    with pytest.raises(ValueError, match="see: allocation must be on cpu like the model, got meta"):
-        FixedBudget(adapter, 4).see(texture, allocation.to("meta"))
+    with pytest.raises(ValueError, match="encode: texture must be on cpu like the model, got meta"):
+        FixedBudget(adapter, 4).encode(texture.to("meta"), allocation)
+    with pytest.raises(ValueError, match="encode: allocation must be on cpu like the model, got meta"):
+        FixedBudget(adapter, 4).encode(texture, allocation.to("meta"))
     head = adapter.model.lm_head
     adapter.model.lm_head = torch.nn.Linear(32, 64, device="meta")  # as a model that is spread over several
     try:
@@ -176,12 +176,12 @@ def test_the_longest_unused_length_of_prompt_gives_way(adapter, monkeypatch):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     fixed = FixedBudget(adapter, 4, bucket=8)
-    seen = fixed.see(texture, allocation)
+    seen = fixed.encode(texture, allocation)
     first = fixed._spelled(QUESTION, texture, allocation)[0]
     for more in (0, 8, 0, 16):
         ids = [[*first, *[small.IDS["total"]] * more]]
-        read = fixed.read(ids, seen)
-        fresh = FixedBudget(adapter, 4, bucket=8).read(ids, seen)
+        read = fixed.prefill(ids, seen)
+        fresh = FixedBudget(adapter, 4, bucket=8).prefill(ids, seen)
         assert torch.equal(read.logits, fresh.logits)
     assert list(fixed.prefills) == [16, 32]
 
@@ -197,8 +197,8 @@ def test_layers_that_cannot_be_compiled_run_as_they_are(adapter, monkeypatch):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     fixed = FixedBudget(adapter, 4, compiled=True)
-    found = fixed.first(QUESTION, texture, allocation)
-    assert torch.equal(found, FixedBudget(adapter, 4, compiled=False).first(QUESTION, texture, allocation))
+    found = fixed.first_logits(QUESTION, texture, allocation)
+    assert torch.equal(found, FixedBudget(adapter, 4, compiled=False).first_logits(QUESTION, texture, allocation))
     assert "torch.compile failed: no compiler here" in fixed.reasons
 
 
@@ -226,7 +226,7 @@ def test_captured_answers_are_those_of_transformers(family):
         texture = small.picture(*size).to("cuda")
         allocation = small.chosen(small.picture(*size), adapter.side, 11).to("cuda")
         wanted = last_logits(adapter, QUESTION, texture, allocation)
-        assert difference(fixed.first(QUESTION, texture, allocation), wanted) < 2e-2
+        assert difference(fixed.first_logits(QUESTION, texture, allocation), wanted) < 2e-2
     assert fixed.reasons == []
 
 

@@ -448,7 +448,7 @@ def test_complaints(adapter, built):
         adapter.prepare(QUESTION, texture, turned)
     with pytest.raises(ValueError, match=f"patches of {side} for this model, got 16"):
         adapter.prepare(QUESTION, texture, small.full_grid(texture, 16))
-    with pytest.raises(ValueError, match=r"a placeholder a picture \(1\), got 2"):
+    with pytest.raises(ValueError, match=r"one placeholder per picture \(1\), got 2"):
         adapter.prepare("<|image_pad|> <|image_pad|> ?", texture, allocation)
     with pytest.raises(ValueError, match="text behind the last one"):
         adapter.assemble([[small.IMAGE] * 4], [[views_of(adapter, texture, allocation)]])

@@ -1,5 +1,22 @@
-"""Budget + relevance → Allocation: which footprints a model gets to see. Every allocator takes the same arguments."""
+"""Budget + relevance → Allocation: which footprints become tokens.
 
+An allocator is a function `(texture, relevance, *, budget, patch, **options) → Allocation`. ALLOCATORS holds all of
+them by name. Most of them are one idea on the same search (`search.py`): the image is a grid of cells (`cells.py`);
+`ops.cover` covers chosen cells by squares of one size; the search asks how fine the squares can be and how many of the
+best cells they reach within the budget; the candidate with the highest expected value (`value.py`) wins.
+
+To add an allocator, write one file with one function, and add it below:
+
+    @per_image()                                          # allocator.py
+    def mine(cells: Cells, budget: int, *, overview: float = OVERVIEW) -> Boxes:
+        return scored(cells, [fitted_layer(cells, cells.ink, budget)])
+
+`per_image` calls the function for each image and gives leftover tokens to the best boxes. A function that needs the
+texture, or that works on a whole batch, uses the decorator `allocator` instead and returns an Allocation.
+`share_budget` gives one budget to several images, with any allocator.
+"""
+
+from texturevlm.allocate.allocator import Allocator
 from texturevlm.allocate.atlas import atlas
 from texturevlm.allocate.auto import auto
 from texturevlm.allocate.cascade import cascade
@@ -14,23 +31,24 @@ from texturevlm.allocate.logpolar import logpolar
 from texturevlm.allocate.plain import grid, resize
 from texturevlm.allocate.pyramid import pyramid
 from texturevlm.allocate.quadtree import quadtree
+from texturevlm.allocate.share import share_budget
 
-ALLOCATORS = {
-    "resize": resize,
-    "grid": grid,
-    "fit": fit,
-    "layers": layers,
-    "density": density,
-    "cascade": cascade,
-    "atlas": atlas,
-    "crops": crops,
-    "dag": dag,
-    "pyramid": pyramid,
-    "quadtree": quadtree,
-    "frequency": frequency,
-    "logpolar": logpolar,
-    "fixations": fixations,
-    "auto": auto,
+ALLOCATORS: dict[str, Allocator] = {
+    "resize": resize,  # the whole image at one scale
+    "grid": grid,  # the best cells of a uniform grid, nothing else
+    "fit": fit,  # all ink at the finest scale that fits
+    "layers": layers,  # the best cells finely, the other ink coarsely
+    "density": density,  # a tiling whose density follows the relevance
+    "cascade": cascade,  # coarse tiles, the best cut again and again; static shapes
+    "atlas": atlas,  # whole regions of similar colour, each at its own scale
+    "crops": crops,  # an overview and a few rectangles
+    "dag": dag,  # clusters of content, split where the gain per token is greatest
+    "pyramid": pyramid,  # the budget split over mip levels by difficulty
+    "quadtree": quadtree,  # square tiles halved both ways
+    "frequency": frequency,  # footprints stretched along the image's orientations
+    "logpolar": logpolar,  # rings of tokens around fixations
+    "fixations": fixations,  # an overview, then detail in several looks
+    "auto": auto,  # layers or density, by the kind of image
 }
 
-__all__ = ["ALLOCATORS", "foveate"]
+__all__ = ["ALLOCATORS", "Allocator", "foveate", "share_budget"]

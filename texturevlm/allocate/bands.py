@@ -1,9 +1,8 @@
-"""What the steerable bands of an image ask of a budget: which orientation, which octave, and which shape of sample.
+"""What the steerable bands of an image ask of a budget: which orientation, which octave, and which sample shape.
 
-A band holds detail of one octave that changes along one direction. A sample that is sx wide and sy tall loses what
-changes faster than that along either axis, so pillars want samples that are narrow and may be tall, and the horizon
-wants the reverse. Bands are of the engine's steerable pyramid; the octave above the finest band has no orientation and
-is left out.
+A band holds detail of one octave that changes along one direction. A sample of width sx and height sy loses what
+changes faster than that along either axis. So pillars want narrow samples, which may be tall; a horizon wants the
+reverse. The octave above the finest band has no orientation and is left out.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.allocate.value import stretch_cost
-from texturevlm.channels.structure import box_mean
+from texturevlm.channels.structure import box_mean, grey_levels
 from texturevlm.ops.steerable import steerable_pyramid
-from texturevlm.relevance.information import LOST, grey_levels
+from texturevlm.relevance.information import LOST
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Texture
 
 ORIENTATIONS, OCTAVES = 4, 5
-RATIOS = tuple(2 ** (step / 2) for step in range(-4, 5))  # of a sample's width to its height: 1/4 … 4
+RATIOS = tuple(2 ** (step / 2) for step in range(-4, 5))  # a sample's width over its height: 1/4 … 4
 SQUARE = RATIOS.index(1.0)
-WINDOW = 9  # cells: whose energies decide together, since a footprint holds many cells
-STEPS_AN_OCTAVE, COARSEST = 4, 7  # of the scales at which what is lost is worked out
-ROLL_OFF = 4.0  # how steeply a frequency is lost around the one that a sample just resolves
-ANGLES = 64
+_WINDOW = 9  # cells whose energies are averaged, since a footprint holds many cells
+_STEPS_PER_OCTAVE, _COARSEST = 4, 7  # of the scales at which the loss is computed
+_ROLL_OFF = 4.0  # how steeply frequencies are lost around the one that a sample just resolves
+_ANGLES = 64
 BIASES = {"none": 0.0, "reading": 1.0, "standing": -1.0}
 
 
 def bias_of(bias: str | float, relevance: Relevance) -> Tensor:
-    """(B,): the bias that a name stands for. `auto` is reading, but for photographs of which nothing was asked."""
+    """(B,): the bias as a number. "auto" is reading, except for photographs of which nothing was asked."""
     batch, device = relevance.mass.shape[0], relevance.mass.device
     if bias == "auto":
-        if relevance.scorer == "words" or relevance.photograph is None:
+        if relevance.asked or relevance.photograph is None:
             return torch.full((batch,), BIASES["reading"], device=device)
         return torch.where(relevance.photograph, BIASES["none"], BIASES["reading"]).to(device)
     if isinstance(bias, str) and bias not in BIASES:
@@ -47,10 +46,10 @@ def bias_of(bias: str | float, relevance: Relevance) -> Tensor:
     return torch.full((batch,), value, device=device)
 
 
-def tilt(bias: Tensor) -> Tensor:
-    """(B, R): what a bias makes of each shape's worth; 1 where it is all the same.
+def shape_worth(bias: Tensor) -> Tensor:
+    """(B, R): the factor by which a bias multiplies the worth of each of the RATIOS; 1 for no bias.
 
-    For reading, what stretched text was measured to cost; for what stands upright, the same with the axes exchanged.
+    For reading: the measured cost of stretched text. For upright objects: the same with the axes exchanged.
     """
     ratio = torch.tensor(RATIOS, device=bias.device)
     reading, standing = bias.clamp(min=0)[:, None], (-bias).clamp(min=0)[:, None]
@@ -58,10 +57,9 @@ def tilt(bias: Tensor) -> Tensor:
 
 
 def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
-    """The mean square of each band over each cell: (B, O, S, h, w). S is 0 for an image less than 8 pixels across.
+    """The mean square of each band over each cell: (B, O, S, h, w); S is 0 for images less than 8 pixels across.
 
-    Band k changes along the direction turned k · 180 / O degrees from +x; octave s is centred on a period of 2^(s+2)
-    pixels.
+    Band k changes along the direction at k · 180 / O degrees from +x; octave s has periods about 2^(s+2) pixels.
     """
     image = grey_levels(texture)[0].float()
     height, width = image.shape[2:]
@@ -69,69 +67,49 @@ def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
     pyramid = steerable_pyramid(image, scales=scales, orientations=ORIENTATIONS)
     found = []
     for band in pyramid.bands:
-        loss = height * width / (band.shape[3] * band.shape[4])  # what the pyramid does not divide by
+        loss = height * width / (band.shape[3] * band.shape[4])  # the pyramid does not divide by this
         found.append(functional.adaptive_avg_pool2d((band[:, 0] / loss).square(), grid))
     return torch.stack(found, 2) if found else image.new_zeros(image.shape[0], ORIENTATIONS, 0, *grid)
 
 
-def band_split(energy: Tensor, relevance: Relevance, *, bias: str | float = "none") -> Tensor:
-    """The share of the budget that each orientation and octave asks for: (B, O, S), summing to 1.
-
-    Each cell asks with its mass, for its bands by the energy that they hold.
-
-    energy: from `band_energy`
-    bias:   as in `frequency`: for reading, bands that change across count up to twice as much, others as much less
-    """
-    if not energy.shape[2]:
-        return energy.new_zeros(energy.shape[:3])
-    share = energy / energy.sum((1, 2), keepdim=True).clamp(min=1e-12)
-    turn = torch.arange(ORIENTATIONS, device=energy.device) * (math.pi / ORIENTATIONS)
-    wanted = (share * relevance.mass[:, None, None].to(share)).sum((3, 4))
-    wanted = wanted * torch.exp2(bias_of(bias, relevance)[:, None] * torch.cos(2 * turn))[..., None]
-    return wanted / wanted.sum((1, 2), keepdim=True).clamp(min=1e-30)
-
-
 def stretch_gain(energy: Tensor) -> Tensor:
-    """How much larger samples of each shape may be than square ones, at equal area, for the same loss: (B, R, h, w).
+    """How much larger samples of each shape may be than square ones for the same loss: (B, R, h, w).
 
     energy: (B, O, S, h, w); R are the RATIOS
     """
     batch, _, octaves, rows, columns = energy.shape
     if not octaves:
         return energy.new_ones(batch, len(RATIOS), rows, columns)
-    around = box_mean(energy.flatten(1, 2), WINDOW, WINDOW)
+    around = box_mean(energy.flatten(1, 2), _WINDOW, _WINDOW)
     share = around / around.sum(1, keepdim=True).clamp(min=1e-12)
     kept = _kept(octaves).to(share)  # (O · S, R, scales)
-    halves = []
-    for ratio in range(len(RATIOS)):
-        lost = 1 - torch.einsum("bkhw,ks->bshw", share, kept[:, ratio])
-        halves.append(_crossing(lost))
-    half = torch.stack(halves, 1)
-    return half / half[:, SQUARE : SQUARE + 1]
+    scales = [_crossing(1 - torch.einsum("bkhw,ks->bshw", share, kept[:, ratio])) for ratio in range(len(RATIOS))]
+    scale = torch.stack(scales, 1)
+    return scale / scale[:, SQUARE : SQUARE + 1]
 
 
 def _crossing(lost: Tensor) -> Tensor:
-    """(B, scales, h, w), rising → (B, h, w): the scale at which LOST of the variance is gone."""
+    """(B, scales, h, w), rising → (B, h, w): the scale at which the share LOST of the variance is lost."""
     below = (lost < LOST).sum(1, keepdim=True).clamp(1, lost.shape[1] - 1)
     before, after = lost.gather(1, below - 1), lost.gather(1, below)
     step = below - 1 + ((LOST - before) / (after - before).clamp(min=1e-6)).clamp(0, 1)
-    return torch.exp2(step[:, 0] / STEPS_AN_OCTAVE)
+    return torch.exp2(step[:, 0] / _STEPS_PER_OCTAVE)
 
 
 @lru_cache(maxsize=8)
 def _kept(octaves: int) -> Tensor:
     """(O · S, R, scales): the share of a band's energy that samples of a ratio and scale keep.
 
-    A band is no line of one direction: its energy is spread as cos^(2 O - 2) about it.
+    The energy of a band spreads over directions as cos^(2 O - 2) about its own.
     """
-    angle = torch.arange(ANGLES, dtype=torch.float64) * (math.pi / ANGLES)
+    angle = torch.arange(_ANGLES, dtype=torch.float64) * (math.pi / _ANGLES)
     turn = torch.arange(ORIENTATIONS, dtype=torch.float64)[:, None] * (math.pi / ORIENTATIONS)
     spread = torch.cos(angle - turn) ** (2 * ORIENTATIONS - 2)
     spread = spread / spread.sum(1, keepdim=True)
-    scale = torch.exp2(torch.arange(COARSEST * STEPS_AN_OCTAVE + 1, dtype=torch.float64) / STEPS_AN_OCTAVE)
+    scale = torch.exp2(torch.arange(_COARSEST * _STEPS_PER_OCTAVE + 1, dtype=torch.float64) / _STEPS_PER_OCTAVE)
     ratio = torch.tensor(RATIOS, dtype=torch.float64)[:, None]
     radius = torch.exp2(-1.0 - torch.arange(octaves, dtype=torch.float64))  # of Nyquist
-    fx, fy = (radius[:, None, None, None] * way.abs() for way in (torch.cos(angle), torch.sin(angle)))
+    fx, fy = (radius[:, None, None, None] * axis.abs() for axis in (torch.cos(angle), torch.sin(angle)))
     across, down = (scale * ratio.sqrt())[None, ..., None], (scale / ratio.sqrt())[None, ..., None]
-    passed = 1 / ((1 + (fx * across) ** ROLL_OFF) * (1 + (fy * down) ** ROLL_OFF))  # (S, R, scales, angles)
+    passed = 1 / ((1 + (fx * across) ** _ROLL_OFF) * (1 + (fy * down) ** _ROLL_OFF))  # (S, R, scales, angles)
     return torch.einsum("ka,srca->ksrc", spread, passed).flatten(0, 1)

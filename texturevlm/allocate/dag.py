@@ -1,9 +1,9 @@
-"""Dag: clusters that follow content, each at a scale of its own, split where relevance times detail lost is greatest.
+"""Dag: clusters that follow content, each at a scale of its own, split where the gain per token is greatest.
 
-As in Nanite, a coarse cluster is replaced by finer ones where its error matters. The root is all that is not blank, at
-the floor of scale. A cluster's children are seen a step finer, and are cut apart at the gaps that a token of their
-scale would waste itself on: blocks, then lines, then words, wherever they stand; a cluster that is wider than tokens
-reach is cut where the least ink is. Squares cover its ink tightly, so blank space costs nothing.
+As in Nanite, a coarse cluster is replaced by finer ones where its error matters. The root is all ink at the coarsest
+scale. A cluster's children are a step finer, and are cut apart at gaps that a token of their scale would waste itself
+on: blocks, then lines, then words. A cluster that is wider than a few tokens is cut where it has the least ink. Squares
+cover the ink tightly, so blank space costs nothing.
 """
 
 from __future__ import annotations
@@ -18,78 +18,67 @@ from operator import or_
 
 import numpy as np
 
-from texturevlm.allocate.cells import Cells, each_image
-from texturevlm.allocate.detail import Detail, summed
-from texturevlm.allocate.footprints import Box
-from texturevlm.allocate.layers import Layer
-from texturevlm.allocate.spans import finest_span, ladder, lay, most_that_fits, side_of, value_of, with_scores
-from texturevlm.allocate.traverse import Forest
-from texturevlm.check import check_count
+from texturevlm.allocate.allocator import per_image
+from texturevlm.allocate.cells import Array, CellBox, Cells, sum_in, summed
+from texturevlm.allocate.footprints import Boxes
+from texturevlm.allocate.forest import Forest
+from texturevlm.allocate.search import (
+    OVERVIEW,
+    Layer,
+    floor_span,
+    ladder,
+    lay,
+    most_that_fits,
+    scored,
+    value_of,
+    with_blank,
+)
+from texturevlm.check import check_count, check_share
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.relevance.maps import Relevance
-from texturevlm.types import Allocation, Texture
 
-OVERVIEW = 0.1
-STEPS = 2.0  # scales an octave
-GAP = 0.5  # of a token's side: a gap as wide separates two clusters
-REACH = 1  # tokens: a cluster that is wider or taller is cut
-LEAST = 0.005  # of what a token is worth on average: a cluster that loses less is not looked into
-THRIFT = (0.7, 2.0)  # what a token must gain to be laid, in units of the best gain that was not bought: both are tried
-
-CellBox = tuple[int, int, int, int]  # top, left, bottom, right, in cells
+_STEPS = 2.0  # scales per octave
+_GAP = 0.5  # of a token's side: a gap this wide separates two clusters
+_REACH = 1  # tokens: a cluster that is wider or taller is cut
+_LEAST_ERROR = 0.005  # of the mean value of a token: a cluster that loses less has no children
+_PRICES = (0.7, 2.0)  # the least gain of a square, in units of the best gain that was not bought: both are tried
 
 
+@per_image()
 def dag(
-    texture: Texture,
-    relevance: Relevance,
+    cells: Cells,
+    budget: int,
     *,
-    budget: int = 273,
-    patch: int = 32,
     overview: float = OVERVIEW,
-    steps: float = STEPS,
-    gap: float = GAP,
-    reach: int = REACH,
-) -> Allocation:
-    """Clusters of content, split where the most is gained a token; each is covered tightly at its own scale.
+    steps: float = _STEPS,
+    gap: float = _GAP,
+    reach: int = _REACH,
+) -> Boxes:
+    """Clusters of content, split where the gain per token is greatest; each is covered tightly at its own scale.
 
-    overview: the share of the budget that the root may cost: it sets the floor of scale under which no part of the
-              image falls that is not blank
-    steps:    scales an octave: how much finer children are than their parent
-    gap:      in tokens of the children's scale: blank space as wide cuts a cluster
+    overview: the share of the budget that the root may take; it bounds the coarsest scale
+    steps:    scales per octave: how much finer children are than their parent
+    gap:      in tokens of the children's scale: blank space this wide cuts a cluster
     reach:    in tokens of the children's scale: a cluster that is larger is cut
     """
     check_count("dag", "reach", reach, 1)
-    if not 0 < overview <= 1:
-        raise ValueError(f"dag: overview must be above 0 and at most 1, got {overview!r}")
+    check_share("dag", "overview", overview)
     if not (steps > 0 and gap > 0):
         raise ValueError(f"dag: steps and gap must be above 0, got {steps!r} and {gap!r}")
-    return each_image(
-        texture, relevance, budget, patch, lambda cells: clustered(cells, budget, patch, overview, steps, gap, reach)
-    )
+    spans = ladder(floor_span(cells, budget, overview), cells.finest, steps)
+    clusters = hierarchy(cells, spans, gap, reach, _LEAST_ERROR / budget)
 
-
-def clustered(
-    cells: Cells, budget: int, patch: int, overview: float, steps: float, gap: float, reach: int
-) -> list[tuple[Box, float]]:
-    """`dag` for one image."""
-    detail = Detail(cells)
-    floor = finest_span(cells, cells.ink, max(1, int(budget * overview)), patch)
-    clusters = hierarchy(cells, detail, ladder(cells, floor, patch, steps), patch, gap, reach, LEAST / budget)
-
-    def attempt(nominal: int, thrift: float) -> list[Layer] | None:
+    def attempt(nominal: int, price: float) -> list[Layer] | None:
         wanted = np.zeros(cells.ink.shape, dtype=np.int64)
         cut = clusters.forest.cut(nominal)
         for node in cut.tolist():
             top, left, bottom, right = clusters.boxes[node]
             wanted[top:bottom, left:right] = clusters.spans[node]
-        price = thrift * float(clusters.forest.slope[cut].max())
-        return lay(cells, detail, np.where(cells.ink, wanted, 0), patch, budget, price)
+        slope = float(clusters.forest.slope[cut].max())
+        return lay(cells, np.where(cells.ink, wanted, 0), budget, price * slope)
 
-    def worth(found: list[Layer]) -> float:
-        return value_of(cells, detail, found, patch)
-
-    best = max((most_that_fits(partial(attempt, thrift=thrift), worth, budget) for thrift in THRIFT), key=worth)
-    return with_scores(cells, best, budget, patch)
+    found = [most_that_fits(cells, partial(attempt, price=price), budget) for price in _PRICES]
+    best = max(found, key=lambda layers: value_of(cells, layers))
+    return scored(cells, with_blank(cells, best, budget))
 
 
 @dataclass(frozen=True)
@@ -101,21 +90,15 @@ class Clusters:
     spans: list[int]
 
 
-def hierarchy(
-    cells: Cells, detail: Detail, spans: Sequence[int], patch: int, gap: float, reach: int, least: float = 0.0
-) -> Clusters:
-    """All clusters, parents before their children, from the whole content at the first span down to the last.
+def hierarchy(cells: Cells, spans: Sequence[int], gap: float, reach: int, least_error: float = 0.0) -> Clusters:
+    """All clusters, parents before children, from all ink at the first span down to the last span.
 
-    What is to be seen at one span is cut by the next, so that each part can be split, or left as it is, on its own; the
+    A cluster that is covered at one span is cut by the next one, so that each part can be split or kept on its own. The
     parts share the tokens that cover them together, by their ink. No split gains more than its parent's error, so a
-    cluster with less than `least` of it needs no children.
+    cluster with an error of at most `least_error` gets no children.
     """
     ink = Ink(cells.ink)
-    boxes: list[CellBox] = []
-    chosen: list[int] = []
-    parents: list[int] = []
-    cost: list[float] = []
-    error: list[float] = []
+    rows: list[tuple[CellBox, int, int, float, float]] = []  # box, span, parent, cost, error
     waiting = deque([(-1, ink.tight((0, 0, *cells.ink.shape)), 0)])
     while waiting:
         parent, box, step = waiting.popleft()
@@ -124,41 +107,35 @@ def hierarchy(
         finer = next((k for k in range(step + 1, len(spans)) if spans[k] < span), None)
         tokens = len(cover(ink.rows(box), span, longest**2))
         cut = spans[-1 if finer is None else finer]
-        scale = side_of(cells, span, patch) / patch
         for part in ink.cut(box, math.ceil(gap * cut), reach * cut):
-            lost = detail.lost_in(part, scale)
-            if finer is not None and lost > least:
-                waiting.append((len(boxes), part, finer))
-            boxes.append(part)
-            chosen.append(span)
-            parents.append(parent)
-            cost.append(tokens * ink.count(part) / ink.count(box))
-            error.append(lost)
-    return Clusters(Forest(np.array(parents), np.array(cost), np.array(error)), boxes, chosen)
+            error = cells.lost_in(part, cells.scale(span))
+            if finer is not None and error > least_error:
+                waiting.append((len(rows), part, finer))
+            rows.append((part, span, parent, tokens * ink.count(part) / ink.count(box), error))
+    boxes, covered_at, parents, cost, errors = zip(*rows)
+    return Clusters(Forest(np.array(parents), np.array(cost), np.array(errors)), list(boxes), list(covered_at))
 
 
 class Ink:
-    """Which cells are not blank, in the forms that cutting needs."""
+    """Which cells have ink, in the forms that cutting needs."""
 
-    def __init__(self, mask: np.ndarray) -> None:
+    def __init__(self, mask: Array) -> None:
         self._mask = mask
         self._table = summed(mask)
         self._rows = rows_of(mask)
 
     def rows(self, box: CellBox) -> list[int]:
-        """The rows of a box, a bit a cell, as `cover` takes them."""
+        """The rows of a box, one bit per cell, as `cover` takes them."""
         top, left, bottom, right = box
         window = (1 << (right - left)) - 1
         return [(row >> left) & window for row in self._rows[top:bottom]]
 
     def count(self, box: CellBox) -> float:
-        """How many cells of a box are not blank."""
-        top, left, bottom, right = box
-        table = self._table
-        return float(table[bottom, right] - table[top, right] - table[bottom, left] + table[top, left])
+        """How many cells of a box have ink."""
+        return float(sum_in(self._table, *box))
 
     def tight(self, box: CellBox) -> CellBox:
-        """The least box that holds the ink of a box, which has some."""
+        """The smallest box around the ink of a box, which has some."""
         top, left, bottom, _ = box
         rows = self.rows(box)
         together = reduce(or_, rows)
@@ -168,7 +145,7 @@ class Ink:
         return top + first, left + start, bottom - last, left + together.bit_length()
 
     def cut(self, box: CellBox, gap: int, reach: int) -> list[CellBox]:
-        """Tight boxes that hold all ink of a tight box, none with a gap across it or longer than `reach`."""
+        """Tight boxes that hold all ink of a tight box, none with a gap across or longer than `reach`."""
         done, waiting = [], [box]
         while waiting:
             box = waiting.pop()
@@ -180,7 +157,7 @@ class Ink:
         return sorted(done)
 
     def _at_gaps(self, box: CellBox, gap: int) -> list[CellBox]:
-        """The parts between the gaps that cross the box from side to side; none if there is no gap."""
+        """The parts between gaps that cross the box from side to side; none if there is no gap."""
         top, left, bottom, right = box
         rows = self.rows(box)
         down = "".join("1" if row else "0" for row in rows)
@@ -192,7 +169,7 @@ class Ink:
         return []
 
     def _in_two(self, box: CellBox, reach: int) -> list[CellBox]:
-        """Two parts of a box that is longer than `reach`, cut where the least ink is in its middle third; else none."""
+        """Two parts of a box longer than `reach`, cut at the least ink in its middle third; none of a shorter box."""
         top, left, bottom, right = box
         axis = 0 if bottom - top >= right - left else 1
         length = box[axis + 2] - box[axis]
@@ -208,5 +185,5 @@ class Ink:
 
 
 def _runs(used: str, gap: int) -> list[tuple[int, int]]:
-    """Where ones stand, from the first to after the last, each time that fewer than `gap` zeros lie between them."""
+    """Start and end of each run of ones with fewer than `gap` zeros between them."""
     return [found.span() for found in re.finditer(f"1(?:0{{0,{gap - 1}}}1)*", used)]

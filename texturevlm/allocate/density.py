@@ -1,45 +1,53 @@
-"""Density: tokens tile the whole image, the smaller where it matters more; nothing is dropped and nothing stands apart.
+"""Density: tokens tile the whole image, smaller where the relevance is higher; nothing is left out.
 
-For photographs. A page has words that are read or not, and blank paper between them; a photograph has neither, and what
-looks like ground may be asked for as well.
+For photographs: they have no blank parts, and what looks like background may be asked for.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.footprints import allocation_of_tokens
-from texturevlm.allocate.plain import resize
+from texturevlm.allocate.plain import fits_whole, resize
 from texturevlm.allocate.tiling import capped, cutting_rounds, no_finer_than_pixels, tile
-from texturevlm.check import check_count
 from texturevlm.ops import backend as backends
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
-EVEN = 0.25  # of the mean density goes to every spot
+EVEN = 0.25  # of the mean density goes everywhere
 
 
+@allocator(capture="always")
 def density(
-    texture: Texture,
-    relevance: Relevance,
-    *,
-    budget: int = 273,
-    patch: int = 32,
-    even: float = EVEN,
-    backend: str = "auto",
-    wanted: Tensor | None = None,
+    texture: Texture, relevance: Relevance, *, budget: int, patch: int, even: float = EVEN, backend: str = "auto"
 ) -> Allocation:
     """Tile the image by the density of relevance.
 
-    even:   how many times the mean density every spot gets, whatever it is worth: it bounds how coarse a token can be
-    wanted: (B,) bool, images whose tokens will be looked at; a kernel spares the work for the others
+    even: density that every position gets, in units of the mean density; it bounds how coarse a token can be
     """
-    check_count("density", "budget", budget, 1)
-    check_count("density", "patch", patch, 1)
+    check_even("density", even)
+    return density_of(texture, relevance, budget, patch, even, backend)
+
+
+def check_even(function: str, even: float) -> None:
+    """A density above 0."""
     if not 0 < even < float("inf"):
-        raise ValueError(f"density: even must be above 0, got {even!r}")
+        raise ValueError(f"{function}: even must be above 0 and finite, got {even!r}")
+
+
+def density_of(
+    texture: Texture,
+    relevance: Relevance,
+    budget: int,
+    patch: int,
+    even: float,
+    backend: str,
+    wanted: Tensor | None = None,
+) -> Allocation:
+    """`density`; wanted: (B,) bool, images whose tokens are used: the kernels skip the others."""
     height, width = texture.size
-    if budget * patch * patch >= height * width:  # all of it at its own resolution, and tokens to spare
+    if fits_whole(texture, budget, patch):
         return resize(texture, relevance, budget=budget, patch=patch)
     if backends.choose("density", relevance.mass, backend) == "cuda":
         from texturevlm.allocate.density_kernel import MOST_TOKENS, density_cuda
@@ -59,8 +67,8 @@ def density(
             raise ValueError(f"density: backend 'cuda' cannot run here: the kernels take up to {MOST_TOKENS} tokens")
     rows, columns = relevance.grid
     spread = relevance.mass.double() * (rows * columns) + even
-    tokens_there = capped(spread, height * width / (rows * columns), 1 / patch**2, budget)
-    boxes = no_finer_than_pixels(tile(tokens_there, height, width, budget), patch, height, width)
+    per_cell = capped(spread, height * width / (rows * columns), 1 / patch**2, budget)
+    boxes = no_finer_than_pixels(tile(per_cell, height, width, budget), patch, height, width)
     centre = ((boxes[..., :2] + boxes[..., 2:]) / 2).float()
     x = (centre[..., 0] / (width / columns)).long().clamp(0, columns - 1)
     y = (centre[..., 1] / (height / rows)).long().clamp(0, rows - 1)

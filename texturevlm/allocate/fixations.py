@@ -1,13 +1,13 @@
-"""Several looks: a cheap overview of everything first, then detail where the looks so far say that it pays.
+"""Fixations: a coarse overview first, then detail where the tokens so far are not enough.
 
-Each look adds tokens and takes none back, so that a model that has read the first look reads on where it stopped. What
-a look is to show finer is decided with what was seen before it: by how much of the mass is not yet readable, or by a
-callback, such as a model that says where it is unsure after having seen the tokens so far.
+Each look adds tokens and removes none, so a model that has read the first look can continue from its cache. Where a
+later look goes depends on the tokens so far: to the mass that is not legible yet, or to where a callback points (for
+example a model that is unsure).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,77 +15,70 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.allocate.cells import Cells
-from texturevlm.allocate.footprints import Box, allocation_of, use_all
-from texturevlm.allocate.layers import BISECTIONS, SCALES_AN_OCTAVE, Layer, fitted, scored
+from texturevlm.allocate.allocator import allocator
+from texturevlm.allocate.cells import Array, Cells
+from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
+from texturevlm.allocate.layers import fitted
+from texturevlm.allocate.search import NATIVE, SCALES_PER_OCTAVE, Layer, best_squares, scored
 from texturevlm.allocate.value import delivered_scale
-from texturevlm.check import check_count
-from texturevlm.ops.cover import cover, rows_of
+from texturevlm.check import check_count, check_share
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
-MOST_LOOKS = 4
-FIRST = 0.1  # of the budget
-NATIVE = 1.01  # pixels a sample: up to this the image has nothing finer to give
+_MOST_LOOKS = 4
+_FIRST = 0.1  # of the budget
 LookAgain = Callable[[Allocation], Tensor]
-Boxes = list[tuple[Box, float]]
 
 
+@allocator()
 def fixations(
     texture: Texture,
     relevance: Relevance,
     *,
-    budget: int = 273,
-    patch: int = 32,
+    budget: int,
+    patch: int,
     looks: int = 2,
-    first: float = FIRST,
+    first: float = _FIRST,
     look_again: LookAgain | None = None,
 ) -> Allocation:
-    """Tokens in the order of the looks: those of one look are the first of all that come after it.
+    """Tokens in the order of the looks: the tokens of a look come before those of later looks.
 
-    looks:      1 to 4; how many tokens each has is `tokens_by_look`
+    looks:      1 to 4; `tokens_by_look` says how many tokens each has
     first:      the share of the budget that the overview gets
     look_again: called before each later look with an Allocation of the tokens so far; returns a map (B, h, w), at least
-                0, of where to look now. If None, where most of the mass cannot be made out yet
+                0, of where to look next. None: where most mass is not legible yet
     """
-    counts = tokens_by_look(budget, looks=looks, first=first)
-    check_count("fixations", "patch", patch, 1)
     found: list[Boxes] = [[] for _ in range(texture.batch)]
-    for look, count in enumerate(counts):
+    for look, count in enumerate(tokens_by_look(budget, looks=looks, first=first)):
         maps = relevance
         if look and look_again is not None:
-            maps = _pointed(relevance, look_again(_so_far(found, texture, patch)))
+            most = max(len(boxes) for boxes in found)
+            so_far = allocation_of(found, texture.size, budget=most, patch=patch, device=texture.device)
+            maps = _pointed(relevance, look_again(so_far))
         for image, boxes in enumerate(found):
-            cells = Cells.of(maps, image)
-            while len(boxes) < count:
-                left = count - len(boxes)
-                added = _closer(cells, _seen(cells, boxes, patch), left, patch) if boxes else fitted(cells, left, patch)
-                if not added:  # the image has nothing finer to give
+            cells = Cells.of(maps, image, patch)
+            while (left := count - len(boxes)) > 0:
+                added = _closer(cells, _scale_so_far(cells, boxes), left) if boxes else fitted(cells, left)
+                if not added:  # the image has nothing finer to show
                     break
                 boxes += use_all(added, budget=left, patch=patch)
     return allocation_of(found, texture.size, budget=budget, patch=patch, device=texture.device)
 
 
-def tokens_by_look(budget: int, *, looks: int = 2, first: float = FIRST) -> list[int]:
-    """How many tokens there are after each look: the share `first` of the budget, then equal parts of the rest."""
+def tokens_by_look(budget: int, *, looks: int = 2, first: float = _FIRST) -> list[int]:
+    """The number of tokens after each look: the share `first` of the budget, then equal parts of the rest."""
     check_count("fixations", "budget", budget, 1)
-    check_count("fixations", "looks", looks, 1, MOST_LOOKS)
-    if not 0 < first <= 1:
-        raise ValueError(f"fixations: first must be above 0 and at most 1, got {first!r}")
+    check_count("fixations", "looks", looks, 1, _MOST_LOOKS)
+    check_share("fixations", "first", first)
     if looks == 1:
         return [budget]
     overview = max(1, round(first * budget))
     return [overview + (budget - overview) * look // (looks - 1) for look in range(looks)]
 
 
-def _so_far(found: Sequence[Boxes], texture: Texture, patch: int) -> Allocation:
-    most = max(len(boxes) for boxes in found)
-    return allocation_of(found, texture.size, budget=most, patch=patch, device=texture.device)
-
-
 def _pointed(relevance: Relevance, wanted: Tensor) -> Relevance:
-    """The relevance with another mass: a map of any extent, on the cells, summing to 1; unchanged where it is all 0."""
+    """The relevance with a map of any extent as its mass; unchanged for images where the map is all 0."""
     batch = relevance.mass.shape[0]
     if wanted.dim() != 3 or wanted.shape[0] != batch or not wanted.numel():
         raise ValueError(f"fixations: look_again must return ({batch}, h, w), got {tuple(wanted.shape)}")
@@ -99,53 +92,35 @@ def _pointed(relevance: Relevance, wanted: Tensor) -> Relevance:
     return replace(relevance, mass=torch.where(total > 0, mass / total.clamp(min=1e-30), relevance.mass))
 
 
-def _seen(cells: Cells, boxes: Boxes, patch: int) -> np.ndarray:
-    """(h, w): pixels a sample so far; infinite where there is none."""
-    so_far = allocation_of([boxes], cells.size, budget=len(boxes), patch=patch, device=torch.device("cpu"))
+def _scale_so_far(cells: Cells, boxes: Boxes) -> Array:
+    """(h, w): pixels per sample of the boxes; infinite where there is none."""
+    so_far = allocation_of([boxes], cells.size, budget=len(boxes), patch=cells.patch, device=torch.device("cpu"))
     rows, columns = cells.ink.shape
     return np.asarray(delivered_scale(so_far, (rows, columns))[0])
 
 
-def _closer(cells: Cells, seen: np.ndarray, budget: int, patch: int) -> Boxes:
-    """The squares of one side that add most to what is seen; the side is what the tokens are best spent on.
+def _closer(cells: Cells, scale: Array, budget: int) -> Boxes:
+    """The squares of one size that add most legibility; several sizes are tried.
 
-    seen: (h, w), pixels a sample so far
+    scale: (h, w), pixels per sample so far
     """
-    known = legibility(cells.legible_scale, seen)
-    wanted = np.where(cells.ink, cells.mass, 0.0)
-    if not (wanted * (seen > NATIVE)).any():  # all that matters is seen as it is: the rest, and what is blank
-        wanted = np.ones_like(wanted)
-    wanted = wanted * (seen > NATIVE)
+    known = legibility(cells.legible_scale, scale)
+    wanted = cells.inked_mass * (scale > NATIVE)
+    if not wanted.any():  # all ink is shown at the image's resolution: now the rest
+        wanted = np.ones_like(wanted) * (scale > NATIVE)
     if not wanted.any():
         return []
-    side = max(float(patch), float(np.minimum(seen[wanted > 0], cells.coarsest / patch).max()) * patch)
-    best, most = Layer([], side), -1.0
+    coarsest = float(np.minimum(scale[wanted > 0], cells.coarsest / cells.patch).max())
+    side = max(float(cells.patch), coarsest * cells.patch)
+    best, most = Layer.square(cells, [], side), -1.0
     while True:
-        gain = wanted * np.maximum(cells.legibility(side / patch) - known, 0)
-        squares = _reach(cells, gain, cells.span(side), budget)
-        worth = float(gain[cells.covered(squares, cells.span(side))].sum())
-        if squares and worth > most:
-            best, most = Layer(squares, side), worth
-        if side <= patch:
+        gain = wanted * np.maximum(legibility(cells.legible_scale, side / cells.patch) - known, 0)
+        squares = best_squares(gain, cells.span(side), budget) or [divmod(int(gain.argmax()), gain.shape[1])]
+        layer = Layer.square(cells, squares, side)
+        worth = float(gain[layer.covered(cells)].sum())
+        if gain.any() and worth > most:
+            best, most = layer, worth
+        if side <= cells.patch:
             break
-        side = max(float(patch), side / 2 ** (1 / SCALES_AN_OCTAVE))
+        side = max(float(cells.patch), side / 2 ** (1 / SCALES_PER_OCTAVE))
     return scored(cells, [best])
-
-
-def _reach(cells: Cells, gain: np.ndarray, span: int, budget: int) -> list[tuple[int, int]]:
-    """Squares over as many of the cells of most gain as the budget covers."""
-    order = np.argsort(-gain, axis=None, kind="stable")[: np.count_nonzero(gain > 0)]
-    best = [divmod(int(cell), gain.shape[1]) for cell in order[:1]]
-    low, high = 1, len(order)
-    for step in range(BISECTIONS + 1):
-        count = high if step == 0 else (low + high) // 2
-        mask = np.zeros(gain.shape, dtype=bool)
-        mask.flat[order[:count]] = True
-        squares = cover(rows_of(mask), span, budget)
-        if len(squares) <= budget:
-            best, low = squares, count
-            if step == 0:
-                break
-        else:
-            high = count
-    return best

@@ -1,20 +1,21 @@
 """Foveation: exactly K footprints that tile the whole image, finest at the fixation, coarser with distance.
 
-Cortical magnification M(e) = M0 / (e + e0) says how many samples a spot deserves at distance e from the fixation.
-Tokens then have a density proportional to M², which is scaled until K of them fill the image; nowhere more than one
-token for P×P pixels, since detail that the image does not have is not worth a token. The image is cut in two, again
-and again, along the longer side, each time so that the parts hold as much of the density as tokens are meant for
-them: the cells tile the image, and their number is exact. (A cell narrower than P pixels is then widened to P, over
-its neighbours.)
+Cortical magnification M(e) = M0 / (e + e0) is the sampling density per axis at distance e from the fixation. The
+density of tokens is proportional to M², scaled so that K tokens fill the image, and at most one token per P×P pixels.
+`tiling.tile` cuts the image by that density. A tile narrower than P pixels is widened to P, over its neighbours.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from texturevlm.allocate.tiling import capped, no_finer_than_pixels, tile
 from texturevlm.check import check_count, check_size
+from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.types import Allocation
 
+Magnification = Callable[[Tensor], Tensor]  # of the eccentricity, in units of the longer image side
 RASTER = 512  # the density is integrated on a raster of at most this many cells along the longer side
 
 
@@ -22,39 +23,47 @@ def foveate(
     size: tuple[int, int],
     *,
     fixation: tuple[float, float] | Tensor,
-    budget: int = 273,
-    patch: int = 16,
+    budget: int = BUDGET,
+    patch: int = PATCH,
     M0: float = 1.0,
     e0: float = 0.5,
+    cortical_magnification: Magnification | None = None,
     device: torch.device | str | None = None,
 ) -> Allocation:
     """Tile an image with `budget` footprints around a fixation.
 
     size:     (height, width) of the image
-    fixation: (x, y) in level-0 pixels, or a tensor (B, 2), one an image
-    M0, e0:   cortical magnification M(e) = M0 / (e + e0), e in units of the longer image side. Only ratios of M matter,
-              since one overall scale is solved for; a smaller e0 is a sharper fovea
-    returns   an Allocation whose footprints cover the image exactly, finest at the fixation and never finer than the
-              image's own pixels. Where the whole image has fewer pixels than the tokens could carry, it is tiled
-              evenly; where it is narrower than a patch, that axis is finer than its pixels
+    fixation: (x, y) in level-0 pixels, or a tensor (B, 2), one per image
+    M0, e0:   cortical magnification M(e) = M0 / (e + e0), e in units of the longer image side. Only ratios of M matter;
+              a smaller e0 is a sharper fovea
+    cortical_magnification: another M, in place of M0 and e0: a function of a tensor of eccentricities that returns a
+              tensor of the same shape, finite and above 0
+    returns   an Allocation whose footprints cover the image exactly, finest at the fixation, never finer than the
+              pixels. An image with fewer pixels than the tokens hold is tiled evenly; an axis shorter than a patch is
+              sampled finer than its pixels
     """
     height, width = check_size("foveate", size)
     check_count("foveate", "budget", budget, 1, height * width)
     check_count("foveate", "patch", patch, 1)
+    if cortical_magnification is not None and not callable(cortical_magnification):
+        raise TypeError(
+            f"foveate: cortical_magnification must be a function of the eccentricity, got {cortical_magnification!r}"
+        )
     for name, value in (("M0", M0), ("e0", e0)):
         if not 0 < value < float("inf"):
             raise ValueError(f"foveate: {name} must be a positive number, got {value}")
-        if not 1e-30 <= value <= 1e30:  # beyond that, squares of it are no longer numbers
+        if not 1e-30 <= value <= 1e30:  # beyond that, squares overflow
             raise ValueError(f"foveate: {name} must be between 1e-30 and 1e30, got {value}")
     points = _fixations(fixation, height, width, device)
     small = budget * patch * patch >= height * width
     cap = budget / (height * width) if small else 1 / patch**2
-    density = _density(points, height, width, cap, budget, M0, e0)
+    magnification = cortical_magnification or (lambda eccentricity: M0 / (eccentricity + e0))
+    density = _density(points, height, width, cap, budget, magnification)
     boxes = tile(density, height, width, budget)
     if not small:
         boxes = no_finer_than_pixels(boxes, patch, height, width)
     distance = (boxes[..., :2] + boxes[..., 2:]).div(2).sub(points[:, None]).norm(dim=-1)
-    score = M0 / (distance / max(size) + e0)
+    score = magnification(distance / max(size))
     return Allocation.of_boxes(boxes, (height, width), patch, score.float())
 
 
@@ -85,7 +94,7 @@ def _check_inside(x: float, y: float, height: int, width: int) -> None:
         raise ValueError(f"foveate: fixation must lie in the image, 0 … {width} × 0 … {height}, got ({x:g}, {y:g})")
 
 
-def _density(points: Tensor, height: int, width: int, cap: float, budget: int, M0: float, e0: float) -> Tensor:
+def _density(points: Tensor, height: int, width: int, cap: float, budget: int, magnification: Magnification) -> Tensor:
     """Tokens in each raster cell, (B, rows, columns); they sum to the budget."""
     longer = max(height, width)
     cell = max(1.0, longer / RASTER)
@@ -94,6 +103,17 @@ def _density(points: Tensor, height: int, width: int, cap: float, budget: int, M
     x = (torch.arange(columns, device=points.device, dtype=torch.float64) + 0.5) * (width / columns)
     dx, dy = x - points[:, :1], y - points[:, 1:]
     eccentricity = torch.hypot(dx[:, None, :], dy[:, :, None]) / longer
-    wanted = (M0 / (eccentricity + e0)) ** 2
+    wanted = _magnified(magnification, eccentricity) ** 2
     area = (height / rows) * (width / columns)
     return capped(wanted, area, cap, budget)
+
+
+def _magnified(magnification: Magnification, eccentricity: Tensor) -> Tensor:
+    """M(e), checked: the shape always, the values unless they are on a GPU."""
+    found = magnification(eccentricity)
+    if not isinstance(found, Tensor) or found.shape != eccentricity.shape:
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"foveate: cortical_magnification must return {tuple(eccentricity.shape)}, got {got}")
+    if found.device.type == "cpu" and not ((found > 0) & found.isfinite()).all():
+        raise ValueError("foveate: cortical_magnification must be finite and above 0 in the whole image")
+    return found

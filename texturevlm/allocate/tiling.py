@@ -1,7 +1,7 @@
-"""Cells that tile an image, as many as there are tokens, the smaller the denser: by cutting in two, again and again.
+"""Tiling by density: an image is cut in two, again and again, into exactly as many tiles as there are tokens.
 
-Each cut runs across the longer side, where the parts hold as much of the density as tokens are meant for them. So the
-number of cells is exact, they cover everything, and nothing of it depends on values: shapes are static.
+Each cut runs across the longer side of a tile and divides its density in the ratio of the tokens of the two parts. So
+the tiles cover everything, denser parts get smaller ones, and all shapes are static.
 """
 
 from functools import lru_cache
@@ -11,19 +11,19 @@ from torch import Tensor
 
 from texturevlm.cuda.constants import device_constant
 
-DOUBLINGS = 60  # bisection steps for the overall scale: more than a double has bits
+BISECTION_STEPS = 60  # for the overall scale: more than a double has bits
 
 
 def capped(wanted: Tensor, area: float, cap: float, budget: int) -> Tensor:
-    """Tokens in each raster cell, (B, rows, columns), in proportion to `wanted` but for a cap; they sum to the budget.
+    """Tokens per raster cell, (B, rows, columns), proportional to `wanted` up to a cap; they sum to the budget.
 
     wanted: (B, rows, columns), above 0
     area:   of a raster cell in pixels
-    cap:    tokens a pixel at most; cap · area · cells must be at least the budget
+    cap:    the most tokens per pixel; cap · area · cells must be at least the budget
     """
-    # ∫ min(scale · wanted, cap) grows with the scale from 0 to cap · H · W ≥ budget, so there is one scale to find.
+    # ∫ min(scale · wanted, cap) grows with the scale from 0 to cap · H · W ≥ budget: bisection finds the scale.
     low, high = torch.zeros_like(wanted[:, :1, :1]), cap / wanted.amin((1, 2), keepdim=True)
-    for _ in range(DOUBLINGS):
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
         enough = (middle * wanted).clamp(max=cap).sum((1, 2), keepdim=True) * area >= budget
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
@@ -33,9 +33,9 @@ def capped(wanted: Tensor, area: float, cap: float, budget: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def cutting_rounds(budget: int) -> list[list[tuple[int, int, int]]]:
-    """The cutting plan, the same for every image: in each round, (cell, its first part, its second part) in tokens.
+    """The cutting plan, the same for every image: per round, (tile, tokens of its first part, of its second part).
 
-    The first part stays in the cell's place, the second is appended.
+    The first part takes the tile's place, the second part is appended.
     """
     counts, rounds = [budget], []
     while max(counts) > 1:
@@ -51,7 +51,7 @@ def cutting_rounds(budget: int) -> list[list[tuple[int, int, int]]]:
 
 @lru_cache(maxsize=64)
 def _plan(budget: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """`cutting_rounds` on a device: the cells to be cut, and the share of each that its first part gets."""
+    """`cutting_rounds` on a device: the tiles to cut, and the share of each that its first part gets."""
     return [
         (
             device_constant([cell for cell, _, _ in cuts], torch.int64, device),
@@ -62,16 +62,16 @@ def _plan(budget: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
 
 
 def _power_of_two(count: int) -> int:
-    """The power of two nearest to half the count, between a third and two thirds of it.
+    """The power of two nearest to count / 2; it lies between a third and two thirds of the count.
 
-    Halving a power of two keeps cells nearly square to the end; a three must leave one three times as long as wide.
+    Tiles of a power of two stay nearly square when they are halved; a tile of three tokens does not.
     """
     power = 1 << (count.bit_length() - 1)
     return power // 2 if 3 * power > 2 * count else power
 
 
 def tile(density: Tensor, height: int, width: int, budget: int) -> Tensor:
-    """Cells of equal density that tile the image, (B, budget, 4) xyxy in pixels."""
+    """Tiles of equal density, (B, budget, 4), xyxy in pixels. density: (B, rows, columns), tokens per raster cell."""
     batch, rows, columns = density.shape
     table = torch.nn.functional.pad(density.cumsum(1).cumsum(2), (1, 0, 1, 0))
     pixel_x, pixel_y = width / columns, height / rows
@@ -91,9 +91,9 @@ def tile(density: Tensor, height: int, width: int, budget: int) -> Tensor:
 
 
 def _cut(table: Tensor, cells: Tensor, share: Tensor) -> Tensor:
-    """Where a vertical cut leaves `share` of each cell's density to its left. All in raster units.
+    """The x of the vertical cut that leaves `share` of each tile's density to its left; all in raster units.
 
-    table: (B, rows + 1, columns + 1), the density summed from the top left corner; cells: (B, N, 4); returns (B, N)
+    table: (B, rows + 1, columns + 1), a summed-area table of the density; cells: (B, N, 4); returns (B, N)
     """
     x0, y0, x1, y1 = cells.unbind(-1)
     strip = _row_of(table, y1) - _row_of(table, y0)  # (B, N, columns + 1): density left of each column line
@@ -106,7 +106,7 @@ def _cut(table: Tensor, cells: Tensor, share: Tensor) -> Tensor:
 
 
 def _row_of(table: Tensor, y: Tensor) -> Tensor:
-    """The table's row at fractional y, linear in between: density is even inside a raster cell."""
+    """The table's row at fractional y, linear in between, since the density is constant inside a raster cell."""
     first = y.floor().long().clamp(0, table.shape[1] - 2)
     index = first[..., None].expand(-1, -1, table.shape[2])
     above, below = table.gather(1, index), table.gather(1, index + 1)
@@ -120,7 +120,7 @@ def _interpolate(strip: Tensor, x: Tensor) -> Tensor:
 
 
 def no_finer_than_pixels(boxes: Tensor, patch: int, height: int, width: int) -> Tensor:
-    """Widen a cell whose shorter side has fewer pixels than the patch has samples, and keep it inside the image."""
+    """Widen tiles that are narrower than a patch, and keep them inside the image."""
     spans = []
     for axis, extent in enumerate((width, height)):
         low, high = boxes[..., axis], boxes[..., axis + 2]

@@ -1,7 +1,7 @@
-"""Expected value: how much of what matters an allocation lets be made out, in the one currency of all allocators.
+"""Expected value: the share of the relevant content that an allocation makes legible.
 
-Each cell counts with its mass, times how readable it is at the scale of the finest footprint that lies over it. What no
-footprint shows is worth nothing. It needs no reader and no answer, so it can be asked before a model is.
+Each cell counts with its mass times its legibility at the scale of the finest footprint over it; 0 if there is none. It
+needs neither a model nor an answer.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation
 
-# Measured on shrunken text at equal area (results/readable-height.md): r times coarser across than down reads like
-# text r^0.35 smaller; r times finer across costs nothing up to 1.5, and then about (r / 1.5)^0.23.
+# Measured on shrunken text at equal area (results/readable-height.md): text sampled r times coarser across than down
+# reads like text r^0.35 smaller; r times finer across costs nothing up to 1.5, then about (r / 1.5)^0.23.
 COARSER_ACROSS, FINER_ACROSS, FREE = 0.35, 0.23, 1.5
-AT_ONCE = 1 << 20  # cells × footprints that are tested together,
-MORE_ON_A_GPU = 16  # times so many there, where each step costs a launch
-EDGE = 1e-4  # of a footprint's half width: a cell's centre on its rim lies in it, up to rounding
+_AT_ONCE = 1 << 20  # cells × footprints that are tested together
+_MORE_ON_A_GPU = 16  # times as many on a GPU, where each step costs a launch
+_MARGIN = 1e-4  # of a footprint's radius: a cell's centre on its edge lies inside, up to rounding
 
 
 def expected_value(relevance: Relevance, allocation: Allocation) -> Tensor:
-    """(B,): the sum over cells of mass × readable at the scale delivered there, 0 to 1; on the relevance's device."""
+    """(B,): the sum over cells of mass × legibility at the delivered scale, 0 to 1; on the relevance's device."""
     scale = delivered_scale(allocation, relevance.grid).to(relevance.mass.device)
     if scale.shape != relevance.mass.shape or allocation.size != relevance.size:
         raise ValueError(
@@ -33,10 +33,10 @@ def expected_value(relevance: Relevance, allocation: Allocation) -> Tensor:
 
 
 def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: int | None = None) -> Tensor:
-    """(B, h, w): pixels a sample of the finest footprint over each cell's centre; infinite where none lies.
+    """(B, h, w): pixels per sample of the finest footprint over each cell's centre; infinite where there is none.
 
     grid:    rows and columns of cells; footprints may be rotated
-    at_once: how many cells × footprints are tested together; each takes some 36 bytes meanwhile
+    at_once: how many cells × footprints are tested together; each takes about 36 bytes
     """
     rows, columns = grid
     height, width = allocation.size
@@ -45,7 +45,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
     x = (torch.arange(columns, device=device) + 0.5) * (width / columns)
     scale = torch.where(allocation.valid, reading_scale(allocation), torch.inf)
     found = scale.new_full((allocation.batch, rows, columns), torch.inf)
-    most = at_once or AT_ONCE * (MORE_ON_A_GPU if device.type == "cuda" else 1)
+    most = at_once or _AT_ONCE * (_MORE_ON_A_GPU if device.type == "cuda" else 1)
     step = max(1, most // max(1, found.numel()))
     (a, b), (c, d) = (axis.unbind(-1) for axis in _to_own_axes(allocation))
     for first in range(0, allocation.budget, step):
@@ -53,16 +53,16 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
         dx = (x - allocation.centre[:, some, :1])[:, :, None, :]
         dy = (y - allocation.centre[:, some, 1:])[:, :, :, None]
         a1, b1, c1, d1 = (part[:, some, None, None] for part in (a, b, c, d))
-        inside = ((a1 * dx + b1 * dy).abs() <= 1 + EDGE) & ((c1 * dx + d1 * dy).abs() <= 1 + EDGE)
+        inside = ((a1 * dx + b1 * dy).abs() <= 1 + _MARGIN) & ((c1 * dx + d1 * dy).abs() <= 1 + _MARGIN)
         over = torch.where(inside, scale[:, some, None, None], torch.inf)
         found = torch.minimum(found, over.amin(1))
     return found
 
 
 def reading_scale(allocation: Allocation) -> Tensor:
-    """(B, K): pixels a sample, as they count for making things out.
+    """(B, K): pixels per sample, as they count for legibility.
 
-    The side of a square of the same area; more where a footprint is much finer one way than the other.
+    The side of a square of the same area, times `stretch_cost`.
     """
     across = torch.hypot(allocation.ddx[..., 0], allocation.ddy[..., 0])
     down = torch.hypot(allocation.ddx[..., 1], allocation.ddy[..., 1])
@@ -70,14 +70,14 @@ def reading_scale(allocation: Allocation) -> Tensor:
 
 
 def stretch_cost(ratio: Tensor) -> Tensor:
-    """By how much a sample counts as wider when it is `ratio` times as wide as tall, at equal area; at least 1."""
+    """The factor by which a sample `ratio` times as wide as tall counts as wider, at equal area; at least 1."""
     return ratio.clamp(min=1) ** COARSER_ACROSS * (1 / (ratio * FREE).clamp(1e-6, 1)) ** FINER_ACROSS
 
 
 def _to_own_axes(allocation: Allocation) -> tuple[Tensor, Tensor]:
-    """(B, K, 2) twice: what an offset is multiplied by to be from -1 to 1 along a footprint's own axes."""
-    half = allocation.patch / 2
+    """(B, K, 2) twice: rows of the matrix that maps an offset in pixels to -1 … 1 along a footprint's own axes."""
+    radius = allocation.patch / 2
     (x1, y1), (x2, y2) = allocation.ddx.unbind(-1), allocation.ddy.unbind(-1)
     determinant = x1 * y2 - x2 * y1
-    inverse = torch.where(determinant == 0, torch.inf, 1 / (determinant * half))  # no area: nothing lies in it
+    inverse = torch.where(determinant == 0, torch.inf, 1 / (determinant * radius))  # no area: nothing lies inside
     return torch.stack([y2, -x2], -1) * inverse[..., None], torch.stack([-y1, x1], -1) * inverse[..., None]

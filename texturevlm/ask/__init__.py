@@ -1,7 +1,7 @@
-"""Ask a real model: load or attach one, and it reads a budget of tokens, chosen for the question."""
+"""Ask a vision-language model: load or attach one, and it reads a budget of tokens chosen for the question."""
 
 from texturevlm.ask.attached import attach
 from texturevlm.ask.model import VLM, load_vlm
-from texturevlm.ask.scene import Chosen, Scene
+from texturevlm.ask.session import Chosen, ImageSession
 
-__all__ = ["VLM", "Chosen", "Scene", "attach", "load_vlm"]
+__all__ = ["VLM", "Chosen", "ImageSession", "attach", "load_vlm"]

@@ -1,8 +1,8 @@
-"""A model and a processor of one's own, made to read a budget of chosen tokens by one line.
+"""`attach`: make a model and a processor that the user has read a budget of chosen tokens.
 
-From then on the processor's own call, and so `apply_chat_template(tokenize=True)`, chooses tokens wherever text comes
-with images, and what it returns goes into the model's `forward` and `generate` as before. Text alone and videos take
-the processor's own way. The processor gets a class of its own for this: Python looks up calls there.
+After that a call of the processor, and so `apply_chat_template(tokenize=True)`, chooses tokens wherever text comes with
+images; what it returns goes into the model's `forward` and `generate` as before. Text alone and videos are processed as
+before. The processor gets a class of its own for this, because Python looks up calls on the class.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from texturevlm.ask.inputs import prepared
+from texturevlm.ask.inputs import inputs_with_ids
 from texturevlm.ask.model import VLM, check_options
 from texturevlm.ask.pretrained import ARCHITECTURES
 from texturevlm.check import check_choice
+from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import adapt
 
-MARK = "texturevlm_vlm"  # of the class of a processor that is attached
+MARK = "texturevlm_vlm"  # attribute of the class of an attached processor
 CUT = "\0"  # stands for a special token
-# Who speaks: behind a special token, or in capitals with a colon.
+# The role of a turn: behind a special token, or in capitals with a colon.
 HEAD = re.compile(rf"(?i:(?:^|(?<={CUT}))\s*(user|human|assistant|system)\b\s*:?)|\b(USER|HUMAN|ASSISTANT)\s*:")
 
 
@@ -32,18 +33,18 @@ def attach(
     model: nn.Module,
     processor: Any,
     *,
-    budget: int = 273,
-    allocator: str | Allocator = "auto",
-    relevance: str = "auto",
+    budget: int = BUDGET,
+    allocator: str | Allocator = ALLOCATOR,
+    relevance: str = RELEVANCE,
     captured: bool | None = None,
 ) -> VLM:
     """Make a transformers model and its processor read a budget of chosen tokens; attaching again changes the options.
 
-    budget:    visual tokens that all images of a prompt get together
+    budget:    visual tokens that all images of a prompt share
     allocator, relevance: how they are chosen, as in `choose_tokens`; the question is the user's last turn
-    captured:  as in `load_vlm`; for `ask`, the user's own `generate` runs as it is
-    returns    a VLM, which can be asked too; its `detach` puts everything back
-    The processor then always returns tensors on the model's device, batches padded on the left.
+    captured:  as in `load_vlm`, for `ask` only; the user's own `generate` runs as before
+    returns    a VLM, which can be asked too; its `detach` restores everything
+    The processor then always returns tensors on the model's device, and pads batches on the left.
     """
     family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     check_choice("attach", "model", family, ARCHITECTURES)
@@ -73,7 +74,7 @@ def attach(
 
 
 def question_in(text: str, special: Sequence[str]) -> str:
-    """What the user asked last, in a text that a chat template made: the last turn, without special tokens."""
+    """The last turn of the user in a text that a chat template made, without special tokens."""
     marks = "|".join(re.escape(mark) for mark in sorted(special, key=len, reverse=True) if mark)
     plain = re.sub(marks, CUT, text) if marks else text
     heads = list(HEAD.finditer(plain))
@@ -87,7 +88,7 @@ def question_in(text: str, special: Sequence[str]) -> str:
 
 
 def _chosen_inputs(vlm: VLM, text: Any, images: Any) -> dict[str, Tensor]:
-    """The prompts as the adapter prepares them, with tokens chosen for the question of each."""
+    """Inputs for the prompts, with tokens chosen for the question of each."""
     texts = [text] if isinstance(text, str) else list(text)
     if wrong := [one for one in texts if not isinstance(one, str)]:
         raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
@@ -97,19 +98,19 @@ def _chosen_inputs(vlm: VLM, text: Any, images: Any) -> dict[str, Tensor]:
     special = {*tokenizer.all_special_tokens, *getattr(tokenizer, "added_tokens_encoder", {})}
     textures, allocations = [], []
     for prompt, own in zip(texts, _by_prompt(images, [prompt.count(mark) for prompt in texts])):
-        scene = vlm.see([_opened(image) for image in own])
-        chosen = scene.choose(question_in(prompt, sorted(special)))
-        textures.append([sight.texture for sight in scene.sights])
+        session = vlm.prepare([_opened(image) for image in own])
+        chosen = session.choose(question_in(prompt, sorted(special)))
+        textures.append([image.texture for image in session.images])
         allocations.append([one.allocation for one in chosen])
-    return prepared(adapter, texts, textures, allocations)
+    return inputs_with_ids(adapter, texts, textures, allocations)
 
 
 def _by_prompt(images: Any, counts: Sequence[int]) -> list[list[Any]]:
-    """Images, one by one or in lists, for prompts with so many placeholders each."""
+    """Distribute images, flat or in lists, over prompts with `counts` placeholders each."""
     flat = _flat(images)
     if len(flat) != sum(counts) or 0 in counts:
         raise ValueError(
-            f"processor: each text must have a placeholder an image and at least one, got {len(flat)} images for "
+            f"processor: each text must have one placeholder per image and at least one, got {len(flat)} images for "
             f"{list(counts)} placeholders"
         )
     following = iter(flat)
@@ -125,7 +126,7 @@ def _flat(images: Any) -> list[Any]:
 
 
 def _opened(image: Any) -> Any:
-    """Whatever transformers takes for an image: addresses and base64 too."""
+    """Open what transformers takes for an image: URLs and base64 too."""
     if isinstance(image, str) and not os.path.exists(image):
         from transformers.image_utils import load_image
 
@@ -134,7 +135,7 @@ def _opened(image: Any) -> Any:
 
 
 def _embeddings_before_ids(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """LLaVA's prompt comes as embeddings; the ids beside them are for `generate` alone."""
+    """Drop the ids beside LLaVA's embeddings: only `generate` needs them."""
     if kwargs.get("inputs_embeds") is not None and kwargs.get("input_ids") is not None:
         return args, kwargs | {"input_ids": None}
     return None
@@ -148,8 +149,8 @@ def _batch(inputs: dict[str, Tensor]) -> Any:
 def _batch_class() -> Any:
     from transformers import BatchFeature
 
-    class ChosenInputs(BatchFeature):
-        """What the processor returns; positions may be fractions, which half precision would round."""
+    class ChosenInputs(BatchFeature):  # type: ignore[misc]  # transformers is not checked, so this is Any
+        """What the processor returns. Positions may be fractions: a cast to fp16 or bf16 leaves them in float32."""
 
         def to(self, *args: Any, **kwargs: Any) -> Any:
             exact = self.data.get("position_ids")

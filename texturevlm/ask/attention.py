@@ -1,8 +1,7 @@
-"""Where a model's own attention goes when it reads a question: the second of two looks is pointed by it.
+"""Where the attention of a model goes when it reads a question: this points the second of two looks.
 
-Fast attention (FlashAttention, SDPA) never holds its weights, so they are computed here for one layer, from that
-layer's own queries and keys and for the question's tokens only. The model stops at that layer: nothing after it is
-needed.
+Fast attention (FlashAttention, SDPA) never stores its weights. They are computed here for one layer, from its own
+queries and keys, for the tokens of the question only. The model stops at that layer.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from texturevlm.ask.inputs import prepared
+from texturevlm.ask.inputs import inputs_with_ids
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.loops import rotated, text_rotary
 from texturevlm.vlm.prompts import Picture
@@ -36,17 +35,17 @@ def question_attention(
     *,
     layer: int | None = None,
 ) -> list[Tensor]:
-    """How much the question attends to each token of each image, by the mean over its tokens and the layer's heads.
+    """How much the question attends to each token of each image: the mean over its tokens and the heads of a layer.
 
     textures, allocations: one image each
     layer:                 of the language model; the middle one if not given
-    returns                (K,) an image, in the allocation's slots, zero in unused ones; all together sum to 1
+    returns                (K,) per image, in the slots of the allocation, zero in unused ones; all together sum to 1
     """
     language = adapter.model.model.language_model
     number = len(language.layers) // 2 if layer is None else layer
     if not -len(language.layers) <= number < len(language.layers):
         raise ValueError(f"ask: layer must be below {len(language.layers)}, the layers of this model, got {layer}")
-    inputs = prepared(adapter, question, list(textures), list(allocations))
+    inputs = inputs_with_ids(adapter, question, list(textures), list(allocations))
     ids = inputs["input_ids"][0]
     visual = ids == adapter.model.config.image_token_id
     asking = slice(int(visual.nonzero()[-1]) + 1, len(ids))
@@ -67,10 +66,10 @@ def question_attention(
 
 
 def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -> list[Tensor]:
-    """Maps (1, h, w) of where to look again, one an image; all together sum to 1.
+    """Maps (1, h, w) of where to look again, one per image; all together sum to 1.
 
-    Where the attention points, if it is decided; where it is undecided, each token counts by its part of the entropy,
-    so that all it wavers between is looked at.
+    Sharp attention is used as it is. The flatter it is, the more each token counts by its part of the entropy, so that
+    all candidates get a second look.
     """
     together = torch.cat(list(attention)).double()
     together = together / together.sum().clamp(min=1e-30)
@@ -83,7 +82,7 @@ def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -
 
 
 def _given(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A model takes ids or embeddings."""
+    """The inputs without ids if there are embeddings: a model takes one of them."""
     return {name: value for name, value in inputs.items() if name != "input_ids" or "inputs_embeds" not in inputs}
 
 
@@ -101,7 +100,7 @@ def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], aski
         query, key = attention.q_norm(query), attention.k_norm(key)
     query, key = (rotated(one.transpose(1, 2), *rotary)[0].float() for one in (query, key))
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
-    scores = query[:, asking] @ key.mT * attention.scaling
+    scores: Tensor = query[:, asking] @ key.mT * attention.scaling
     later = torch.ones_like(scores[0], dtype=torch.bool).triu(asking.start + 1)
     return scores.masked_fill(later, -math.inf).softmax(-1).mean((0, 1))
 
@@ -120,7 +119,7 @@ def _by_slot(
 
 
 def _painted(worth: Tensor, allocation: Allocation) -> Tensor:
-    """Each token's worth spread over its footprint: (1, h, w)."""
+    """(1, h, w): the value of each token spread over its footprint."""
     height, width = allocation.size
     cell = max(1.0, max(height, width) / LONGEST_MAP)
     rows, columns = math.ceil(height / cell), math.ceil(width / cell)

@@ -1,7 +1,7 @@
-"""Which answers can go on from a captured prefill: those that `generate` writes one token at a time, as one answer.
+"""Which options of `generate` work with a captured prefill: those that generate one answer, token by token.
 
-Options that change how many sequences there are, what is kept of the prompt or how the prompt is prepared take the
-model's own way. What leaves all that alone is listed; an option that is not is not risked.
+Options that change the number of sequences, the cache of the prompt or the preparation of the prompt run without
+capture. Only options that are listed here are captured.
 """
 
 from collections.abc import Mapping
@@ -39,14 +39,14 @@ PLAIN = (
     "stopping_criteria",
     "streamer",
 )
-# What asks for nothing, though it is no option of the list.
+# Values that change nothing, of options that are not listed.
 AS_ALWAYS = {"num_beams": (1, None), "num_return_sequences": (1, None), "use_cache": (True, None)}
 
 
 def not_captured_because(options: Mapping[str, Any], checkpoint: Any) -> str | None:
-    """What keeps an answer with these options of `generate` from being captured.
+    """Why an answer with these options of `generate` cannot be captured; None if it can.
 
-    checkpoint: the model's own generation config, which counts where the options say nothing
+    checkpoint: the generation config of the model, for what the options leave open
     """
     for name, value in options.items():
         if name not in PLAIN and value not in AS_ALWAYS.get(name, ()):

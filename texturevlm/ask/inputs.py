@@ -1,7 +1,7 @@
-"""Inputs of a model with the ids of the prompt always among them.
+"""Inputs of a model that always include the ids of the prompt.
 
-LLaVA is handed embeddings; the ids beside them say where the visual tokens stand, and let `generate` return the prompt
-before the answer, as users expect it.
+LLaVA takes embeddings; the ids beside them say where the visual tokens are, and let `generate` return the prompt before
+the answer, as users expect.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 from texturevlm.vlm.prompts import filled, pair, worded
 
 
-def prepared(adapter: Any, prompts: Any, textures: Any, allocations: Any) -> dict[str, Tensor]:
-    """What the adapter prepares, and `input_ids`."""
+def inputs_with_ids(adapter: Any, prompts: Any, textures: Any, allocations: Any) -> dict[str, Tensor]:
+    """The inputs that the adapter prepares, and `input_ids`."""
     inputs: dict[str, Tensor] = adapter.prepare(prompts, textures, allocations)
     if "input_ids" in inputs:
         return inputs

@@ -1,7 +1,6 @@
 """A vision-language model with its tokenizer and its image processor, from a hub id or a folder.
 
-The parts are loaded one by one: transformers' own processors of Qwen want torchvision for videos, which nobody needs
-for images.
+The parts are loaded one by one, because the Qwen processors of transformers need torchvision for videos.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Processor:
-    """What an adapter needs of a processor."""
+    """The parts of a processor that an adapter uses."""
 
     tokenizer: Any
     image_processor: Any
@@ -46,7 +45,7 @@ def load(
 
 
 def _tokenizer(name: str, image_token: int) -> Any:
-    """With the chat template, wherever the checkpoint keeps it."""
+    """The tokenizer with its chat template, wherever the checkpoint keeps that."""
     transformers = optional("load_vlm", "transformers")
     with readable("load_vlm", f"complete with its tokenizer, got {name}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
@@ -64,7 +63,7 @@ def _tokenizer(name: str, image_token: int) -> Any:
 
 
 def _usable(device: torch.device | str) -> torch.device:
-    """A device that numbers can be put on and read from, before a model is loaded for it."""
+    """Check that a device can hold and return numbers, before a model is loaded."""
     place = torch_device("load_vlm", device)
     try:
         torch.zeros(1, device=place).item()

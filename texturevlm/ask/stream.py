@@ -1,7 +1,7 @@
-"""An answer in pieces, as it is written.
+"""An answer in pieces, as it is generated.
 
-`generate` blocks until it is done, so it runs in a thread of its own. A mistake in there is raised here, and an answer
-that nobody reads on is broken off.
+`generate` blocks until it is done, so it runs in a thread. An error in the thread is raised in the caller. If the
+caller stops reading, generation stops.
 """
 
 from collections.abc import Callable, Iterator

@@ -18,13 +18,14 @@ from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
 from texturevlm.bench.vectorised import Vectorised, informed, plain_pytorch
-from texturevlm.capture import Look, compile
+from texturevlm.capture import CompiledChooser, compile
 from texturevlm.ops.legibility import legibility
 from texturevlm.ops.mip import mipmap
-from texturevlm.pipeline import choose_tokens, image_maps, relevance_of
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps, salience
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
 
 SIDE, BUDGET, PATCH, BATCH = 1024, 273, 32, 32
@@ -78,7 +79,8 @@ def _on_gpu(report: Report, quick: bool) -> None:
 
     repeats = 5 if quick else 15
     image = picture(1, SIDE, SIDE).cuda()
-    captured, plain = compile((SIDE, SIDE), BUDGET), Look(BUDGET, "cascade", patch=PATCH, relevance="none", graphs=0)
+    captured = compile((SIDE, SIDE), BUDGET, "cascade", relevance="none")
+    plain = CompiledChooser(BUDGET, "cascade", patch=PATCH, relevance="none", graphs=0)
     call, uncaptured = partial(captured, image), partial(plain, image)
     ours = add(WORK, "captured", "host", timing.host(call, repeats=repeats), BARS["captured"])
     if captured.reason is not None:
@@ -118,13 +120,13 @@ def _stages(add: Add, image: Tensor) -> None:
     """What each stage takes by itself."""
     texture = Texture((image,)).mipmapped()
     cell = cell_level(texture.size, PATCH)
-    relevance = relevance_of(texture, way="none", patch=PATCH)
-    maps = image_maps(texture, patch=PATCH)
+    relevance = find_relevance(texture, relevance="none", patch=PATCH)
+    prepared = prepare(texture, "none", patch=PATCH)
     allocation = cascade(texture, relevance, budget=BUDGET, patch=PATCH)
     stages: dict[str, Callable[[], object]] = {
         "mips": partial(mipmap, image),
         "maps of information and salience": partial(cell_maps, texture, cell),
-        "balance": partial(relevance_of, texture, way="none", patch=PATCH, maps=maps),
+        "balance": partial(find_relevance, texture, relevance=prepared, patch=PATCH),
         "cascade": partial(cascade, texture, relevance, budget=BUDGET, patch=PATCH),
         "samples": partial(sample, texture, allocation, backend="cuda"),
     }
@@ -143,8 +145,8 @@ def _auto_rows(report: Report, add: Add, repeats: int) -> None:
         image = image.cuda()
         work = f"image → patches by auto, {name}, {BUDGET} tokens"
         captured = compile((image.shape[2], image.shape[3]), BUDGET, "auto")
-        plain = Look(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0)
-        searching = Look(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0, backend="reference")
+        plain = CompiledChooser(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0)
+        searching = CompiledChooser(BUDGET, "auto", patch=PATCH, relevance="none", graphs=0, backend="reference")
         call = partial(captured, image)
         add(work, "captured", "host", timing.host(call, repeats=repeats))
         if captured.reason is not None:
@@ -153,7 +155,7 @@ def _auto_rows(report: Report, add: Add, repeats: int) -> None:
         add(work, "uncaptured", "host", timing.host(partial(plain, image), repeats=repeats))
         add(work, "searched on the CPU", "host", timing.host(partial(searching, image), calls=3, repeats=3))
         texture = Texture((image,)).mipmapped()
-        relevance = relevance_of(texture, way="none", patch=PATCH)
+        relevance = find_relevance(texture, relevance="none", patch=PATCH)
         chosen = partial(auto, texture, relevance, budget=BUDGET, patch=PATCH)
         add(f"stage: auto, {name}", "cuda", "warm", timing.device_warm(chosen))
 
@@ -257,7 +259,7 @@ def _recaptures(count: int) -> Timing:
     samples = []
     for index in range(count):
         image = picture(1, SIDE - 8 * (index + 1), SIDE).cuda()
-        look = Look(BUDGET, "cascade", patch=PATCH, relevance="none")
+        look = CompiledChooser(BUDGET, "cascade", patch=PATCH, relevance="none")
         torch.cuda.synchronize()
         started = time.perf_counter()
         look(image)

@@ -189,7 +189,7 @@ def _filling(bench: _Bench) -> None:
 
 
 def _from_python(bench: _Bench) -> None:
-    from texturevlm.sample import sample
+    from texturevlm.sampling import sample
     from texturevlm.types import Allocation, Texture
 
     texture = Texture.open(torch.rand(3, 1024, 1024, device="cuda")).mipmapped(LEVELS)
@@ -311,7 +311,7 @@ def _step(
 
 def _page(bench: _Bench) -> None:
     """A 1700×2200 page on the CPU."""
-    from texturevlm.sample import sample_foveated
+    from texturevlm.sampling import sample_foveated
     from texturevlm.types import Texture
 
     image = torch.rand(1, 3, 2200, 1700)

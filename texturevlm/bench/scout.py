@@ -13,7 +13,7 @@ from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
 from texturevlm.cuda.graph import Replay
-from texturevlm.relevance.reader import read_page
+from texturevlm.relevance.ocr import read_page
 from texturevlm.relevance.words import words_map
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.ranker import Ranker
@@ -35,14 +35,14 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
     repeats = 3 if quick else 9
 
     def whole() -> Tensor:
-        return scout.where(scout.look(texture), asked)
+        return scout.where(scout.read(texture), asked)
 
     work = f"page {SIZE[1]}×{SIZE[0]} and question → map"
     if report.device == "cpu":
-        spots = scout.look(texture)
+        spots = scout.read(texture)
         report.rows += [
             Row(work, "scout", "cpu", timing.cpu(whole, repeats), bar=BARS["cpu"]),
-            Row("the page alone", "scout", "cpu", timing.cpu(lambda: scout.look(texture), repeats)),
+            Row("the page alone", "scout", "cpu", timing.cpu(lambda: scout.read(texture), repeats)),
             Row("another question", "scout", "cpu", timing.cpu(lambda: scout.where(spots, asked), repeats)),
         ]
         if find_spec("rapidocr") is not None:
@@ -83,7 +83,7 @@ def _on_gpu(texture: Texture, asked: Question, work: str, quick: bool) -> list[R
         found: Tensor = ranker(spotter(grey), letters, question.traits, question.asked)
         return found
 
-    look = timing.device_warm(lambda: scout.look(texture))
+    look = timing.device_warm(lambda: scout.read(texture))
     several = Texture(tuple(level.expand(PAGES, -1, -1, -1).contiguous() for level in texture.levels))
     together = timing.device_warm(lambda: scout(several, question))
     shared = Timing(together.median / PAGES, together.low / PAGES, together.high / PAGES)

@@ -21,11 +21,12 @@ from torch.nn import functional
 from texturevlm.bench import timing
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.channels import PRESETS, build
-from texturevlm.pipeline import choose_tokens, relevance_of
-from texturevlm.sample import sample
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import find_relevance
+from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import adapt
-from texturevlm.vlm.captured import FixedBudget, Seen
+from texturevlm.vlm.captured import FixedBudget, TowerOutput
 from texturevlm.vlm.qwen import QwenAdapter
 
 BUDGET = 273
@@ -173,22 +174,22 @@ def _stages(bench: _Bench, size: tuple[int, int]) -> None:
     allocation = _chosen(bench, texture)
     fixed = FixedBudget(bench.adapter, bench.budget)
     ids = [_ids(bench.adapter, bench.budget)]
-    seen = fixed.see(texture, allocation)
-    replayed = Seen(seen.place.clone(), seen.used.clone(), tuple(one.clone() for one in seen.embeds), seen.size)
+    seen = fixed.encode(texture, allocation)
+    replayed = TowerOutput(seen.place.clone(), seen.used.clone(), tuple(one.clone() for one in seen.embeds), seen.size)
     page = Texture.open(_page(size).to(bench.device)).mipmapped()
     side = bench.adapter.side
-    relevance = relevance_of(page, patch=side, way="none")
+    relevance = find_relevance(page, patch=side, relevance="none")
     stages: dict[str, Callable[[], object]] = {
         "texture: mip levels": lambda: Texture.open(image).mipmapped(),
         "channels: the mvp preset with mips": partial(build, texture, list(PRESETS["mvp"])),
-        "relevance: information and salience": partial(relevance_of, page, patch=side, way="none"),
+        "relevance: information and salience": partial(find_relevance, page, patch=side, relevance="none"),
         "relevance + allocation: cascade": partial(_chosen, bench, texture),
         "allocation: auto, by relevance": partial(
             choose_tokens, page, budget=bench.budget, patch=side, relevance=relevance
         ),
         "sampling": partial(sample, texture, allocation),
-        "sampling + tower, captured": partial(fixed.see, texture, allocation),
-        "prefill, captured": partial(fixed.read, ids, replayed),
+        "sampling + tower, captured": partial(fixed.encode, texture, allocation),
+        "prefill, captured": partial(fixed.prefill, ids, replayed),
     }
     file = io.BytesIO()
     _as_picture(image).save(file, "jpeg", quality=90)
@@ -217,14 +218,14 @@ def _stages(bench: _Bench, size: tuple[int, int]) -> None:
 
 def _our_first_token(bench: _Bench, fixed: FixedBudget, image: Tensor, ids: list[list[int]]) -> list[int]:
     texture = Texture.open(image).mipmapped()
-    return fixed.read(ids, fixed.see(texture, _chosen(bench, texture))).logits.argmax(-1).tolist()
+    return fixed.prefill(ids, fixed.encode(texture, _chosen(bench, texture))).logits.argmax(-1).tolist()
 
 
 def _by_relevance(bench: _Bench, fixed: FixedBudget, image: Tensor, ids: list[list[int]]) -> list[int]:
     """The same, the tokens given to what there is to see."""
     texture = Texture.open(image).mipmapped()
     allocation = choose_tokens(texture, budget=bench.budget, patch=bench.adapter.side, relevance="none")
-    return fixed.read(ids, fixed.see(texture, allocation)).logits.argmax(-1).tolist()
+    return fixed.prefill(ids, fixed.encode(texture, allocation)).logits.argmax(-1).tolist()
 
 
 def _page(size: tuple[int, int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is there: forty named layers that a question cannot change, stored where they are looked up."""
+"""Forty named layers of an image that do not depend on the question."""
 
 from texturevlm.channels.build import build
 from texturevlm.channels.embedding import DenseEncoder, Projection

@@ -1,8 +1,8 @@
-"""image → a Texture of named layers, built once, before anyone asks a question."""
+"""image → a Texture of named layers, built once per image, whatever the question."""
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 import torch
@@ -11,22 +11,21 @@ from torch import Tensor
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
 from texturevlm.channels.fused import CLUSTERS, REGIONS, build_layers
-from texturevlm.channels.registry import CHANNELS, EDGE_DISTANCE_LIMIT, EMBEDDING, resolve
+from texturevlm.channels.registry import CHANNELS, EDGE_DISTANCE_LIMIT, EMBEDDING, MAKERS, resolve
 from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
-from texturevlm.channels.saliency import saliency
 from texturevlm.channels.segments import Segmenter, sam_regions
-from texturevlm.channels.structure import COARSER, centre_surround, high_pass, low_pass
+from texturevlm.channels.structure import COARSER, centre_surround
 from texturevlm.channels.text import SCALES as TEXT_LEVELS
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.check import check_choice, check_count
 from texturevlm.ops import backend as backends
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.mip import level_extents, mipmap
-from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
+from texturevlm.ops.segment import region_statistics, seed_grid, superpixels
 from texturevlm.types import COLOURS, Texture
 
-MOST_TEXELS = 1 << 22  # of the base level unless told otherwise: 40 float layers of it are 670 MB, 890 with mips
-EDGE_THRESHOLD = 0.3  # finds strokes ten grey steps from their ground
+MOST_TEXELS = 1 << 22  # of the base level by default: 40 float layers of it take 670 MB, 890 with mips
+EDGE_THRESHOLD = 0.3  # finds strokes that differ by ten grey steps from their background
 DEEPEST = {"low_pass": COARSER, "saliency": SALIENCY_LEVELS[-1], "text": TEXT_LEVELS - 1}  # level of colour needed
 MAPS = {"previous_relevance": "relevance", "fixation_history": "fixations", "attention": "attention", "gaze": "gaze"}
 
@@ -52,15 +51,16 @@ def build(
     texture:    red, green and blue, or grey; one image or a batch
     channels:   a preset (mvp, fast, all) or a list of names (`texturevlm.channels.CHANNELS`)
     previous:   the last frame's texture from `build`: for motion its red, green and blue, for previous_saliency and
-                previous_attention its saliency and attention; taken as they are: who knows the motion moves them first
-    relevance, fixations, attention, gaze: (B, h, w) maps of any extent, 0 to 1; what is no number counts as 0
+                previous_attention its saliency and attention. They are not warped: a caller that knows the motion warps
+                them first
+    relevance, fixations, attention, gaze: (B, h, w) maps of any extent, 0 to 1; NaN counts as 0
     encoder, projection: a DenseEncoder and what `texturevlm fit-pca` saved, for the embedding layers
     segmenter:  a SAM model to make regions with, instead of superpixels
     text:       strokes (no model) or ocr (RapidOCR's detector, extra `ocr`)
     base:       the image level that the layers start at; by default the finest with at most 4 million texels
     backend:    cuda (our kernels, without gradients) or reference (PyTorch)
-    returns     a Texture of exactly those layers, in order. A layer whose input was not given is zero: nothing is known
-                yet. An embedding asked for by name without a model is an error
+    returns     a Texture of exactly those layers, in order. A layer whose input was not given is zero. An embedding
+                layer that is asked for by name needs a model
     """
     names = resolve(channels)
     check_choice("build", "text", text, ("strokes", "ocr"))
@@ -75,7 +75,7 @@ def build(
         warnings.warn("build: the embedding layers are zero, since no encoder and projection were given", stacklevel=2)
     levels = _colour(texture, base, deepest, backend)
     given = {"relevance": relevance, "fixations": fixations, "attention": attention, "gaze": gaze}
-    source = _Source(
+    source = Source(
         levels, _checked_previous(previous, levels[0]), given, encoder, projection, segmenter, text, backend
     )
     if _choose(levels[0], backend) == "cuda":
@@ -94,7 +94,7 @@ def build(
 
 @lru_cache(maxsize=64)
 def _declared(names: tuple[str, ...]) -> tuple[tuple[str, ...], int, tuple[str, ...]]:
-    """How the layers shrink, the deepest level of colour that one of them needs, and which are embeddings."""
+    """The layers' reductions, the coarsest level of colour that one of them needs, and which are embeddings."""
     reduce = tuple(CHANNELS[name].reduce for name in names)
     return reduce, max(DEEPEST.get(name, 0) for name in names), tuple(name for name in names if name in EMBEDDING)
 
@@ -152,8 +152,8 @@ def _checked_previous(previous: Texture | None, image: Tensor) -> Texture | None
     return previous
 
 
-class _Source:
-    """What the layers of one build are made of; whatever several need is made once."""
+class Source:
+    """The inputs of one build; what several layers need is computed once."""
 
     def __init__(
         self,
@@ -184,10 +184,7 @@ class _Source:
         """(B, H, W), within the channel's range."""
         if name in EMBEDDING:
             return self._embedding[:, EMBEDDING.index(name)]
-        return _LAYERS[name](self)
-
-    def colour(self, index: int) -> Tensor:
-        return self.image[:, index]
+        return MAKERS[name](self)
 
     @property
     def nothing(self) -> Tensor:
@@ -244,7 +241,7 @@ class _Source:
         return superpixels(self.image, count=REGIONS, backend=self.backend)
 
     @cached_property
-    def _region_facts(self) -> tuple[Tensor, Tensor]:
+    def region_facts(self) -> tuple[Tensor, Tensor]:
         """Each pixel's region's share (B, H, W), and its distance from the region's centroid in longer sides."""
         rows, columns = seed_grid(self.height, self.width, REGIONS)
         count = rows * columns if self.segmenter is None else int(self.regions.max()) + 1
@@ -272,31 +269,3 @@ def _unknown(maps: tuple[str, ...], before: tuple[str, ...] | None, no_model: bo
     needed = {"motion": COLOURS, "previous_saliency": ("saliency",), "previous_attention": ("attention",)}
     temporal = [name for name, wanted in needed.items() if not set(wanted) <= set(before or ())]
     return frozenset({*maps, *(EMBEDDING if no_model else ()), *temporal})
-
-
-_LAYERS: dict[str, Callable[[_Source], Tensor]] = {
-    "red": lambda source: source.colour(0),
-    "green": lambda source: source.colour(1),
-    "blue": lambda source: source.colour(2),
-    "edges": lambda source: source.polarity.clamp(min=0),
-    "edges_inverted": lambda source: (-source.polarity).clamp(min=0),
-    "high_pass": lambda source: high_pass(source.image, source.levels),
-    "low_pass": lambda source: low_pass(source.image, source.levels),
-    "motion": _Source.motion,
-    "saliency": lambda source: saliency(source.image, source.levels),
-    "x": lambda source: source.position(-1),
-    "y": lambda source: source.position(-2),
-    "eccentricity": _Source.eccentricity,
-    "cluster_id": lambda source: source.regions.to(source.image.dtype),
-    "cluster_distance": lambda source: source._region_facts[1],
-    "cluster_size": lambda source: source._region_facts[0],
-    "previous_relevance": lambda source: source.map("relevance"),
-    "previous_saliency": lambda source: source.before("saliency"),
-    "fixation_history": lambda source: source.map("fixations"),
-    "edge_distance": _Source.edge_distance,
-    "previous_attention": lambda source: source.before("attention"),
-    "attention": lambda source: source.map("attention"),
-    "gaze": lambda source: source.map("gaze"),
-    "boundaries": lambda source: boundaries(source.regions, backend=source.backend),
-    "text": _Source.text_layer,
-}

@@ -1,4 +1,4 @@
-"""Dense image-text features, reduced to 16 numbers a spot: the layers embedding_0 … embedding_15.
+"""Dense image-text features, reduced to 16 numbers per patch: the layers embedding_0 … embedding_15.
 
 An image-text model pools an image into one vector that is comparable with text. Its patch tokens are not comparable:
 nothing ever trained them to be. So each patch is pooled alone, by the weights that pool the image:
@@ -60,17 +60,17 @@ class DenseEncoder:
         dtype: torch.dtype = torch.float32,
     ) -> "DenseEncoder":
         """From a hub id (openai/clip-vit-base-patch16, google/siglip2-base-patch16-224) or a folder of such files."""
-        network, processor, digest = load_pretrained("DenseEncoder.load", model, ARCHITECTURES, device, dtype)
+        network, processor, digest = load_pretrained("DenseEncoder.load", model, ARCHITECTURES, device)
         if network.config.model_type == "siglip" and not network.vision_model.use_head:
             raise ValueError(f"DenseEncoder.load: model must have its pooling head, got {model} without one")
         mean, std = (torch.tensor(list(values)) for values in (processor.image_mean, processor.image_std))
-        return cls(network, str(model), digest, mean, std, RESAMPLE.get(int(processor.resample), "bicubic"))
+        return cls(network.to(dtype), str(model), digest, mean, std, RESAMPLE.get(int(processor.resample), "bicubic"))
 
     @property
     def patches(self) -> int:
         """How many patches the model was trained with."""
         vision = self.network.config.vision_config
-        return (vision.image_size // vision.patch_size) ** 2
+        return int(vision.image_size // vision.patch_size) ** 2
 
     def encode(self, image: Tensor, *, patches: int | None = None) -> Tensor:
         """The feature of each patch, of unit length: its dot product with `text` is their similarity.
@@ -87,7 +87,7 @@ class DenseEncoder:
         rows, columns = patch_grid(sizes["H"], sizes["W"], budget)
         with torch.inference_mode():
             tokens = FEATURES[self.network.config.model_type](self.network, self._pixels(image, rows, columns))
-            features = functional.normalize(tokens.float(), dim=2).mT.unflatten(2, (rows, columns))
+            features = functional.normalize(tokens.float(), dim=2).mT.reshape(len(tokens), -1, rows, columns)
         return features.clone()  # outside: an inference tensor could not be trained on
 
     def text(self, question: str) -> Tensor:
@@ -144,7 +144,8 @@ def _clip_features(network: Any, pixels: Tensor) -> Tensor:
     for layer in layers:
         tokens = layer(tokens, None)
     alone = _each_alone(lambda part: last(part, None), tokens[:, 1:])  # without the class token
-    return network.visual_projection(vision.post_layernorm(alone))
+    projected: Tensor = network.visual_projection(vision.post_layernorm(alone))
+    return projected
 
 
 def _siglip_features(network: Any, pixels: Tensor) -> Tensor:
@@ -158,7 +159,7 @@ FEATURES = {"clip": _clip_features, "siglip": _siglip_features}
 
 def _each_alone(layer: Any, tokens: Tensor) -> Tensor:
     """A layer run on every token (B, N, D) as if there were no other."""
-    parts = tokens.reshape(-1, 1, tokens.shape[2]).split(TOGETHER)
+    parts = torch.split(tokens.reshape(-1, 1, tokens.shape[2]), TOGETHER)
     return torch.cat([layer(part) for part in parts]).reshape(tokens.shape)
 
 

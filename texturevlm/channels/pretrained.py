@@ -1,4 +1,4 @@
-"""Models of transformers from a hub id or a folder, and clear words where one cannot be had."""
+"""Models of transformers from a hub id or a folder, with clear errors where one cannot be loaded."""
 
 import hashlib
 import importlib
@@ -25,12 +25,13 @@ def load_pretrained(
     model: str | os.PathLike[str] | None,
     architectures: dict[str, str],
     device: torch.device | str | None,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Any, Any, str]:
     """A model of transformers in evaluation mode, its image processor and the digest of its weights.
 
     model:         a hub id or a folder
     architectures: the class for each model_type that will do
+    dtype:         the checkpoint's own if None
     """
     if not model or not isinstance(model, (str, os.PathLike)):
         raise ValueError(f"{function}: model must be a hub id or a folder with a model of transformers, got {model!r}")
@@ -47,11 +48,12 @@ def load_pretrained(
         auto = optional(function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
         processor = auto.from_pretrained(name, backend="pil")
         architecture = getattr(transformers, architectures[kind])
-        network, report = architecture.from_pretrained(name, dtype="auto", output_loading_info=True)
+        network, report = architecture.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True)
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{function}: model must be complete, {name} lacks {len(missing)} weights: {missing[0]} …")
     digest = weight_digest(network)
-    return network.to(place, dtype).eval().requires_grad_(False), processor, digest
+    # Moved by device only: a cast would round the rotary frequencies, which transformers keeps in float32.
+    return network.to(place).eval().requires_grad_(False), processor, digest
 
 
 @contextmanager

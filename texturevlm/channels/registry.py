@@ -1,18 +1,23 @@
-"""The forty layers: what each one holds, how it shrinks, what it costs, what it needs and how far a pixel acts in it.
+"""The forty layers: what each holds, how it is made and reduced, what it costs and needs, and how far a pixel acts.
 
-What can be known about an image before anyone asks a question is kept where it is looked up: one fetch at a spot brings
-all of it. The order is fixed, so that a layer's index means the same in every texture of all forty.
+They hold what is known about an image without a question, so that one fetch brings all of it. The order is fixed: a
+layer's index means the same in every texture of all forty. To add one, write its function in a file of this folder, and
+add it here to `_layers` and to MAKERS.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
-from texturevlm.channels.saliency import SALIENCY_REACH
-from texturevlm.channels.structure import EDGES_REACH, HIGH_PASS_REACH, LOW_PASS_REACH
+from torch import Tensor
+
+from texturevlm.channels.saliency import SALIENCY_REACH, saliency
+from texturevlm.channels.structure import EDGES_REACH, HIGH_PASS_REACH, LOW_PASS_REACH, high_pass, low_pass
 from texturevlm.channels.text import TEXT_REACH
+from texturevlm.ops.segment import boundaries
 
-EDGE_DISTANCE_LIMIT = 64  # pixels: further away counts as this far, so that a pixel cannot act further either
+EDGE_DISTANCE_LIMIT = 64  # pixels: distances are clamped to it, which also limits the reach of a pixel
 EVERYWHERE = None
 EMBEDDING = tuple(f"embedding_{index}" for index in range(16))
 
@@ -23,11 +28,11 @@ class Channel:
 
     layer:  its index among the forty
     holds:  what it is, in one sentence
-    reduce: how it shrinks: mean, max, min or nearest
+    reduce: how its mip levels are made: mean, max, min or nearest
     cost:   free (given, or known from positions alone), fast (small stencils), medium (several passes), model
     needs:  the argument of `build` without which it is zero; "" for nothing
     reach:  how many pixels away a changed pixel can act (texels of the level that it is built from); None: everywhere
-    range:  its least and greatest value; (0, inf) for names
+    range:  its least and greatest value; (0, inf) for labels
     """
 
     layer: int
@@ -103,6 +108,34 @@ def _layers() -> list[Channel]:
     ]
     return rows
 
+
+# How each layer is made, (B, H, W), from what `build` holds (`build.Source`); the embeddings come together.
+MAKERS: dict[str, Callable[[Any], Tensor]] = {
+    "red": lambda source: source.image[:, 0],
+    "green": lambda source: source.image[:, 1],
+    "blue": lambda source: source.image[:, 2],
+    "edges": lambda source: source.polarity.clamp(min=0),
+    "edges_inverted": lambda source: (-source.polarity).clamp(min=0),
+    "high_pass": lambda source: high_pass(source.image, source.levels),
+    "low_pass": lambda source: low_pass(source.image, source.levels),
+    "motion": lambda source: source.motion(),
+    "saliency": lambda source: saliency(source.image, source.levels),
+    "x": lambda source: source.position(-1),
+    "y": lambda source: source.position(-2),
+    "eccentricity": lambda source: source.eccentricity(),
+    "cluster_id": lambda source: source.regions.to(source.image.dtype),
+    "cluster_distance": lambda source: source.region_facts[1],
+    "cluster_size": lambda source: source.region_facts[0],
+    "previous_relevance": lambda source: source.map("relevance"),
+    "previous_saliency": lambda source: source.before("saliency"),
+    "fixation_history": lambda source: source.map("fixations"),
+    "edge_distance": lambda source: source.edge_distance(),
+    "previous_attention": lambda source: source.before("attention"),
+    "attention": lambda source: source.map("attention"),
+    "gaze": lambda source: source.map("gaze"),
+    "boundaries": lambda source: boundaries(source.regions, backend=source.backend),
+    "text": lambda source: source.text_layer(),
+}
 
 CHANNELS: dict[str, Channel] = {channel.name: channel for channel in _layers()}
 PRESETS: dict[str, tuple[str, ...]] = {

@@ -53,7 +53,7 @@ def saliency(image: Tensor, levels: Sequence[Tensor], *, centre: bool = False) -
 def opponents(image: Tensor) -> Tensor:
     """(B, 3, H, W) → brightness, red against green, yellow against blue; orthogonal, colour counting COLOUR times."""
     wide = image.float() if image.dtype in (torch.float16, torch.bfloat16) else image
-    red, green, blue = wide.split(1, 1)
+    red, green, blue = torch.split(wide, 1, 1)
     brightness = (red + green + blue) / 3**0.5
     red_green = (red - green) * (COLOUR / 2**0.5)
     yellow_blue = (red + green - 2 * blue) * (COLOUR / 6**0.5)
@@ -70,7 +70,7 @@ def structure_tensor(texels: Tensor) -> Tensor:
 
 def weaker(tensor: Tensor) -> Tensor:
     """(B, 3, H, W) → (B, 1, H, W): det / trace, near the lesser eigenvalue; 0 for an edge, however strong."""
-    xx, yy, xy = tensor.split(1, 1)
+    xx, yy, xy = torch.split(tensor, 1, 1)
     return (xx * yy - xy * xy).clamp(min=0) / (xx + yy + EPSILON)
 
 

@@ -1,8 +1,8 @@
 """Regions from SAM: an alternative to superpixels where objects matter and a model may be run.
 
-A grid of points asks the model what lies under each of them; it answers with three masks a point. Those it trusts and
-that do not depend on the threshold are kept, one of each group of near-duplicates, and painted from the largest to
-the smallest, so that a button stays visible on its coat. Masks are chosen at the decoder's resolution (a quarter of
+A grid of points asks the model what lies under each of them; it answers with three masks per point. Masks of high
+quality that do not depend on the threshold are kept, one of each group of near-duplicates, and painted from the largest
+to the smallest, so that a button stays visible on its coat. Masks are chosen at the decoder's resolution (a quarter of
 the model's) and only painted at the image's: a page at 300 dpi would need gigabytes otherwise.
 """
 
@@ -38,8 +38,8 @@ class Segmenter:
         dtype: torch.dtype = torch.float32,
     ) -> "Segmenter":
         """From a hub id (facebook/sam-vit-base) or a folder with the same files."""
-        network, processor, _ = load_pretrained("Segmenter.load", model, {"sam": "SamModel"}, device, dtype)
-        return cls(network, torch.tensor(list(processor.image_mean)), torch.tensor(list(processor.image_std)))
+        network, processor, _ = load_pretrained("Segmenter.load", model, {"sam": "SamModel"}, device)
+        return cls(network.to(dtype), torch.tensor(list(processor.image_mean)), torch.tensor(list(processor.image_std)))
 
     def embed(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """The model's view of one image (1, 3, H, W), and the size the image had in it."""
@@ -94,7 +94,7 @@ def sam_regions(
         raise ValueError("sam_regions: model must be a Segmenter, a hub id such as facebook/sam-vit-base, or a folder")
     segmenter = model if isinstance(model, Segmenter) else Segmenter.load(model, device=device)
     with torch.inference_mode():
-        maps = [_regions(segmenter, one, points, trust, stability, overlap, limit) for one in image.split(1)]
+        maps = [_regions(segmenter, one, points, trust, stability, overlap, limit) for one in torch.split(image, 1)]
     return torch.stack(maps)
 
 
@@ -106,7 +106,7 @@ def _regions(
     embedding, size = segmenter.embed(image.expand(-1, 3, -1, -1))
     found = [
         _good(*segmenter.masks(embedding, part), size, side, trust, stability)
-        for part in point_grid(points, size).split(TOGETHER)
+        for part in torch.split(point_grid(points, size), TOGETHER)
     ]
     logits, quality = (torch.cat(parts) for parts in zip(*found))
     keep = distinct(mask_boxes(_inside(logits, size, side) > 0), quality, overlap)[:limit]

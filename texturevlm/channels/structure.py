@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_floating, check_shapes
-from texturevlm.ops.mip import check_pyramid
+from texturevlm.ops.mip import check_pyramid, mipmap
+from texturevlm.types import COLOURS, Texture
 
 LUMA = (0.299, 0.587, 0.114)
 NOISE = 2.5 / 255  # a difference that a camera or a JPEG makes from nothing
@@ -101,6 +102,25 @@ def luma(image: Tensor) -> Tensor:
     """(B, 3, H, W) → (B, 1, H, W), brightness as television weighs it; half precision becomes float32."""
     wide = image.float() if image.dtype in (torch.float16, torch.bfloat16) else image
     return wide[:, 0:1] * LUMA[0] + wide[:, 1:2] * LUMA[1] + wide[:, 2:3] * LUMA[2]
+
+
+def colour_levels(texture: Texture) -> list[Tensor]:
+    """Red, green and blue of every level, (B, 3, H_l, W_l); without colours, the first channel three times."""
+    if texture.names[:3] == COLOURS:
+        return [level[:, :3] for level in texture.levels]
+    if set(COLOURS) <= set(texture.names):
+        picked = [texture.names.index(name) for name in COLOURS]
+        # not by a list of indices, which would be copied to a GPU
+        return [torch.stack([level[:, index] for index in picked], 1) for level in texture.levels]
+    return [level[:, :1].expand(-1, 3, -1, -1) for level in texture.levels]
+
+
+def grey_levels(texture: Texture) -> list[Tensor]:
+    """(B, 1, H_l, W_l): brightness, with all mip levels."""
+    if not set(COLOURS) <= set(texture.names):
+        return mipmap(texture.levels[0][:, :1].float())
+    grey = [luma(level) for level in colour_levels(texture)]
+    return grey if len(grey) > 1 else mipmap(grey[0])
 
 
 def enlarge(texels: Tensor, size: Sequence[int]) -> Tensor:

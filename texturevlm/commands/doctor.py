@@ -1,4 +1,4 @@
-"""texturevlm doctor: what runs here, and why not something faster."""
+"""texturevlm doctor: say what runs on this machine, and why not something faster."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from texturevlm.commands.options import Commands
 
 
 def add_doctor(commands: Commands) -> None:
-    parser = commands.add_parser("doctor", help="versions, GPU, and which backend runs each operation and why")
+    parser = commands.add_parser("doctor", help="versions, GPUs, and which backend runs each operation and why")
     parser.set_defaults(run=_doctor)
 
 

@@ -5,16 +5,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from texturevlm.commands.options import Commands
+from texturevlm.commands.options import Commands, add_device, count, device_of, existing_path
+from texturevlm.defaults import PATCH
 
 
 def add_eval(commands: Commands) -> None:
     parser = commands.add_parser("eval", help="measure how much of the answers stays legible, against resize")
-    parser.add_argument("data", type=Path, metavar="DATA", help="a folder with questions.jsonl, or a public release")
+    parser.add_argument(
+        "data", type=existing_path, metavar="DATA", help="a folder with questions.jsonl, or a public release"
+    )
     parser.add_argument("--allocators", type=_names, default=["auto"], metavar="A,B,C", help="(default: auto)")
     parser.add_argument("--relevance", type=_names, default=["auto"], metavar="X,Y", help="(default: auto)")
     parser.add_argument("--budgets", type=_counts, metavar="N,N", help="tokens (default: 32,64,96,128,192,273,512)")
-    parser.add_argument("--patch", type=int, default=32, metavar="P", help="side of a token in pixels (default: 32)")
+    parser.add_argument(
+        "--patch", type=count, default=PATCH, metavar="P", help=f"side of a token in samples (default: {PATCH})"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results, report.md, curves.png …")
     parser.add_argument(
         "--metrics",
@@ -31,10 +36,10 @@ def add_eval(commands: Commands) -> None:
     parser.add_argument("--ocr", default="auto", help="auto, tesseract or rapidocr (default: auto)")
     parser.add_argument("--format", default="auto", metavar="NAME", help="format of DATA, if its files do not tell")
     parser.add_argument("--split", default="eval", help="train, eval or all (default: eval)")
-    parser.add_argument("--limit", type=int, metavar="N", help="use N samples, evenly spread (default: all)")
+    parser.add_argument("--limit", type=count, metavar="N", help="use N samples, evenly spread (default: all)")
     parser.add_argument("--skip-broken", action="store_true", help="list broken entries of DATA, and leave them out")
     parser.add_argument("--pages", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)")
-    parser.add_argument("--device", default="cpu", help="(default: cpu)")
+    add_device(parser)
     parser.add_argument("--fresh", action="store_true", help="discard the results in --out")
     parser.set_defaults(run=_eval)
 
@@ -47,6 +52,7 @@ def _eval(options: argparse.Namespace) -> int:
 
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {options.out}")
+    device = str(device_of(options))
     located = None if options.metrics is None else set(options.metrics) <= {LEGIBILITY, "recall"}
     split = None if options.split == "all" else options.split
     common: dict[str, Any] = {"format": options.format, "split": split, "skip_broken": options.skip_broken}
@@ -66,7 +72,7 @@ def _eval(options: argparse.Namespace) -> int:
         ocr=options.ocr,
         out=options.out,
         controls=CONTROLS if options.controls is None else options.controls,
-        device=options.device,
+        device=device,
         pages=options.pages,
         fresh=options.fresh,
     )

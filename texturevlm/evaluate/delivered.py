@@ -10,7 +10,7 @@ from torch import Tensor
 
 from texturevlm.evaluate.legibility import PixelBox
 from texturevlm.evaluate.recall import box_scale, resize_scale
-from texturevlm.rebuild import rebuild, resized
+from texturevlm.rebuilding import rebuild, resized
 from texturevlm.types import Allocation, Texture
 
 

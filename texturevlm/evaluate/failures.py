@@ -10,7 +10,7 @@ from texturevlm.draw import FAINT, INK, PAPER, footprints, to_pil
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.legibility import crop_boxes
 from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration, Results
-from texturevlm.rebuild import rebuild, resized
+from texturevlm.rebuilding import rebuild, resized
 from texturevlm.types import Allocation, Texture
 
 _PAGE = 460  # side of the square into which a page is fitted

@@ -36,8 +36,8 @@ class PageCache:
         if path not in self.last_spots:
             scout = load_scout(device=texture.device)
             if not self.last_spots:
-                scout.look(texture)  # the first call loads and compiles: not the page's cost
-            found, cost = costed(lambda: scout.look(texture), texture.device)
+                scout.read(texture)  # the first call loads and compiles: not the page's cost
+            found, cost = costed(lambda: scout.read(texture), texture.device)
             self.last_spots = {path: (found, cost.ms)}
         return self.last_spots[path]
 
@@ -48,7 +48,7 @@ class PageCache:
         return self.last_words[path]
 
     def _load_or_read(self, path: Path, texture: Texture) -> tuple[Any, float]:
-        from texturevlm.relevance.reader import Page, read_page
+        from texturevlm.relevance.ocr import Page, read_page
 
         digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
         kept = self.folder / f"{path.stem}-{digest}.json"

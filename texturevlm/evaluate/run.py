@@ -32,7 +32,9 @@ from texturevlm.evaluate.results import (
     code_digest,
 )
 from texturevlm.progress import Progress
-from texturevlm.rebuild import median_grey
+from texturevlm.rebuilding import median_grey
+from texturevlm.relevance import SCORERS, Prepared, find_scorer, prepare
+from texturevlm.scout import Spots
 from texturevlm.types import Allocation, Texture
 
 CONTROLS = (OTHER, NONE)
@@ -90,7 +92,6 @@ def evaluate(
     wanted = configurations(list(allocators), list(relevances), budgets, controls)
     runner = Runner(
         choose=choose or _pipeline().choose_tokens,
-        maps_of=None if choose else _pipeline().image_maps,
         allocators=_by_name(allocators),
         relevances=_by_name(relevances),
         others=other_questions(judged),
@@ -189,9 +190,8 @@ class Runner:
     metrics: tuple[str, ...]
     ocr: OcrEngine | None
     device: torch.device
-    maps_of: Callable[..., Any] | None = None  # makes what `choose` takes as maps=, once per page
     warm: set[str] = field(default_factory=set)  # methods whose models are loaded
-    maps: dict[Texture, tuple[Any, float]] = field(default_factory=dict)
+    prepared: dict[Texture, tuple[Prepared, float]] = field(default_factory=dict)
 
     def allocation(self, sample: Sample, configuration: Configuration) -> Allocation:
         """Computes the tokens of one sample again, since a run keeps no allocations."""
@@ -262,25 +262,27 @@ class Runner:
             "relevance": relevance,
         }
         ms_page = ms_maps = 0.0
-        if self.maps_of is not None and isinstance(relevance, str):
-            options["maps"], ms_maps = self._maps(texture)
-        if (read := self.pages.read(relevance, question, image, texture)) is not None:
-            options["page"], ms_page = read
+        if relevance in ("auto", *SCORERS):
+            prepared, ms_maps = self._prepared(texture)
+            prepared.scorer = relevance
+            if (read := self.pages.read(relevance, question, image, texture)) is not None:
+                reading, ms_page = read
+                scorer = find_scorer("evaluate", relevance, question)
+                prepared.readings[scorer] = reading if isinstance(reading, Spots) else (reading,)
+            options["relevance"] = prepared
         if configuration.method not in self.warm:  # loading models is not a page's cost
             self.choose(texture, question, **options)
             self.warm.add(configuration.method)
         allocation, cost = costed(lambda: self.choose(texture, question, **options), self.device)
         return allocation, cost._replace(ms=cost.ms + ms_maps), ms_page
 
-    def _maps(self, texture: Texture) -> tuple[Any, float]:
-        """The maps of an image and their milliseconds: made once, and counted every time."""
-        if texture not in self.maps:
-            self.maps.clear()  # pages come one after the other
-            maps_of = self.maps_of
-            assert maps_of is not None
-            maps, cost = costed(lambda: maps_of(texture, patch=self.patch), self.device)
-            self.maps[texture] = maps, cost.ms
-        return self.maps[texture]
+    def _prepared(self, texture: Texture) -> tuple[Prepared, float]:
+        """An image with its maps, and their milliseconds: made once, and counted every time."""
+        if texture not in self.prepared:
+            self.prepared.clear()  # pages come one after the other
+            made, cost = costed(lambda: prepare(texture, "auto", patch=self.patch), self.device)
+            self.prepared[texture] = made, cost.ms
+        return self.prepared[texture]
 
 
 @dataclass(frozen=True, eq=False)

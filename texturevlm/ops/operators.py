@@ -62,7 +62,7 @@ def _probe_shape(
 
 
 # Backward operators are not custom_ops: those run below autograd, and these use it.
-_library: Any = torch.library.Library("texturevlm", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library: Any = torch.library.Library("texturevlm", "FRAGMENT")
 _library.define(
     "probe_backward(Tensor upstream, Tensor[] levels, Tensor points, Tensor? lod, Tensor? ddx, Tensor? ddy, int patch, "
     "int max_anisotropy, int[] nearest, str backend, bool[] wanted) -> Tensor[]"

@@ -1,8 +1,8 @@
-"""Balance: what the question says, what the image says, and how far to trust either, as three opposed pulls.
+"""Balance: how far to trust the question and how far the image, by three weights.
 
-explore      against exploit: how much of the chance goes to what the question did not point at
-focus        against diversify: above 1 the likeliest spots gain on the others, below 1 they lose
-particularise against compress: above 1 content is thought finer than it looks, so that fewer spots are seen sharper
+explore       the share of the probability that goes to salience although the question points elsewhere
+focus         above 1 the likeliest cells gain on the others, below 1 they lose
+particularise above 1 content counts as finer than it looks, so that fewer cells are sampled more finely
 """
 
 from __future__ import annotations
@@ -11,41 +11,31 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance.maps import ImageMaps, Relevance
 from texturevlm.relevance.salience import normalised
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The three weights; numbers, or tensors of no dimension that learn."""
+    """The three weights: numbers, or tensors without dimensions that can be trained."""
 
     explore: float | Tensor = 0.1
     focus: float | Tensor = 1.0
     particularise: float | Tensor = 1.0
 
-    def weigh(
-        self,
-        query: Tensor | None,
-        salience: Tensor,
-        legible_scale: Tensor,
-        ink: Tensor,
-        size: tuple[int, int],
-        scorer: str = "none",
-        photograph: Tensor | None = None,
-    ) -> Relevance:
-        """One Relevance from what the question points at and what stands out.
+    def weigh(self, query: Tensor | None, maps: ImageMaps, size: tuple[int, int], scorer: str = "none") -> Relevance:
+        """One Relevance from the question's query and the image's maps.
 
-        query:    (B, h, w), at least 0; its sum, at most 1, is how sure the question is; None without a question
-        salience: (B, h, w), summing to 1
-        half, ink, size, scorer, scene: as in Relevance
+        query:  (B, h, w), at least 0; its sum, at most 1, is the scorer's confidence; None without a question
+        size, scorer: as in Relevance
         """
         if query is None:
-            plain = isinstance(self.focus, float) and self.focus == 1
-            mass = salience if plain else normalised(salience**self.focus)
+            unchanged = isinstance(self.focus, float) and self.focus == 1
+            mass = maps.salience if unchanged else normalised(maps.salience**self.focus)
         else:
-            sure = query.sum((1, 2), keepdim=True).clamp(max=1) * (1 - self.explore)
-            mass = normalised(query**self.focus) * sure + salience * (1 - sure)
-        return Relevance(mass, self._finer(legible_scale), ink, size, scorer, photograph)
+            confidence = query.sum((1, 2), keepdim=True).clamp(max=1) * (1 - self.explore)
+            mass = normalised(query**self.focus) * confidence + maps.salience * (1 - confidence)
+        return Relevance(mass, self._finer(maps.legible_scale), maps.ink, size, scorer, maps.photograph)
 
     def _finer(self, legible_scale: Tensor) -> Tensor:
         unchanged = isinstance(self.particularise, float) and self.particularise == 1

@@ -1,7 +1,4 @@
-"""A page as a layout: where its words and lines stand, and what each word looks like, before anyone asks a question.
-
-It is made once a page; every column it gives is a named clue (`clues`) that no question changes.
-"""
+"""The layout of a page: places of its words and lines, and features of words that do not depend on the question."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from texturevlm.relevance.reader import Page
+from texturevlm.relevance.ocr import Page
 from texturevlm.text.strings import KINDS, STOP, kinds, plain
 
-MARGIN = 0.25  # of a line's height, added on each side of a word: a reader's boxes are a little off
-SHAPES = (
+MARGIN = 0.25  # of a line's height, added on each side of a word: OCR's boxes are a little off
+SHAPE_FEATURES = (
     "letters", "digits", "capitals", "title_case", "small", "colon", "stop", "length", "initial", "bracket",
     "after_colon", "named",
 )  # fmt: skip
-PLACES = (
+PLACE_FEATURES = (
     "x", "y", "height", "order", "line_words", "line_place", "line_first", "line_last", "alone", "sure", "crowd",
     "centred", "turned", "height_rank", "first_lines", "last_lines",
 )  # fmt: skip
@@ -26,7 +23,7 @@ PLACES = (
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What can be known about a page's N words before anyone asks a question."""
+    """What is known about a page's N words without a question; each part is computed when first used."""
 
     page: Page
 
@@ -58,16 +55,18 @@ class Layout:
 
     @cached_property
     def heights(self) -> np.ndarray:
-        """(N,): how high each word's letters stand; a line that is turned is measured across."""
+        """(N,): the height of each word's letters; a turned line is measured across."""
         height = self.boxes[:, 3] - self.boxes[:, 1]
-        return np.maximum(np.where(self.turned, self.line_box[:, 2] - self.line_box[:, 0], height), 1.0)
+        heights: np.ndarray = np.maximum(np.where(self.turned, self.line_box[:, 2] - self.line_box[:, 0], height), 1.0)
+        return heights
 
     @cached_property
     def turned(self) -> np.ndarray:
-        """(N,): whether the word's line runs downwards; a line of one or two letters is only narrow."""
+        """(N,): whether the word's line is vertical; a line of one or two letters is only narrow."""
         letters = np.bincount(self.line, [len(word.text) for word in self.page.words])[self.line]
         across, down = self.line_box[:, 2] - self.line_box[:, 0], self.line_box[:, 3] - self.line_box[:, 1]
-        return (down > 1.5 * across) & (letters > 2)
+        turned: np.ndarray = (down > 1.5 * across) & (letters > 2)
+        return turned
 
     @cached_property
     def line_box(self) -> np.ndarray:
@@ -76,18 +75,20 @@ class Layout:
         box[:, 2:] = -np.inf
         for edge in range(4):
             (np.minimum if edge < 2 else np.maximum).at(box[:, edge], self.line, self.boxes[:, edge])
-        return box[self.line]
+        of_words: np.ndarray = box[self.line]
+        return of_words
 
     @cached_property
     def areas(self) -> np.ndarray:
-        """(N,): of each word's box and MARGIN around it, in squares as high as ordinary text."""
+        """(N,): the area of each word's box with MARGIN around it, in squares of the height of ordinary text."""
         margin = 2 * MARGIN * self.heights
         sides = self.boxes[:, 2:] - self.boxes[:, :2] + margin[:, None]
-        return sides.prod(1) / self.unit**2
+        areas: np.ndarray = sides.prod(1) / self.unit**2
+        return areas
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """The clues that no question changes, each (N,)."""
+        """The features that do not depend on the question, each (N,)."""
         return {**self._kinds(), **self._shapes(), **self._places()}
 
     def _kinds(self) -> dict[str, np.ndarray]:
@@ -129,7 +130,7 @@ class Layout:
             np.array(["(" in text or ")" in text for text in texts]),
             after, named,
         )  # fmt: skip
-        return {f"shape_{name}": np.asarray(value, dtype=np.float32) for name, value in zip(SHAPES, values)}
+        return {f"shape_{name}": np.asarray(value, dtype=np.float32) for name, value in zip(SHAPE_FEATURES, values)}
 
     def _places(self) -> dict[str, np.ndarray]:
         count = len(self.boxes)
@@ -152,10 +153,10 @@ class Layout:
             (np.argsort(np.argsort(-tall, kind="stable")) / max(count, 1)),
             np.exp(-self.line / 3.0), np.exp(-(self.line.max(initial=0) - self.line) / 3.0),
         )  # fmt: skip
-        return {f"place_{name}": np.asarray(value, dtype=np.float32) for name, value in zip(PLACES, values)}
+        return {f"place_{name}": np.asarray(value, dtype=np.float32) for name, value in zip(PLACE_FEATURES, values)}
 
 
 @lru_cache(maxsize=8)
 def layout_of(page: Page) -> Layout:
-    """Remembered, since several questions are asked of one page."""
+    """Cached, since several questions are asked about one page."""
     return Layout(page)

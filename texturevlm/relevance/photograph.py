@@ -1,4 +1,4 @@
-"""Scene or page: a page has one ground, on which everything stands; a photograph has none."""
+"""Photograph or page: a page has one background brightness, a photograph has none."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 STEPS = 32  # of brightness
-GROUND = 3  # steps: paper is not lit evenly
-PAGE = (
-    0.55  # of the cells have the ground's brightness. Nine pages of ten have .70, nine photographs of ten at most .59
-)
+GROUND = 3  # steps of the background: paper is not lit evenly
+# The share of cells with the background's brightness: at least .70 on nine pages of ten, at most .59 on nine
+# photographs of ten.
+PAGE = 0.55
 
 
 def is_photograph(cells: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""Salience: where something stands that a question could be about, before there is one.
+"""Salience: how likely a question is about each cell, before there is one.
 
-On a document that is text, and every word may be asked for: small print holds more words on the same area, so it counts
-as much more as it is smaller. On a photograph it is what stands out from its surroundings, and near the middle, where
-photographers put it.
+On a page every word may be asked for. Small print holds more words on the same area, so it counts more. On a photograph
+it is what stands out from its surroundings, and more so near the middle, where photographers put their subject.
 """
 
 from collections.abc import Sequence
@@ -12,26 +11,26 @@ from torch import Tensor
 
 from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
 from texturevlm.channels.saliency import centre_prior, saliency
-from texturevlm.channels.structure import COARSE, COARSER
+from texturevlm.channels.structure import COARSE, COARSER, colour_levels, grey_levels
 from texturevlm.channels.text import text_map
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import mipmap
-from texturevlm.relevance.information import NOISE_SHARE, grey_levels, information
+from texturevlm.relevance.information import NOISE_SHARE, information
+from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.photograph import PAGE, is_photograph
-from texturevlm.types import COLOURS, Texture
+from texturevlm.types import Texture
 
-STANDING_OUT = 0.15  # of saliency, against 1 of text, on a page
-ANYTHING = 0.02  # that is not blank
-WRITTEN = 0.2  # of text, against 1 of saliency, in a photograph
+STANDING_OUT = 0.15  # weight of saliency on a page, where text has 1
+ANYTHING = 0.02  # weight of any cell that is not blank
+WRITTEN = 0.2  # weight of text on a photograph, where saliency has 1
 MOST_CELL = 5  # the coarsest level of cells that the kernels take
 
 
-def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All that is known of an image before there is a question; on a GPU by a few kernels.
+def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> ImageMaps:
+    """All that is known of an image without a question; on a GPU by a few kernels.
 
     texture: with all its mip levels, from the image's own size
     cell:    the level whose texels are the cells
-    returns  salience, half, ink and scene, each (B, h, w) but the last, (B,); see `salience` and Relevance
     """
     colour = colour_levels(texture)
     chosen = backends.choose("cell_maps", colour[0], backend)
@@ -44,7 +43,7 @@ def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> tuple[Te
     grey = grey_levels(texture)
     _, legible_scale, ink = information(grey, cell)
     photograph = is_photograph(grey[cell])
-    return salience(colour, cell, legible_scale, ink, photograph), legible_scale, ink, photograph
+    return ImageMaps(salience(colour, cell, legible_scale, ink, photograph), legible_scale, ink, photograph)
 
 
 def _no_kernel_because(image: Tensor, cell: int) -> str | None:
@@ -53,7 +52,7 @@ def _no_kernel_because(image: Tensor, cell: int) -> str | None:
     return "the kernels have no gradients" if torch.is_grad_enabled() and image.requires_grad else None
 
 
-def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> ImageMaps:
     from texturevlm.channels.channels_kernel import coarse_layers
     from texturevlm.channels.text_kernel import text_layer
     from texturevlm.relevance.information_kernel import information_cuda
@@ -65,38 +64,28 @@ def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tenso
     coarse_layers(layers, [finer[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)], -1, 1)
     found = mipmap(layers, levels=cell, backend="cuda")[-1]
     worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE)
-    return normalised(worth), legible_scale, ink, photograph
-
-
-def colour_levels(texture: Texture) -> list[Tensor]:
-    """Red, green and blue of every level, (B, 3, H_l, W_l); without colours, the first channel thrice."""
-    if texture.names[:3] == COLOURS:
-        return [level[:, :3] for level in texture.levels]
-    if set(COLOURS) <= set(texture.names):
-        picked = [texture.names.index(name) for name in COLOURS]
-        return [torch.stack([level[:, index] for index in picked], 1) for level in texture.levels]
-    return [level[:, :1].expand(-1, 3, -1, -1) for level in texture.levels]
+    return ImageMaps(normalised(worth), legible_scale, ink, photograph)
 
 
 def salience(levels: Sequence[Tensor], cell: int, legible_scale: Tensor, ink: Tensor, photograph: Tensor) -> Tensor:
-    """How likely a question is about each cell, knowing the image alone.
+    """How likely a question is about each cell, from the image alone.
 
-    levels:    red, green and blue, finest first, each (B, 3, H_l, W_l)
-    cell:      the level whose texels are the cells
-    half, ink: (B, h, w), from `information`
-    scene:     (B,), whether it is a photograph
-    returns    (B, h, w), summing to 1 an image
+    levels: red, green and blue, finest first, each (B, 3, H_l, W_l)
+    cell:   the level whose texels are the cells
+    legible_scale, ink: (B, h, w), from `information`
+    photograph: (B,)
+    returns (B, h, w), summing to 1 per image
     """
     first = min(cell, 1)  # the maps are made at half size: the cells are coarser anyway
     maps = text_map(levels[first], levels[first:]), saliency(levels[first], levels[first:], centre=False)
-    text, standing = (mipmap(found[:, None], levels=cell - first + 1)[-1][:, 0] for found in maps)
-    of_page = (text + STANDING_OUT * standing + ANYTHING) * ink / legible_scale.clamp(min=1).square()
-    of_photograph = standing * centre_prior(levels[cell]) + WRITTEN * text
+    text, salient = (mipmap(found[:, None], levels=cell - first + 1)[-1][:, 0] for found in maps)
+    of_page = (text + STANDING_OUT * salient + ANYTHING) * ink / legible_scale.clamp(min=1).square()
+    of_photograph = salient * centre_prior(levels[cell]) + WRITTEN * text
     return normalised(torch.where(photograph[:, None, None], of_photograph, of_page))
 
 
 def normalised(worth: Tensor) -> Tensor:
-    """(B, h, w) → the same, summing to 1 an image; even where there is nothing at all."""
+    """Scale (B, h, w) to sum to 1 per image; an image of zeros becomes uniform."""
     total = worth.sum((1, 2), keepdim=True)
     even = 1 / worth[0].numel()
     return (worth / total.clamp(min=1e-30)).where(total > 0, even)

@@ -1,8 +1,9 @@
-"""Which words of a page are likely the answer to a question: page + question → a probability a word, and a map.
+"""Relevance from the words of a page: OCR finds them, a small network scores each as the answer to the question.
 
-A small network, trained on document questions (`fit_words`), weighs the named clues of every word (`clues`), looks at
-its line and its neighbours once, and gives it a score: the logarithm of how densely the answer is expected there.
-Shared out over the words' areas and "not on this page", that is a probability; so all words together have at most 1.
+The network was trained on document questions (`texturevlm.train.word_ranking`). It weighs the named features of every
+word (`features.py`), combines them once with the word's line and neighbours, and gives the logarithm of the density of
+the answer. A softmax over the words' areas and "not on this page" makes probabilities, so that all words together have
+at most 1.
 """
 
 from __future__ import annotations
@@ -17,59 +18,110 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_size
-from texturevlm.relevance.clues import NAMES, clues
+from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import MARGIN, Layout, layout_of
-from texturevlm.relevance.reader import Page
+from texturevlm.relevance.maps import ImageMaps
+from texturevlm.relevance.ocr import Page, read_page
+from texturevlm.relevance.scorer import question_text
+from texturevlm.scout.question import Question
+from texturevlm.text.frequency import load_commonness
 from texturevlm.text.strings import terms
+from texturevlm.types import Texture
 
-WEIGHTS = "words.json"
-FARTHEST = 5.0  # standard deviations: no clue counts for more
+_WEIGHTS = "words.json"
+FARTHEST = 5.0  # standard deviations: features are clamped to this
 TOUCHED = 0.25  # of a cell's side: a word that reaches that far into a cell fills it
+WORD_HEIGHT = 5.5  # samples: half of the words of that height, as RapidOCR boxes them, are legible
+FINEST = 0.5  # pixels: no word is thought legible only at a finer scale
+
+
+class WordsScorer:
+    """pages: what `read_page` made of each image; by default the images are read by RapidOCR (extra `ocr`)."""
+
+    name, description, capturable = "words", "the question's words", False
+
+    def __init__(self, *pages: Page) -> None:
+        self.pages = pages
+
+    def prepare(self, texture: Texture) -> tuple[Page, ...]:
+        """The words of each image."""
+        if not self.pages:
+            return tuple(read_page(image[None]) for image in colour_levels(texture)[0])
+        sizes = [page.size for page in self.pages]
+        if sizes != [texture.size] * texture.batch:
+            wanted = f"{texture.batch} of {texture.size}"
+            raise ValueError(f"WordsScorer: pages must be one per image, {wanted}, got {len(sizes)} of {sizes}")
+        return self.pages
+
+    def score(
+        self, prepared: tuple[Page, ...], question: str | Question, maps: ImageMaps
+    ) -> tuple[Tensor | None, ImageMaps]:
+        """The words' probabilities on the cells; words say how fine they are, and that there is something to read."""
+        text = question_text(self.name, question)
+        scales, inks = zip(*(_refined(page, *one) for page, *one in zip(prepared, maps.legible_scale, maps.ink)))
+        maps = maps._replace(legible_scale=torch.stack(scales), ink=torch.stack(inks))
+        if not terms(text):
+            return None, maps
+        return torch.stack([words_map(page, text, maps.grid) for page in prepared]).to(maps.legible_scale), maps
+
+
+def _refined(page: Page, legible_scale: Tensor, ink: Tensor) -> tuple[Tensor, Tensor]:
+    """One image's legible_scale and ink, both (h, w), with what the words' heights say."""
+    finer, marked = legible_scale.cpu().numpy().copy(), ink.cpu().numpy().copy()
+    down, across = page.size[0] / finer.shape[0], page.size[1] / finer.shape[1]
+    for word, height in zip(page.words, layout_of(page).heights.tolist()):  # turned lines are measured across
+        x0, y0, x1, y1 = word.box
+        cells = np.s_[int(y0 / down) : int(np.ceil(y1 / down)), int(x0 / across) : int(np.ceil(x1 / across))]
+        finer[cells] = max(height / WORD_HEIGHT, FINEST)
+        marked[cells] = True
+    return torch.from_numpy(finer).to(legible_scale), torch.from_numpy(marked).to(ink.device)
 
 
 @dataclass(frozen=True, eq=False)
-class Ranker:
-    """The trained weights of a small committee; H is the width of its networks, F the number of clues.
+class WordRanker:
+    """A trained ensemble of small networks; H is their width, F the number of features.
 
-    mean, scale: (F,), of the clues on the training pages
+    mean, scale: (F,), of the features on the training pages
     members:     each: inner (F, H), inner_bias (H,), outer (5 H, H), outer_bias (H,), last (H,), direct (F,), absent ()
-    sharpness:   what scores are multiplied by, chosen so that the probabilities hold on pages not trained on
-    commonness:  how common words are in questions, 0 to 1
+    sharpness:   factor of the scores, chosen so that the probabilities are calibrated on held-out pages
     """
 
     mean: np.ndarray
     scale: np.ndarray
     members: tuple[dict[str, np.ndarray], ...]
     sharpness: float
-    commonness: dict[str, float]
 
     @classmethod
-    def from_json(cls, text: str) -> Ranker:
+    def from_json(cls, text: str) -> WordRanker:
         """From what `fit_words` writes."""
         record = json.loads(text)
-        if record["names"] != list(NAMES):
-            raise ValueError(f"Ranker.from_json: the weights are for other clues than these {len(NAMES)}; train again")
+        if record["names"] != list(FEATURE_NAMES):
+            raise ValueError(
+                f"WordRanker.from_json: the weights are for other features than these {len(FEATURE_NAMES)}; train again"
+            )
         members = tuple({name: np.array(value, np.float32) for name, value in row.items()} for row in record["members"])
         mean, scale = (np.array(record[name], np.float32) for name in ("mean", "scale"))
-        return cls(mean, scale, members, float(record["sharpness"]), record["commonness"])
+        return cls(mean, scale, members, float(record["sharpness"]))
 
     def probabilities(self, features: np.ndarray, layout: Layout) -> np.ndarray:
-        """(N, F) clues → (N,), summing to at most 1: the rest is the chance that the answer is not on the page."""
+        """(N, F) → (N,), summing to at most 1: the rest is the probability that the answer is not on the page."""
         inputs = np.clip((features - self.mean) / self.scale, -FARTHEST, FARTHEST)
         room = np.append(np.log(layout.areas), 0.0)
         shares = [_softmax(self.sharpness * _scores(member, inputs, layout) + room) for member in self.members]
-        return np.mean(shares, axis=0)[:-1]
+        shared: np.ndarray = np.mean(shares, axis=0)[:-1]
+        return shared
 
 
 @lru_cache(maxsize=1)
-def ranker() -> Ranker:
+def load_word_ranker() -> WordRanker:
     """The weights that come with the package, read once."""
-    return Ranker.from_json(files("texturevlm.relevance").joinpath(WEIGHTS).read_text(encoding="utf-8"))
+    return WordRanker.from_json(files("texturevlm.relevance").joinpath(_WEIGHTS).read_text(encoding="utf-8"))
 
 
 def _scores(member: dict[str, np.ndarray], inputs: np.ndarray, layout: Layout) -> np.ndarray:
-    """(N + 1,): of every word, and last of "not on this page"."""
+    """(N + 1,): one per word, and last that of "not on this page"."""
     inner = np.maximum(inputs @ member["inner"] + member["inner_bias"], 0)
     around = np.concatenate([inner, *surroundings(inner, layout)], 1)
     outer = np.maximum(around @ member["outer"] + member["outer_bias"], 0)
@@ -77,7 +129,7 @@ def _scores(member: dict[str, np.ndarray], inputs: np.ndarray, layout: Layout) -
 
 
 def surroundings(inner: np.ndarray, layout: Layout) -> list[np.ndarray]:
-    """Four (N, H): the mean and the greatest of the word's line, the word before it and the word after it there."""
+    """Four (N, H): the mean and the maximum over the word's line, the word before it and the word after it."""
     mean, greatest, before, after = (np.zeros_like(inner) for _ in range(4))
     for members in layout.members:
         own = inner[members]
@@ -87,15 +139,15 @@ def surroundings(inner: np.ndarray, layout: Layout) -> list[np.ndarray]:
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
-    raised = np.exp(scores - scores.max())
-    return raised / raised.sum()
+    raised: np.ndarray = np.exp(scores - scores.max())
+    return np.asarray(raised / raised.sum())
 
 
 def answer_probability(page: Page, question: str) -> np.ndarray:
-    """(N,) float32: for each of the page's words, its share of the answer.
+    """(N,) float32: the share of the answer that each word of the page has.
 
-    They sum to at most 1; what is missing is the chance that the answer is not among them. A question without words
-    makes all the same.
+    They sum to at most 1; the rest is the probability that the answer is not among them. A question without words
+    gives all words the same.
     """
     if not isinstance(page, Page) or not isinstance(question, str):
         got = f"{type(page).__name__} and {type(question).__name__}"
@@ -103,8 +155,8 @@ def answer_probability(page: Page, question: str) -> np.ndarray:
     count = len(page.words)
     if not terms(question):
         return np.full(count, 1 / max(count, 1), dtype=np.float32)
-    trained = ranker()
-    return trained.probabilities(clues(page, question, trained.commonness), layout_of(page)).astype(np.float32)
+    features = word_features(page, question, load_commonness())
+    return load_word_ranker().probabilities(features, layout_of(page)).astype(np.float32)
 
 
 def words_map(page: Page, question: str, cells: Sequence[int]) -> Tensor:
@@ -116,10 +168,10 @@ def words_map(page: Page, question: str, cells: Sequence[int]) -> Tensor:
 
 
 def spread(page: Page, share: np.ndarray, cells: Sequence[int]) -> Tensor:
-    """One share a word (N,), laid evenly over its box and MARGIN around it, on cells (h, w): float32 (h, w).
+    """Spread one share per word (N,) evenly over the word's box and MARGIN around it: (h, w) float32.
 
     A cell takes the densest word that reaches into it, so that a word's edge counts as much as its middle; then all
-    cells are scaled to sum to what the shares sum to.
+    cells are scaled to the sum of the shares.
     """
     rows, columns = check_size("spread", cells)
     height, width = page.size
@@ -136,7 +188,7 @@ def spread(page: Page, share: np.ndarray, cells: Sequence[int]) -> Tensor:
 
 
 def _touched(overlap: np.ndarray, side: float) -> np.ndarray:
-    """(N, parts), each `side` long → (N, 2): the first part that a stretch reaches into, and the one after the last."""
+    """(N, parts), each `side` long → (N, 2): the first part that an interval reaches into, and one after the last."""
     reach = np.minimum(TOUCHED * side, overlap.max(1, keepdims=True, initial=0.0))
     inside = (overlap >= reach) & (overlap > 0)
     first = inside.argmax(1)
@@ -144,6 +196,7 @@ def _touched(overlap: np.ndarray, side: float) -> np.ndarray:
 
 
 def overlaps(low: np.ndarray, high: np.ndarray, parts: int, length: float) -> np.ndarray:
-    """(N,) and (N,) → (N, parts): how long each stretch lies in each of the equal parts of 0 to `length`."""
+    """(N,) and (N,) → (N, parts): the length of each interval in each of the equal parts of 0 to `length`."""
     edges = np.linspace(0, length, parts + 1)
-    return np.clip(np.minimum(high[:, None], edges[1:]) - np.maximum(low[:, None], edges[:-1]), 0, None)
+    lengths: np.ndarray = np.minimum(high[:, None], edges[1:]) - np.maximum(low[:, None], edges[:-1])
+    return lengths.clip(0, None)

@@ -1,4 +1,4 @@
-"""The scout: a small network that reads a page coarsely, with the question in mind, and says where the answer is."""
+"""The scout: a small network that reads a page coarsely and says where the answer to a question is."""
 
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.scout import Scout, load_scout

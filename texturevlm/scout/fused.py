@@ -1,8 +1,8 @@
-"""The scout on a GPU: the same networks, with our kernels for all that is no 3×3 convolution.
+"""The scout on a GPU: the same networks, with our kernels for everything but the 3×3 convolutions.
 
-A page takes some sixty small steps beside its convolutions, and a GPU takes longer to begin one than to do it. Here
-they are a dozen (texturevlm/ops/cuda/scout.py). The weights are laid out for them once, when a scout is made; Spotter
-and Ranker stay the definition of what comes out.
+Beside its convolutions a page takes some sixty small operations, each of which takes longer to launch than to run. Here
+they are a dozen (scout_kernel.py). The weights are laid out for the kernels once, when a scout is made. Spotter and
+Ranker are the specification.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from torch.nn import functional
 
 from texturevlm.ops import backend
 from texturevlm.scout import scout_kernel as kernels
-from texturevlm.scout.layer import FoldedLayer, widened
+from texturevlm.scout.layer import FoldedConv, widen
 from texturevlm.scout.question import Question
-from texturevlm.scout.ranker import PARTS, Ranker
+from texturevlm.scout.ranker import INPUT_MAPS, Ranker
 from texturevlm.scout.scout_kernel import Laid, QuestionWeights
 from texturevlm.scout.spotter import Spots, Spotter, as_spots
 
-ALIGNED = 8  # maps: libraries are fastest with multiples of so many
+ALIGNED = 8  # maps: libraries are fastest with multiples of it
 
 
 class Fused(nn.Module):
-    """Spotter and ranker, folded, of one dtype; their layers are shared, not copied."""
+    """Spotter and ranker, folded and of one dtype; their layers are shared, not copied."""
 
     head: Tensor
     head_added: Tensor
@@ -62,31 +62,31 @@ class Fused(nn.Module):
         self.register_buffer(name, tensor.clone(memory_format=torch.contiguous_format), persistent=False)
 
     def takes(self, tensor: Tensor) -> bool:
-        """Whether it can do pages that lie where this tensor does."""
+        """Whether the kernels can run on this tensor's device."""
         return backend.no_kernel_because(tensor) is None and not any(width % kernels.PACK for width in self.widths)
 
-    def look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
-        """colours: (B, 3, H, W), read at `size`; the words of what it returns are of any length."""
+    def read(self, colours: Tensor, size: tuple[int, int]) -> Spots:
+        """colours: (B, 3, H, W), resized to `size`; the returned words are not normalised"""
         return self._spots(kernels.seen_cells(kernels.prepare_cells(colours, size, self.head.dtype)))
 
-    def look_and_ask(self, colours: Tensor, size: tuple[int, int], question: Question) -> tuple[Spots, Laid]:
-        """`look` and `question` beside one another."""
+    def read_and_ask(self, colours: Tensor, size: tuple[int, int], question: Question) -> tuple[Spots, Laid]:
+        """`read` and `question` at the same time."""
         cells = kernels.prepare_cells(colours, size, self.head.dtype)
         laid = self.question(question)
         return self._spots(kernels.seen_cells(cells, early=True)), laid
 
     def _spots(self, cells: Tensor) -> Spots:
         values = self.spotter.features(cells).permute(0, 2, 3, 1)
-        said = torch.addmm(self.head_added, values.flatten(0, 2), self.head)  # a 1×1 convolution, its bias at no cost
-        return as_spots(said.view(*values.shape[:3], -1).permute(0, 3, 1, 2))
+        maps = torch.addmm(self.head_added, values.flatten(0, 2), self.head)  # a 1×1 convolution with its bias
+        return as_spots(maps.view(*values.shape[:3], -1).permute(0, 3, 1, 2))
 
     def question(self, question: Question) -> Laid:
-        """A question that the GPU can read."""
+        """A question as the kernels take it."""
         found = (cast(Tensor, getattr(self, f"question_{name}")) for name in QuestionWeights._fields)
         return kernels.lay_question(*question, QuestionWeights(*found))
 
     def where(self, spots: Spots, laid: Laid) -> Tensor:
-        """(B, h, w), the chance that the answer is in each spot; laid: one for all pages, or one for each."""
+        """(B, h, w), the probability that the answer is in each spot; laid: one for all pages, or one per page."""
         like = Spots(*(part.to(self.head.dtype) for part in spots))
         weights = (self.steps, self.seen, self.direct)
         values, shown, scores = kernels.spot_inputs(like, laid, weights, pitch=self.enter.weight.shape[1])
@@ -115,13 +115,13 @@ def _question_weights(spotter: Spotter, ranker: Ranker) -> QuestionWeights:
     return QuestionWeights(*(part.float() for part in (*laid, film, torch.cat(added))))
 
 
-def _entrance(ranker: Ranker) -> FoldedLayer:
-    """The ranker's first layer, which takes some maps more; what the ranker is to do without is not looked at."""
+def _entrance(ranker: Ranker) -> FoldedConv:
+    """The ranker's first layer with zero weights for padding maps and for the inputs that the ranker leaves out."""
     first = ranker.enter[0]
-    assert isinstance(first, FoldedLayer)
-    layer = widened(first, kernels.INPUTS + -kernels.INPUTS % ALIGNED)
+    assert isinstance(first, FoldedConv)
+    layer = widen(first, kernels.INPUTS + -kernels.INPUTS % ALIGNED)
     start = 0
-    for name, count in PARTS.items():
+    for name, count in INPUT_MAPS.items():
         if name in ranker.without:
             layer.weight[:, start : start + count] = 0
         start += count
@@ -129,11 +129,11 @@ def _entrance(ranker: Ranker) -> FoldedLayer:
 
 
 def _parts(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Of a linear layer or a 1×1 convolution: its weights, (inputs, outputs), and what it adds, (outputs,)."""
+    """The weights (inputs, outputs) and the bias (outputs,) of a linear layer or a 1×1 convolution."""
     assert isinstance(layer, (nn.Linear, nn.Conv2d)) and layer.bias is not None
     return layer.weight.detach().flatten(1).mT, layer.bias.detach()
 
 
 def _channels_last(values: Tensor) -> Tensor:
-    """As cuDNN gives it already."""
+    """No copy after cuDNN, whose results are channels-last already."""
     return values.contiguous(memory_format=torch.channels_last)

@@ -1,7 +1,7 @@
-"""Words as numbers: which letters a word has, whereabouts in it, and which stand side by side.
+"""Features of a word's spelling: its letters, their places in the word, and pairs of neighbours.
 
-The spotter learns to see these numbers in an image of the word; so any word of a question can be looked for on a page,
-also one that was never seen in training. Near spellings give near numbers.
+The spotter learns to predict an embedding of these features from an image of the word, so any word of a question can be
+searched on a page, also one that was not in the training data. Similar spellings give similar features.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from torch import Tensor
 from texturevlm.text.strings import plain
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789%#"
-OTHER = len(ALPHABET)  # any other letter
+OTHER = len(ALPHABET)  # code of any other letter
 SYMBOLS = len(ALPHABET) + 1
-LONGEST = 24  # letters are looked at
-PARTS = 6  # of a word, from its beginning to its end
-PAIRS = 256  # slots that pairs of neighbours share
-NUMBERS = SYMBOLS * PARTS + PAIRS + 1
-_PLACES = {letter: index for index, letter in enumerate(ALPHABET)}
+LONGEST = 24  # letters of a word are used
+PARTS = 6  # bins from the beginning of a word to its end
+PAIRS = 256  # hash slots of pairs of neighbours
+LETTER_FEATURES = SYMBOLS * PARTS + PAIRS + 1
+_CODES = {letter: index for index, letter in enumerate(ALPHABET)}
 
 
-def codes(words: Sequence[str]) -> Tensor:
-    """(N, LONGEST) int64: the letters of each word as `strings.plain` leaves them, −1 after the last."""
+def letter_codes(words: Sequence[str]) -> Tensor:
+    """(N, LONGEST) int64: the letters of each word as `strings.plain` makes it, −1 after the last."""
     rows = torch.full((len(words), LONGEST), -1)
     for row, word in enumerate(words):
-        found = [_PLACES.get(letter, OTHER) for letter in plain(word)[:LONGEST]]
+        found = [_CODES.get(letter, OTHER) for letter in plain(word)[:LONGEST]]
         rows[row, : len(found)] = torch.tensor(found, dtype=torch.int64)
     return rows
 
 
-def numbers(letters: Tensor) -> Tensor:
-    """(N, LONGEST) from `codes` → (N, NUMBERS) float32."""
+def letter_features(letters: Tensor) -> Tensor:
+    """(N, LONGEST) from `letter_codes` → (N, LETTER_FEATURES) float32."""
     here = letters >= 0
     length = here.sum(1, keepdim=True)
     steps = torch.arange(LONGEST, device=letters.device)
     middle = (steps + 0.5) / length.clamp(min=1) * PARTS
     parts = torch.arange(PARTS, device=letters.device) + 0.5
-    # a letter between the middles of two parts counts for both
+    # a letter between the middles of two bins counts for both
     share = (1 - (middle[..., None] - parts).abs()).clamp(min=0) * here[..., None]
     share = share / share.sum(2, keepdim=True).clamp(min=1e-6)
     where = share.new_zeros(len(letters), SYMBOLS, PARTS)

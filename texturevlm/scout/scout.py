@@ -1,8 +1,8 @@
-"""The scout itself: a page is looked at once, and asked any number of questions.
+"""The scout: reads a page once, then answers any number of questions about where something is.
 
-`look` reads the page coarsely (a fraction of a millisecond on a GPU, a quarter of a second on two cores), `where` says
-how likely each spot holds the answer. Weights come with the package; nothing is downloaded. A page that an OCR engine
-would take seconds for costs milliseconds, at the price of reading less well.
+`read` reads the page coarsely (a fraction of a millisecond on a GPU, a quarter of a second on two CPU cores); `where`
+gives the probability that each spot holds the answer. The weights come with the package. The scout takes milliseconds
+where OCR takes seconds, and reads less well.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.channels.structure import luma
-from texturevlm.relevance.salience import colour_levels
+from texturevlm.channels.structure import colour_levels, luma
 from texturevlm.scout.fused import Fused
 from texturevlm.scout.layer import folded
 from texturevlm.scout.question import Question, encode
-from texturevlm.scout.ranker import Ranker, Sought
+from texturevlm.scout.ranker import QuestionInputs, Ranker
 from texturevlm.scout.scout_kernel import Laid
-from texturevlm.scout.spotter import Spots, Spotter, seen_size
+from texturevlm.scout.spotter import Spots, Spotter, input_size
 from texturevlm.scout.weights import fill_module, fill_ranker, read_weights
 from texturevlm.types import Texture
 
-WEIGHTS = "scout.npz"
-ENOUGH = 0.98  # of the pixels along a side
+_WEIGHTS = "scout.npz"
+ENOUGH = 0.98  # of the input's pixels along a side
 
 
 class Scout(nn.Module):
-    """Spotter and ranker, ready for use; on a GPU by our kernels (`Fused`), where they can run."""
+    """Spotter and ranker for inference; on a GPU by our kernels (`Fused`) where they can run."""
 
     def __init__(self, spotter: Spotter, ranker: Ranker, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -41,45 +40,45 @@ class Scout(nn.Module):
         self.dtype = dtype
 
     def forward(self, texture: Texture, question: Question) -> Tensor:
-        """`look` and `where` at once; on a GPU the question is prepared while the page is being read."""
+        """`read` and `where` at once; on a GPU the question is prepared while the page is being read."""
         colours, size = _to_read(texture)
         if not self.fused.takes(colours):
-            return self._where(self._look(colours, size), self._sought(question, len(colours), colours))
+            return self._where(self._read(colours, size), self._question_inputs(question, len(colours), colours))
         given = self._given(question, len(colours), colours)
         with torch.inference_mode(), _tuned():
-            spots, laid = self.fused.look_and_ask(colours, size, given)
+            spots, laid = self.fused.read_and_ask(colours, size, given)
         return self._where(spots, laid)
 
     @torch.inference_mode()
-    def look(self, texture: Texture) -> Spots:
-        """What stands where on the images of a texture."""
+    def read(self, texture: Texture) -> Spots:
+        """What is where on the images of a texture."""
         colours, size = _to_read(texture)
-        spots = self._look(colours, size)
+        spots = self._read(colours, size)
         if self.fused.takes(colours):
             spots = spots._replace(words=functional.normalize(spots.words, dim=1))
         return spots
 
     @torch.inference_mode()
     def where(self, spots: Spots, question: str | Question) -> Tensor:
-        """The chance that the answer is in each spot: (B, h, w) float32; what is missing to 1 is "not on this page".
+        """The probability that the answer is in each spot: (B, h, w) float32; the rest to 1 is "not on this page".
 
-        question: one for all pages, as text or from `encode`; or from `encode` one for each
+        question: text, or an encoded one (`encode`) for all pages, or one per page
         """
         asked = encode([question]) if isinstance(question, str) else question
-        return self._where(spots, self._sought(asked, len(spots.text), spots.text))
+        return self._where(spots, self._question_inputs(asked, len(spots.text), spots.text))
 
     @torch.inference_mode()
-    def _look(self, colours: Tensor, size: tuple[int, int]) -> Spots:
-        """By kernels the words are of any length: they are made of length 1 where the question is laid over them."""
+    def _read(self, colours: Tensor, size: tuple[int, int]) -> Spots:
+        """The kernels leave the words unnormalised: `where` normalises them."""
         with _tuned():
             if self.fused.takes(colours):
-                return self.fused.look(colours, size)
+                return self.fused.read(colours, size)
             spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
             return spots
 
     @torch.inference_mode()
-    def _sought(self, question: Question, pages: int, like: Tensor) -> Sought | Laid:
-        """The question where `like` lies."""
+    def _question_inputs(self, question: Question, pages: int, like: Tensor) -> QuestionInputs | Laid:
+        """The question on the device of `like`."""
         given = self._given(question, pages, like)
         if self.fused.takes(like):
             return self.fused.question(given)
@@ -87,7 +86,7 @@ class Scout(nn.Module):
         return self.ranker.question(self.spotter.question(letters, traits), traits, kinds)
 
     def _given(self, question: Question, pages: int, like: Tensor) -> Question:
-        """The question's parts where they can be read for pages that lie where `like` does."""
+        """The question's tensors on the device of `like`, or in pinned memory that a captured graph reads."""
         count = len(question.letters)
         if count not in (1, pages):
             raise ValueError(f"Scout.where: question must be one, or one for each of {pages} pages, got {count}")
@@ -96,22 +95,22 @@ class Scout(nn.Module):
         return Question(*(part.to(like.device, non_blocking=True) for part in question))
 
     @torch.inference_mode()
-    def _where(self, spots: Spots, sought: Sought | Laid) -> Tensor:
-        if isinstance(sought, Laid):
+    def _where(self, spots: Spots, inputs: QuestionInputs | Laid) -> Tensor:
+        if isinstance(inputs, Laid):
             with _tuned():
-                return self.fused.where(spots, sought)
+                return self.fused.where(spots, inputs)
         batch, rows, columns = spots.text.shape
         if batch > 1:
-            words, doubts, worth, films = sought
-            sought = Sought(words.expand(batch, -1, -1), doubts, worth.expand(batch, -1, -1), films)
+            words, doubts, worth, films = inputs
+            inputs = QuestionInputs(words.expand(batch, -1, -1), doubts, worth.expand(batch, -1, -1), films)
         with _tuned():
-            scores = self.ranker.rank(spots, sought)
+            scores = self.ranker.rank(spots, inputs)
         chance = scores.softmax(1)[:, :-1].view(batch, rows, columns)
-        return chance * spots.text.sigmoid()  # where there is no text at all there is no answer to read
+        return chance * spots.text.sigmoid()  # no text, no answer
 
 
 def _tuned() -> AbstractContextManager[None]:
-    """Inside, cuDNN tries its algorithms once for each shape and keeps the fastest."""
+    """Inside, cuDNN tries its algorithms once per shape and keeps the fastest."""
     tuned: AbstractContextManager[None] = torch.backends.cudnn.flags(
         enabled=True, benchmark=True, deterministic=False, allow_tf32=True
     )
@@ -119,9 +118,9 @@ def _tuned() -> AbstractContextManager[None]:
 
 
 def _read_in_place(question: Question) -> bool:
-    """Whether a graph is being captured that will find the question in these pinned buffers whenever it is replayed.
+    """Whether a graph is being captured that reads the question from these pinned buffers at every replay.
 
-    A plain call must not: its caller may fill them again before the GPU has read them.
+    A plain call must copy them: its caller may refill them before the GPU has read them.
     """
     if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return False
@@ -130,16 +129,16 @@ def _read_in_place(question: Question) -> bool:
     )
 
 
-def seen(texture: Texture) -> Tensor:
-    """(B, 1, H, W): the images of a texture in grey, at the size at which the spotter sees them."""
+def spotter_input(texture: Texture) -> Tensor:
+    """(B, 1, H, W): the images of a texture in grey, at the spotter's input size."""
     return _grey(*_to_read(texture))
 
 
 def _to_read(texture: Texture) -> tuple[Tensor, tuple[int, int]]:
-    """The coarsest level that still has what the spotter sees, (B, 3, H, W), and how many pixels that is."""
-    size = seen_size(texture.size)
+    """The coarsest level (B, 3, H, W) that is still as fine as the spotter's input, and the size of that input."""
+    size = input_size(texture.size)
     levels = colour_levels(texture)
-    fine = [level for level in levels if all(side >= ENOUGH * seen for side, seen in zip(level.shape[2:], size))]
+    fine = [level for level in levels if all(side >= ENOUGH * wanted for side, wanted in zip(level.shape[2:], size))]
     return (fine or levels[:1])[-1], size
 
 
@@ -148,17 +147,17 @@ def _grey(colours: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def load_scout(path: Path | str | None = None, *, device: torch.device | str = "cpu") -> Scout:
-    """The scout that comes with the package, or one of another file that `train.ship` wrote.
+    """The scout that comes with the package, or one from another file that `texturevlm ship-scout` wrote.
 
-    Half precision on a GPU, bfloat16 on a CPU that multiplies it.
+    fp16 on a GPU, bfloat16 on a CPU that supports it, else float32.
     """
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
-    return _loaded(str(path or files("texturevlm.scout").joinpath(WEIGHTS)), device)
+    return _loaded(str(path or files("texturevlm.scout").joinpath(_WEIGHTS)), device)
 
 
-@lru_cache(maxsize=None)  # never given up: graphs read the weights whenever they are replayed
+@lru_cache(maxsize=None)  # never dropped: graphs read the weights at every replay
 def _loaded(path: str, device: torch.device) -> Scout:
     tensors = read_weights(path)
     spotter = fill_module(Spotter(), tensors, path, prefix="spotter.")

@@ -1,4 +1,4 @@
-"""Weights of a scout's networks: read from what training wrote, and kept with the package as one small file."""
+"""Weights of the scout's networks: read from training runs, and stored with the package as one small file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,30 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def load_module(module: Module, path: Path | str, *, prefix: str = "") -> Module:
-    """A module with the weights of a file that `save_modules` or a training run (weights.safetensors) wrote.
+    """Fill a module with the weights of a file that `save_modules` or a training run (weights.safetensors) wrote.
 
-    prefix: what the names of its weights start with in there
+    prefix: of the names of its weights in the file
     """
     return fill_module(module, read_weights(path), str(path), prefix=prefix)
 
 
 def fill_module(module: Module, tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> Module:
-    """`load_module` from a file that was read already; where: its name, for errors."""
-    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    return _filled(module, own, where)
+    """Fill a module from tensors that were read already; where: the file's name, for errors."""
+    tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    kind = type(module).__name__
+    wanted = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+    if missing := sorted(set(wanted) - set(tensors)):
+        raise ValueError(f"load_module: {where} must hold the weights of {kind}, lacks {missing[0]}")
+    if others := sorted(set(tensors) - set(module.state_dict())):  # such as those of a deeper network
+        raise ValueError(f"load_module: {where} must hold the weights of {kind} and no others, has {others[0]}")
+    for name, value in wanted.items():
+        if tensors[name].shape != value.shape:
+            raise ValueError(
+                f"load_module: {where} must hold the weights of {kind}: {name} must be {tuple(value.shape)}, got "
+                f"{tuple(tensors[name].shape)}"
+            )
+    module.load_state_dict({name: tensors[name] for name in wanted}, strict=False)
+    return module
 
 
 def load_arrays(path: Path | str) -> dict[str, Tensor]:
@@ -37,25 +50,25 @@ def load_arrays(path: Path | str) -> dict[str, Tensor]:
 
 
 class RankerShape(NamedTuple):
-    """What `Ranker` has to be made with before weights fit into it."""
+    """The arguments of `Ranker` that fit given weights."""
 
     widths: tuple[int, int, int]
     blocks: int
 
 
 def load_ranker(path: Path | str, *, prefix: str = "") -> Ranker:
-    """`load_module` of a ranker, as wide and as deep as the file says."""
+    """Load a ranker of the width and depth that the file has."""
     return fill_ranker(read_weights(path), str(path), prefix=prefix)
 
 
 def fill_ranker(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> Ranker:
-    """`load_ranker` from a file that was read already; where: its name, for errors."""
+    """Make a ranker from tensors that were read already; where: the file's name, for errors."""
     widths, blocks = ranker_shape(tensors, where, prefix=prefix)
     return fill_module(Ranker(widths, blocks=blocks), tensors, where, prefix=prefix)
 
 
 def ranker_shape(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> RankerShape:
-    """How wide and how deep the ranker is whose weights a file holds; where: its name, for errors."""
+    """The width and depth of the ranker whose weights a file holds; where: its name, for errors."""
     names = [f"{prefix}{name}.weight" for name in ("last", "lift.0", "lift.1", "inner.0.0.first.convolution")]
     if missing := [name for name in names if name not in tensors]:
         raise ValueError(f"ranker_shape: {where} must hold the weights of Ranker, lacks {missing[0]}")
@@ -65,7 +78,7 @@ def ranker_shape(tensors: dict[str, Tensor], where: str, *, prefix: str = "") ->
 
 
 def save_modules(path: Path | str, **modules: nn.Module) -> None:
-    """Half-precision weights of several modules in one file; names start with the module's."""
+    """Write fp16 weights of several modules to one file; names start with the module's."""
     arrays = {}
     for prefix, module in modules.items():
         for name, value in module.state_dict().items():
@@ -81,29 +94,12 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
     """Tensors by name, of a file that `save_modules` or a training run wrote."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"load_module: {path} must be a file of weights, and is not there")
+        raise FileNotFoundError(f"load_module: {path} must be a file of weights, and does not exist")
     load = load_arrays if path.suffix == ".npz" else optional("load_module", "safetensors.torch").load_file
     try:
         tensors: dict[str, Tensor] = load(path)
         return tensors
     except OSError:
         raise
-    except Exception as error:  # the two readers have many kinds of error between them
+    except Exception as error:  # numpy and safetensors raise many kinds of error
         raise ValueError(f"load_module: {path} must be a file of weights, and cannot be read: {error}") from None
-
-
-def _filled(module: Module, tensors: dict[str, Tensor], where: str) -> Module:
-    kind = type(module).__name__
-    wanted = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
-    if missing := sorted(set(wanted) - set(tensors)):
-        raise ValueError(f"load_module: {where} must hold the weights of {kind}, lacks {missing[0]}")
-    if others := sorted(set(tensors) - set(module.state_dict())):  # as of a deeper network, which would do otherwise
-        raise ValueError(f"load_module: {where} must hold the weights of {kind} and no others, has {others[0]}")
-    for name, value in wanted.items():
-        if tensors[name].shape != value.shape:
-            raise ValueError(
-                f"load_module: {where} must hold the weights of {kind}: {name} must be {tuple(value.shape)}, got "
-                f"{tuple(tensors[name].shape)}"
-            )
-    module.load_state_dict({name: tensors[name] for name in wanted}, strict=False)
-    return module

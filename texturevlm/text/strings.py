@@ -1,7 +1,7 @@
-"""Words as strings: made comparable, compared in spite of reading errors, and sorted by the kind of thing they are.
+"""Words as strings: normalising, comparing despite OCR errors, and classifying them by kind.
 
-Nothing here knows a page's layout or a model. Strings are Unicode-normalised, so any script passes; the patterns and
-the lists of asking words are English (with a few of the commonest in other languages) and stay silent elsewhere.
+Strings are Unicode-normalised, so any script passes. The patterns and the lists of question words are English, with a
+few common words of other languages; in other languages they match nothing.
 """
 
 import re
@@ -11,13 +11,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from texturevlm.relevance.reader import is_ideograph
-
-MOST_LETTERS = 4000  # of a question are read
-MOST_TERMS = 64  # of a question are kept
-ALIKE = 0.5  # shared pairs of letters: below this two words have nothing to do with one another
-MOST_OF_A_WORD = 80  # letters are looked at for its kind
-GLUED = 0.7  # the likeness of a word that stands inside another
+MOST_LETTERS = 4000  # of a question are used
+MOST_TERMS = 64  # of a question are used
+LEAST_SHARED = 0.5  # pairs of letters: below this two words are unrelated
+MOST_OF_A_WORD = 80  # letters are used for its kind
+GLUED = 0.7  # the similarity of a word that is part of another
 
 STOP_WORDS = """
 a an the of in on at to for from by with and or as is are was were be been do does did has have had this that these
@@ -26,7 +24,7 @@ could would should will shall may s t le la les de du des el los las der die das
 quel quelle wer wo wie est es ist cual quien como cuando donde en un une una ein eine
 """
 STOP = frozenset(STOP_WORDS.split())
-# What may stand on the page for a word of the question.
+# What a page may say instead of a word of the question.
 ALIASES = {
     "number": ("no", "nos", "num", "nr", "#"),
     "telephone": ("tel", "phone"),
@@ -48,7 +46,7 @@ ALIASES = {
 
 MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 NUMBER = r"\d[\d,.]*"
-# What a stretch of a line may be; matched against the line as a whole, so that it may span several words.
+# The kind of a part of a line; matched against the whole line, so that it may span several words.
 KINDS: dict[str, str] = {
     "date": rf"\b\d{{1,4}}[/.-]\d{{1,2}}[/.-]\d{{2,4}}\b|\b{MONTH}\s*\d{{1,2}}(?:st|nd|rd|th)?(?:\s*[-–,]\s*\d{{1,2}})?"
     rf"(?:[\s,.]*(?:19|20)\d\d)?\b|\b\d{{1,2}}(?:st|nd|rd|th)?[\s-]*(?:of\s)?{MONTH}[\s,-]*(?:\d{{2,4}})?\b"
@@ -112,7 +110,7 @@ def plain(text: str) -> str:
 
 
 def terms(question: str) -> list[tuple[str, float]]:
-    """The question's words in order, comparable, each with its emphasis: more in quotes, and with a capital."""
+    """The question's words in order, normalised, each with its emphasis: higher in quotes and with a capital."""
     text = unicodedata.normalize("NFKC", question[:MOST_LETTERS])
     found = []
     quoted = [match.span() for match in re.finditer(r"[\"“‘'`«][^\"”’'`»]{2,80}[\"”’'`»]", text)]
@@ -131,14 +129,14 @@ def _parts(word: str) -> list[str]:
     return re.split(r"[\s/–—-]+", cut)
 
 
-def asked(question: str) -> np.ndarray:
-    """(len(ASKED),) of 0 and 1: what the question asks for."""
+def asked_kinds(question: str) -> np.ndarray:
+    """(len(ASKED),) of 0 and 1: the kinds of answer that the question asks for."""
     text = unicodedata.normalize("NFKC", question[:MOST_LETTERS])
     return np.array([bool(pattern.search(text)) for pattern in ASKING.values()], dtype=np.float32)
 
 
 def kinds(line: Sequence[str]) -> np.ndarray:
-    """(words of the line, len(KINDS)) of 0 and 1: the kinds of stretch that each word is part of."""
+    """(words of the line, len(KINDS)) of 0 and 1: the kinds that each word is part of."""
     cut = [word[:MOST_OF_A_WORD] for word in line]
     sizes = np.array([len(word) for word in cut])
     end = np.cumsum(sizes + 1) - 1
@@ -150,10 +148,10 @@ def kinds(line: Sequence[str]) -> np.ndarray:
     return found
 
 
-def likeness(asked_words: Sequence[str], page_words: Sequence[str]) -> np.ndarray:
-    """(asked, page) from 0 to 1: the same word 1, the same stem .95, reading errors by their shared pairs of letters.
+def similarity(asked_words: Sequence[str], page_words: Sequence[str]) -> np.ndarray:
+    """(asked, page) from 0 to 1: 1 for the same word, .95 for the same stem, else by shared pairs of letters.
 
-    Both lists hold words as `plain` makes them. Numbers must be the same.
+    Both lists hold words as `plain` makes them. Numbers must be equal.
     """
     grams = [_pairs(word) for word in asked_words]
     known = {pair: index for index, pair in enumerate(sorted({pair for row in grams for pair in row}))}
@@ -165,7 +163,7 @@ def likeness(asked_words: Sequence[str], page_words: Sequence[str]) -> np.ndarra
     for row, word in enumerate(page_words):
         theirs[row, [known[pair] for pair in _pairs(word) if pair in known]] = 1
     shared = 2 * ours @ theirs.T / np.maximum(ours.sum(1)[:, None] + sizes, 1)
-    alike = np.clip((shared - ALIKE) / (1 - ALIKE), 0, 1) * 0.9
+    alike: np.ndarray = np.clip((shared - LEAST_SHARED) / (1 - LEAST_SHARED), 0, 1) * 0.9
     stems = [_stem(word) for word in page_words]
     for row, word in enumerate(asked_words):
         stem, aliases = _stem(word), ALIASES.get(word, ())
@@ -196,3 +194,8 @@ def _stem(word: str) -> str:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: len(word) - len(ending)] + rest
     return word
+
+
+def is_ideograph(letter: str) -> bool:
+    """A character of a script that is written without spaces: Chinese, Japanese (Korean has spaces)."""
+    return "\u3040" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or "\uf900" <= letter <= "\ufaff"

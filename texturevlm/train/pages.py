@@ -23,8 +23,8 @@ from PIL import Image
 from texturevlm.check import check_choice
 from texturevlm.evaluate.data import Box
 from texturevlm.progress import Progress
-from texturevlm.relevance.reader import Page, Word, load_page
-from texturevlm.scout.spotter import seen_size
+from texturevlm.relevance.ocr import Page, Word, load_page
+from texturevlm.scout.spotter import input_size
 from texturevlm.text.strings import plain
 from texturevlm.train.word_ranking import train_rows
 
@@ -110,7 +110,7 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
     path = data / name / image
     with Image.open(path) as file:
         grey = file.convert("L")
-    height, width = seen_size((grey.height, grey.width))
+    height, width = input_size((grey.height, grey.width))
     method = Image.Resampling.BOX if grey.height > 1.5 * height else Image.Resampling.BICUBIC
     file_name = f"{name}-{path.stem}.webp"
     grey.resize((width, height), method).save(out / "pages" / file_name, quality=_QUALITY, method=4)

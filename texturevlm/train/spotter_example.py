@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.evaluate.data import Box
-from texturevlm.scout.letters import codes
+from texturevlm.scout.letters import letter_codes
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import KINDS, kinds, plain
 
@@ -82,7 +82,7 @@ def spotter_example(page: NDArray[np.uint8], words: Words, generator: np.random.
         torch.from_numpy(_on_canvas(np.asarray(resized), top, left)),
         torch.tensor(np.array(spots, np.int64).reshape(-1, 2)),
         torch.tensor(word, dtype=torch.int64),
-        codes(letters).to(torch.int8),
+        letter_codes(letters).to(torch.int8),
         torch.tensor(np.array(kind, np.float32).reshape(-1, len(KINDS))),
         torch.tensor(height, dtype=torch.float32),
         torch.from_numpy(_text_map(boxes)),

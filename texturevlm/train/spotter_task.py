@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_count
-from texturevlm.scout.letters import SYMBOLS, numbers
+from texturevlm.scout.letters import SYMBOLS, letter_features
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.train.pages import TrainingPage, held_out, load_pages
 from texturevlm.train.render import Vocabulary, find_fonts, render_page
@@ -82,7 +82,7 @@ class SpotterTask:
             if not len(one.spots):
                 continue
             embeddings, words, target = _at_spots(self.module(one.image.float() / 255), one)
-            nearest = (embeddings @ self.module.embed(numbers(words)).float().T).argmax(1)
+            nearest = (embeddings @ self.module.embed(letter_features(words)).float().T).argmax(1)
             right += int((nearest == target).sum())
             total += len(target)
         return {"right": right / max(1, total)}
@@ -144,7 +144,7 @@ def spotter_losses(spotter: Spotter, batch: SpotterExample) -> dict[str, Tensor]
     page, row, column = batch.spots.unbind(1)
     embeddings, words, target = _at_spots(spots, batch)
     candidates = torch.cat([words, misspelt(words)])
-    cosine = embeddings @ spotter.embed(numbers(candidates)).float().T
+    cosine = embeddings @ spotter.embed(letter_features(candidates)).float().T
     same = functional.one_hot(target, len(candidates)).float()
     hit = functional.binary_cross_entropy_with_logits(spotter.hits(cosine), same, reduction="sum") / len(embeddings)
     kind = functional.binary_cross_entropy_with_logits(spots.kinds[page, :, row, column].float(), batch.kinds)

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from texturevlm.progress import Progress
-from texturevlm.relevance.clues import NAMES, clues
+from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import Layout, layout_of
-from texturevlm.relevance.reader import Page, load_page
+from texturevlm.relevance.ocr import Page, load_page
 from texturevlm.relevance.words import FARTHEST
 from texturevlm.text.strings import terms
 
@@ -78,7 +78,7 @@ def _examples(data: Path, cache: Path, name: str, limit: int | None, common: dic
         if page.words:
             together = name == "funsd"  # there, all boxes together are the answer
             places = tuple(answer_places(page, row["boxes"], row["size"], together=together))
-            features = clues(page, row["question"], common)
+            features = word_features(page, row["question"], common)
             document = row.get("document", row["image"])
             yield WordExample(features, layout_of(page), places, SET_WEIGHTS[name], f"{name}/{document}")
 
@@ -105,10 +105,10 @@ class WordNetwork(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.inner = nn.Linear(len(NAMES), width)
+        self.inner = nn.Linear(len(FEATURE_NAMES), width)
         self.outer = nn.Linear(5 * width, width)
         self.last = nn.Linear(width, 1, bias=False)
-        self.direct = nn.Linear(len(NAMES), 1, bias=False)
+        self.direct = nn.Linear(len(FEATURE_NAMES), 1, bias=False)
         self.absent = nn.Parameter(torch.tensor(2.0))
         self.drop, self.drop_clues = nn.Dropout(_DROP), nn.Dropout(_DROP_CLUES)
         nn.init.zeros_(self.direct.weight)
@@ -227,7 +227,7 @@ def fit_words(data: Path, cache: Path, limit: int | None = None) -> dict[str, An
     sharpness, held_out_loss = _calibrate(chosen, mean, scale)
     networks = [_fit(chosen, mean, scale, seed) for seed in range(MEMBERS)]
     return {
-        "names": NAMES,
+        "names": FEATURE_NAMES,
         "mean": _rounded(mean),
         "scale": _rounded(scale),
         "members": [network.weights() for network in networks],

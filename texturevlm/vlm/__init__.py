@@ -1,4 +1,4 @@
-"""Patches → a Hugging Face model, at their true positions: one file a family, through hooks and public arguments."""
+"""Patches → a Hugging Face model, at their true positions: one file per family, through hooks and public arguments."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from texturevlm.vlm.llava import Llava, LlavaOnevision
 from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
 from texturevlm.vlm.qwen3_vl import Qwen3VL
 from texturevlm.vlm.tokens import Tokens
-from texturevlm.vlm.weighted import own_grid, weighted
+from texturevlm.vlm.weighted import grid_weights, own_grid, weighted
 
 OLDEST = (5, 10)  # of transformers
 FAMILIES: dict[str, type[Adapter]] = {
@@ -29,10 +29,10 @@ FAMILIES: dict[str, type[Adapter]] = {
 
 
 def adapt(model: nn.Module, processor: Any = None) -> Any:
-    """The adapter of a model, which keeps it until `restore`; a model that has one keeps that.
+    """The adapter of a model: the one that it has, or a new one. `restore` removes it.
 
     model:     of one of the FAMILIES
-    processor: its processor (or its tokenizer, or nothing: then inputs are assembled from token ids)
+    processor: its processor, or its tokenizer, or None: then inputs are assembled from token ids
     """
     family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if family not in FAMILIES:
@@ -47,11 +47,11 @@ def adapt(model: nn.Module, processor: Any = None) -> Any:
 
 
 def _check_transformers() -> None:
-    """Precomputed positions came with 5.10."""
+    """Precomputed positions exist since 5.10."""
     from transformers import __version__
 
     if tuple(int(part) for part in __version__.split(".")[:2]) < OLDEST:
         raise ImportError(f"adapt: transformers must be {OLDEST[0]}.{OLDEST[1]} or newer, got {__version__}")
 
 
-__all__ = ["FAMILIES", "Adapter", "FixedBudget", "Tokens", "adapt", "own_grid", "weighted"]
+__all__ = ["FAMILIES", "Adapter", "FixedBudget", "Tokens", "adapt", "grid_weights", "own_grid", "weighted"]

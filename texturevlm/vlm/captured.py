@@ -1,8 +1,8 @@
-"""A fixed budget: the vision tower and the prefill captured once, replayed for every image of any size.
+"""A fixed budget: the vision tower and the prefill are captured once and replayed for images of any size.
 
-A few hundred tokens are over before Python has launched their kernels, so that fewer tokens alone save no time. With
-the number of tokens fixed, nothing about the work depends on the image but numbers: the two parts become graphs, the
-prefill one for each length of prompt, rounded up. Nothing is read back from the device before the answer.
+The kernels for a few hundred tokens finish before Python has launched the next ones, so fewer tokens alone save no
+time. With a fixed number of tokens no shape depends on the image, and both parts become CUDA graphs; the prefill has
+one per length of prompt, rounded up. Nothing is read back from the device before the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, Replay
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.places import COORDINATES, frame, places
@@ -26,17 +26,17 @@ from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
 from texturevlm.vlm.views import check_readable
 
-GRAPHS = 16  # lengths of prompt that are kept captured: each holds its own memory
+GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What the tower made of B images, in reading order: positions, use, embeddings. Overwritten by the next look.
+class TowerOutput:
+    """Output of the vision tower for B images, tokens in reading order. The next call overwrites it.
 
-    place: (B, K, 2), row and column of each token
-    used:  (B, K)
+    place:  (B, K, 2), row and column of each token
+    used:   (B, K), whether the slot of a token is used
     embeds: each (B, K, D): the tokens, then those for DeepStack
-    size:  of the images
+    size:   (height, width) of the images
     """
 
     place: Tensor
@@ -46,8 +46,8 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
-    """What the language model made of the prompts. Overwritten by the next one of the same length.
+class PrefillOutput:
+    """Output of the language model for B prompts. The next call with the same length overwrites it.
 
     logits: (B, V), of the first token of the answer
     caches: keys and values of each layer in turn, (B, heads, length rounded up, d)
@@ -60,16 +60,16 @@ class Read:
 
 
 class FixedBudget:
-    """A Qwen model at a fixed number of tokens an image, one image a prompt.
+    """A Qwen model with a fixed number of tokens per image and one image per prompt.
 
-    adapter:     of the model, which stays on its device and in its precision: `stale` says if it did not
-    budget:      tokens an image, the K of every allocation
-    batch:       images (and prompts) at once
-    masked:      whether allocations may have unused slots. If not, none may, and attention runs without a mask
+    adapter:     of the model, which must stay on its device and in its dtype; `stale` says whether it did not
+    budget:      tokens per image, the K of every allocation
+    batch:       images (and prompts) per call
+    masked:      whether allocations may have unused slots; if not, attention runs without a mask
     compiled:    whether the layers go through torch.compile; by default on a GPU
     coordinates: fine or native, as for `prepare`
     bucket:      prompts are padded to a multiple of it
-    `tower` and `prefills` (by length, the oldest gives way) are what was captured, once it was needed.
+    `tower` and `prefills` (by length, the oldest is dropped first) are captured when they are first needed.
     """
 
     def __init__(
@@ -106,21 +106,21 @@ class FixedBudget:
 
     @property
     def reasons(self) -> list[str]:
-        """Why something is not compiled or not replayed from a graph; nothing if all is."""
+        """Why parts are not compiled or not replayed from a graph; empty if all are."""
         parts = [self.tower, *self.prefills.values(), self._vision_step, self._text_step]
         return sorted({one.reason for one in parts if isinstance(one, (Replay, Compiled)) and one.reason})
 
     @property
     def stale(self) -> bool:
-        """Whether the model was moved, cast or given other weights since, which a graph does not notice."""
+        """Whether the model was moved, cast or given other weights since then, which a graph does not notice."""
         return self._weights != _addresses(self.adapter.model)
 
-    def see(self, texture: Texture, allocation: Allocation) -> Seen:
+    def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
         """Sample the footprints and run the vision tower on them.
 
-        allocation: upright footprints; only `first` and `generate` check that, since here nothing waits for the device
+        allocation: upright footprints; only `first_logits` and `generate` check that, so that nothing here waits
         """
-        self._check("see", texture, allocation)
+        self._check("encode", texture, allocation)
         pixels = sample(texture, allocation).pixels.float()
         if texture.names != COLOURS:
             pixels = pixels[:, :, [texture.names.index(name) for name in COLOURS]]
@@ -129,13 +129,13 @@ class FixedBudget:
         if self.tower is None:
             self.tower = Replay(self._run_tower, inputs)
         place, used, *embeds = self.tower(*inputs)
-        return Seen(place, used, tuple(embeds), texture.size)
+        return TowerOutput(place, used, tuple(embeds), texture.size)
 
-    def read(self, ids: Sequence[Sequence[int]], seen: Seen) -> Read:
+    def prefill(self, ids: Sequence[Sequence[int]], tower: TowerOutput) -> PrefillOutput:
         """Run the language model on prompts, each with `budget` image placeholders in a row."""
-        inputs = self._laid_out(ids, seen.size)
+        inputs = self._laid_out(ids, tower.size)
         length = inputs[0].shape[1]
-        given = [*inputs, seen.place, seen.used, *seen.embeds]
+        given = [*inputs, tower.place, tower.used, *tower.embeds]
         if length not in self.prefills:
             while len(self.prefills) >= GRAPHS:
                 self.prefills.popitem(last=False)
@@ -144,14 +144,14 @@ class FixedBudget:
         logits, position, live, *caches = self.prefills[length](*given)
         longest = max(len(one) for one in ids)
         prompt = {"input_ids": inputs[0], "attention_mask": live, "position_ids": position}
-        return Read(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
+        return PrefillOutput(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
 
-    def first(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
+    def first_logits(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
         """(B, V): logits of the first token of the answers."""
-        return self.read(self._spelled(prompts, texture, allocation), self.see(texture, allocation)).logits
+        return self.prefill(self._spelled(prompts, texture, allocation), self.encode(texture, allocation)).logits
 
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Tensor:
-        """The ids of the answers, (B, N): everything before the first token captured, the rest by `model.generate`.
+        """The ids of the answers, (B, N): the work before the first token is captured, the rest is `model.generate`.
 
         Prompts of a batch must have one length; beams go through the adapter's own `generate`.
         """
@@ -163,14 +163,14 @@ class FixedBudget:
         length = len(ids[0])
         if any(len(one) != length for one in ids):
             raise ValueError(f"generate: prompts must have one length in tokens, got {[len(one) for one in ids]}")
-        read = self.read(ids, self.see(texture, allocation))
+        read = self.prefill(ids, self.encode(texture, allocation))
         cache = DynamicCache(config=self.adapter.model.config.get_text_config())
         for layer in range(len(read.caches) // 2):
-            # the last token of the prompt is left to `generate`, which needs one to begin with
+            # `generate` needs a token to start from, so it gets the last one of the prompt
             key, value = (one[:, :, : length - 1].clone() for one in read.caches[2 * layer : 2 * layer + 2])
             cache.update(key, value, layer)
         inputs = {name: value.clone() for name, value in read.inputs.items()}
-        found = self.adapter.model.generate(**inputs, past_key_values=cache, **options)
+        found: Tensor = self.adapter.model.generate(**inputs, past_key_values=cache, **options)
         return found[:, length:]
 
     def _run_tower(
@@ -240,9 +240,9 @@ class FixedBudget:
         return logits, counted, live.long(), *caches
 
     def _laid_out(self, ids: Sequence[Sequence[int]], size: tuple[int, int]) -> list[Tensor]:
-        """ids, text positions (B, L), where the placeholders are (B, K), where each picture starts, the last id."""
+        """ids, text positions (B, L), positions of the placeholders (B, K), start of each picture, last id."""
         if len(ids) != self.batch:
-            raise ValueError(f"read: ids must be of {self.batch} prompts, got {len(ids)}")
+            raise ValueError(f"prefill: ids must be of {self.batch} prompts, got {len(ids)}")
         mark, extent = self.adapter.model.config.image_token_id, max(self.adapter.grid_for(size))
         length = -(-max(len(one) for one in ids) // self.bucket) * self.bucket
         table = torch.zeros(self.batch, length, dtype=torch.int64)
@@ -251,9 +251,9 @@ class FixedBudget:
             table[row, : len(one)] = torch.as_tensor(one)
             marked = [index for index, token in enumerate(one) if token == mark]
             if not marked or marked != list(range(marked[0], marked[0] + self.budget)):
-                raise ValueError(f"read: each prompt must have {self.budget} image placeholders in a row")
+                raise ValueError(f"prefill: each prompt must have {self.budget} image placeholders in a row")
             if marked[-1] == len(one) - 1:
-                raise ValueError("read: each prompt must have text behind its image")
+                raise ValueError("prefill: each prompt must have text behind its image")
             first.append(marked[0])
         start = torch.tensor(first)
         where = start[:, None] + torch.arange(self.budget)
@@ -275,7 +275,7 @@ class FixedBudget:
         return [self.adapter.spell(prompt, pictures, [filling]) for prompt, pictures in pairs]
 
     def _check(self, function: str, texture: Texture, allocation: Allocation) -> None:
-        """Shapes only: values stay on the device."""
+        """Check shapes only, because values are on the device."""
         wanted, got = (self.batch, self.budget), (allocation.batch, allocation.budget)
         if wanted != got:
             raise ValueError(f"{function}: allocation must be (B, K) = {wanted}, got {got}")
@@ -292,5 +292,5 @@ class FixedBudget:
 
 
 def _addresses(model: Any) -> list[tuple[int, torch.dtype]]:
-    """Where every weight lies, and in which precision."""
+    """Address and dtype of every weight."""
     return [(one.data_ptr(), one.dtype) for one in (*model.parameters(), *model.buffers())]

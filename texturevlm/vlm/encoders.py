@@ -36,7 +36,7 @@ class Encoder(Adapter):
         return to_tokens(allocation, views, [found])
 
     def features(self, texture: Texture, allocation: Allocation) -> Tensor:
-        """(B, D): one vector an image, where the model compares images with texts (its pooled output if it cannot)."""
+        """(B, D): one vector per image, in the space shared with texts if there is one, or the pooled output."""
         views = still_views("features", Picture(texture, allocation), self.side)
         call = getattr(self.model, "get_image_features", self.tower.tower)
         return torch.stack(self._run(views, call, lambda out: out.pooler_output))

@@ -1,7 +1,7 @@
 """LLaVA-1.5 and LLaVA-OneVision: a CLIP or SigLIP tower, a projector, a language model that counts tokens.
 
-The language model knows no rows and columns, so that only the order of the tokens matters to it: they come row by row.
-The prompt is handed over as embeddings, which `generate`, beams, padding and training all take.
+The language model has no rows and columns: only the order of the tokens matters, and they come row by row. The prompt
+is passed as embeddings, which work with `generate`, beams, padding and training.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Llava(Adapter):
         prompts:     a question, a conversation (messages), text with placeholders, or a list of prompts
         textures:    for one prompt: a Texture or a list of them; for a list of prompts: one such entry each
         allocations: likewise; upright footprints of this model's token side
-        weights:     (B, K) an allocation: what a token's embeddings are multiplied with, differentiable; 1 by default
+        weights:     (B, K) per allocation: factors of the embeddings of each token, differentiable; 1 by default
         """
         (mark,) = self.tokenizer.convert_ids_to_tokens([self.model.config.image_token_id])
         ids: list[list[int]] = []
@@ -57,7 +57,7 @@ class Llava(Adapter):
         return self.assemble(ids, views)
 
     def assemble(self, ids: Sequence[Sequence[int]], views: Sequence[View]) -> dict[str, Tensor]:
-        """Inputs from token ids, a list a sample with a placeholder a visual token, and the views of all samples."""
+        """Inputs from token ids (per sample, one placeholder per visual token) and the views of all samples."""
         length = max(len(one) for one in ids)
         input_ids = torch.full((len(ids), length), getattr(self.tokenizer, "pad_token_id", None) or 0)
         mask = torch.zeros_like(input_ids)
@@ -75,7 +75,8 @@ class Llava(Adapter):
     def generate(self, prompts: Any, textures: Any, allocations: Any, *, weights: Any = None, **options: Any) -> Tensor:
         """The ids of the answers, (B, N). All options that `model.generate` takes."""
         inputs = self.prepare(prompts, textures, allocations, weights=weights)
-        return self.model.generate(**inputs, **options)
+        found: Tensor = self.model.generate(**inputs, **options)
+        return found
 
     def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of tokens that the tower was trained with, whatever the image's size."""

@@ -1,8 +1,8 @@
 """Qwen's vision tower and language model as plain loops over their own submodules, with static shapes.
 
 transformers' forward reads lengths back to the host (`cu_seqlens.tolist()`, boolean masks), which a CUDA graph cannot.
-With a fixed budget every length is known, so the loops here do the same arithmetic on tensors (B, K, ...) and read
-nothing. They are tested to give the same output; training and odd inputs go through transformers' own forward.
+With a fixed budget every length is known, so these loops do the same arithmetic on tensors (B, K, ...) and read nothing
+back. Tests compare their output with transformers' own forward, which serves training and unusual inputs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def vision_step(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tens
     projected = attention.qkv(block.norm1(hidden)).view(batch, count, 3, attention.num_heads, -1)
     query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
     query, key = (rotated(one.float(), cos, sin).to(one.dtype) for one in (query, key))
-    seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=attention.scaling)
-    hidden = hidden + attention.proj(seen.transpose(1, 2).reshape(batch, count, -1))
-    return hidden + block.mlp(block.norm2(hidden))
+    found = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=attention.scaling)
+    hidden = hidden + attention.proj(found.transpose(1, 2).reshape(batch, count, -1))
+    mixed: Tensor = block.mlp(block.norm2(hidden))
+    return hidden + mixed
 
 
 def text_step(
@@ -46,10 +47,10 @@ def text_step(
         query, key = attention.q_norm(query), attention.k_norm(key)
     value = attention.v_proj(given).view(shape).transpose(1, 2)
     query, key = (rotated(one.transpose(1, 2), cos, sin) for one in (query, key))
-    seen = functional.scaled_dot_product_attention(
+    found = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=attention.scaling, enable_gqa=True
     )
-    hidden = hidden + attention.o_proj(seen.transpose(1, 2).reshape(batch, length, -1))
+    hidden = hidden + attention.o_proj(found.transpose(1, 2).reshape(batch, length, -1))
     return hidden + layer.mlp(layer.post_attention_layernorm(hidden)), key, value
 
 
@@ -73,9 +74,9 @@ def tower_loop(
 
     rows:          (B, N, 3 · T · p · p), normalised pixels
     patch, extent: (B, N, 2), positions, and the grid that they count on
-    used:          (B, N), which patches are to be attended to; all if not given
-    windows:       (B, N, 2), for a tower whose layers attend within windows
-    returns        (B, K, D), the tokens, and further ones for DeepStack
+    used:          (B, N), which patches are attended to; None: all
+    windows:       (B, N, 2), the window of each patch, for a tower whose layers attend within windows
+    returns        the tokens (B, K, D), then those for DeepStack
     """
     batch, count, _ = rows.shape
     weight = tower.patch_embed.proj.weight
@@ -111,7 +112,7 @@ def tower_rotary(tower: Any, hidden: Tensor, patch: Tensor) -> tuple[Tensor, Ten
 
 
 def _same_window(windows: Tensor, used: Tensor | None) -> Tensor:
-    """(B, 1, N, N): patches of one window see one another, and each sees itself."""
+    """(B, 1, N, N): patches of one window attend to each other, and each attends to itself."""
     same = (windows[:, :, None] == windows[:, None]).all(-1)
     if used is not None:
         same = (same & used[:, None]) | torch.eye(windows.shape[1], dtype=torch.bool, device=windows.device)
@@ -133,10 +134,10 @@ def prefill_loop(
 
     ids:       (B, L)
     position:  (3, B, L), time, row and column
-    where:     (B, K), which of the ids are visual tokens
-    last:      (B,), the last id that is no padding
-    visual:    (B, K, D), and deepstack likewise, what the vision tower made
-    live:      (B, L), which ids may be attended to, if not all
+    where:     (B, K), positions of the visual tokens in the prompt
+    last:      (B,), position of the last id before the padding
+    visual:    (B, K, D), output of the vision tower; deepstack likewise
+    live:      (B, L), which ids are attended to; None: all
     returns    logits of the next token (B, V), then keys and values of each layer, (B, heads, L, d)
     """
     language = model.model.language_model

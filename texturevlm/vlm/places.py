@@ -2,8 +2,7 @@
 
 A model reads positions as rows and columns of patches. A footprint may lie between them and may be larger than a patch,
 so its positions are fractions: a coarse token sits at the centre of its area, each of its sub-patches at its own place.
-Everything here is plain arithmetic on tensors of any batch shape, without a look at their values, so that it can be
-captured in a CUDA graph.
+All of this is arithmetic on tensors of any batch shape that reads no values, so a CUDA graph can capture it.
 """
 
 import math
@@ -49,7 +48,7 @@ def grid_for(size: tuple[int, int], side: int, *, least: float = 0, most: float 
 
 
 def frame(size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """(2, 2): pixels a token down and across, and the grid's rows and columns, as `places` wants them."""
+    """(2, 2): pixels per token down and across, then rows and columns of the grid: input of `places`."""
     return torch.tensor([[size[0] / grid[0], size[1] / grid[1]], [float(grid[0]), float(grid[1])]])
 
 
@@ -59,7 +58,7 @@ def places(
     """Positions of upright footprints.
 
     centre:      (..., K, 2), x then y in level-0 pixels
-    step:        (..., K, 2), level-0 pixels a sample along x and along y
+    step:        (..., K, 2), level-0 pixels per sample along x and along y
     frame:       (..., 2, 2), what `frame` gives for the image
     side, merge: a token is side × side samples and merge × merge patches
     coordinates: fine: all on the grid of the whole image; native: each on the grid of its own scale, as though the
@@ -80,7 +79,7 @@ def places(
 
 
 def bilinear_taps(patch: Tensor, extent: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """The four entries of a learned side × side position table around each position, and how much each counts.
+    """The four entries of a learned side × side position table around each position, and their weights.
 
     patch, extent: (N, 2), rows and columns; the first and the last position of the grid are those of the table
     returns        indices (N, 4) and weights (N, 4)
@@ -106,5 +105,5 @@ def to_columns(numbers: Tensor) -> Tensor:
 
 
 def from_columns(columns: Tensor) -> Tensor:
-    """What `to_columns` took apart, in float32."""
+    """The inverse of `to_columns`, in float32."""
     return torch.stack(columns.float().chunk(PIECES, -1)).sum(0)

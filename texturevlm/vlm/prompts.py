@@ -1,4 +1,4 @@
-"""Prompts and their pictures: who belongs to whom, and the words around them.
+"""Prompts and their pictures: which picture belongs to which prompt, and the text around them.
 
 One prompt with its images, or a list of prompts with theirs; a prompt is a question, a conversation (a list of
 messages), or text that already holds the model's own placeholders.
@@ -20,9 +20,9 @@ Prompt = str | list[dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """Images of one size, or the frames of a video, with what was chosen of them.
+    """Images of one size, or the frames of a video, with their allocation.
 
-    weight: (B, K), how much each token counts; 1 if not given
+    weight: (B, K), weight of each token; None: 1
     """
 
     texture: Texture
@@ -54,7 +54,7 @@ def pair(
     weights = [None] * len(prompts) if weights is None else weights
     if not len(prompts) == len(textures) == len(allocations) == len(weights):
         raise ValueError(
-            f"{function}: textures and allocations must be one a prompt ({len(prompts)}), "
+            f"{function}: textures and allocations must be one per prompt ({len(prompts)}), "
             f"got {len(textures)} and {len(allocations)}"
         )
     return [(prompt, _pictures(function, *own)) for prompt, *own in zip(prompts, textures, allocations, weights)]
@@ -67,7 +67,7 @@ def _pictures(function: str, textures: Any, allocations: Any, weights: Any) -> l
         textures, allocations, weights = [textures], [allocations], [weights]
     weights = [None] * len(textures) if weights is None else weights
     if not len(textures) == len(allocations) == len(weights):
-        raise ValueError(f"{function}: allocations must be one a texture ({len(textures)}), got {len(allocations)}")
+        raise ValueError(f"{function}: allocations must be one per texture ({len(textures)}), got {len(allocations)}")
     for allocation, weight in zip(allocations, weights):
         if weight is not None:
             check_shapes(function, valid=(allocation.valid, "B K"), weights=(weight, "B K"))
@@ -81,16 +81,12 @@ def _apart(
     if not isinstance(allocation, Allocation) or allocation.batch != texture.batch:
         raise ValueError(f"{function}: allocations must be for the texture's {texture.batch} images")
     singles = [slice(one, one + 1) for one in range(texture.batch)]
-    textures = [
-        Texture(tuple(level[one] for level in texture.levels), texture.names, texture.size, texture.reduce)
-        for one in singles
-    ]
     allocations = [allocation.each(itemgetter(one)) for one in singles]
-    return textures, allocations, None if weight is None else [weight[one] for one in singles]
+    return texture.split(), allocations, None if weight is None else [weight[one] for one in singles]
 
 
 def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Picture], marks: Sequence[str]) -> str:
-    """The prompt as text, in the words of the model's chat template, one placeholder a picture.
+    """The prompt as text by the chat template of the model, with one placeholder per picture.
 
     marks: the placeholders; a text that holds one of them is used as it is
     """
@@ -104,10 +100,10 @@ def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Pic
     speaker: Any
     for speaker in (processor, getattr(processor, "tokenizer", None)):
         if getattr(speaker, "chat_template", None):
-            return speaker.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+            return str(speaker.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
     raise ValueError(
-        f"{function}: processor must have a chat template to word a question (a file chat_template.jinja beside the "
-        f"model); without one give the prompt with its placeholders, {' or '.join(marks)}"
+        f"{function}: processor must have a chat template to make a prompt of a question (a file chat_template.jinja "
+        f"beside the model); without one give the prompt with its placeholders, {' or '.join(marks)}"
     )
 
 
@@ -116,6 +112,6 @@ def filled(function: str, text: str, marks: Sequence[str], fillings: Sequence[st
     longest_first = sorted(marks, key=len, reverse=True)
     mark = re.compile("|".join(re.escape(one) for one in longest_first))
     if (count := len(mark.findall(text))) != len(fillings):
-        raise ValueError(f"{function}: prompt must have a placeholder a picture ({len(fillings)}), got {count}")
+        raise ValueError(f"{function}: prompt must have one placeholder per picture ({len(fillings)}), got {count}")
     following = iter(fillings)
     return mark.sub(lambda _: next(following), text)

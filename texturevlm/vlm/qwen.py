@@ -1,10 +1,10 @@
 """What Qwen2.5-VL and Qwen3-VL have in common: chosen patches in, at their true positions, through public arguments.
 
-The rows of `pixel_values` carry their own geometry: behind the pixels of a patch stand its row, its column, the extent
-of its grid, whether it begins an attention segment, and how much its token counts. A hook in front of the vision tower
-takes these columns off and hands them over as the precomputed positions that transformers accepts from 5.10 on. So
-nothing has to be remembered between preparing and running: rows may be repeated for beams, concatenated by a collator
-or cast to another precision, and rows without the columns are ordinary input, which passes untouched.
+The rows of `pixel_values` carry their own geometry: behind the pixels of a patch come its row, its column, the extent
+of its grid, whether it begins an attention segment, and the weight of its token. A hook before the vision tower removes
+these columns and passes them as the precomputed positions that transformers accepts since 5.10. So there is no state
+between preparing and running: rows may be repeated for beams, concatenated by a collator or cast to another dtype. Rows
+without these columns are ordinary input and pass unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.views import LEVELS, View, rectangles, still_views, to_tokens, video_view
 
-NUMBERS = 5  # behind each row: row, column, rows, columns, begins
+NUMBERS = 5  # behind the pixels of each row: row, column, rows, columns, begins
 
 
 class QwenAdapter(Adapter):
@@ -36,7 +36,7 @@ class QwenAdapter(Adapter):
         self.merge, self.moments = vision.spatial_merge_size, vision.temporal_patch_size
         self.side = vision.patch_size * self.merge
         self.row_width = vision.in_channels * self.moments * vision.patch_size**2
-        self._weight: Tensor | None = None  # of the rows that are in the tower
+        self._weight: Tensor | None = None  # of the rows that the tower is processing
         self._hooks += [
             self.tower.register_forward_pre_hook(self._before_tower, with_kwargs=True),
             self.tower.register_forward_hook(self._after_tower),
@@ -79,8 +79,8 @@ class QwenAdapter(Adapter):
         levels:      joint: tokens of all scales attend to one another in the vision tower; apart: each scale by itself
         coordinates: fine: a coarse token sits where its area lies on the finest grid; native: on the grid of its own
                      scale; crops: every rectangle of one scale is an ordinary image by itself, at stock positions
-        fps:         frames a second of the videos
-        weights:     (B, K) an allocation: what a token's embeddings are multiplied with, differentiable; 1 by default
+        fps:         frames per second of the videos
+        weights:     (B, K) per allocation: factors of the embeddings of each token, differentiable; 1 by default
         """
         self._check_options("prepare", levels, coordinates, "crops")
         ids: list[list[int]] = []
@@ -97,13 +97,15 @@ class QwenAdapter(Adapter):
         """The ids of the answers, (B, N). Options of `prepare`, and all that `model.generate` takes."""
         own = {name: options.pop(name) for name in ("levels", "coordinates", "fps", "weights") if name in options}
         inputs = self.prepare(prompts, textures, allocations, **own)
-        return self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
+        found: Tensor = self.model.generate(**inputs, **options)
+        return found[:, inputs["input_ids"].shape[1] :]
 
     def spell(self, prompt: Prompt, pictures: Sequence[Picture], fillings: Sequence[str]) -> list[int]:
         """The ids of a prompt whose placeholders are filled."""
         marks = [*self._marks(), *(self._wrapped(mark) for mark in self._marks())]
         text = worded("prepare", self.processor, prompt, pictures, self._marks())
-        return self.tokenizer(filled("prepare", text, marks, fillings))["input_ids"]
+        ids: list[int] = self.tokenizer(filled("prepare", text, marks, fillings))["input_ids"]
+        return ids
 
     def image_filling(self, tokens: int) -> str:
         """The placeholders of an image."""
@@ -117,7 +119,7 @@ class QwenAdapter(Adapter):
         coordinates: str = "fine",
         fps: float = 2.0,
     ) -> dict[str, Tensor]:
-        """Inputs from token ids, a list a sample with a placeholder a visual token, and the views they stand for."""
+        """Inputs from token ids (per sample, one placeholder per visual token) and the views that they stand for."""
         device = self.model.device
         length = max(len(one) for one in ids)
         pad = getattr(self.tokenizer, "pad_token_id", None) or 0
@@ -152,7 +154,7 @@ class QwenAdapter(Adapter):
         return {name: value.to(device) for name, value in inputs.items()}
 
     def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
-        """What the tower takes precomputed.
+        """Precomputed arguments of the tower.
 
         patch, extent: (N, 2), rows and columns of every patch, and of the grid that they count on
         begins:        (N,), whether a patch begins a segment
@@ -214,13 +216,13 @@ class QwenAdapter(Adapter):
         self._weight = None
 
     def _pseudo_grids(self, views: Sequence[View]) -> Tensor:
-        """A grid with as many patches as each view has; where they lie is said elsewhere."""
+        """A grid with as many patches as each view has; their true positions are passed separately."""
         grids = [view.grid or (1, len(view)) for view in views]
         table = [[1, rows * self.merge, columns * self.merge] for rows, columns in grids]
         return torch.tensor(table, device=self.model.device)
 
     def _language_positions(self, ids: Sequence[int], views: Sequence[View], fps: float) -> Tensor:
-        """(4, L): text counts on; a visual token stands at its row and column from where its picture starts."""
+        """(4, L): text counts upwards; a visual token is at its row and column from the start of its picture."""
         config = self.model.config
         visual = {config.image_token_id: False, config.video_token_id: True}
         parts: list[Tensor] = []
@@ -250,11 +252,11 @@ class QwenAdapter(Adapter):
         return torch.cat([torch.arange(len(ids)).float()[None], torch.cat(parts, 1)])
 
     def _moment(self, view: View, fps: float) -> Tensor:
-        """(n,): how far in time the language model takes a token to be from its picture's start."""
+        """(n,): position in time of each token, from the start of its picture."""
         return torch.zeros(len(view))
 
     def _groups(self, picture: Picture, *, levels: str, crops: bool) -> list[list[View]]:
-        """One group of views a placeholder."""
+        """One group of views per placeholder."""
         if crops and picture.weight is not None:
             raise ValueError("prepare: coordinates='crops' is the model's own input, which has no weights")
         if not picture.is_video:
@@ -279,7 +281,7 @@ class QwenAdapter(Adapter):
     def _wrapped(self, mark: str) -> str:
         config = self.model.config
         ends = self.tokenizer.convert_ids_to_tokens([config.vision_start_token_id, config.vision_end_token_id])
-        return ends[0] + mark + ends[1]
+        return f"{ends[0]}{mark}{ends[1]}"
 
     @staticmethod
     def _check_options(function: str, levels: str, coordinates: str, *more: str) -> None:

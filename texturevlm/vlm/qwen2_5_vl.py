@@ -16,7 +16,7 @@ class Qwen2_5_VL(QwenAdapter):
     normalisation = CLIP
 
     def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
-        """With the order in which windows come, and where each ends."""
+        """Add the order of the windows, and where each ends."""
         per_token = self.merge**2
         segment = begins.view(-1, per_token)[:, 0].cumsum(0)
         window = torch.cat([segment[:, None], self.windows(patch.view(-1, per_token, 2))], -1)
@@ -32,11 +32,11 @@ class Qwen2_5_VL(QwenAdapter):
 
     def windows(self, patch: Tensor) -> Tensor:
         """(..., M², 2) rows and columns of a token's patches → (..., 2), the row and column of its window."""
-        across = self.tower.window_size // self.tower.patch_size  # patches
+        across: int = self.tower.window_size // self.tower.patch_size  # patches
         return ((patch.mean(-2) + 0.5) / across).floor().long()
 
     def _moment(self, view: View, fps: float) -> Tensor:
         if not view.video:
             return super()._moment(view, fps)
-        per_second = self.model.config.vision_config.tokens_per_second
+        per_second: float = self.model.config.vision_config.tokens_per_second
         return (view.moment * (per_second / fps)).floor()

@@ -19,7 +19,7 @@ class Qwen3VL(QwenAdapter):
     normalisation = CENTRED
 
     def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
-        """With the taps into the position table, under the names of the installed transformers."""
+        """Add the taps into the position table, under the names of the installed transformers."""
         from transformers import vision_utils
 
         indices, weights = bilinear_taps(patch, extent, self.tower.num_grid_per_side)
@@ -30,7 +30,7 @@ class Qwen3VL(QwenAdapter):
         return super().tower_arguments(patch, extent, begins) | taps
 
     def _video(self, picture: Picture, levels: str) -> list[View]:
-        """One view a moment: each stands by itself in the prompt."""
+        """One view per moment: each has its own place in the prompt."""
         (whole,) = super()._video(picture, levels)
         return [whole.part(whole.moment == moment) for moment in whole.moment.unique()]
 

@@ -1,7 +1,6 @@
-"""Tokens: what a vision tower made of the patches, on its way into a language model.
+"""Tokens: embeddings from a vision tower, for a language model.
 
-A token remembers where it looked and how large an area it stands for by itself, since tokens that were merged or
-weighted are no longer one footprint each.
+Each token has its own position and size, because merged or weighted tokens are no longer one footprint each.
 """
 
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ from texturevlm.check import check_floating, check_shapes
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """K embeddings an image.
+    """K embeddings per image.
 
     embeds:   (B, K, D), zero in unused slots
     position: (B, K, 2), x then y of the centre in level-0 pixels
     size:     (B, K, 2), width then height of the area in level-0 pixels
-    weight:   (B, K), how much a token counts; 0 in unused slots
+    weight:   (B, K), weight of each token; 0 in unused slots
     deepstack: further embeddings, each (B, K, D), which Qwen3-VL adds to its first layers; empty for other models
     """
 

@@ -1,7 +1,7 @@
 """Texture + Allocation → views: the chosen patches of one image, or of one moment of a video, in reading order.
 
-This is where the slots of an allocation that nobody uses are packed away, where rotated footprints are refused, and
-where the patches are sampled. It reads values on the host: the number of tokens decides the length of a prompt.
+Here unused slots are dropped, rotated footprints are refused and patches are sampled. This reads values on the host:
+the number of tokens decides the length of a prompt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from texturevlm.sample import sample
+from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens
@@ -27,14 +27,14 @@ class View:
 
     pixels:  (n, T, 3, P, P), 0 to 1; T moments in time, 1 for a still image
     centre:  (n, 2), x then y in level-0 pixels
-    step:    (n, 2), level-0 pixels a sample along x and along y
+    step:    (n, 2), level-0 pixels per sample along x and along y
     slot:    (n,), where each token stood in the allocation
     moment:  (n,), the frame a token belongs to; 0 for a still image
-    weight:  (n,), how much each token counts
+    weight:  (n,), weight of each token
     begins:  (n,), whether a token begins a new segment: tokens attend to one another within a segment
     size:    (height, width) of the image
     video:   whether it is part of a video
-    grid:    rows and columns, if it is to be read as an ordinary image by itself, at the model's own positions
+    grid:    rows and columns, if the view is an ordinary image by itself, at the model's own positions
     """
 
     pixels: Tensor
@@ -52,7 +52,7 @@ class View:
         return self.centre.shape[0]
 
     def part(self, chosen: Tensor | slice) -> View:
-        """Some of its tokens, of which the first begins a segment."""
+        """A part of the tokens; the first one begins a segment."""
         columns = {name: getattr(self, name)[chosen] for name in COLUMNS}
         begins = self.begins[chosen].clone()
         begins[:1] = True
@@ -60,7 +60,7 @@ class View:
 
 
 def still_views(function: str, picture: Picture, side: int, *, levels: str = "joint") -> list[View]:
-    """One view an image of the batch."""
+    """One view per image of the batch."""
     texture, allocation = picture.texture, picture.allocation
     check_readable(function, texture, allocation, side)
     if texture.batch != allocation.batch:
@@ -81,7 +81,7 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
 def video_view(function: str, picture: Picture, side: int, *, levels: str, moments: int) -> View:
     """All frames in one view: a token of frame f shows f and the frames after it, `moments` of them in all.
 
-    picture: a texture with an image a frame, and an allocation for one sample, whose `source` says which frame
+    picture: a texture with one image per frame, and an allocation for one sample, whose `source` says which frame
     """
     texture, allocation = picture.texture, picture.allocation
     check_readable(function, texture, allocation, side)
@@ -118,7 +118,7 @@ def _view(picture: Picture, image: int, order: Tensor, begins: Tensor, pixels: T
 
 
 def check_readable(function: str, texture: Texture, allocation: Allocation, side: int) -> None:
-    """What a pretrained model can read: tokens of its own side, upright, of this image."""
+    """A pretrained model reads tokens of its own side, upright, of this image."""
     if texture.size != allocation.size:
         raise ValueError(
             f"{function}: allocation must be for an image of {texture.size} like the texture, got {allocation.size}"
@@ -134,7 +134,7 @@ def check_readable(function: str, texture: Texture, allocation: Allocation, side
 
 
 def _readable(allocation: Allocation) -> Allocation:
-    """With ordinary footprints in the unused slots, so that what happens to lie there makes no NaN in a gradient."""
+    """Put ordinary footprints into the unused slots, so that their contents cause no NaN in a gradient."""
     used = allocation.valid[..., None]
     along, down = (torch.tensor(axis, device=used.device) for axis in ([1.0, 0.0], [0.0, 1.0]))
     return replace(
@@ -147,7 +147,7 @@ def _readable(allocation: Allocation) -> Allocation:
 
 
 def _reading_order(allocation: Allocation, image: int, levels: str) -> tuple[Tensor, Tensor]:
-    """Used slots frame by frame, coarse before fine if levels are apart, row by row; and which begin a segment."""
+    """Used slots by frame, coarse before fine if levels are apart, then by row; and which of them begin a segment."""
     order = allocation.valid[image].nonzero()[:, 0]
     scale = -allocation.level[image].round() if levels == "apart" else torch.zeros_like(allocation.score[image])
     centre = allocation.centre[image].detach()
@@ -178,7 +178,7 @@ def _at_frames(texture: Texture, allocation: Allocation, frame: Tensor) -> Tenso
 
 
 def _only_colours(texture: Texture) -> Texture:
-    """Without the layers that a model does not read, unless the texture units hold them all anyway."""
+    """Drop the channels that a model does not read, unless the texture units hold all of them anyway."""
     if texture.resident is not None or len(texture.names) <= 3 or not set(COLOURS) <= set(texture.names):
         return texture
     chosen = [texture.names.index(name) for name in COLOURS]

@@ -1,6 +1,6 @@
-"""The model's own grid, its embeddings weighted by relevance: nothing is saved, and everything is differentiable.
+"""The model's own full grid with each embedding weighted by relevance: no token is saved, everything is differentiable.
 
-It is the soft counterpart of choosing tokens: for training a relevance that will choose later, and as a control.
+It is the soft counterpart of choosing tokens: a control, and a way to train a relevance that will choose tokens later.
 """
 
 from typing import Any
@@ -24,14 +24,22 @@ def own_grid(adapter: Any, texture: Texture) -> Allocation:
     return found.each(lambda column: column.expand(texture.batch, *column.shape[1:]))
 
 
+def grid_weights(adapter: Any, texture: Texture, relevance: Tensor) -> Tensor:
+    """(B, K): the mean of a map (B, h, w) of any resolution over each cell of the model's own grid; differentiable."""
+    check_shapes("grid_weights", levels=(texture.levels[0], "B C H W"), relevance=(relevance, "B h w"))
+    return functional.adaptive_avg_pool2d(relevance.unsqueeze(1), adapter.grid_for(texture.size)).flatten(1)
+
+
 def weighted(adapter: Any, prompts: Any, texture: Texture, relevance: Tensor, **options: Any) -> dict[str, Tensor]:
-    """Inputs for the model, each visual token multiplied by the mean relevance of its cell.
+    """Inputs of the model with each visual token multiplied by the mean relevance of its cell.
 
     adapter:   of a vision-language model
-    prompts:   one for a single image, or a list, one an image of the texture's batch
-    relevance: (B, h, w), at any resolution; gradients flow back to it
+    prompts:   one for a single image, or a list, one per image of the texture's batch
+    relevance: (B, h, w), of any resolution; gradients flow back to it
     options:   of the adapter's `prepare`
     """
-    check_shapes("weighted", levels=(texture.levels[0], "B C H W"), relevance=(relevance, "B h w"))
-    weights = functional.adaptive_avg_pool2d(relevance.unsqueeze(1), adapter.grid_for(texture.size)).flatten(1)
-    return adapter.prepare(prompts, texture, own_grid(adapter, texture), weights=weights, **options)
+    weights = grid_weights(adapter, texture, relevance)
+    inputs: dict[str, Tensor] = adapter.prepare(
+        prompts, texture, own_grid(adapter, texture), weights=weights, **options
+    )
+    return inputs

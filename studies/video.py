@@ -1,0 +1,262 @@
+"""Questions 26 to 28, on real clips: what is still in them, how carried relevance drifts, what reuse costs.
+
+    python -m studies.video DATA --out DIR [--limit N]
+
+DATA holds big_buck_bunny.mp4, Megamind.avi, david.webm and david_gt.txt (a face's x, y, width, height, one line per
+frame, for the last frames of the clip). One frame of each becomes a clip of a still camera. Writes video.md and
+video.json.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from studies import video_measures as study
+from studies.study import MISTAKES, check_limit, command_parser, complain, versions, write_study
+from texturevlm.allocate.footprints import Box
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.video.flow import FLOW_METHODS
+from texturevlm.video.sources import open_video
+
+CLIPS = ("big_buck_bunny.mp4", "Megamind.avi", "david.webm")
+INTERVALS = (15, 30, 60, 120)
+DRIFT_FRAMES, MADE_FRAMES, REUSE_FRAMES, CLUSTER_FRAMES = 301, 80, 12, 40
+WANDERING_SHARES = (0.01, 0.05, 0.2)  # of the image that wanders before a still camera
+CARRIED_LABEL = "incremental: carried from the first box"
+NO_KEYFRAMES = "no keyframe but the first"
+FEWEST_FRAMES = 3  # frames: two in a row, after the first
+STILL_BUDGET, REUSE_BUDGET = 128, 64
+FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
+CONTEXTS = (0.0, 1.0, 3.0)
+VISION: dict[str, Any] = {
+    "depth": 8,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_heads": 4,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [3],
+    "patch_size": 16,
+}
+TEXT: dict[str, Any] = {
+    "vocab_size": 152000,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+}
+
+
+def measure(data: Path, limit: int | None) -> dict[str, Any]:
+    """Everything; `limit` frames of each clip at most."""
+    record: dict[str, Any] = {"still": {}, "drift": {}, "reuse": {}, "clusters": {}}
+    tower = study.random_tower(_model)
+    for name in CLIPS:
+        path = data / name
+        made = f"still camera, from {name}"
+        _tell(f"{name}: what is still")
+        record["still"][name] = study.still(study.frames_of(path, limit), STILL_BUDGET)
+        record["still"][made] = study.still(study.still_camera(path, 0.05, _most(limit, MADE_FRAMES)), STILL_BUDGET)
+        record["clusters"][name] = study.clusters(study.frames_of(path, _most(limit, CLUSTER_FRAMES)))
+        record["clusters"][made] = study.clusters(study.still_camera(path, 0.05, _most(limit, CLUSTER_FRAMES)))
+        _tell(f"{name}: drift")
+        record["drift"][name] = _drift(path, _most(limit, DRIFT_FRAMES))
+        _tell(f"{name}: reuse")
+        for share in WANDERING_SHARES:
+            frames = list(study.still_camera(path, share, _most(limit, REUSE_FRAMES)))
+            found = {f"{context:g}": study.reused(frames, tower, REUSE_BUDGET, context) for context in CONTEXTS}
+            record["reuse"][f"{made}, {share:.0%} wanders"] = found
+    _tell("david.webm: the face")
+    record["face"] = _face(data, limit)
+    return record
+
+
+def _most(limit: int | None, frames: int) -> int:
+    return frames if limit is None else min(limit, frames)
+
+
+def _drift(path: Path, frames: int) -> dict[str, Any]:
+    clip = study.HeldClip(path, frames)
+    found: dict[str, Any] = {}
+    for method in FLOW_METHODS:
+        for interval in (None, *INTERVALS):
+            every = f"a keyframe every {interval}" if interval else NO_KEYFRAMES
+            for again in (False, True) if interval is None else (False,):
+                values = study.drift(clip, method, interval=interval, again=again)
+                key = f"{method}, {every}" + (", looking again" if again else "")
+                found[key] = {"mean": float(np.mean(values)), "least": float(np.min(values))}
+                if interval is None and not again:
+                    found[key]["ages"] = study.at_ages(values)
+    return found
+
+
+def _face(data: Path, limit: int | None) -> dict[str, Any]:
+    boxes: list[Box] = []
+    for line in (data / "david_gt.txt").read_text().split():
+        x, y, width, height = (float(number) for number in line.split(","))
+        boxes.append((x, y, x + width, y + height))
+    first = sum(1 for _ in open_video(data / "david.webm")) - len(boxes)
+    boxes = boxes[:limit]
+    scores = study.face_coverage(data / "david.webm", boxes, first, FACE_BUDGET, FACE_PATCH, FACE_EVERY)
+    ours = scores[CARRIED_LABEL]
+    return {
+        name: {
+            "covered": float(np.mean(values)),
+            "half": float(np.mean(np.array(values) >= 0.5)),
+            "difference": list(paired_difference(ours, values)),
+        }
+        for name, values in scores.items()
+    }
+
+
+def _model() -> Any:
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    from texturevlm.vlm import adapt
+
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4], "mrope_interleaved": True}
+    config = Qwen3VLConfig(text_config=TEXT | {"rope_parameters": rope}, vision_config=VISION, tie_word_embeddings=True)
+    model = Qwen3VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    return adapt(model.eval().requires_grad_(False))
+
+
+def report(record: dict[str, Any]) -> str:
+    lines = [
+        "# Video: what is still, how relevance drifts, what reuse costs",
+        "",
+        f"`{record['command']}`, torch {record['torch']}, CPU. Clips at their own size, tiles of {study.TILE} pixels.",
+        "",
+        "## 26. What share of frames and tiles is static?",
+        "",
+        f"{STILL_BUDGET} tokens of {study.PATCH}, chosen by salience. Sampled: the share of tokens that had to be.",
+        "",
+        "| clip | frames | tiles changed a frame | median | frames without change | sampled | chosen anew | cuts |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in record["still"].items():
+        lines.append(
+            f"| {name} | {row['frames']} | {row['changed']:.1%} | {row['median']:.1%} | {row['still_frames']:.1%} | "
+            f"{row['sampled']:.1%} | {row['chosen']:.1%} of frames | {row['cuts']} |"
+        )
+    return "\n".join(
+        [*lines, *_drift_table(record), *_reuse_table(record), *_face_table(record), *_cluster_table(record)]
+    )
+
+
+def _drift_table(record: dict[str, Any]) -> list[str]:
+    drift = record["drift"]
+    lines = [
+        "",
+        "## 27. Frame differences or optical flow? How fast does carried relevance drift?",
+        "",
+        "Correlation of carried with fresh relevance, cell by cell, mean over the frames (least). `none`: differences",
+        "only, nothing moves. Looking again: cells that are not trusted take the fresh value, as in a stream, which",
+        "here is what they are compared with. A cut is a keyframe always.",
+        "",
+        "| flow and keyframes | " + " | ".join(drift) + " |",
+        "|---|" + "---|" * len(drift),
+    ]
+    for key in next(iter(drift.values())):
+        cells = [f"{rows[key]['mean']:.3f} ({rows[key]['least']:.2f})" for rows in drift.values()]
+        lines.append(f"| {key} | " + " | ".join(cells) + " |")
+    lines += ["", "After so many frames without a keyframe (a cut begins anew):", ""]
+    lines += ["| clip | flow | " + " | ".join(map(str, study.AGES)) + " |", "|---|---|" + "---|" * len(study.AGES)]
+    for name, rows in drift.items():
+        for method in FLOW_METHODS:
+            ages = rows[f"{method}, {NO_KEYFRAMES}"]["ages"]
+            cells = [f"{ages[str(age)]:.3f}" if str(age) in ages else "–" for age in study.AGES]
+            lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _reuse_table(record: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "## 28. What does reusing encoded tokens cost?",
+        "",
+        f"A Qwen3-VL tower of {VISION['depth']} layers with random weights, {REUSE_BUDGET} tokens: it shows how",
+        "strongly attention couples tokens, not what a trained model's answers lose. Error: the length of the",
+        "difference from encoding the whole frame, by the length of that; of all tokens, and of the kept ones alone.",
+        "Context: unchanged tokens encoded along, for each changed one.",
+        "",
+        "| clip | context | encoded | error | worst frame | of kept tokens | cosine |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in record["reuse"].items():
+        for context, row in rows.items():
+            lines.append(
+                f"| {name} | {context} | {row['encoded']:.1%} | {row['error']:.3f} | {row['worst']:.3f} | "
+                f"{row['kept']:.3f} | {row['cosine']:.4f} |"
+            )
+    return lines
+
+
+def _face_table(record: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "## The face of david.webm",
+        "",
+        f"{FACE_BUDGET} tokens of {FACE_PATCH} by `density`, every {FACE_EVERY}th frame: the share of the face that",
+        f"tokens of at most {study.FINE_SCALE} pixels per sample cover (one scale for all would be 2.74), how often",
+        "that is half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so",
+        "the interval is too narrow).",
+        "",
+        "| how tokens were chosen | covered | at least half | the stream's lead |",
+        "|---|---|---|---|",
+    ]
+    for name, row in record["face"].items():
+        mean, low, high = row["difference"]
+        lead = "–" if name == CARRIED_LABEL else f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+        lines.append(f"| {name} | {row['covered']:.3f} | {row['half']:.1%} | {lead} |")
+    return lines
+
+
+def _cluster_table(record: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "## Channels of global reach",
+        "",
+        "Borders between regions: the share of those made anew that have one within two pixels. Made again: the share",
+        "of frames in which a quarter of the tiles had changed since.",
+        "",
+        "| clip | kept by the stream's rule | made again | those of the frame before, made anew |",
+        "|---|---|---|---|",
+    ]
+    for name, row in record["clusters"].items():
+        cells = [f"{row[key]:.3f}" if key in row else "–" for key in ("kept", "made again", "consecutive")]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _tell(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_parser("studies.video", __doc__)
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder with the clips")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for video.md and video.json")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help=f"at most N frames of each clip, {FEWEST_FRAMES} or more: to try it out"
+    )
+    options = parser.parse_args(arguments)
+    command = "python -m studies.video DATA --out DIR"
+    command += f" --limit {options.limit}" if options.limit else ""
+    try:
+        check_limit(options.limit, FEWEST_FRAMES)
+        options.out.mkdir(parents=True, exist_ok=True)
+        found = measure(options.data, options.limit)
+    except MISTAKES as error:
+        return complain(parser, error)
+    write_study(options.out, "video", {"command": command, **versions(), **found}, report)
+    _tell(f"{options.out / 'video.md'} and video.json written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

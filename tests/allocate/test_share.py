@@ -1,0 +1,141 @@
+"""One budget for several images: the sum is kept, bounds hold, and no other split is worth more."""
+
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+
+from texturevlm.allocate.layers import layers
+from texturevlm.allocate.plain import resize
+from texturevlm.allocate.share import as_batch, envelope, hand_out, share_budget, split_budget
+from texturevlm.allocate.value import expected_value
+from texturevlm.relevance import Relevance
+from texturevlm.types import Texture
+
+
+def an_image(
+    size: tuple[int, int], legible_scale: float, spread: float = 1.0, seed: int = 0
+) -> tuple[Texture, Relevance]:
+    """spread: the share of the image, from the top, that holds something."""
+    generator = torch.Generator().manual_seed(seed)
+    grid = (size[0] // 8, size[1] // 8)
+    ink = torch.zeros(1, *grid, dtype=torch.bool)
+    ink[:, : max(1, round(spread * grid[0]))] = True
+    mass = ink / ink.sum()
+    return (
+        Texture.open(torch.rand(1, 1, *size, generator=generator)),
+        Relevance(mass, torch.full((1, *grid), legible_scale), ink, size),
+    )
+
+
+CARD = an_image((320, 480), legible_scale=4.0, spread=0.2)
+PAGE = an_image((640, 480), legible_scale=2.0)
+
+
+def split(total: int, **options) -> list[int]:
+    return split_budget([CARD[0], PAGE[0]], [CARD[1], PAGE[1]], budget=total, patch=16, **options)
+
+
+@pytest.mark.parametrize("total", [2, 3, 17, 64, 200, 501])
+def test_the_total_is_kept(total):
+    assert sum(split(total)) == total
+
+
+def test_the_page_gets_more_than_the_card():
+    card, page = split(200)
+    assert page > 2 * card
+
+
+def test_floor_and_ceiling_hold():
+    assert split(100, floor=40)[0] >= 40
+    assert split(100, ceiling=60) == [40, 60]
+    assert split(100, floor=[10, 5], ceiling=[20, 30]) == [20, 30]  # less than the total: the ceilings
+    assert split(50, floor=[30, 20]) == [30, 20]
+
+
+def test_a_weight_draws_tokens():
+    assert split(60, weights=[50, 1])[0] > split(60)[0]
+    # A page of no weight keeps its floor, but tokens that the other has no use for are not thrown away.
+    assert sum(split(60, weights=[1, 0], floor=4)) == 60
+
+
+def test_the_allocations_use_the_budgets_of_the_split():
+    options = {"budget": 90, "patch": 16}
+    textures, relevances = [CARD[0], PAGE[0]], [CARD[1], PAGE[1]]
+    found = share_budget(textures, relevances, **options)
+    assert [one.budget for one in found] == split_budget(textures, relevances, **options)
+
+
+def test_allocations_become_one_batch_with_the_slots_of_the_largest():
+    one, other = (
+        an_image((320, 480), legible_scale=2.0, seed=1),
+        an_image((320, 480), legible_scale=4.0, spread=0.2, seed=2),
+    )
+    found = share_budget([one[0], other[0]], [one[1], other[1]], budget=40, patch=16, allocator="layers")
+    batch = as_batch(found)
+    assert batch.budget == max(each.budget for each in found) and batch.valid.sum() <= 40
+    for index, each in enumerate(found):
+        assert torch.equal(batch.boxes[index][batch.valid[index]], each.boxes[0][each.valid[0]])
+
+
+def test_an_allocator_is_a_name_with_its_options():
+    textures, relevances = zip(CARD, PAGE)
+    named = share_budget(textures, relevances, budget=50, patch=16, allocator="layers", overview=0.3)
+    called = split_budget(textures, relevances, budget=50, patch=16, allocator=partial(layers, overview=0.3))
+    assert [one.budget for one in named] == called
+    with pytest.raises(ValueError, match="share_budget: allocator must be one of"):
+        split_budget(textures, relevances, budget=50, allocator="best")
+
+
+def test_shared_is_worth_no_less_than_the_same_for_each():
+    textures, relevances = [CARD[0], PAGE[0]], [CARD[1], PAGE[1]]
+    value = {
+        name: sum(
+            float(expected_value(relevance, resize(texture, relevance, budget=budget, patch=16)))
+            for texture, relevance, budget in zip(textures, relevances, budgets)
+        )
+        for name, budgets in {
+            "shared": split_budget(textures, relevances, budget=160, patch=16, allocator=resize),
+            "equal": [80, 80],
+        }.items()
+    }
+    assert value["shared"] > value["equal"]
+
+
+def test_no_other_split_of_concave_curves_is_worth_more():
+    generator = torch.Generator().manual_seed(3)
+    curves = []
+    for _ in range(3):
+        gains = torch.rand(7, generator=generator).sort(descending=True).values
+        curves.append(list(enumerate([0.0, *gains.cumsum(0).tolist()], 1)))
+    for total in range(3, 25):
+        budgets = hand_out(curves, [8, 8, 8], total)
+        best = max(
+            sum(curve[k - 1][1] for curve, k in zip(curves, tried))
+            for tried in product(range(1, 9), repeat=3)
+            if sum(tried) <= total
+        )
+        assert sum(budgets) == total
+        assert sum(curve[k - 1][1] for curve, k in zip(curves, budgets)) == pytest.approx(best)
+
+
+def test_the_envelope_is_concave_and_above_the_points():
+    curve = [(1, 0.0), (2, 0.0), (4, 0.5), (8, 0.4), (16, 0.6)]
+    hull = envelope(curve)
+    assert hull == [(1, 0.0), (4, 0.5), (16, 0.6)]
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="share_budget: budget must be at least the sum of the floors, 8, got 7"):
+        split(7, floor=4)
+    with pytest.raises(ValueError, match="share_budget: floor must not exceed ceiling, got 9 above 5 for image 0"):
+        split(30, floor=[9, 1], ceiling=5)
+    with pytest.raises(ValueError, match="share_budget: ceiling must be one number or 2, got 3"):
+        split(30, ceiling=[5, 5, 5])
+    with pytest.raises(ValueError, match="share_budget: weights must be 2 numbers of at least 0"):
+        split(30, weights=[1.0, -1.0])
+    with pytest.raises(ValueError, match="share_budget: textures and relevances must be equally many"):
+        split_budget([CARD[0]], [], budget=4)
+    with pytest.raises(ValueError, match=r"at 0"):
+        split_budget([CARD[0]], [PAGE[1]], budget=4)

@@ -1,0 +1,98 @@
+"""What every allocator has in common: its arguments, its checks, and what it declares about itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, Literal, Protocol, cast
+
+from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
+from texturevlm.check import check_count
+from texturevlm.defaults import BUDGET, PATCH
+from texturevlm.relevance.maps import Relevance
+from texturevlm.types import Allocation, Texture
+
+# Whether a CUDA graph can capture an allocator: it is tensor operations of static shapes ("always"), only where its
+# kernels run ("kernels"), or it searches on the CPU ("never").
+Capture = Literal["always", "kernels", "never"]
+
+
+class Allocator(Protocol):
+    """A function that decides where a budget of tokens goes.
+
+    options: the names of the keyword arguments beyond budget and patch
+    capture: see Capture
+    """
+
+    __name__: str
+    options: tuple[str, ...]
+    capture: Capture
+
+    def __call__(
+        self, texture: Texture, relevance: Relevance, *, budget: int = BUDGET, patch: int = PATCH, **options: Any
+    ) -> Allocation: ...
+
+
+def allocator(capture: Capture = "never") -> Callable[[Callable[..., Allocation]], Allocator]:
+    """Decorator: a function (texture, relevance, *, budget, patch, …options) → Allocation becomes an allocator."""
+    return lambda choose: _checked(choose, choose, capture)
+
+
+def per_image(cut_leftover: bool = True) -> Callable[[Callable[..., Boxes]], Allocator]:
+    """Decorator: a function (cells, budget, *, …options) → boxes with scores of one image becomes an allocator.
+
+    cut_leftover: whether unused tokens go to the best boxes, see `use_all`
+    """
+
+    def decorate(choose: Callable[..., Boxes]) -> Allocator:
+        def batch(texture: Texture, relevance: Relevance, *, budget: int, patch: int, **options: Any) -> Allocation:
+            one = partial(choose, budget=budget, **options)
+            return each_image(texture, relevance, budget, patch, one, cut_leftover)
+
+        return _checked(choose, batch, "never")
+
+    return decorate
+
+
+def _checked(source: Callable[..., Any], choose: Callable[..., Allocation], capture: Capture) -> Allocator:
+    """`choose` with its arguments checked first; options are accepted or refused by name.
+
+    source: the function whose name, docstring and keyword-only arguments the allocator has
+    """
+    name = source.__name__
+    own = [one for one in inspect.signature(source).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    own = [one for one in own if one.name not in ("budget", "patch")]
+    options = tuple(one.name for one in own)
+
+    def call(
+        texture: Texture, relevance: Relevance, *, budget: int = BUDGET, patch: int = PATCH, **given: Any
+    ) -> Allocation:
+        check_count(name, "budget", budget, 1)
+        check_count(name, "patch", patch, 1)
+        if unknown := [option for option in given if option not in options]:
+            known = f"options are {', '.join(options)}" if options else "there are no options"
+            raise TypeError(f"{name}: {known}, got {unknown[0]!r}")
+        return choose(texture, relevance, budget=budget, patch=patch, **given)
+
+    made = cast(Any, wraps(source)(call))
+    shared = list(inspect.signature(call, follow_wrapped=False).parameters.values())[:-1]  # without **given
+    made.__signature__ = inspect.Signature([*shared, *own], return_annotation=Allocation)
+    made.options, made.capture = options, capture
+    return cast(Allocator, made)
+
+
+def each_image(
+    texture: Texture,
+    relevance: Relevance,
+    budget: int,
+    patch: int,
+    choose: Callable[[Cells], Boxes],
+    cut_leftover: bool = True,
+) -> Allocation:
+    """An Allocation from a function that gives one image's boxes with scores, at most `budget` of them."""
+    images = [choose(Cells.of(relevance, image, patch)) for image in range(texture.batch)]
+    if cut_leftover:
+        images = [use_all(found, budget=budget, patch=patch) for found in images]
+    return allocation_of(images, texture.size, budget=budget, patch=patch, device=texture.device)

@@ -1,0 +1,190 @@
+"""One budget for several images: each token goes to the image where its expected value is highest.
+
+The expected value of an image's tokens is measured at a few budgets. The concave envelope of those points gives the
+value of the next token at every budget. Tokens are handed out by that value, highest first, between a floor and a
+ceiling per image. A card with one line of text needs few tokens; a dense page gets the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.allocate.value import expected_value
+from texturevlm.check import check_choice, check_count
+from texturevlm.defaults import ALLOCATOR, PATCH
+from texturevlm.relevance.maps import Relevance
+from texturevlm.types import COLUMNS, Allocation, Texture
+
+Point = tuple[int, float]  # a budget and its expected value
+_BUDGETS_PER_OCTAVE = 2
+
+
+def share_budget(
+    textures: Sequence[Texture],
+    relevances: Sequence[Relevance],
+    *,
+    budget: int,
+    patch: int = PATCH,
+    allocator: str | Callable[..., Allocation] = ALLOCATOR,
+    weights: Sequence[float] | None = None,
+    **options: Any,
+) -> list[Allocation]:
+    """One Allocation per image; arguments as in `split_budget`, options are the allocator's."""
+    choose = partial(_function(allocator), patch=patch, **options)
+    shares = split_budget(textures, relevances, budget=budget, patch=patch, allocator=choose, weights=weights)
+    each = zip(textures, relevances, shares)
+    return [choose(texture, relevance, budget=share) for texture, relevance, share in each]
+
+
+def split_budget(
+    textures: Sequence[Texture],
+    relevances: Sequence[Relevance],
+    *,
+    budget: int,
+    patch: int = PATCH,
+    allocator: str | Callable[..., Allocation] = ALLOCATOR,
+    floor: int | Sequence[int] = 1,
+    ceiling: int | Sequence[int] | None = None,
+    weights: Sequence[float] | None = None,
+) -> list[int]:
+    """Split a budget over images by the expected value of their tokens.
+
+    textures:       one image each, of any sizes
+    relevances:     one per image
+    budget:         tokens for all images together
+    allocator:      a name of ALLOCATORS, or a function like those
+    floor, ceiling: of the tokens of an image, one number for all or one per image; None: 8 times an equal share
+    weights:        how much each image matters (for pages that share one question: the probability that the answer is
+                    there); None: equal
+    returns         tokens per image; they sum to the budget, or to the ceilings if those are less
+    """
+    choose = _function(allocator)
+    count = _check_images(textures, relevances)
+    check_count("share_budget", "budget", budget, 1)
+    floors = _per_image("floor", floor, count)
+    if ceiling is None:
+        ceiling = [max(low, 8 * math.ceil(budget / count)) for low in floors]
+    ceilings = _per_image("ceiling", ceiling, count)
+    for index, (low, high) in enumerate(zip(floors, ceilings)):
+        if low > high:
+            raise ValueError(f"share_budget: floor must not exceed ceiling, got {low} above {high} for image {index}")
+    if sum(floors) > budget:
+        raise ValueError(f"share_budget: budget must be at least the sum of the floors, {sum(floors)}, got {budget}")
+    weights = [1.0] * count if weights is None else weights
+    if len(weights) != count or not all(0 <= weight < math.inf for weight in weights):
+        raise ValueError(f"share_budget: weights must be {count} numbers of at least 0, got {list(weights)!r:.80}")
+    curves = []
+    for texture, relevance, low, high, weight in zip(textures, relevances, floors, ceilings, weights):
+        curve = []
+        for tokens in _budgets_to_try(low, min(high, budget - sum(floors) + low)):  # what the other images leave
+            found = choose(texture, relevance, budget=tokens, patch=patch)
+            curve.append((tokens, weight * float(expected_value(relevance, found))))
+        curves.append(curve)
+    return hand_out(curves, ceilings, budget)
+
+
+def as_batch(images: Sequence[Allocation]) -> Allocation:
+    """Allocations of one image each, all of one size → one batch with as many slots as the largest has."""
+    most = max(one.budget for one in images)
+
+    def padded(column: Tensor) -> Tensor:
+        after = (0, most - column.shape[1])
+        return functional.pad(column, (0, 0, *after) if column.dim() == 3 else after)
+
+    columns: Any = {name: torch.cat([padded(getattr(one, name)) for one in images]) for name in COLUMNS}
+    return replace(images[0], **columns)
+
+
+def hand_out(curves: Sequence[Sequence[Point]], ceilings: Sequence[int], budget: int) -> list[int]:
+    """Tokens per image by greatest marginal value; optimal for the envelopes, since those are concave.
+
+    curves: per image, points by rising budget, the first one at the image's floor
+    """
+    shares = [curve[0][0] for curve in curves]
+    left = budget - sum(shares)
+    steps = [
+        (_slope(before, after), image, after[0] - before[0])
+        for image, curve in enumerate(curves)
+        for before, after in pairwise(envelope(curve))
+    ]
+    # Slopes fall along an envelope, so an image's own steps keep their order in the sorted list.
+    for slope, image, length in sorted(steps, key=lambda step: -step[0]):
+        if slope <= 0:
+            break
+        given = min(left, length)
+        shares[image] += given
+        left -= given
+    return _spread(shares, ceilings, left)
+
+
+def envelope(curve: Sequence[Point]) -> list[Point]:
+    """The least concave, non-decreasing curve on or above the points."""
+    hull: list[Point] = []
+    best = -math.inf
+    for budget, value in curve:
+        best = max(best, value)
+        while len(hull) >= 2 and _slope(hull[-2], (budget, best)) >= _slope(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append((budget, best))
+    return hull
+
+
+def _slope(before: Point, after: Point) -> float:
+    return (after[1] - before[1]) / (after[0] - before[0])
+
+
+def _spread(shares: list[int], ceilings: Sequence[int], left: int) -> list[int]:
+    """Hand out tokens of no value evenly, smallest shares first, up to the ceilings."""
+    while left and (below := [image for image, share in enumerate(shares) if share < ceilings[image]]):
+        each = max(1, left // len(below))
+        for image in sorted(below, key=lambda image: (shares[image], image)):
+            given = min(each, left, ceilings[image] - shares[image])
+            shares[image] += given
+            left -= given
+    return shares
+
+
+def _budgets_to_try(low: int, high: int) -> list[int]:
+    """Budgets from low to high in equal ratios."""
+    steps = max(1, math.ceil(_BUDGETS_PER_OCTAVE * math.log2(high / low))) if high > low else 0
+    return sorted({low, *(round(low * (high / low) ** (step / steps)) for step in range(1, steps + 1))})
+
+
+def _function(allocator: str | Callable[..., Allocation]) -> Callable[..., Allocation]:
+    from texturevlm.allocate import ALLOCATORS  # which imports this file
+
+    if not isinstance(allocator, str):
+        return allocator
+    check_choice("share_budget", "allocator", allocator, tuple(ALLOCATORS))
+    return ALLOCATORS[allocator]
+
+
+def _check_images(textures: Sequence[Texture], relevances: Sequence[Relevance]) -> int:
+    if not textures or len(textures) != len(relevances):
+        raise ValueError(
+            f"share_budget: textures and relevances must be equally many, at least one, got {len(textures)} and "
+            f"{len(relevances)}"
+        )
+    for index, (texture, relevance) in enumerate(zip(textures, relevances)):
+        if texture.batch != 1 or relevance.mass.shape[0] != 1 or texture.size != relevance.size:
+            raise ValueError(
+                f"share_budget: each texture must be one image with a relevance of its size, got {texture.batch} of "
+                f"{texture.size} with {relevance.mass.shape[0]} of {relevance.size} at {index}"
+            )
+    return len(textures)
+
+
+def _per_image(name: str, value: int | Sequence[int], count: int) -> list[int]:
+    values = list(value) if isinstance(value, Sequence) else [value] * count
+    if len(values) != count:
+        raise ValueError(f"share_budget: {name} must be one number or {count}, got {len(values)}")
+    return [check_count("share_budget", name, one, 1) for one in values]

@@ -1,0 +1,174 @@
+"""The picture that the tokens deliver.
+
+Each token is painted as the mean of the image over each of its P×P cells, enlarged again (bicubic) to its footprint;
+smaller footprints over larger ones; where no token lies, the image's median grey stays.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_count
+from texturevlm.defaults import BUDGET, PATCH
+from texturevlm.ops.patches import sample_patches
+from texturevlm.types import Allocation, Texture
+
+Box = tuple[int, int, int, int]
+
+
+def rebuild(texture: Texture, allocation: Allocation, *, box: Box | None = None, grey: Tensor | None = None) -> Tensor:
+    """Paint what the tokens of an allocation carry of a texture's finest level. For pictures: names are averaged too.
+
+    box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
+    grey:   (B,), what shows where no token lies; `median_grey` of the texture, which takes time to find, if None
+    returns (B, C, H, W), the size of the image, or of the box
+    """
+    if texture.size != allocation.size or texture.levels[0].shape[2:] != texture.size:
+        raise ValueError(
+            f"rebuild: texture must hold the full image of {allocation.size}, "
+            f"got levels[0] {tuple(texture.levels[0].shape[2:])} of {texture.size}"
+        )
+    if texture.batch != allocation.batch:
+        raise ValueError(f"rebuild: allocation must be for {texture.batch} images, got {allocation.batch}")
+    left, top, right, bottom = _check_box("rebuild", box, allocation.size)
+    image = texture.levels[0].detach()
+    grey = median_grey(texture) if grey is None else grey
+    canvas = grey[:, None, None, None].expand(*image.shape[:2], bottom - top, right - left).clone()
+    boxes = allocation.boxes.detach().double().cpu()
+    corner = torch.tensor([left, top])
+    first, last = allocation.pixel_span()
+    first, last = first.maximum(corner), last.minimum(torch.tensor([right, bottom]))
+    touched = allocation.valid.cpu() & (first < last).all(-1)
+    area, upright = allocation.area.detach().cpu(), allocation.upright.cpu()
+    if not upright[touched].all():
+        texture = texture.mipmapped()  # turned footprints are sampled
+    for index in range(texture.batch):
+        slots = touched[index].nonzero()[:, 0].tolist()
+        for slot in sorted(slots, key=lambda slot: -area[index, slot].item()):
+            (x0, y0), (x1, y1) = first[index, slot].tolist(), last[index, slot].tolist()
+            part = canvas[index, :, y0 - top : y1 - top, x0 - left : x1 - left]
+            if upright[index, slot]:
+                part.copy_(
+                    _upright(image[index], boxes[index, slot].tolist(), allocation.patch, (x0, y0), part.shape[1:])
+                )
+            else:
+                _paint_turned(part, texture, allocation, index, slot, (x0, y0))
+    return canvas
+
+
+def median_grey(texture: Texture) -> Tensor:
+    """(B,): the median of each image's grey, its channels' mean."""
+    return texture.levels[0].detach().mean(1).flatten(1).median(1).values
+
+
+def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: Box | None = None) -> Tensor:
+    """The baseline: the whole image scaled by √(budget·patch² / (H·W)) with area averaging, enlarged again (bicubic).
+
+    The ideal resize, which may use fractions of a token; the image itself where it has no more pixels than that.
+    box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
+    returns (B, C, H, W), the size of the image, or of the box
+    """
+    height, width = texture.size
+    check_count("resized", "budget", budget, 1)
+    check_count("resized", "patch", patch, 1)
+    if texture.levels[0].shape[2:] != texture.size:
+        found = tuple(texture.levels[0].shape[2:])
+        raise ValueError(f"resized: texture must hold the full image of {texture.size}, got levels[0] {found}")
+    left, top, right, bottom = _check_box("resized", box, (height, width))
+    scale = math.sqrt(budget * patch**2 / (height * width))
+    image = texture.levels[0].detach()
+    if scale >= 1:
+        return image[..., top:bottom, left:right]
+    rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
+    (down_y, up_y, across), (down_x, up_x, along) = (
+        shrunk_axis(height, rows, top, bottom, image),
+        shrunk_axis(width, columns, left, right, image),
+    )
+    return up_y @ (down_y @ image[..., across, along] @ down_x.mT) @ up_x.mT
+
+
+def shrunk_axis(extent: int, cells: int, first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor, slice]:
+    """Down to equal cells and up again to the pixels from first to last: two matrices, and the pixels that matter."""
+    side = extent / cells
+    low = max(0, math.floor(first / side) - 3)  # a pixel blends the two cells on either side of it
+    high = min(cells, math.ceil(last / side) + 3)
+    source = slice(math.floor(low * side), min(extent, math.ceil(high * side)))
+    down = _means(low * side, high * side, high - low, source.start, source.stop, like)
+    return down, _bicubic(low * side, high * side, high - low, first, last, like), source
+
+
+def _check_box(function: str, box: Box | None, size: tuple[int, int]) -> Box:
+    height, width = size
+    if box is None:
+        return 0, 0, width, height
+    left, top, right, bottom = box
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        raise ValueError(f"{function}: box must be xyxy inside an image of {size}, got {tuple(box)}")
+    return left, top, right, bottom
+
+
+def _upright(image: Tensor, box: list[float], patch: int, corner: tuple[int, int], shape: torch.Size) -> Tensor:
+    """One footprint's pixels: cell means down to P×P and bicubic up again, each axis on its own."""
+    x0, y0, x1, y1 = box
+    height, width = image.shape[1:]
+    # Cells outside the image see its edge, so the source is what lies inside, at least one pixel.
+    top, bottom = _inside(y0, y1, height)
+    left, right = _inside(x0, x1, width)
+    source = image[:, top:bottom, left:right]
+    down_y, down_x = _means(y0, y1, patch, top, bottom, image), _means(x0, x1, patch, left, right, image)
+    up_y = _bicubic(y0, y1, patch, corner[1], corner[1] + shape[0], image)
+    up_x = _bicubic(x0, x1, patch, corner[0], corner[0] + shape[1], image)
+    return up_y @ (down_y @ source @ down_x.mT) @ up_x.mT
+
+
+def _inside(low: float, high: float, extent: int) -> tuple[int, int]:
+    first = min(max(math.floor(low), 0), extent - 1)
+    return first, min(max(math.ceil(high), first + 1), extent)
+
+
+def _means(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
+    """(cells, last − first): the share of each pixel in each of the equal cells between low and high."""
+    edges = torch.linspace(low, high, cells + 1, dtype=torch.float64)
+    start, stop = edges[:-1, None], edges[1:, None]
+    pixel = torch.arange(first, last, dtype=torch.float64)
+    overlap = (torch.minimum(stop, pixel + 1) - torch.maximum(start, pixel)).clamp(min=0)
+    nearest = ((start + stop) / 2).floor().clamp(first, last - 1) == pixel
+    overlap = torch.where(overlap.sum(1, keepdim=True) > 0, overlap, nearest.double())
+    return (overlap / overlap.sum(1, keepdim=True)).to(like)
+
+
+def _bicubic(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
+    """(last − first, cells): how pixels blend the equal cells between low and high; edge cells go on outside."""
+    pixel = torch.arange(first, last, dtype=torch.float64) + 0.5
+    position = (pixel - low) / (high - low) * cells - 0.5
+    base = position.floor()
+    weights = torch.zeros(last - first, cells, dtype=torch.float64)
+    for tap in range(-1, 3):
+        distance = position - (base + tap)
+        index = (base + tap).long().clamp(0, cells - 1)
+        weights.scatter_add_(1, index[:, None], cubic(distance.abs())[:, None])
+    return weights.to(like)
+
+
+def cubic(distance: Tensor) -> Tensor:
+    """Keys' cubic kernel with a = -1/2, the one that reproduces quadratics (and Pillow's)."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return torch.where(distance <= 1, near, torch.where(distance < 2, far, torch.zeros_like(distance)))
+
+
+def _paint_turned(
+    part: Tensor, texture: Texture, allocation: Allocation, index: int, slot: int, corner: tuple[int, int]
+) -> None:
+    """A footprint that is not upright: sampled as the tokens are, then read back in its own axes."""
+    levels = [level[index : index + 1] for level in texture.levels]
+    one = (slice(index, index + 1), slice(slot, slot + 1))
+    footprint = (allocation.centre[one], allocation.ddx[one], allocation.ddy[one])
+    patch = sample_patches(levels, *footprint, patch=allocation.patch, nearest=texture.nearest)[0, 0]
+    u, v, inside = allocation.local(index, slot, corner[0], corner[1], part.shape[1:])
+    grid = torch.stack([u, v], -1).to(part)[None]
+    values = torch.nn.functional.grid_sample(
+        patch[None], grid, mode="bicubic", padding_mode="border", align_corners=False
+    )[0]
+    part.copy_(torch.where(inside.to(part.device), values, part))

@@ -1,0 +1,111 @@
+"""Relevance of images for questions: what does not depend on the question is computed once and kept."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from texturevlm.check import check_count
+from texturevlm.defaults import PATCH, RELEVANCE
+from texturevlm.relevance.balance import Balance
+from texturevlm.relevance.maps import ImageMaps, Relevance, cell_level
+from texturevlm.relevance.salience import cell_maps
+from texturevlm.relevance.scorer import Scorer
+from texturevlm.relevance.scorers import find_scorer
+from texturevlm.scout.question import Question
+from texturevlm.types import Texture
+
+BALANCE = Balance()
+
+
+class Prepared:
+    """Images that questions are asked about.
+
+    texture:  one image, or a batch of one size
+    patch:    the side of a token in samples, which the size of the cells depends on
+    scorer:   what `find` uses: a scorer or its name
+    readings: what each scorer's `prepare` made of the images
+    """
+
+    def __init__(self, texture: Texture, *, patch: int = PATCH, scorer: str | Scorer = RELEVANCE) -> None:
+        check_count("prepare", "patch", patch, 1)
+        self.texture, self.patch, self.scorer = texture, patch, scorer
+        self.readings: dict[Scorer, Any] = {}
+
+    @cached_property
+    def maps(self) -> ImageMaps:
+        """What is known without a question."""
+        return image_maps(self.texture, patch=self.patch)
+
+    def reading(self, scorer: Scorer) -> Any:
+        """What the scorer makes of the images, once."""
+        if scorer not in self.readings:
+            self.readings[scorer] = scorer.prepare(self.texture)
+        return self.readings[scorer]
+
+    def query(self, question: str | Question, scorer: str | Scorer | None = None) -> tuple[Tensor | None, ImageMaps]:
+        """Where the scorer expects the answer, before it is balanced with salience; see `Scorer.score`."""
+        chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
+        return chosen.score(self.reading(chosen), question, self.maps)
+
+    def find(
+        self, question: str | Question = "", *, scorer: str | Scorer | None = None, balance: Balance = BALANCE
+    ) -> Relevance:
+        """The relevance for a question; scorer: instead of the one given when this was made."""
+        chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
+        query, maps = self.query(question, chosen)
+        return balance.weigh(query, maps, self.texture.size, "none" if query is None else chosen.name)
+
+    def moved(self, texture: Texture) -> Prepared:
+        """For the same images on another device; what was read into tensors is read again there, OCR's pages stay."""
+        other = Prepared(texture, patch=self.patch, scorer=self.scorer)
+        for scorer, reading in self.readings.items():
+            parts = reading if isinstance(reading, tuple) else (reading,)
+            if not any(isinstance(part, Tensor) for part in parts):
+                other.readings[scorer] = reading
+        return other
+
+
+def prepare(texture: Texture, relevance: str | Scorer = RELEVANCE, *, patch: int = PATCH) -> Prepared:
+    """Compute once what every question about these images needs; give the result to `choose_tokens` as `relevance`.
+
+    texture:   one image, or a batch of one size
+    relevance: a scorer or its name; with `auto` the images are read when the first question comes
+    patch:     as given to `choose_tokens`
+    """
+    scorer: str | Scorer = relevance if relevance == "auto" else find_scorer("prepare", relevance)
+    prepared = Prepared(texture, patch=patch, scorer=scorer)
+    _ = prepared.maps
+    if not isinstance(scorer, str):
+        prepared.reading(scorer)
+    return prepared
+
+
+def find_relevance(
+    texture: Texture,
+    question: str | Question = "",
+    *,
+    patch: int = PATCH,
+    relevance: str | Scorer | Prepared = RELEVANCE,
+    balance: Balance = BALANCE,
+) -> Relevance:
+    """How much each cell of an image matters for a question; arguments as in `choose_tokens`."""
+    if not isinstance(relevance, Prepared):
+        relevance = Prepared(texture, patch=patch, scorer=relevance)
+    elif relevance.texture.levels[0] is not texture.levels[0] or relevance.patch != patch:
+        made = f"{relevance.texture.batch} images of {relevance.texture.size} and patch {relevance.patch}"
+        raise ValueError(
+            f"choose_tokens: relevance must be prepared for this texture ({texture.batch} images of {texture.size}) "
+            f"and patch {patch}, got one for {made}"
+        )
+    return relevance.find(question, balance=balance)
+
+
+def image_maps(texture: Texture, *, patch: int = PATCH) -> ImageMaps:
+    """What is known of an image without a question, on the grid of cells for tokens of `patch` samples."""
+    if texture.levels[0].shape[2:] != texture.size:
+        raise ValueError(f"choose_tokens: texture must start at the image's size {texture.size}, got a coarser base")
+    texture = texture.mipmapped()
+    return cell_maps(texture, min(cell_level(texture.size, patch), len(texture.levels) - 1))
