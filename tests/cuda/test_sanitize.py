@@ -105,10 +105,10 @@ def stream(device):
         torch.rand(1, 3, *size, device=device),
         [noise(), noise()],
     )
-    comparison.tell(frame, *known, rate=0.1, take=True)
-    comparison.look(held)
-    comparison.learn(rank=1)
-    comparison.take(held, torch.zeros(size, device=device))
+    comparison.set_frame(frame, *known, rate=0.1, copy=True)
+    comparison.mark(held)
+    comparison.learn_noise(rank=1)
+    comparison.copy_marked(held, torch.zeros(size, device=device))
     comparison.report(torch.zeros_like(comparison.record))
 
 
