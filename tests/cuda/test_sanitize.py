@@ -89,7 +89,7 @@ def allocations(device):
 def scout(device):
     with torch.no_grad():
         both = Scout(lively(Spotter()), lively(Ranker((8, 12, 16)))).to(device)
-        both.where(both.look(Texture.open(torch.rand(1, 3, 48, 64)).to(device)), "What is the total amount?")
+        both.where(both.read(Texture.open(torch.rand(1, 3, 48, 64)).to(device)), "What is the total amount?")
 
 
 def stream(device):
