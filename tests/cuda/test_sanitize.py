@@ -38,8 +38,8 @@ def mips(device):
 def samples(device):
     image = torch.rand(1, 5, 33, 48, device=device, requires_grad=True)
     points, lod = torch.rand(1, 9, 2, device=device) * 30, torch.rand(1, 9, device=device)
-    for one in (image, image.to(memory_format=torch.channels_last)):
-        levels = mipmap(one, backend="cuda")
+    for layout in (torch.contiguous_format, torch.channels_last):
+        levels = [level.contiguous(memory_format=layout) for level in mipmap(image, backend="cuda")]
         lookup(levels, points, lod, backend="cuda").sum().backward()
         lookup_grad(levels, points, points / 9, points / 7, backend="cuda").sum()
     levels = mipmap(image, backend="cuda")
@@ -89,7 +89,7 @@ def allocations(device):
 def scout(device):
     with torch.no_grad():
         both = Scout(lively(Spotter()), lively(Ranker((8, 12, 16)))).to(device)
-        both.where(both.look(Texture.open(torch.rand(1, 3, 48, 64)).to(device)), "What is the total amount?")
+        both.where(both.read(Texture.open(torch.rand(1, 3, 48, 64)).to(device)), "What is the total amount?")
 
 
 def stream(device):
@@ -105,10 +105,10 @@ def stream(device):
         torch.rand(1, 3, *size, device=device),
         [noise(), noise()],
     )
-    comparison.tell(frame, *known, rate=0.1, take=True)
-    comparison.look(held)
-    comparison.learn(rank=1)
-    comparison.take(held, torch.zeros(size, device=device))
+    comparison.set_frame(frame, *known, rate=0.1, copy=True)
+    comparison.mark(held)
+    comparison.learn_noise(rank=1)
+    comparison.copy_marked(held, torch.zeros(size, device=device))
     comparison.report(torch.zeros_like(comparison.record))
 
 
