@@ -59,7 +59,7 @@ def test_images_that_are_not_wanted_get_no_tokens(emulated):
 def test_wanted_may_be_strided(emulated):
     relevance, texture = maps_of(3, (24, 33), (200, 264), 0.5), Texture((torch.zeros(3, 3, 200, 264),))
     wanted = torch.tensor([True, False, True, False, True, False])[::2]
-    assert density(texture, relevance, budget=20, patch=16, wanted=wanted).valid.all()
+    assert density_of(texture, relevance, budget=20, patch=16, wanted=wanted).valid.all()
 
 
 def test_too_many_tokens_go_by_the_reference(emulated):

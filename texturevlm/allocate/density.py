@@ -41,8 +41,8 @@ def density_of(
     relevance: Relevance,
     budget: int,
     patch: int,
-    even: float,
-    backend: str,
+    even: float = EVEN,
+    backend: str = "auto",
     wanted: Tensor | None = None,
 ) -> Allocation:
     """`density`; wanted: (B,) bool, images whose tokens are used: the kernels skip the others."""

@@ -72,7 +72,7 @@ def layers_by_kernel(
     budget: int,
     patch: int,
     overview: float | None,
-    backend: str,
+    backend: str = "auto",
     skipped: Tensor | None = None,
 ) -> Allocation | None:
     """`layers` (or `fit`, overview None) of all images on a GPU, without waiting; None where the kernel cannot run.
