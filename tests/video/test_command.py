@@ -10,7 +10,8 @@ def test_a_folder_becomes_a_film_and_a_table(tmp_path, capsys):
     folder = folder_of(tmp_path / "clip", pictures(6))
     (folder / "frame3.png").write_bytes(b"broken")
     out = tmp_path / "deep" / "out.mp4"
-    assert (
+    options = ["--budget", 12, "--patch", 16, "--relevance", "none", "--limit", 5]
+    assert status("video", folder, *options, "--out", out) == 0
         status("video", folder, "--budget", 12, "--patch", 16, "--relevance", "none", "--out", out, "--limit", 5) == 0
     )
     told = capsys.readouterr()
