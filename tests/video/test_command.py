@@ -12,8 +12,6 @@ def test_a_folder_becomes_a_film_and_a_table(tmp_path, capsys):
     out = tmp_path / "deep" / "out.mp4"
     options = ["--budget", 12, "--patch", 16, "--relevance", "none", "--limit", 5]
     assert status("video", folder, *options, "--out", out) == 0
-        status("video", folder, "--budget", 12, "--patch", 16, "--relevance", "none", "--out", out, "--limit", 5) == 0
-    )
     told = capsys.readouterr()
     assert "5, " in told.out and "1 first" in told.out and "tokens chosen again" in told.out
     frames = list(open_video(out))
