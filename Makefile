@@ -13,7 +13,7 @@ CPU := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),,+cpu)
 CPU_INDEX := --timeout 15 --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torch==$(2)"
 
-.PHONY: demo test test-oldest lint scout clean
+.PHONY: demo test test-oldest lint sanitize scout clean
 
 demo: .venv/ready
 	$(BIN)/texturevlm look examples/invoice.png --fixation 1056,1227 --e0 0.1 --budget 273 --patch 16 --out demo.png
@@ -25,6 +25,18 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Look for wrong accesses, races and wrong barriers in every kernel, on a machine with a GPU and compute-sanitizer (part of
+# the CUDA toolkit): `make sanitize`, or with another interpreter `make sanitize SANITIZE_PYTHON=python3`.
+# PyTorch's caching allocator would hide accesses beyond the end of a tensor, so it is switched off.
+SANITIZE_PYTHON ?= $(BIN)/python
+sanitize:
+	@command -v compute-sanitizer > /dev/null || \
+		{ echo "make sanitize: compute-sanitizer is not installed; it is part of the CUDA toolkit" >&2; exit 2; }
+	for tool in memcheck racecheck synccheck; do \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+			$(SANITIZE_PYTHON) -m pytest -m "gpu and sanitize" tests/cuda || exit 1; \
+	done
 
 .venv/ready: pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -78,7 +78,7 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
     for number, sample in enumerate(samples):
         if sample.image != by_image[0]:
             texture = Texture.open(sample.image).mipmapped()
-            spots = _timed(spent["look"], scout.look, texture)
+            spots = _timed(spent["look"], scout.read, texture)
             by_image = (sample.image, spots, _page_maps(sample.image, scout, spots))
         _, spots, fixed = by_image
         question = encode([sample.question])

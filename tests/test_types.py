@@ -165,7 +165,7 @@ def test_each_channel_shrinks_its_own_way():
         assert torch.equal(level, wanted)
     assert Texture(image, reduce="max").reduce == ("max",) * 4
     assert Texture(image).nearest == ()
-    with pytest.raises(ValueError, match=r"Texture: reduce must name one reduction a channel \(4\), got 2"):
+    with pytest.raises(ValueError, match=r"Texture: reduce must name one reduction per channel \(4\), got 2"):
         Texture(image, reduce=("mean", "max"))
     with pytest.raises(ValueError, match=r"Texture: reduce must be one of mean, max, min, nearest, got 'median'"):
         Texture(image, reduce="median")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from texturevlm.sampling import generate_mipmaps, sample, sample_foveated
     from texturevlm.scout import load_scout
     from texturevlm.types import Allocation, Patches, Texture
-    from texturevlm.video import Stream as VideoStream
+    from texturevlm.video import VideoStream
 
 __version__ = "0.1.0"
 
@@ -36,7 +36,7 @@ _MODULES = {
     "SCORERS": "relevance",
     "Texture": "types",
     "VLM": "ask",
-    "VideoStream": "video:Stream",
+    "VideoStream": "video",
     "attach": "ask",
     "build_channels": "channels.build:build",
     "choose_tokens": "pipeline",

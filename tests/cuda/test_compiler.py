@@ -202,7 +202,7 @@ def test_names_beyond_2048_survive_a_texture():
     points = points.reshape(1, -1, 2).to("cuda")
     got = lookup(DeviceTexture(levels, nearest=[0]), points, torch.zeros(1, 64 * 64, device="cuda"))
     assert torch.equal(got[0, :, 0], names.flatten())
-    with pytest.raises(ValueError, match=r"DeviceTexture: half must not be asked for with names"):
+    with pytest.raises(ValueError, match=r"DeviceTexture: half must not be given with labels"):
         DeviceTexture(levels, half=True, nearest=[0])
 
 

@@ -48,21 +48,23 @@ class Emulator:
     def launch(self, source, name, device, blocks, parameters, *, early=False, threads=256, **define) -> None:
         self.launches[name] += 1
         width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
-        entry = getattr(self._library(source), f"emulate_{name}")
+        entry = getattr(self._library(source, {**define, "SCALAR": 32}), f"emulate_{name}")
         entry.restype = ctypes.c_char_p
         if failure := entry(width, height, threads, parameters, random.getrandbits(31), early):
             raise RuntimeError(f"emulated kernel {name}: {failure.decode()}")
 
-    def _library(self, source: str) -> ctypes.CDLL:
-        if source not in self.libraries:
+    def _library(self, source: str, define: dict[str, int]) -> ctypes.CDLL:
+        flags = sorted(f"-D{name}={value}" for name, value in define.items())
+        key = " ".join([source, *flags])
+        if key not in self.libraries:
             code = self._code(source, set())
             code = re.sub(r'asm volatile\("griddepcontrol.wait;".*?\);', "emulator::wait_for_previous();", code)
             code = re.sub(r'asm volatile\("griddepcontrol.launch_dependents;".*?\);', "", code)
             entries = "".join(ENTRY.format(kernel=kernel, struct=struct) for kernel, struct in kernels(source).items())
             # Shared variables of templates need internal linkage to lie in one section.
             program = f"{(HERE / 'cuda_on_cpu.h').read_text()}\nnamespace {{\n{code}\n}}\n{entries}"
-            self.libraries[source] = build(self.folder, source, program, [*OPTIONS, "-DSCALAR=32"])
-        return self.libraries[source]
+            self.libraries[key] = build(self.folder, source, program, [*OPTIONS, *flags])
+        return self.libraries[key]
 
     def _code(self, name: str, seen: set[str]) -> str:
         """A source with its headers in place, each once."""

@@ -143,7 +143,7 @@ def test_bad_input_is_named():
         mipmap(torch.rand(1, 3, 0, 4))
     with pytest.raises(ValueError, match=r"mipmap: reduce must be one of mean, max, min, nearest, got 'median'"):
         mipmap(torch.rand(1, 1, 4, 4), reduce="median")
-    with pytest.raises(ValueError, match=r"mipmap: reduce must name one reduction a channel \(3\), got 2"):
+    with pytest.raises(ValueError, match=r"mipmap: reduce must name one reduction per channel \(3\), got 2"):
         mipmap(torch.rand(1, 3, 4, 4), reduce=("mean", "max"))
     with pytest.raises(ValueError, match=r"mipmap: levels must be at least 1, got 0"):
         mipmap(torch.rand(1, 3, 4, 4), levels=0)

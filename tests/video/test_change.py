@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.video.moving import noisy, scene, with_box
-from texturevlm.video.change import COARSE, changes, no_noise
+from texturevlm.video.change import COARSE_BOUNDS, find_changes, initial_noise
 
 SIZE = (96, 160)
 DEVICE = torch.device("cpu")
@@ -10,12 +10,12 @@ DEVICE = torch.device("cpu")
 
 def follow(frames, size=SIZE, take=True):
     """Compare frame after frame with what is held, which takes over the changed tiles."""
-    noise, held, found = no_noise(size, 32, DEVICE), None, []
+    noise, held, found = initial_noise(size, 32, DEVICE), None, []
     for frame in frames:
         if held is None:
             held = frame.clone()
             continue
-        one = changes(frame, held, noise, tile=32)
+        one = find_changes(frame, held, noise, tile=32)
         noise = one.noise
         if take:
             wide = one.mask.repeat_interleave(32, 0)[: size[0]].repeat_interleave(32, 1)[:, : size[1]]
@@ -44,8 +44,8 @@ def test_a_frame_is_judged_by_the_noise_of_those_before():
     assert found[-1].share == 1  # it does not excuse itself by being noisy all over
     assert found[-1].noise.sensor[0] > found[-2].noise.sensor[0]
     assert follow(loud, take=False)[-1].share < 0.05
-    first = changes(ground + 8 / 255, ground, no_noise(SIZE, 32, DEVICE), tile=32)
-    assert first.share == 0 and torch.allclose(first.threshold[0], torch.tensor(COARSE[1]))
+    first = find_changes(ground + 8 / 255, ground, initial_noise(SIZE, 32, DEVICE), tile=32)
+    assert first.share == 0 and torch.allclose(first.threshold[0], torch.tensor(COARSE_BOUNDS[1]))
 
 
 def test_it_is_found_above_the_noise_too():
@@ -64,7 +64,7 @@ def test_a_slow_fade_is_found_once_it_has_added_up():
     held_back = follow((ground - 0.3 / 255 * index for index in range(80)), take=False)
     assert held_back[-1].share == 1
     first = next(index for index, one in enumerate(held_back) if one.share == 1)
-    assert 0.3 / 255 * first <= COARSE[1] + 0.3 / 255  # the upper bound holds, whatever was learned
+    assert 0.3 / 255 * first <= COARSE_BOUNDS[1] + 0.3 / 255  # the upper bound holds, whatever was learned
 
 
 def test_texture_that_moves_under_equal_means_is_found():

@@ -5,7 +5,7 @@ import torch
 
 from tests.video.moving import crossing, noisy, scene
 from tests.vlm.small import BUILDERS, IDS
-from texturevlm.video import Stream
+from texturevlm.video import VideoStream
 from texturevlm.video.clip import clip
 from texturevlm.vlm import adapt
 
@@ -27,7 +27,7 @@ def stream(adapter, **options):
         return adapter.encode(texture, allocation)
 
     given = {"patch": adapter.side, "relevance": "none", "encode": encode, "keyframe": 1000} | options
-    return Stream(SIZE, 10, **given), counted
+    return VideoStream(SIZE, 10, **given), counted
 
 
 def test_exact_tokens_are_those_of_the_whole_frame(adapter):
@@ -82,7 +82,7 @@ def test_state_keeps_tokens(adapter):
 
 def test_a_clip_is_video_input_with_right_times(adapter):
     frames = list(crossing(SIZE, 7))
-    texture, allocation = clip(frames, Stream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)
+    texture, allocation = clip(frames, VideoStream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)
     assert texture.batch == 8 and torch.equal(texture.levels[0][7], texture.levels[0][6])  # whole moments
     sources = allocation.source[0]
     assert allocation.budget <= 24 and (sources % 2 == 0).all() and sources.min() == 0 and sources.max() > 0
@@ -102,7 +102,7 @@ def test_a_clip_is_video_input_with_right_times(adapter):
 
 def test_earlier_moments_of_a_clip_are_encoded_the_same_whatever_follows(adapter):
     frames = list(crossing(SIZE, 4))
-    texture, allocation = clip(frames, Stream(SIZE, 12, patch=adapter.side, relevance="none"), budget=30)
+    texture, allocation = clip(frames, VideoStream(SIZE, 12, patch=adapter.side, relevance="none"), budget=30)
     order = allocation.source[0].argsort(stable=True)
     allocation = allocation.each(lambda column: column[:, order])
     early = allocation.each(lambda column: column[:, allocation.source[0] == 0])
@@ -119,10 +119,10 @@ def test_earlier_moments_of_a_clip_are_encoded_the_same_whatever_follows(adapter
 def test_a_still_clip_has_tokens_of_its_first_moment_only(adapter):
     ground = scene(SIZE) * 0.6 + 0.2
     frames = [noisy(ground, 1, seed) for seed in range(6)]
-    _, allocation = clip(frames, Stream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)
+    _, allocation = clip(frames, VideoStream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)
     assert (allocation.source == 0).all() and allocation.budget == 12
 
 
 def test_a_clip_of_nothing_is_refused(adapter):
     with pytest.raises(ValueError, match="clip: frames must hold at least one"):
-        clip([], Stream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)
+        clip([], VideoStream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)

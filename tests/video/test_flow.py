@@ -3,7 +3,7 @@ import torch
 
 from tests.video.moving import scene, with_box
 from texturevlm.channels.structure import luma
-from texturevlm.video.flow import LARGE, find_flow, moved
+from texturevlm.video.flow import MAX_TRUSTED, find_flow, warp
 
 SIZE = (96, 128)
 
@@ -12,7 +12,7 @@ def shifted(dx, dy):
     """The scene, and the scene moved so that the new one at x looks like the old one at x + (dx, dy)."""
     old = luma(scene(SIZE, stripes=False))  # what repeats itself has no one movement
     vector = torch.tensor([dx, dy]).view(1, 2, 1, 1).expand(1, 2, *SIZE)
-    return old, moved(old, vector), vector
+    return old, warp(old, vector), vector
 
 
 @pytest.mark.parametrize("method", ["lucas_kanade", "dis"])
@@ -53,9 +53,9 @@ def test_without_flow_nothing_moves_and_what_differs_is_not_trusted():
 
 
 def test_large_movement_is_not_trusted():
-    old, new, _ = shifted(LARGE + 8.0, 0.0)
+    old, new, _ = shifted(MAX_TRUSTED + 8.0, 0.0)
     flow = find_flow(old, new)
-    assert not flow.trusted[flow.vector.norm(dim=1) > LARGE].any()
+    assert not flow.trusted[flow.vector.norm(dim=1) > MAX_TRUSTED].any()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (5, 3), (17, 33)])

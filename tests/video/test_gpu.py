@@ -10,11 +10,11 @@ from texturevlm.channels import PRESETS, build
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video import Stream
-from texturevlm.video.carry import worth
-from texturevlm.video.glance import WORTH
-from texturevlm.video.layers import CARRIED
-from texturevlm.video.propose import CapturedProposal
+from texturevlm.video import VideoStream
+from texturevlm.video.channels import CARRIED
+from texturevlm.video.choice import CapturedProposal, token_value
+from texturevlm.video.relevance_gpu import VALUE
+from texturevlm.video.update_gpu import GpuFrameUpdate
 
 pytestmark = pytest.mark.gpu
 NAMES = [name for name in PRESETS["fast"] if name not in CARRIED]
@@ -28,7 +28,7 @@ def held(step):
 @pytest.mark.parametrize("form", ["floats", "bytes"])
 def test_incremental_equals_rebuilt(size, form):
     """For fifty frames, from a captured graph: mips bit for bit, channels, and patches of every token."""
-    one = Stream(size, 32, patch=16, relevance="none", channels=NAMES, device="cuda", keyframe=20)
+    one = VideoStream(size, 32, patch=16, relevance="none", channels=NAMES, device="cuda", keyframe=20)
     before = None
     for frame in crossing(size, 50, side=min(200, size[0] // 4)):
         given = frame.cuda() if form == "floats" else (frame * 255).round().byte().cuda()
@@ -44,24 +44,24 @@ def test_incremental_equals_rebuilt(size, form):
         fresh = sample(rebuilt, step.allocation, backend="cuda").pixels  # by another kernel, which may round otherwise
         assert torch.allclose(step.patches.pixels[:, used], fresh[:, used], atol=1e-6)
         before = held(step)
-    assert one.steady is not None and one.steady.reason is None
+    assert isinstance(one.update, GpuFrameUpdate) and one.update.reason is None
 
 
 def test_what_is_looked_at_behind_a_frame_is_what_looking_anew_would_say():
     size = (540, 960)
-    one = Stream(size, 64, relevance="none", device="cuda", keyframe=10**6)
-    looked, now = [], one.steady.look_now
-    one.steady.look_now = lambda: looked.append(one.frames) or now()
+    one = VideoStream(size, 64, relevance="none", device="cuda", keyframe=10**6)
+    looked, now = [], one.gpu_relevance.compute
+    one.gpu_relevance.compute = lambda: looked.append(one.frames) or now()
     for index, frame in enumerate(crossing(size, 40, side=250)):
         one.step(frame.cuda())
         if looked and looked[-1] == index:
-            known = find_relevance(one.canvas.texture, patch=32, relevance="none")
+            known = find_relevance(one.texture, patch=32, relevance="none")
             assert torch.allclose(one.carry.relevance.mass, known.mass, rtol=1e-4, atol=1e-9)
             assert torch.allclose(one.carry.relevance.legible_scale, known.legible_scale, rtol=1e-4)
-            found = one.steady.watch.found.words[WORTH]
-            if one.steady._glanced:
-                assert torch.allclose(found, worth(known, one.choice.scale), rtol=1e-3)
-    assert len(looked) > 2 and one.steady.glance.reason is None
+            found = one.update.comparison.found.words[VALUE]
+            if one.gpu_relevance._valued:
+                assert torch.allclose(found, token_value(known, one.choice.scale), rtol=1e-3)
+    assert len(looked) > 2 and one.gpu_relevance.reason is None
 
 
 @pytest.mark.parametrize("allocator", ["auto", "cascade", "layers", "fit", "density", "resize"])
@@ -70,7 +70,7 @@ def test_a_captured_choice_is_the_choice(allocator, monkeypatch):
     monkeypatch.setattr(CapturedProposal, "__call__", lambda *given: asked.append(1) or plain(*given))
     size = (540, 960)
     options = {"relevance": "none", "device": "cuda", "keyframe": 6, "hold": 0.0}
-    one, other = (Stream(size, 64, allocator, **options) for _ in range(2))
+    one, other = (VideoStream(size, 64, allocator, **options) for _ in range(2))
     other.choice.captured = False
     for frame in crossing(size, 20, side=250):
         got, wanted = one.step(frame.cuda()), other.step(frame.cuda())
@@ -83,7 +83,7 @@ def test_a_captured_choice_is_the_choice(allocator, monkeypatch):
 
 def test_a_gpu_and_a_cpu_find_the_same_changes():
     size = (128, 192)
-    streams = [Stream(size, 24, patch=16, relevance="none", device=device) for device in ("cpu", "cuda")]
+    streams = [VideoStream(size, 24, patch=16, relevance="none", device=device) for device in ("cpu", "cuda")]
     for frame in crossing(size, 60):
         cpu, cuda = (one.step(frame.to(one.device)) for one in streams)
         assert cpu.reuse.changed == cuda.reuse.changed and cpu.reuse.keyframe == cuda.reuse.keyframe
@@ -93,7 +93,9 @@ def test_a_gpu_and_a_cpu_find_the_same_changes():
 @pytest.mark.parametrize("bad", [float("nan"), 200.0])
 def test_a_frame_that_is_no_image_is_refused_and_changes_nothing(bad):
     size = (128, 192)
-    one, other = (Stream(size, 24, patch=16, relevance="none", channels=["edges"], device="cuda") for _ in range(2))
+    one, other = (
+        VideoStream(size, 24, patch=16, relevance="none", channels=["edges"], device="cuda") for _ in range(2)
+    )
     frames = [frame.cuda() for frame in crossing(size, 8)]
     for frame in frames[:4]:
         one.step(frame), other.step(frame)
@@ -103,12 +105,12 @@ def test_a_frame_that_is_no_image_is_refused_and_changes_nothing(bad):
         one.step(broken)
     for frame in frames[4:]:
         assert torch.equal(one.step(frame).patches.pixels, other.step(frame).patches.pixels)
-        assert torch.equal(one.layers.levels[0], other.layers.levels[0])
+        assert torch.equal(one.channels.levels[0], other.channels.levels[0])
 
 
 def test_a_cut_and_a_still_frame():
     size = (256, 384)
-    one = Stream(size, 24, patch=16, relevance="none", device="cuda")
+    one = VideoStream(size, 24, patch=16, relevance="none", device="cuda")
     one.step(scene(size).cuda())
     still = one.step(noisy(scene(size), 1).cuda()).reuse
     assert still.changed == 0 and still.fresh == 0
@@ -118,7 +120,7 @@ def test_a_cut_and_a_still_frame():
 
 def test_addresses_stay_and_ten_thousand_steps_leave_memory_flat():
     size = (128, 192)
-    one = Stream(
+    one = VideoStream(
         size, 24, patch=16, relevance="none", channels=["edges", "motion", "text"], device="cuda", keyframe=500
     )
     frames = [frame.cuda() for frame in crossing(size, 30)]
@@ -128,7 +130,10 @@ def test_addresses_stay_and_ten_thousand_steps_leave_memory_flat():
     for index in range(10_000):  # nine tenths of them still, since tokens are given out anew wherever all moves
         one.step(frames[index % 30 if index % 300 < 30 else 0])
         places.add(
-            (one.samples.pixels.data_ptr(), *(level.data_ptr() for level in (*one.canvas.levels, *one.layers.levels)))
+            (
+                one.patches.pixels.data_ptr(),
+                *(level.data_ptr() for level in (*one.texture.levels, *one.channels.levels)),
+            )
         )
         if index % 1000 == 999:
             gc.collect()

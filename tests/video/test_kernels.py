@@ -14,9 +14,9 @@ from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import mipmap
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.change import changes, no_noise
-from texturevlm.video.tiles import pixel_mask, tile_grid, touched
-from texturevlm.video.watch import Watch, can_watch
+from texturevlm.video.change import find_changes, initial_noise
+from texturevlm.video.change_gpu import GpuComparison, kernels_can_compare
+from texturevlm.video.tiles import pixel_mask, reads_marked, tile_grid
 
 DEVICE = torch.device("cpu")
 
@@ -46,18 +46,22 @@ def test_changes_of_many_tiles(emulated):
 
 def check_changes(size, frames, tile):
     held = frames[0].clone()
-    watch, ours, noise = Watch(size, tile, DEVICE), no_noise(size, tile, DEVICE), no_noise(size, tile, DEVICE)
+    comparison, ours, noise = (
+        GpuComparison(size, tile, DEVICE),
+        initial_noise(size, tile, DEVICE),
+        initial_noise(size, tile, DEVICE),
+    )
     motion = torch.rand(size)
-    watch.found.moved.fill_(True)
+    comparison.found.moved.fill_(True)
     for frame in frames[1:]:
-        wanted = changes(frame, held, noise, tile=tile)
-        watch.tell(frame, ours, take=True)
-        watch.look(held)
+        wanted = find_changes(frame, held, noise, tile=tile)
+        comparison.set_frame(frame, ours, copy=True)
+        comparison.mark(held)
         before = held.clone()
-        watch.take(held, motion)
-        watch.report()
-        watch.wait()
-        found = watch.changes()
+        comparison.found.copy_marked(held, motion)
+        comparison.report()
+        comparison.wait()
+        found = comparison.changes()
         assert (found.marked == wanted.marked).all() and torch.equal(found.mask, wanted.mask)
         assert abs(found.likeness - wanted.likeness) < 1e-4 and found.cut == wanted.cut
         assert torch.allclose(found.threshold, wanted.threshold, atol=1e-6)
@@ -67,21 +71,21 @@ def check_changes(size, frames, tile):
         taken = wanted.mask & (not wanted.cut)
         wide = taken.repeat_interleave(tile, 0)[: size[0]].repeat_interleave(tile, 1)[:, : size[1]]
         assert torch.equal(held, torch.where(wide, frame, before))
-        check_sums(watch.found.marks.total, taken)
+        check_sums(comparison.found.marks.total, taken)
         if wanted.cut:  # a stream begins anew
             return
         assert torch.allclose(found.noise.last, wanted.noise.last, atol=1e-6)
         assert torch.equal(motion, (held - before).abs().amax(1)[0].clamp(max=1))
-        assert torch.equal(watch.found.moved, wanted.mask)
+        assert torch.equal(comparison.found.moved, wanted.mask)
         noise, ours = wanted.noise, found.noise
 
 
-def compare_and_take(watch, frame, held, noise):
-    watch.tell(frame, noise, take=True)
-    watch.look(held)
-    watch.take(held, None)
-    watch.report()
-    watch.wait()
+def compare_and_take(comparison, frame, held, noise):
+    comparison.set_frame(frame, noise, copy=True)
+    comparison.mark(held)
+    comparison.found.copy_marked(held, None)
+    comparison.report()
+    comparison.wait()
 
 
 def check_sums(total, mask):
@@ -94,13 +98,13 @@ def check_sums(total, mask):
 def test_a_frame_that_is_no_image_changes_nothing(emulated, bad):
     size = (70, 101)
     held, frame = scene(size), scene(size, seed=3)
-    watch, noise = Watch(size, 32, DEVICE), no_noise(size, 32, DEVICE)
+    comparison, noise = GpuComparison(size, 32, DEVICE), initial_noise(size, 32, DEVICE)
     frame[..., 40, 90] = bad
     before = held.clone()
-    compare_and_take(watch, frame, held, noise)
+    compare_and_take(comparison, frame, held, noise)
     with pytest.raises(ValueError, match="step: frame must hold finite values"):
-        watch.changes()
-    assert torch.equal(held, before) and not watch.found.mask.any()
+        comparison.changes()
+    assert torch.equal(held, before) and not comparison.found.mask.any()
 
 
 @pytest.mark.parametrize("form", ["bytes", "grey", "unaligned"])
@@ -108,16 +112,17 @@ def test_frames_in_other_forms(emulated, form):
     size = (64, 92 if form != "unaligned" else 91)
     pixels = (scene(size) * 255).round().byte()
     frame = {"bytes": pixels, "grey": pixels[:, :1].expand(-1, 3, -1, -1), "unaligned": pixels}[form]
-    held, watch = torch.zeros(1, 3, *size), Watch(size, 32, DEVICE)
+    held, comparison = torch.zeros(1, 3, *size), GpuComparison(size, 32, DEVICE)
     held[..., :70] = frame[..., :70].float() / 255
-    compare_and_take(watch, frame, held, no_noise(size, 32, DEVICE))
-    assert watch.changes().share < 1 and torch.equal(held, frame.float() / 255)
+    compare_and_take(comparison, frame, held, initial_noise(size, 32, DEVICE))
+    assert comparison.changes().share < 1 and torch.equal(held, frame.float() / 255)
 
 
-def test_what_the_kernels_cannot_watch(emulated):
-    assert can_watch(torch.zeros(1, 3, 64, 64), 32)
-    assert not can_watch(torch.zeros(1, 3, 64, 64), 30)
-    assert not can_watch(torch.zeros(1, 3, 1, 1).expand(1, 3, 4096, 4096), 32)
+def test_what_the_kernels_cannot_compare(emulated):
+    like = torch.zeros(1)
+    assert kernels_can_compare(like, (64, 64), 32)
+    assert not kernels_can_compare(like, (64, 64), 30)
+    assert not kernels_can_compare(like, (4096, 4096), 32)
 
 
 def marked(mask, tile=32):
@@ -209,10 +214,8 @@ def test_text_tiles_are_those_that_a_mark_acts_on(emulated, size, share):
     lists = text.no_text_tiles(levels).fill_(-9)
     text.list_text_tiles(lists, levels, marked(mask), reach=70)
     acts = (7, 35, 43)  # texels: strokes; then ruled lines and letters; then lines
-    kernels = [
-        *((tile, levels, reach) for tile, reach in zip(text.TILES.values(), acts)),
-        (text.LAYER_TILE, levels[:1], 70),
-    ]
+    *tiles, layer = text.TILES.values()
+    kernels = [*((tile, levels, reach) for tile, reach in zip(tiles, acts)), (layer, levels[:1], 70)]
     for (rows, columns), made, reach in kernels:
         found, lists = lists[0], lists[1:]
         count = int(found[0])
@@ -275,5 +278,5 @@ def test_marked_patches_equal_those_of_sampling_everything(emulated, size, share
     after = Texture(tuple(mipmap(other)))
     patches.refresh_patches_cuda(pixels, after.levels, centre, ddx, ddy, valid, sampled, marked(mask))
     assert torch.equal(pixels[:, :25], sample(after, where, backend="cuda").pixels[:, :25])
-    assert torch.equal(sampled, touched(where, mask, 32) & valid[0])
+    assert torch.equal(sampled, reads_marked(where, mask, 32) & valid[0])
     assert torch.equal(pixels[:, ~sampled], before[:, ~sampled])

@@ -4,8 +4,8 @@ import torch
 from PIL import Image
 
 from tests.video.moving import crossing
+from texturevlm.video.picture import VideoWriter
 from texturevlm.video.sources import open_video
-from texturevlm.video.write import Writer
 
 SIZE = (64, 96)
 
@@ -64,22 +64,14 @@ def test_nothing_is_refused(tmp_path):
 
 
 def written(path, count=20):
-    with Writer(path, SIZE, 25.0) as writer:
+    pytest.importorskip("av")
+    with VideoWriter(path, SIZE, 25.0) as writer:
         for image in pictures(count):
             writer.add(image.permute(1, 2, 0).numpy())
     return path
 
 
-@pytest.fixture(params=["av", "cv2"])
-def decoder(request, monkeypatch):
-    """Each of the two, by itself."""
-    pytest.importorskip(request.param)
-    if request.param == "cv2":
-        monkeypatch.setitem(__import__("sys").modules, "av", None)
-    return request.param
-
-
-def test_a_file_comes_back(tmp_path, decoder):
+def test_a_file_comes_back(tmp_path):
     source = open_video(written(tmp_path / "clip.mp4"))
     frames = list(source)
     assert len(frames) == 20 and source.fps == pytest.approx(25, abs=0.1)
@@ -88,14 +80,14 @@ def test_a_file_comes_back(tmp_path, decoder):
     assert difference < 12
 
 
-def test_odd_sizes_are_made_even(tmp_path, decoder):
-    with Writer(tmp_path / "odd.mp4", (65, 97), 25.0) as writer:
+def test_odd_sizes_are_made_even(tmp_path):
+    with VideoWriter(tmp_path / "odd.mp4", (65, 97), 25.0) as writer:
         writer.add(np.full((65, 97, 3), 200, dtype=np.uint8))
     (frame,) = open_video(tmp_path / "odd.mp4")
     assert frame.image.shape == (3, 66, 98)
 
 
-def test_a_truncated_file_gives_what_it_has_or_says_why(tmp_path, decoder):
+def test_a_truncated_file_gives_what_it_has_or_says_why(tmp_path):
     whole = written(tmp_path / "clip.mp4", 40).read_bytes()
     (tmp_path / "half.mp4").write_bytes(whole[: len(whole) // 2])
     try:
@@ -106,7 +98,7 @@ def test_a_truncated_file_gives_what_it_has_or_says_why(tmp_path, decoder):
         assert 0 < len(frames) < 40
 
 
-def test_damage_in_the_middle_does_not_end_it(tmp_path, decoder):
+def test_damage_in_the_middle_does_not_end_it(tmp_path):
     whole = bytearray(written(tmp_path / "clip.mp4", 40).read_bytes())
     middle = len(whole) // 3
     whole[middle : middle + 200] = bytes(200)
@@ -114,7 +106,7 @@ def test_damage_in_the_middle_does_not_end_it(tmp_path, decoder):
     assert len(list(open_video(tmp_path / "damaged.mp4"))) >= 20
 
 
-def test_what_is_no_video_is_refused(tmp_path, decoder):
+def test_what_is_no_video_is_refused(tmp_path):
     (tmp_path / "text.mp4").write_bytes(b"no video at all" * 50)
     with pytest.raises(ValueError, match=r"text\.mp4 cannot be read as a video"):
         open_video(tmp_path / "text.mp4")
@@ -132,7 +124,7 @@ def sound(path):
     return path
 
 
-def test_sound_alone_is_refused(tmp_path, decoder):
+def test_sound_alone_is_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"sound\.wav (must hold a video|cannot be read as a video|must hold at least)"
     ):
@@ -140,13 +132,12 @@ def test_sound_alone_is_refused(tmp_path, decoder):
 
 
 def test_without_a_decoder_the_extra_is_named(tmp_path, monkeypatch):
-    for name in ("av", "cv2"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
+    monkeypatch.setitem(__import__("sys").modules, "av", None)
     (tmp_path / "clip.mp4").write_bytes(b"")
     with pytest.raises(ImportError, match=r"texturevlm\[video\]"):
         open_video(tmp_path / "clip.mp4")
     with pytest.raises(ImportError, match=r"texturevlm\[video\]"):
-        Writer(tmp_path / "out.mp4", SIZE, 25.0)
+        VideoWriter(tmp_path / "out.mp4", SIZE, 25.0)
 
 
 def test_arrays_are_clips_too(tmp_path):

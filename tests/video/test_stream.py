@@ -8,14 +8,14 @@ from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.relevance import Relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video import State, Stream
+from texturevlm.video import StreamState, VideoStream
 
 SIZE = (96, 128)
 
 
 def stream(**options):
     given = {"budget": 24, "patch": 16, "relevance": "none"} | options
-    return Stream(SIZE, **given)
+    return VideoStream(SIZE, **given)
 
 
 def same_patches(step):
@@ -188,7 +188,7 @@ def test_state_is_saved_restored_and_forked(tmp_path):
         one.step(frame)
     one.state().save(tmp_path / "state.pt")
     other, restored = one.fork(), stream(channels=["edges", "motion", "text"], rate=200.0, keyframe=9)
-    restored.restore(State.load(tmp_path / "state.pt"))
+    restored.restore(StreamState.load(tmp_path / "state.pt"))
     for frame in frames[6:]:
         steps = [each.step(frame) for each in (one, other, restored)]
         for step in steps[1:]:
@@ -205,18 +205,18 @@ def test_a_state_of_another_stream_is_refused(tmp_path):
         stream(budget=30).restore(one.state())
     (tmp_path / "no.pt").write_bytes(b"not a state")
     with pytest.raises(ValueError, match="must be a stream's state"):
-        State.load(tmp_path / "no.pt")
+        StreamState.load(tmp_path / "no.pt")
 
 
 def test_buffers_stay_at_their_addresses_through_restore():
     one = stream()
     one.step(scene(SIZE))
-    places = [one.samples.pixels.data_ptr(), *(level.data_ptr() for level in one.canvas.levels)]
+    places = [one.patches.pixels.data_ptr(), *(level.data_ptr() for level in one.texture.levels)]
     state = one.state()
     for frame in crossing(SIZE, 4):
         one.step(frame)
     one.restore(state)
-    assert places == [one.samples.pixels.data_ptr(), *(level.data_ptr() for level in one.canvas.levels)]
+    assert places == [one.patches.pixels.data_ptr(), *(level.data_ptr() for level in one.texture.levels)]
 
 
 BAD = {
@@ -246,7 +246,7 @@ def test_a_failure_half_way_makes_the_next_frame_a_keyframe():
     one = stream()
     one.step(frames[0])
     allocate, one.choice.allocate = one.choice.allocate, None
-    one.choice.worth = (100.0, 0.0)
+    one.choice.value = (100.0, 0.0)
     with pytest.raises(TypeError):
         one.step(frames[1])
     one.choice.allocate = allocate
@@ -273,7 +273,7 @@ def test_frames_come_in_any_form(form):
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 90), (33, 31)])
 def test_any_size(size):
-    one = Stream(size, 5, patch=8, relevance="none")
+    one = VideoStream(size, 5, patch=8, relevance="none")
     for seed in range(3):
         step = one.step(torch.rand(3, *size, generator=torch.Generator().manual_seed(seed)))
         assert same_patches(step) and step.reuse.tokens <= 5
@@ -312,7 +312,7 @@ def test_times_may_be_uneven():
 
 
 def test_many_steps_leave_memory_flat():
-    one = Stream((32, 32), 4, patch=8, relevance="none", channels=["edges"], keyframe=36)
+    one = VideoStream((32, 32), 4, patch=8, relevance="none", channels=["edges"], keyframe=36)
     frames = list(crossing((32, 32), 12, side=8))
     counts = []
     for index in range(360):
@@ -358,7 +358,10 @@ def test_a_failure_with_a_rate_leaves_no_patch_of_an_older_frame(monkeypatch):
             one.step(frames[3])
     saved, seconds = one.rate.saved, one.seconds
     step = one.step(frames[4])
-    assert one.seconds == pytest.approx(seconds + 1 / one.fps) and one.rate.saved <= saved + 10_000 / one.fps
+    assert (
+        one.seconds == pytest.approx(seconds + 1 / one.settings.fps)
+        and one.rate.saved <= saved + 10_000 / one.settings.fps
+    )
     used = step.reuse.used
     assert step.reuse.keyframe == "failure" and not step.reuse.stale.any()
     fresh = sample(step.texture, step.allocation).pixels

@@ -8,8 +8,8 @@ from torch import Tensor
 from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
-from texturevlm.ops.select import Tokens
-from texturevlm.ops.select_kernel import empty_tokens
+from texturevlm.ops.select import Footprints
+from texturevlm.ops.select_kernel import empty_footprints
 
 MOST_TOKENS, ROWS_PER_BLOCK = constants("density.cu", "MOST_TOKENS", "ROWS_PER_BLOCK")
 _DENSITY = Layout("density.cu", "Density")
@@ -26,7 +26,7 @@ def density_cuda(
     patch: int,
     even: float,
     wanted: Tensor | None = None,
-) -> Tokens:
+) -> Footprints:
     """`density` for all images at once, without waiting for the GPU.
 
     mass:   (B, h, w), sums to 1 per image
@@ -40,7 +40,7 @@ def density_cuda(
     for cuts in rounds[:-1]:
         starts.append(starts[-1] + len(cuts))
     work = torch.empty(batch * (2 + (rows + 1) * (columns + 1)), dtype=torch.float64, device=mass.device)
-    tokens = empty_tokens(batch, budget, mass.device)
+    tokens = empty_footprints(batch, budget, mass.device)
     parameters = _DENSITY.pack(
         mass=mass,
         wanted=wanted,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops.select import Tokens
+from texturevlm.ops.select import Footprints
 from texturevlm.types import COLUMNS, Allocation
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
@@ -34,7 +34,7 @@ def allocation_of(
     return replace(Allocation.of_boxes(boxes, size, patch, score), valid=valid).to(device)
 
 
-def allocation_of_tokens(tokens: Tokens, size: tuple[int, int], patch: int) -> Allocation:
+def allocation_of_tokens(tokens: Footprints, size: tuple[int, int], patch: int) -> Allocation:
     """What a kernel chose for a batch."""
     source = torch.zeros(tokens.valid.shape, dtype=torch.int64, device=tokens.valid.device)
     return Allocation(*tokens, source=source, size=size, patch=patch)

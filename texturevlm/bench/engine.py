@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from texturevlm.bench import timing
-from texturevlm.bench.baselines import grid_sampled, pooled
+from texturevlm.bench.baselines import grid_sampled, nvdiffrast_sampler, pooled
 from texturevlm.bench.report import Report, Row, begin
-from texturevlm.ops import DeviceTexture, lookup, mipmap, sample_patches, update_region
+from texturevlm.ops import DeviceTexture, channels_last, lookup, mipmap, sample_patches, update_region
+from texturevlm.ops.patches import lattice
 
 LEVELS = 5
 PATCH = 16
@@ -22,11 +24,11 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
     device = report.device
     bench = _Bench(report, device, quick)
     if device == "cuda":
-        for part in (_mips, _patches, _filling, _from_python, _training, _updating, _layout):
+        for part in (_mips, _patches, _filling, _from_python, _training, _updating, _layout, _points):
             part(bench)
         report.notes = [
-            "warm: device time a call, from a captured graph of many. cold: one call after the L2 cache was flushed.",
-            "host: wall clock a call from Python in a loop, the larger of host and device time.",
+            "warm: device time per call, from a captured graph of many. cold: one call after the L2 cache was flushed.",
+            "host: wall clock per call from Python in a loop, the larger of host and device time.",
             "floor: each byte read or written once at this run's copy bandwidth; a small problem that stays in the",
             "L2 cache can go below it. Texture units: the texture is already filled, unless the row says otherwise.",
         ]
@@ -56,7 +58,7 @@ class _Bench:
         measured = how(call, repeats=5) if self.quick else how(call)
         floor = moved / self.report.bandwidth * 1e6 if moved else None
         self.report.rows.append(Row(work, by, how.__name__.removeprefix("device_"), measured, floor, bar))
-        return measured.median
+        return float(measured.median)
 
     def add_compiled(
         self,
@@ -80,6 +82,31 @@ class _Bench:
             self.report.rows.append(Row(work, "PyTorch compiled", f"failed: {reason}", None))
             return
         self.add(work, "PyTorch compiled", call, how, moved=moved)
+
+    def add_nvdiffrast(
+        self, work: str, training: str, image: Tensor, points: Tensor, lod: Tensor, upstream: Tensor
+    ) -> None:
+        """nvdiffrast's sampler on the same points, or that it is not installed."""
+        sampler = nvdiffrast_sampler(image, points, lod, LEVELS)
+        if sampler is None:
+            return self.report.rows.append(Row(work, "nvdiffrast", "not installed", None))
+        forward, texels = sampler
+        self.add(work, "nvdiffrast", partial(forward, True), timing.device_warm)
+
+        def step() -> object:
+            return torch.autograd.grad(forward(False), texels, upstream.view(1, 1, *upstream.shape[1:]))
+
+        self.add(training, "nvdiffrast", step, timing.host)
+
+    def add_kornia(self) -> None:
+        """kornia's pyramid, or that it is not installed."""
+        work = f"mips, {LEVELS} levels, 1×3×1024×1024"
+        try:
+            build_pyramid: Any = import_module("kornia.geometry.transform").build_pyramid
+        except ImportError:
+            return self.report.rows.append(Row(work, "kornia build_pyramid", "not installed", None))
+        image = torch.rand(1, 3, 1024, 1024, device=self.device)
+        self.add(work, "kornia build_pyramid", partial(build_pyramid, image, LEVELS), timing.device_warm)
 
 
 def _random_footprints(count: int, size: int, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -235,8 +262,51 @@ def _layout(bench: _Bench) -> None:
             for pack in (1, 2, 4):
                 texture = DeviceTexture(levels, half=half, pack=pack)
                 call = partial(sample_patches, texture, centre, ddx, ddy, patch=PATCH)
-                by = f"texture units, {'half' if half else 'float'}, {pack} channels a fetch"
+                by = f"texture units, {'half' if half else 'float'}, {pack} channels per fetch"
                 bench.add(f"{count} patches, 40 channels", by, call, timing.device_warm)
+
+
+# µs of nvdiffrast's sampler on an H200, for points on the lattices of patches: forward captured in a graph; then mips,
+# forward and backward as plain calls.
+POINT_BARS = {(273, 3): (3.7, 439.0), (4096, 3): (19.9, 531.0), (273, 40): (22.0, 1672.0), (4096, 40): (657.0, 8445.0)}
+
+
+def _points(bench: _Bench) -> None:
+    """`lookup` of many points, in both layouts: on the lattices of patches, and scattered."""
+    for (count, channels), (bar, training_bar) in POINT_BARS.items():
+        image = torch.rand(1, channels, 1024, 1024, device="cuda", requires_grad=True)
+        levels = [level.detach() for level in mipmap(image, levels=LEVELS)]
+        work = f"{count}×{PATCH * PATCH} points, {channels} channels"
+        convert = partial(channels_last, levels)
+        bench.add(f"{channels} channels to channels last", "PyTorch copy", convert, timing.device_warm)
+        layouts = {"planar": levels, "channels last": convert()}
+        lattices = _lattice_points(count)
+        scattered = torch.rand_like(lattices[0]) * 1024, torch.rand_like(lattices[1]) * (LEVELS - 1)
+        for where, (points, lod) in {"patches": lattices, "scattered": scattered}.items():
+            for layout, pyramid in layouts.items():
+                call = partial(lookup, pyramid, points, lod, backend="cuda")
+                limit = bar if where == "patches" and layout == "channels last" else None
+                bench.add(f"{work}, {where}", f"cuda, {layout}", call, timing.device_warm, bar=limit)
+            upstream = torch.randn(1, points.shape[1], channels, device="cuda")
+            step = partial(_step, image, points, lod, upstream)
+            training = f"mips + {work}, {where}, forward and backward"
+            bench.add(training, "cuda", step, timing.host, bar=training_bar if where == "patches" else None)
+            bench.add(training, "cuda, channels last", partial(step, channels_last), timing.host)
+            bench.add_nvdiffrast(f"{work}, {where}", training, image, points, lod, upstream)
+    bench.add_kornia()
+
+
+def _lattice_points(count: int) -> tuple[Tensor, Tensor]:
+    """The samples of `count` random patches as points (1, N, 2) and levels (1, N)."""
+    centre, ddx, ddy, scale = _random_footprints(count, 1024, "cuda")
+    points = lattice(centre, ddx, ddy, PATCH).flatten(1, 3)
+    return points, scale.log2().repeat_interleave(PATCH * PATCH, 1)
+
+
+def _step(
+    image: Tensor, points: Tensor, lod: Tensor, upstream: Tensor, store: Callable[[list[Tensor]], list[Tensor]] = list
+) -> object:
+    return torch.autograd.grad(lookup(store(mipmap(image, levels=LEVELS)), points, lod), image, upstream)
 
 
 def _page(bench: _Bench) -> None:

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -29,7 +30,7 @@ class Timing:
 
 
 def device_warm(work: Work, repeats: int = 20) -> Timing:
-    """GPU time a call when calls follow one another, from a captured graph: no launch gaps, warm caches."""
+    """GPU time per call when calls follow one another, from a captured graph: no launch gaps, warm caches."""
     work()
     _spin(work)
     started = time.perf_counter()
@@ -59,7 +60,7 @@ def device_cold(work: Work, repeats: int = 40) -> Timing:
 
 
 def host(work: Work, calls: int = 200, repeats: int = 15) -> Timing:
-    """Wall-clock time a call from Python, steady state, the GPU's own time included where it is the longer."""
+    """Wall-clock time per call from Python, steady state, the GPU's own time included where it is the longer."""
     on_gpu = torch.cuda.is_available()
     for _ in range(20):
         work()
@@ -88,7 +89,7 @@ def cpu(work: Work, repeats: int = 7) -> Timing:
 
 
 def copy_bandwidth(device: str) -> float:
-    """Bytes a second of a large copy, read and written counted, on a buffer far larger than any cache."""
+    """Bytes per second of a large copy, read and written counted, on a buffer far larger than any cache."""
     count = (1 << 30) if device == "cuda" else (1 << 26)
     source = torch.rand(count, device=device)
     target = torch.empty_like(source)
@@ -112,9 +113,10 @@ def _spin(work: Work) -> None:
 
 
 def _events(work: Work) -> float:
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    event: Any = torch.cuda.Event
+    start, stop = event(enable_timing=True), event(enable_timing=True)
     start.record()
     work()
     stop.record()
     stop.synchronize()
-    return start.elapsed_time(stop) * 1e3
+    return float(start.elapsed_time(stop)) * 1e3

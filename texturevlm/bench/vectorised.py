@@ -23,7 +23,7 @@ from texturevlm.channels.structure import luma
 from texturevlm.ops import backend as backends
 from texturevlm.ops import select as selection
 from texturevlm.ops.mip import level_extents, mipmap_reference
-from texturevlm.ops.select import CUTS, SEEN_BY_THE_LAST, UNIT, Tokens, numbers_of, packed
+from texturevlm.ops.select import CUTS, SEEN_BY_THE_LAST, UNIT, Footprints, numbers_of, packed
 from texturevlm.relevance.information import information
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.photograph import is_photograph
@@ -95,14 +95,14 @@ class Vectorised:
 
         return part
 
-    def _search(self, tables: Tensor) -> Tokens:
+    def _search(self, tables: Tensor) -> Footprints:
         tiles = selection._begin(self.plans, 1, self.budget)
         for step in range(self.steps):
             tiles = selection._Tiles(*self.cut(tables, tiles, step))
         tiles = self.keep_best(tables, tiles)
         for _ in range(CUTS):
             tiles = selection._Tiles(*self.cut_in_two(tables, tiles))
-        tokens: Tokens = self.ended(tables, tiles)
+        tokens: Footprints = self.ended(tables, tiles)
         return tokens
 
     def _searching(self, tables: Tensor) -> selection._Search:
@@ -121,7 +121,7 @@ class Vectorised:
         search = self._searching(tables)
         return (*search.cut_in_two(tiles, search.gains(tiles, None)),)
 
-    def _ended(self, tables: Tensor, tiles: selection._Tiles) -> Tokens:
+    def _ended(self, tables: Tensor, tiles: selection._Tiles) -> Footprints:
         search = self._searching(tables)
         score = search.sums(tiles, search.number(tiles, SEEN_BY_THE_LAST)).float() / UNIT
         return selection._footprints(tiles, score, self.size, self.patch)

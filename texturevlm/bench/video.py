@@ -23,14 +23,11 @@ from texturevlm.cuda.graph import Replay
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video.canvas import Canvas
-from texturevlm.video.change import changes, no_noise
-from texturevlm.video.layers import CARRIED, Layers
-from texturevlm.video.result import Step
-from texturevlm.video.steady import Steady
-from texturevlm.video.stream import Stream
-from texturevlm.video.tiles import rectangles
-from texturevlm.video.watch import can_watch
+from texturevlm.video.change import initial_noise
+from texturevlm.video.channels import CARRIED
+from texturevlm.video.settings import StreamSettings
+from texturevlm.video.step import Step
+from texturevlm.video.stream import VideoStream, make_update
 from texturevlm.vlm.captured import FixedBudget
 
 SIZE, QUICK_SIZE = (1080, 1920), (270, 480)
@@ -103,7 +100,7 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
     ways: dict[str, Work] = {"full": anew}
     if clip.frames[0].is_cuda:
         ways["full, captured"] = CompiledChooser(budget, ALLOCATOR, patch=32, relevance="none")
-    ways["incremental"] = Stream(clip.size, budget, **_options(clip)).step
+    ways["incremental"] = VideoStream(clip.size, budget, **_options(clip)).step
     _compare(report, clip, f"frame → {budget} patches", ways, bar=PATCHES_BAR)
 
 
@@ -116,7 +113,7 @@ def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
         options: Any = {"allocator": ALLOCATOR, "relevance": "none", "patch": side}
         return fixed.encode(texture, choose_tokens(texture, budget=budget, **options))
 
-    stream = Stream(clip.size, budget, patch=side, **_options(clip))
+    stream = VideoStream(clip.size, budget, patch=side, **_options(clip))
 
     def follow(frame: Tensor) -> None:
         step = stream.step(frame)
@@ -133,37 +130,31 @@ def _options(clip: Clip) -> dict[str, Any]:
 
 
 def _follower(clip: Clip, *, channels: bool) -> tuple[Work, list[float]]:
-    """A stream's texture and channels without its tokens; and the share of the tiles that changed, frame by frame."""
-    canvas, noise = Canvas(clip.size, clip.device, TILE), no_noise(clip.size, TILE, clip.device)
-    canvas.replace(clip.frames[0])
-    by_kernels = can_watch(canvas.levels[0], TILE)
-    layers = Layers(CHANNELS, canvas, marked=by_kernels) if channels else None
-    if layers is not None:
-        layers.remake()
+    """A stream's texture and channels without its tokens; and the share of tiles that changed, frame by frame."""
+    settings = StreamSettings(clip.size, tile=TILE, channels=CHANNELS if channels else ())
+    update = make_update(settings, clip.frames[0].new_zeros(1, 1, 3, 1, 1))
+    noise = initial_noise(clip.size, TILE, clip.device)
     shares: list[float] = []
-    steady = Steady(canvas, layers, clip.frames[0].new_zeros(1, 1, 3, 1, 1)) if by_kernels else None
+
+    def hold(frame: Tensor) -> None:
+        update.replace(frame)
+        if update.channels is not None:
+            update.channels.rebuild()
 
     def follow(frame: Tensor) -> None:
         nonlocal noise
-        if steady is not None:
-            steady.follow(frame, noise)
-            steady.wait()
-            found = steady.changes()
+        found = update.compare(frame, noise)
+        if update.samples_patches:  # by kernels: everything is up to date
             if found.cut:  # a stream makes this a keyframe
-                canvas.replace(frame)
-                steady.let_go()
-                if layers is not None:
-                    layers.remake()
+                hold(frame)
         else:
-            found = changes(frame, canvas.levels[0], noise, tile=TILE)
-            boxes = rectangles(found.marked, TILE, canvas.size) if layers is not None else []
-            before = {box: canvas.levels[0][..., box[1] : box[3], box[0] : box[2]].clone() for box in boxes}
-            canvas.refresh(frame, found)
-            if layers is not None:
-                layers.refresh(found, before)
+            update.apply(frame, found)
+            if update.channels is not None:
+                update.channels.refresh(found)
         noise = found.noise
         shares.append(found.share)
 
+    hold(clip.frames[0])
     return follow, shares
 
 

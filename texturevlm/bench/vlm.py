@@ -115,7 +115,8 @@ def _model(device: str, quick: bool) -> QwenAdapter:
         model = Qwen3VLForConditionalGeneration._from_config(
             config, dtype=torch.bfloat16 if device == "cuda" else torch.float32, attn_implementation="sdpa"
         )
-    return adapt(model.eval().requires_grad_(False))
+    adapter: QwenAdapter = adapt(model.eval().requires_grad_(False))
+    return adapter
 
 
 def _first_token(bench: _Bench, size: tuple[int, int], batch: int) -> None:
@@ -291,7 +292,8 @@ def _their_inputs(adapter: QwenAdapter, prepared: tuple[Tensor, Tensor]) -> dict
 
 def _their_first_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> list[int]:
     with torch.no_grad():
-        return adapter.model(**inputs, logits_to_keep=1, use_cache=True).logits[:, -1].argmax(-1).tolist()
+        logits: Tensor = adapter.model(**inputs, logits_to_keep=1, use_cache=True).logits
+    return [int(token) for token in logits[:, -1].argmax(-1)]
 
 
 def _peak(bench: _Bench, work: Callable[[], object]) -> float | None:

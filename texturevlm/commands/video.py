@@ -1,4 +1,4 @@
-"""texturevlm video: run a stream over a file or a folder of images, and draw what it saw and what it cost."""
+"""texturevlm video: run a stream over a video or a folder of images, and draw its tokens and its cost."""
 
 import argparse
 import math
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from texturevlm.commands.options import Commands, add_device, count, device_of, existing_path, names_of
 
 if TYPE_CHECKING:
-    from texturevlm.video.reuse import Reuse
-    from texturevlm.video.sources import Source
+    from texturevlm.video.sources import FrameSource
+    from texturevlm.video.step import Reuse
 
 
 def add_video(commands: Commands) -> None:
     parser = commands.add_parser("video", help="draw what a model would see of a video, and what each frame costs")
     parser.add_argument("file", type=existing_path, metavar="FILE", help="a video, or a folder of images")
     parser.add_argument("--query", default="", metavar="Q", help="a question, asked at every keyframe")
-    parser.add_argument("--budget", type=int, default=273, metavar="N", help="tokens a frame (default: 273)")
+    parser.add_argument("--budget", type=int, default=273, metavar="N", help="tokens per frame (default: 273)")
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.mp4")
-    parser.add_argument("--patch", type=int, default=32, metavar="P", help="side of a token in pixels (default: 32)")
+    parser.add_argument("--patch", type=int, default=32, metavar="P", help="side of a token in samples (default: 32)")
     parser.add_argument("--allocator", default="auto", metavar="NAME", help="(default: auto)")
     parser.add_argument("--relevance", default="auto", metavar="NAME", help="auto, words, scout, none (default: auto)")
-    parser.add_argument("--rate", type=float, metavar="R", help="tokens a second at most (default: the budget a frame)")
+    parser.add_argument("--rate", type=float, metavar="R", help="at most R tokens per second (default: no limit)")
     parser.add_argument("--keyframe", type=int, default=30, metavar="N", help="frames between keyframes (default: 30)")
     parser.add_argument("--flow", default="lucas_kanade", metavar="NAME", help="lucas_kanade, dis or none")
     parser.add_argument("--fps", type=float, default=25.0, help="of a folder of images (default: 25)")
@@ -50,14 +50,13 @@ def _video(options: argparse.Namespace) -> int:
     return 0
 
 
-def _drawn(source: "Source", options: argparse.Namespace) -> "tuple[list[Reuse], tuple[float, float], list[str]]":
-    """Every frame through the stream and onto the picture; a frame that fails is named and left out.
+def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Reuse], tuple[float, float], list[str]]":
+    """Run and draw every frame; a frame that fails is named and left out.
 
-    returns what each frame cost, the seconds that the frames last and those that they took, and the failures
+    returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
     """
     from texturevlm.progress import Progress
-    from texturevlm.video.picture import StreamPicture
-    from texturevlm.video.write import Writer
+    from texturevlm.video.picture import StreamPicture, VideoWriter
 
     total = min(count for count in (source.count, options.limit, 10**9) if count)
     progress = Progress(total, "frames") if total < 10**9 else None
@@ -72,7 +71,7 @@ def _drawn(source: "Source", options: argparse.Namespace) -> "tuple[list[Reuse],
             if stream is None or picture is None or writer is None:
                 size = (frame.image.shape[1], frame.image.shape[2])
                 stream, picture = _stream(size, source, options), StreamPicture(size)
-                writer = Writer(options.out, picture.size, source.fps)
+                writer = VideoWriter(options.out, picture.size, source.fps)
             started = time.perf_counter()
             try:
                 step = stream.step(frame.image, time=frame.time)
@@ -93,10 +92,10 @@ def _drawn(source: "Source", options: argparse.Namespace) -> "tuple[list[Reuse],
     return costs, (lasted + 1 / source.fps, spent), failed
 
 
-def _stream(size: tuple[int, int], source: "Source", options: argparse.Namespace) -> Any:
-    from texturevlm.video.stream import Stream
+def _stream(size: tuple[int, int], source: "FrameSource", options: argparse.Namespace) -> Any:
+    from texturevlm.video import VideoStream
 
-    return Stream(
+    return VideoStream(
         size,
         options.budget,
         options.allocator,
@@ -113,7 +112,7 @@ def _stream(size: tuple[int, int], source: "Source", options: argparse.Namespace
 
 def _summary(
     options: argparse.Namespace,
-    source: "Source",
+    source: "FrameSource",
     costs: "list[Reuse]",
     seconds: tuple[float, float],
     failed: list[str],
@@ -125,13 +124,13 @@ def _summary(
     share = 100 * fresh / max(1, tokens)
     rows = {
         "frames": f"{len(costs)}, {sum(one.changed == 0 for one in costs)} of them without any change",
-        "tiles that changed": f"{100 * sum(one.share for one in costs) / len(costs):.1f}% a frame",
-        "tokens": f"{tokens} shown, {fresh} sampled ({share:.1f}%), {fresh / lasted:.0f} a second",
+        "tiles changed": f"{100 * sum(one.share for one in costs) / len(costs):.1f}% per frame",
+        "tokens": f"{tokens} shown, {fresh} sampled ({share:.1f}%), {fresh / lasted:.0f} per second",
         "keyframes": ", ".join(f"{count} {why}" for why, count in keyframes.items()),
-        "tokens given out anew": f"{sum(one.chosen for one in costs)} times",
-        "time": f"{1000 * spent / len(costs):.0f} ms a frame on {options.device}, drawing not counted",
+        "tokens chosen again": f"{sum(one.chosen for one in costs)} times",
+        "time": f"{1000 * spent / len(costs):.0f} ms per frame on {options.device}, drawing not counted",
     }
-    lines = [f"{options.out}: {options.file}, {options.budget} tokens a frame"]
+    lines = [f"{options.out}: {options.file}, {options.budget} tokens per frame"]
     lines += [f"  {name:<22} {value}" for name, value in rows.items()]
     lines += [f"  note: {note}" for note in (*source.notes, *failed[:5])]
     return "\n".join(lines)

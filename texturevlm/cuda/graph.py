@@ -71,12 +71,12 @@ class Replay:
         with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad(), _capturing:
             self.inputs = [one.clone() if one.is_cuda else one.clone().pin_memory() for one in example]
             if not all(buffer.is_cuda for buffer in self.inputs):
-                self._read = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                self._read = torch.cuda.Event()
             self._capture()
 
     def _capture(self) -> None:
         if self.device not in _streams:
-            _streams[self.device] = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            _streams[self.device] = torch.cuda.Stream(), torch.cuda.Stream()
         warming, capturing = _streams[self.device]
         here = torch.cuda.current_stream()
         warming.wait_stream(here)

@@ -2,13 +2,14 @@
 
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.lookup import lookup, lookup_grad
-from texturevlm.ops.mip import mipmap, update_region
+from texturevlm.ops.mip import channels_last, mipmap, update_region
 from texturevlm.ops.patches import sample_patches
 from texturevlm.ops.pyramid import gaussian_pyramid, laplacian_pyramid, laplacian_reconstruct
 from texturevlm.ops.steerable import steerable_pyramid, steerable_reconstruct
 
 __all__ = [
     "DeviceTexture",
+    "channels_last",
     "gaussian_pyramid",
     "laplacian_pyramid",
     "laplacian_reconstruct",

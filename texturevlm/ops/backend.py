@@ -104,7 +104,7 @@ def texture_pays(finest: Tensor, samples: int) -> bool:
     """Whether to make a hardware texture, sample it once and drop it, rather than sample the levels where they are.
 
     finest:  level 0, (B, C, H, W)
-    samples: an image
+    samples: per image
     The texture units' filter weights have 8 fractional bits, so values then differ by up to 0.007 on white noise; ask
     for backend="cuda" to rule that out. The times are those of results/engine-h200.md: making a texture costs so much
     that it seldom pays for one call; one that is sampled again is worth making at once (Texture.on_device).

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
-from texturevlm.ops.select import Tokens
-from texturevlm.ops.select_kernel import empty_tokens
+from texturevlm.ops.select import Footprints
+from texturevlm.ops.select_kernel import empty_footprints
 
 MOST_CELLS, MOST_TOKENS, KEYS, SHARES = constants("cover.cu", "MOST_CELLS", "MOST_TOKENS", "KEYS", "SHARES")
 OF_INK, OF_REST, OF_BLANK, GAINS_WORDS = constants("cover.cu", "OF_INK", "OF_REST", "OF_BLANK", "GAINS_WORDS")
@@ -35,7 +35,7 @@ def layers_cuda(
     worth_it: int,
     native: float,
     skipped: Tensor | None = None,
-) -> Tokens:
+) -> Footprints:
     """`layers`, or `fit` without a floor_budget, for all images at once, without uploads and without waiting.
 
     mass, legible_scale, ink: (B, h, w), see Relevance
@@ -68,7 +68,7 @@ def layers_cuda(
     }
     work = torch.empty(sum(room.values()), dtype=torch.int32, device=mass.device)
     places = dict(zip(room, accumulate(room.values(), lambda at, count: at + 4 * count, initial=work.data_ptr())))
-    tokens = empty_tokens(batch, budget, mass.device)
+    tokens = empty_footprints(batch, budget, mass.device)
     fixed = {
         "mass": mass,
         "legible_scale": legible_scale,
@@ -93,9 +93,12 @@ def layers_cuda(
         "worth_it": worth_it,
     }
 
+    parameters: dict[tuple[int, bool], bytes] = {}
+
     def start(name: str, blocks: int | tuple[int, int], *, stage: int = OF_INK, second: bool = False) -> None:
-        parameters = _COVER.pack(**fixed, stage=stage, second=second)
-        launch("cover.cu", name, mass.device, blocks, parameters, early=name != "cover_begin")
+        if (stage, second) not in parameters:  # five of eight launches take the same
+            parameters[stage, second] = _COVER.pack(**fixed, stage=stage, second=second)
+        launch("cover.cu", name, mass.device, blocks, parameters[stage, second], early=name != "cover_begin")
 
     start("cover_begin", min(-(-lines // 8), 1024))
     start("cover_spans", (spans, batch))

@@ -1,7 +1,7 @@
 """A pyramid inside the GPU's texture units: a layered mipmapped array, filled once, sampled many times.
 
 Four channels share a layer, so that one fetch brings all four, filtered across texels and levels by hardware that
-machine learning leaves idle. Channels that hold names come last, in layers of their own, and are never filtered.
+machine learning leaves idle. Channels that hold labels come last, in layers of their own, and are never filtered.
 The filter weights have 8 fractional bits: values differ from exact trilinear by up to 0.007 on white noise.
 """
 
@@ -27,14 +27,14 @@ from texturevlm.cuda.launch import (
     scalar_bits,
 )
 from texturevlm.ops import backend as backends
-from texturevlm.ops.lookup import check_nearest
 from texturevlm.ops.mip import check_pyramid
+from texturevlm.ops.sampling import check_nearest
 
 DISABLE_TRILINEAR_OPTIMIZATION = 0x20  # without it the hardware rounds levels and is off by up to 0.13
 NORMALIZED_COORDINATES = 0x02
 _FILL = struct.Struct(f"={MAX_LEVELS}QQ{MAX_LEVELS}i2i")
 _FETCH = struct.Struct("=8QI7i3f4x")
-LAYERS_A_THREAD = {True: 5, False: 2}  # half, float: measured best on an H200
+LAYERS_PER_THREAD = {True: 5, False: 2}  # half, float: measured best on an H200
 
 
 class DeviceTexture:
@@ -42,9 +42,9 @@ class DeviceTexture:
 
     levels:  finest first, each (B, C, H_l, W_l), on a CUDA GPU
     half:    keep texels in half precision (half the memory, twice the speed) rather than float; by default so, unless
-             there are names, which half precision cannot tell apart beyond 2048
-    pack:    channels a layer: 1, 2 or 4
-    nearest: channels that hold names, fetched by nearest texel
+             there are labels, which half precision cannot tell apart beyond 2048
+    pack:    channels per layer: 1, 2 or 4
+    nearest: channels that hold labels, fetched by nearest texel
     The memory is the GPU's own and goes back with the last reference to this object, so it must outlive every captured
     graph that samples it. It cannot be made while a graph is being captured.
     """
@@ -57,7 +57,7 @@ class DeviceTexture:
         check_choice("DeviceTexture", "pack", str(check_count("DeviceTexture", "pack", pack, 1)), ("1", "2", "4"))
         half = not nearest if half is None else half
         if half and nearest:
-            raise ValueError("DeviceTexture: half must not be asked for with names in nearest: they would be rounded")
+            raise ValueError("DeviceTexture: half must not be given with labels in nearest: they would be rounded")
         if torch.cuda.is_current_stream_capturing():
             raise ValueError("DeviceTexture: levels must be put into a texture before a graph is captured, not within")
         batch, channels, height, width = levels[0].shape
@@ -137,12 +137,12 @@ class DeviceTexture:
             self.layers,
             self._first_unfiltered,
             self.levels,
-            LAYERS_A_THREAD[self.half],
+            LAYERS_PER_THREAD[self.half],
             1 / width,
             1 / height,
             max_anisotropy,
         )
-        grid = (-(-samples // THREADS), -(-self.layers // LAYERS_A_THREAD[self.half]))
+        grid = (-(-samples // THREADS), -(-self.layers // LAYERS_PER_THREAD[self.half]))
         scalar = scalar_bits(self.dtype)
         launch("texture.cu", "fetch", self.device, grid, parameters, SCALAR=scalar, PACK=self.pack)
         return values
@@ -183,10 +183,10 @@ def fetch_from(
 
 def _slots(channels: int, pack: int, nearest: Sequence[int]) -> tuple[list[int], int]:
     """Which channel each slot of each layer holds (-1: padding), and how many slots are filtered."""
-    names = sorted(set(nearest))
-    amounts = [channel for channel in range(channels) if channel not in set(names)]
+    labels = sorted(set(nearest))
+    amounts = [channel for channel in range(channels) if channel not in set(labels)]
     slots: list[int] = []
-    for group in (amounts, names):
+    for group in (amounts, labels):
         slots += group + [-1] * (-len(group) % pack)
         if group is amounts:
             filtered = len(slots)
@@ -194,7 +194,7 @@ def _slots(channels: int, pack: int, nearest: Sequence[int]) -> tuple[list[int],
 
 
 def _create(shape: Sequence[int], levels: int, layers: int, half: bool, pack: int) -> tuple[int, list[int], list[int]]:
-    """A mipmapped array, a surface object a level to write it, and two texture objects to read it."""
+    """A mipmapped array, a surface object per level to write it, and two texture objects to read it."""
     from cuda.bindings import driver
 
     _, _, height, width = shape

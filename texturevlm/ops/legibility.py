@@ -13,9 +13,10 @@ Map = TypeVar("Map", Tensor, np.ndarray)
 
 
 def legibility(legible_scale: Map, scale: Any) -> Map:
-    """How much is made out of what is half lost at `half` when a sample is `scale` pixels wide: 1 to 0.
+    """The share of content that is legible, from 1 to 0, when a sample is `scale` pixels wide.
 
-    half:   of any shape
-    scale:  a number, or of a shape that goes with half's
+    legible_scale: the sample width in pixels at which half of the content is legible, of any shape
+    scale:         a number, or a shape that broadcasts with it
     """
-    return 1 / (1 + (scale / legible_scale) ** STEEPNESS)
+    share: Map = 1 / (1 + (scale / legible_scale) ** STEEPNESS)
+    return share

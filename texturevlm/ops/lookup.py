@@ -1,8 +1,8 @@
 """Reading a pyramid between its texels and between its levels, as a texture unit does.
 
 A point lies in level-0 pixels, texel centres at i + 0.5; on level l it scales by W_l / W_0. Beyond the border the
-edge texel goes on. `lookup` blends the two nearest levels (trilinear). `lookup_grad` is told the footprint of the
-sample by its two axes: the short axis sets the level, and several trilinear probes are spread along the long one.
+edge texel is repeated. `lookup` blends the two nearest levels (trilinear). `lookup_grad` takes the footprint of a
+sample as two axes: the short axis sets the level, and several trilinear probes are spread along the long one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.check import check_count, check_floating, check_shapes
-from texturevlm.ops import backend as backends
-from texturevlm.ops.mip import check_pyramid
+from texturevlm.ops.sampling import MAX_ANISOTROPY, sample
 
 if TYPE_CHECKING:
     from texturevlm.ops.device_texture import DeviceTexture
-
-MAX_ANISOTROPY = 16
 
 
 class Probes(NamedTuple):
@@ -44,22 +40,13 @@ def lookup(
     levels:  finest first, each (B, C, H_l, W_l); or a DeviceTexture, filled once and read many times
     points:  (B, N, 2), x then y in level-0 pixels
     lod:     (B, N), 0 is the finest; clamped to the levels there are
-    nearest: channels that hold names rather than amounts: the nearest texel of the nearest level, not filtered
+    nearest: channels that hold labels: the nearest texel of the nearest level, not filtered
     backend: auto, reference, cuda or texture (which makes a texture for this one call)
     returns  (B, N, C) in the levels' dtype, differentiable in levels, points and lod (not through `nearest`)
     """
-    if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.device_texture import fetch_from
-
-        check_shapes("lookup", points=(points, "B N 2"), lod=(lod, "B N"))
-        return fetch_from("lookup", levels, points, lod=lod, nearest=nearest, backend=backend)
-    _check("lookup", levels, nearest, points=(points, "B N 2"), lod=(lod, "B N"))
-    chosen = backends.choose("lookup", levels[0], backend)
-    if chosen == "reference":
-        return lookup_reference(levels, points, lod, nearest)
-    from texturevlm.ops.probe_kernel import Job, probe
-
-    return probe(Job(None, 1, tuple(nearest), chosen == "texture"), levels, points, lod)
+    options: Any = {"patch": None, "max_anisotropy": 1, "nearest": nearest, "backend": backend}
+    values = sample("lookup", levels, points, lod, None, None, **options)
+    return lookup_reference(levels, points, lod, nearest) if values is None else values  # type: ignore[arg-type]
 
 
 def lookup_grad(
@@ -80,32 +67,11 @@ def lookup_grad(
     returns   (B, N, C); for a square footprint of side s it is `lookup` at lod log2(s).
               Differentiable in levels, points, ddx and ddy (the number of probes is piecewise constant).
     """
-    check_count("lookup_grad", "max_anisotropy", max_anisotropy, 1, MAX_ANISOTROPY)
-    if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.device_texture import fetch_from
-
-        check_shapes("lookup_grad", points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
-        options: Any = {"max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
-        return fetch_from("lookup_grad", levels, points, ddx=ddx, ddy=ddy, **options)
-    _check("lookup_grad", levels, nearest, points=(points, "B N 2"), ddx=(ddx, "B N 2"), ddy=(ddy, "B N 2"))
-    chosen = backends.choose("lookup_grad", levels[0], backend)
-    if chosen == "reference":
-        return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)
-    from texturevlm.ops.probe_kernel import Job, probe
-
-    return probe(Job(None, max_anisotropy, tuple(nearest), chosen == "texture"), levels, points, None, ddx, ddy)
-
-
-def _check(function: str, levels: Sequence[Tensor], nearest: Sequence[int], **points: tuple[Tensor, str]) -> None:
-    check_pyramid(function, levels)
-    check_shapes(function, levels=(levels[0], "B C H W"), **points)
-    check_floating(function, **{name: tensor for name, (tensor, _) in points.items()})
-    check_nearest(function, nearest, levels[0].shape[1])
-
-
-def check_nearest(function: str, nearest: Sequence[int], channels: int) -> None:
-    for channel in nearest:
-        check_count(function, "nearest", channel, 0, channels - 1)
+    options: Any = {"patch": None, "max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
+    values = sample("lookup_grad", levels, points, None, ddx, ddy, **options)
+    if values is None:
+        return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)  # type: ignore[arg-type]
+    return values
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -130,14 +96,15 @@ def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Pr
 
 
 def _length(axis: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(axis, dim=-1)
+    length: Tensor = torch.linalg.vector_norm(axis, dim=-1)
+    return length
 
 
 def lookup_reference(levels: Sequence[Tensor], points: Tensor, lod: Tensor, nearest: Sequence[int] = ()) -> Tensor:
     """The specification of `lookup`."""
     pyramid = _Flat(levels)
     points, lod = widened(points), widened(lod)
-    return pyramid.with_names(pyramid.trilinear(points, lod), points, lod, nearest).to(levels[0].dtype)
+    return pyramid.with_labels(pyramid.trilinear(points, lod), points, lod, nearest).to(levels[0].dtype)
 
 
 def lookup_grad_reference(
@@ -157,7 +124,7 @@ def lookup_grad_reference(
         share = (probe < count) / count
         offset = (probe / (count - 1).clamp(min=1) - 0.5) * (count > 1)
         total = total + pyramid.trilinear(points + offset[..., None] * spread, lod) * share[..., None]
-    return pyramid.with_names(total, points, lod, nearest).to(levels[0].dtype)
+    return pyramid.with_labels(total, points, lod, nearest).to(levels[0].dtype)
 
 
 class _Flat:
@@ -186,8 +153,8 @@ class _Flat:
         bottom = self._read(level, y1, x0) * (1 - right) + self._read(level, y1, x1) * right
         return top * (1 - down) + bottom * down
 
-    def with_names(self, texels: Tensor, points: Tensor, lod: Tensor, channels: Sequence[int]) -> Tensor:
-        """Channels that hold names, read at the nearest texel of the nearest level instead."""
+    def with_labels(self, texels: Tensor, points: Tensor, lod: Tensor, channels: Sequence[int]) -> Tensor:
+        """Channels that hold labels, read at the nearest texel of the nearest level instead."""
         if not channels:
             return texels
         level = (lod.detach().nan_to_num(0).clamp(0, self.last) + 0.5).floor().long()
@@ -195,16 +162,16 @@ class _Flat:
         x = (points[..., 0].detach().nan_to_num(0) * (width / self.width[0])).floor().long()
         y = (points[..., 1].detach().nan_to_num(0) * (height / self.height[0])).floor().long()
         zero = torch.zeros_like(x)
-        names = self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
+        labels = self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
         chosen = torch.zeros(texels.shape[-1], dtype=torch.bool, device=texels.device)
         chosen[list(channels)] = True
-        return torch.where(chosen, names, texels)
+        return torch.where(chosen, labels, texels)
 
     def _axis(self, position: Tensor, extents: Tensor, level: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The two texels around a position along one axis, and how far it is from the first to the second."""
         extent = extents[level]
         texel = position.to(self.dtype) * (extent.to(self.dtype) / extents[0].to(self.dtype)) - 0.5
-        # A position that is no number reads the first texel, as it does in the kernels: never wild memory.
+        # NaN reads the first texel, as in the kernels: never memory outside of the level.
         texel = texel.nan_to_num(0).clamp(torch.zeros_like(texel), (extent - 1).to(self.dtype))
         first = texel.detach().floor().long()
         return first, torch.minimum(first + 1, extent - 1), (texel - first)[..., None]

@@ -1,14 +1,15 @@
-"""Mipmaps: each level is the one below it at half the extent, until one texel stands for the whole image.
+"""Mipmaps: each level has half the extent of the next finer one, down to one texel for the whole image.
 
 Extents halve as in graphics, max(1, floor(n/2)). At an odd extent n = 2m + 1 a coarse texel is 2 + 1/m fine texels
 wide, so it averages three of them with the exact shares that it covers; means are therefore kept at every size.
-A channel that holds an upper bound shrinks by max, a lower bound by min; one that holds names (cluster ids)
-takes the level-0 texel at the centre of its area, because names cannot be averaged.
+A channel that holds an upper bound shrinks by max, a lower bound by min; one that holds labels
+(cluster ids) takes the level-0 texel at the centre of its area, because labels cannot be averaged.
 """
 
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_count, check_floating, check_shapes
 from texturevlm.ops import backend as backends
 
+MOST_LEVELS = 64  # more than any image has
 REDUCTIONS = ("mean", "max", "min", "nearest")
 
 
@@ -40,11 +42,13 @@ def mipmap(
 
     image:   (B, C, H, W), any extent from 1×1
     levels:  how many levels, level 0 included; None goes down to 1×1, and so does any larger number
-    reduce:  how a channel shrinks: mean, max, min or nearest; one word for all channels or one a channel
+    reduce:  how a channel shrinks: mean, max, min or nearest; one word for all channels, or one per channel
     returns  finest first, level 0 is `image` itself (on the GPU a contiguous copy of one that is not contiguous);
              (B, C, max(1, H >> l), max(1, W >> l)). Half-precision images are reduced in float32; a level is rounded
              when it is stored. Differentiable in `image`, once.
     """
+    if torch.compiler.is_compiling():
+        return _compiled_mipmap(image, levels, reduce, backend)
     sizes = check_shapes("mipmap", image=(image, "B C H W"))
     check_floating("mipmap", image=image)
     _check_not_empty("mipmap", image)
@@ -61,10 +65,19 @@ def mipmap(
     return mipmap_reference(image, extents, modes)
 
 
+def _compiled_mipmap(image: Tensor, levels: int | None, reduce: str | Sequence[str], backend: str) -> list[Tensor]:
+    """`mipmap` inside torch.compile, by an operator."""
+    from texturevlm.ops.operators import coarser_levels
+
+    word = reduce if isinstance(reduce, str) else ",".join(reduce)
+    coarser = coarser_levels(image, MOST_LEVELS if levels is None else levels, word, backend)
+    return [image.contiguous() if image.is_cuda else image, *coarser]
+
+
 def channel_reductions(function: str, reduce: str | Sequence[str], channels: int) -> tuple[str, ...]:
-    """One reduction a channel, checked."""
+    """One reduction per channel, checked."""
     if not isinstance(reduce, Sequence):
-        raise TypeError(f"{function}: reduce must be a word, or one word a channel, got {reduce!r}")
+        raise TypeError(f"{function}: reduce must be a word, or one word per channel, got {reduce!r}")
     return _channel_reductions(function, reduce if isinstance(reduce, str) else tuple(reduce), channels)
 
 
@@ -72,7 +85,7 @@ def channel_reductions(function: str, reduce: str | Sequence[str], channels: int
 def _channel_reductions(function: str, reduce: str | tuple[str, ...], channels: int) -> tuple[str, ...]:
     modes = (reduce,) * channels if isinstance(reduce, str) else reduce
     if len(modes) != channels:
-        raise ValueError(f"{function}: reduce must name one reduction a channel ({channels}), got {len(modes)}")
+        raise ValueError(f"{function}: reduce must name one reduction per channel ({channels}), got {len(modes)}")
     for mode in set(modes):
         check_choice(function, "reduce", mode, REDUCTIONS)
     return modes
@@ -176,6 +189,31 @@ def update_region(
     update_region_reference(levels, boxes, modes)
 
 
+def channels_last(levels: Sequence[Tensor]) -> list[Tensor]:
+    """Copy a pyramid so that the channels of a texel are contiguous, which makes `lookup` of scattered points faster.
+
+    levels:  finest first, each (B, C, H_l, W_l)
+    returns  the same values in the same shapes, stored as (B, H_l, W_l, C) with room for a multiple of four channels;
+             differentiable in levels
+    """
+    check_pyramid("channels_last", levels)
+    return [_ChannelsLast.apply(level) for level in levels]  # type: ignore[no-untyped-call]
+
+
+class _ChannelsLast(torch.autograd.Function):
+    """A copy in another layout. The gradient passes as it is, in whichever layout it comes."""
+
+    @staticmethod
+    def forward(ctx: Any, level: Tensor) -> Tensor:
+        batch, channels, height, width = level.shape
+        room = -(-channels // 4) * 4
+        return level.new_empty((batch, height, width, room)).permute(0, 3, 1, 2)[:, :channels].copy_(level)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
 def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:
     """Levels of one batch, dtype and device, each half the extent of the one before."""
     if isinstance(levels, Tensor) or len(levels) == 0:
@@ -190,7 +228,7 @@ def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:
 
 @lru_cache(maxsize=256)
 def _check_pyramid(function: str, levels: tuple[tuple[torch.Size, torch.dtype, torch.device], ...]) -> None:
-    """Remembered: a stream of images of one size asks the same every time."""
+    """Cached: a stream of images of one size asks the same every time."""
     shape, dtype, device = levels[0]
     if len(shape) != 4 or 0 in shape:
         raise ValueError(f"{function}: levels[0] must be (B, C, H, W) and not empty, got {tuple(shape)}")

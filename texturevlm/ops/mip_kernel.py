@@ -18,6 +18,7 @@ from texturevlm.cuda.launch import MAX_LEVELS, launch, pack_pointers, scalar_bit
 from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import REDUCTIONS, level_extents, mipmap_reference
+from texturevlm.ops.mip_gradient import image_gradient
 
 TILE, MARK_WORDS, FAR = constants("mip.cuh", "TILE", "MARK_WORDS", "FAR")
 UNCHANGED, MOVED = constants("mip.cuh", "UNCHANGED", "MOVED")
@@ -250,13 +251,7 @@ class _Mipmap(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None]:
         if any(mode != "mean" for mode in ctx.modes):
             return _backward_reference(ctx.saved_tensors[0], ctx.extents, ctx.modes, gradients), None, None
-        total: Tensor | None = None
-        for level in range(len(ctx.extents) - 1, -1, -1):
-            direct = gradients[level]
-            if total is None:
-                total = None if direct is None else direct.float().contiguous()
-            else:
-                total = _one_level_down(total, direct, ctx.shape[:2], ctx.extents[level])
+        total = image_gradient(gradients, ctx.shape[:2], ctx.extents, _one_level_down)
         return None if total is None else total.to(ctx.dtype), None, None
 
 

@@ -10,7 +10,7 @@ struct PatchJob {
     Pyramid pyramid;
     Gradient gradient;
     const float *centre, *ddx, *ddy;  // (B, K, 2)
-    scalar* pixels;                   // (B, K, C, P, P): written forward, read backward
+    scalar* pixels;                   // (B, K, C, P, P): written forward, read backward; the gradient is planar
     int per_image, patch, groups;     // K; P; how many blocks share the channels of one patch
     float max_anisotropy;
 };
@@ -79,7 +79,14 @@ extern "C" __global__ void __launch_bounds__(256) sample_patches_backward(const 
     for (int pixel = threadIdx.x; pixel < area; pixel += blockDim.x) {
         const Sample sample = sample_of_patch(job.centre + 2 * footprint, job.ddx + 2 * footprint, job.ddy + 2 * footprint,
                                               job.patch, pixel, job.max_anisotropy);
-        spread_gradient(job.pyramid, job.gradient, sample, image, first, min(first + CHANNELS, channels),
-                        job.pixels + footprint * channels * area + pixel, area, footprint * area + pixel);
+        const scalar* from = job.pixels + (footprint * channels + first) * area + pixel;
+        float upstream[CHANNELS];
+#pragma unroll
+        for (int i = 0; i < CHANNELS; ++i) {
+            const bool filtered = first + i < channels && !(job.pyramid.nearest && job.pyramid.nearest[first + i]);
+            upstream[i] = filtered ? widen(from[i * area]) : 0.f;
+        }
+        if (job.gradient.data[0]) add_texel_gradient(job.pyramid, job.gradient, sample, image, first, upstream);
+        if (job.gradient.sample) add_sample_gradient(job.pyramid, job.gradient, sample, image, first, upstream, footprint * area + pixel);
     }
 }

@@ -7,16 +7,13 @@ exactly one lattice cell. An ordinary patch at level l has axes (2^l, 0) and (0,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from texturevlm.check import check_count, check_floating, check_shapes
-from texturevlm.ops import backend as backends
-from texturevlm.ops.lookup import MAX_ANISOTROPY, check_nearest, lookup_grad_reference, widened
-from texturevlm.ops.mip import check_pyramid
+from texturevlm.ops.lookup import lookup_grad_reference, widened
+from texturevlm.ops.sampling import MAX_ANISOTROPY, sample
 
 if TYPE_CHECKING:
     from texturevlm.ops.device_texture import DeviceTexture
@@ -39,39 +36,16 @@ def sample_patches(
     centre:        (B, K, 2), x then y in level-0 pixels
     ddx, ddy:      (B, K, 2), how far one step along the patch's own x and y axis moves in the image
     patch:         samples along each side of a patch
-    max_anisotropy: how much longer than wide a sample's footprint may be before it is read too coarsely
-    nearest:       channels that hold names: the nearest texel, not filtered (a DeviceTexture knows its own)
+    max_anisotropy: how many times longer than wide a sample's footprint may be; longer ones are read too coarsely
+    nearest:       channels that hold labels: the nearest texel, not filtered (a DeviceTexture has its own)
     backend:       auto, reference, cuda or texture
     returns        (B, K, C, P, P), differentiable in levels, centre, ddx and ddy
     """
-    check_count("sample_patches", "patch", patch, 1)
-    check_count("sample_patches", "max_anisotropy", max_anisotropy, 1, MAX_ANISOTROPY)
-    footprints = {"centre": (centre, "B K 2"), "ddx": (ddx, "B K 2"), "ddy": (ddy, "B K 2")}
-    check_floating("sample_patches", centre=centre, ddx=ddx, ddy=ddy)
-    if not isinstance(levels, (list, tuple)):
-        from texturevlm.ops.device_texture import fetch_from
-
-        check_shapes("sample_patches", **footprints)
-        options: Any = {"max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
-        return fetch_from("sample_patches", levels, centre, ddx=ddx, ddy=ddy, patch=patch, **options)
-    check_pyramid("sample_patches", levels)
-    check_shapes("sample_patches", levels=(levels[0], "B C H W"), **footprints)
-    check_nearest("sample_patches", nearest, levels[0].shape[1])
-    chosen = backends.choose("sample_patches", levels[0], backend)
-    if chosen == "reference":
-        return sample_patches_reference(levels, centre, ddx, ddy, patch, max_anisotropy, nearest)
-    samples = centre.shape[1] * patch * patch
-    hardware = chosen == "texture" or (backend == "auto" and backends.texture_pays(levels[0], samples))
-    job = _kernels().Job(patch, max_anisotropy, tuple(nearest), hardware)
-    return _kernels().probe(job, levels, centre, None, ddx, ddy)
-
-
-@lru_cache(maxsize=None)
-def _kernels() -> Any:
-    """Imported when first used, and looked up once: this is the hot path."""
-    from texturevlm.ops import probe_kernel as probe
-
-    return probe
+    options: Any = {"patch": patch, "max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
+    values = sample("sample_patches", levels, centre, None, ddx, ddy, **options)
+    if values is None:
+        return sample_patches_reference(levels, centre, ddx, ddy, patch, max_anisotropy, nearest)  # type: ignore[arg-type]
+    return values
 
 
 def lattice(centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int) -> Tensor:

@@ -1,16 +1,16 @@
 """The patches of a stream: those that read a marked tile are sampled again, in place (patches.cu: refresh_patches)."""
 
-import struct
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from texturevlm.cuda.launch import address, launch, pack_pyramid, scalar_bits
-from texturevlm.ops.lookup import MAX_ANISOTROPY
+from texturevlm.cuda.launch import launch, pack_pyramid, scalar_bits
+from texturevlm.cuda.struct import Layout
 from texturevlm.ops.marks import Marks
-from texturevlm.ops.probe_kernel import _NO_GRADIENT, _PATCHES, CHANNELS_A_THREAD, patch_parts
+from texturevlm.ops.probe_kernel import CHANNELS_PER_THREAD, patch_parts
+from texturevlm.ops.sampling import MAX_ANISOTROPY
 
-_FLAGS = struct.Struct("=2Q")
+_PATCHES, _REFRESH = Layout("patches.cu", "PatchJob"), Layout("patches.cu", "Refresh")
 
 
 def refresh_patches_cuda(
@@ -32,10 +32,20 @@ def refresh_patches_cuda(
     sampled: (K,) bool, gets which patches were written
     """
     count, patch = pixels.shape[1], pixels.shape[4]
-    groups = -(-levels[0].shape[1] // CHANNELS_A_THREAD)
-    where = (address(centre), address(ddx), address(ddy), address(pixels))
-    parameters = pack_pyramid(levels, ()) + _NO_GRADIENT + _PATCHES.pack(*where, count, patch, groups, MAX_ANISOTROPY)
-    parameters += marks.packed + _FLAGS.pack(address(valid), address(sampled))
+    groups = -(-levels[0].shape[1] // CHANNELS_PER_THREAD)
+    job = _PATCHES.pack(
+        pyramid=pack_pyramid(levels, ()),
+        gradient=None,
+        centre=centre,
+        ddx=ddx,
+        ddy=ddy,
+        pixels=pixels,
+        per_image=count,
+        patch=patch,
+        groups=groups,
+        max_anisotropy=MAX_ANISOTROPY,
+    )
+    parameters = _REFRESH.pack(job=job, marks=marks.packed, valid=valid, sampled=sampled)
     scalar = scalar_bits(levels[0].dtype)
     blocks = (count * groups, patch_parts(count * groups, patch))
     launch("patches.cu", "refresh_patches", pixels.device, blocks, parameters, SCALAR=scalar)

@@ -1,4 +1,4 @@
-// Reading a pyramid in plain memory as a texture unit would, and the transpose of that for gradients.
+// Reads a pyramid in plain memory as a texture unit would; the transpose of that, for gradients.
 // A Sample is one footprint: where, at which level, and how many probes spread over which vector (see ops/lookup.py).
 #pragma once
 #include "scalar.cuh"
@@ -8,7 +8,7 @@ struct Pyramid {
     long long image[MAX_LEVELS], channel[MAX_LEVELS];  // strides, in elements: planar and channels-last both work
     int row[MAX_LEVELS], column[MAX_LEVELS];
     int height[MAX_LEVELS], width[MAX_LEVELS];
-    const unsigned char* nearest;  // one a channel, 1: holds names, never filtered; null: none does
+    const unsigned char* nearest;  // one per channel, 1: holds labels, never filtered; null: none does
     int levels, channels;
 };
 
@@ -127,32 +127,17 @@ __device__ __forceinline__ void read_sample(const Pyramid& pyramid, const Sample
                 value[i] = read_nearest(pyramid, sample, image, first + i);
 }
 
-// Gradients: of texels by atomic adds into float levels laid out planar, of the sample's five numbers by their sum.
+// Gradients are added by atomics: those of texels into float levels, those of a sample's five numbers into `sample`.
 struct Gradient {
-    float* data[MAX_LEVELS];  // (B, C, H_l, W_l) contiguous, zeroed; null: texels need none
+    float* data[MAX_LEVELS];  // zeroed, in the layout that the kernel says; null: texels need none
     float* sample;            // (samples, 5): x, y, lod, spread_x, spread_y, zeroed; null: samples need none
 };
 
-__device__ __forceinline__ void scatter(float* texels, int height, int width, float gradient, const Corner& at, float x, float y) {
-    // The planar layout of the gradient is not that of the pyramid, so the corner's offsets do not serve.
-    const int x0 = static_cast<int>(x), y0 = static_cast<int>(y);
-    const int x1 = min(x0 + 1, width - 1), y1 = min(y0 + 1, height - 1);
-    const float top = gradient * (1.f - at.down), bottom = gradient * at.down;
-    float* upper = texels + static_cast<long long>(y0) * width;
-    float* lower = texels + static_cast<long long>(y1) * width;
-    atomicAdd(upper + x0, top * (1.f - at.right));
-    atomicAdd(upper + x1, top * at.right);
-    atomicAdd(lower + x0, bottom * (1.f - at.right));
-    atomicAdd(lower + x1, bottom * at.right);
-}
-
-__device__ __forceinline__ float inside(float position, int extent, int finest) {
-    return fminf(fmaxf(position * (static_cast<float>(extent) / finest) - 0.5f, 0.f), extent - 1.f);
-}
-
-// The transpose of read_sample for channels first … last. `upstream` is the gradient at channel 0 of this sample.
-__device__ __forceinline__ void spread_gradient(const Pyramid& pyramid, const Gradient& gradient, const Sample& sample, int image,
-                                int first, int last, const scalar* upstream, long long stride, long long index) {
+// Adds the gradient of a sample's five numbers that COUNT channels from `first` on bring. `upstream` is 0 beyond the last
+// channel and for channels that are not filtered.
+template <int COUNT>
+__device__ __forceinline__ void add_sample_gradient(const Pyramid& pyramid, const Gradient& gradient, const Sample& sample, int image,
+                                                    int first, const float (&upstream)[COUNT], long long index) {
     const Between levels = between(sample.lod, pyramid.levels);
     const float share = 1.f / sample.probes;
     float of_x = 0.f, of_y = 0.f, of_lod = 0.f, of_spread_x = 0.f, of_spread_y = 0.f;
@@ -165,34 +150,59 @@ __device__ __forceinline__ void spread_gradient(const Pyramid& pyramid, const Gr
             const int level = which ? levels.coarse : levels.fine;
             const float part = (which ? levels.blend : 1.f - levels.blend) * share;
             const Corner at = corner(pyramid, level, x, y);
-            const int height = pyramid.height[level], width = pyramid.width[level];
-            const float column = inside(x, width, pyramid.width[0]), row = inside(y, height, pyramid.height[0]);
-            for (int channel = first; channel < last; ++channel) {
-                if (pyramid.nearest && pyramid.nearest[channel]) continue;
-                const float arriving = widen(upstream[channel * stride]);
-                if (gradient.data[level])
-                    scatter(gradient.data[level] + (static_cast<long long>(image) * pyramid.channels + channel) * height * width,
-                            height, width, arriving * part, at, column, row);
-                if (gradient.sample) {
-                    const scalar* texels = plane_of(pyramid, level, image, channel);
-                    const float a = widen(texels[at.offset[0]]), b = widen(texels[at.offset[1]]);
-                    const float c = widen(texels[at.offset[2]]), d = widen(texels[at.offset[3]]);
-                    const float top = a + (b - a) * at.right, bottom = c + (d - c) * at.right;
-                    probe_x += arriving * part * at.slope_x * ((b - a) * (1.f - at.down) + (d - c) * at.down);
-                    probe_y += arriving * part * at.slope_y * (bottom - top);
-                    of_lod += arriving * share * (which ? 1.f : -1.f) * (top + (bottom - top) * at.down);
-                }
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                if (upstream[i] == 0.f) continue;
+                const scalar* texels = plane_of(pyramid, level, image, first + i);
+                const float a = widen(texels[at.offset[0]]), b = widen(texels[at.offset[1]]);
+                const float c = widen(texels[at.offset[2]]), d = widen(texels[at.offset[3]]);
+                const float top = a + (b - a) * at.right, bottom = c + (d - c) * at.right;
+                probe_x += upstream[i] * part * at.slope_x * ((b - a) * (1.f - at.down) + (d - c) * at.down);
+                probe_y += upstream[i] * part * at.slope_y * (bottom - top);
+                of_lod += upstream[i] * share * (which ? 1.f : -1.f) * (top + (bottom - top) * at.down);
             }
         }
         of_x += probe_x, of_y += probe_y;
         of_spread_x += probe_x * offset, of_spread_y += probe_y * offset;
     }
-    if (gradient.sample) {
-        float* to = gradient.sample + index * 5;
-        atomicAdd(to, of_x);
-        atomicAdd(to + 1, of_y);
-        if (!levels.clamped) atomicAdd(to + 2, of_lod);
-        atomicAdd(to + 3, of_spread_x);
-        atomicAdd(to + 4, of_spread_y);
+    float* to = gradient.sample + index * 5;
+    atomicAdd(to, of_x);
+    atomicAdd(to + 1, of_y);
+    if (!levels.clamped) atomicAdd(to + 2, of_lod);
+    if (sample.probes == 1) return;  // nothing is spread
+    atomicAdd(to + 3, of_spread_x);
+    atomicAdd(to + 4, of_spread_y);
+}
+
+// The transpose of read_sample into planar gradients, for COUNT channels from `first` on; `upstream` as above.
+template <int COUNT>
+__device__ __forceinline__ void add_texel_gradient(const Pyramid& pyramid, const Gradient& gradient, const Sample& sample, int image,
+                                                   int first, const float (&upstream)[COUNT]) {
+    const Between levels = between(sample.lod, pyramid.levels);
+    const float share = 1.f / sample.probes;
+    for (int probe = 0; probe < sample.probes; ++probe) {
+        const float offset = probe_offset(sample, probe);
+        const float x = sample.x + offset * sample.spread_x, y = sample.y + offset * sample.spread_y;
+#pragma unroll
+        for (int which = 0; which < 2; ++which) {
+            const int level = which ? levels.coarse : levels.fine, height = pyramid.height[level], width = pyramid.width[level];
+            const float part = (which ? levels.blend : 1.f - levels.blend) * share;
+            float* image_start = gradient.data[level] + (static_cast<long long>(image) * pyramid.channels + first) * height * width;
+            int x0, x1, y0, y1;
+            float slope;
+            const float right = along(x, width, pyramid.width[0], &x0, &x1, &slope);
+            const float down = along(y, height, pyramid.height[0], &y0, &y1, &slope);
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                if (upstream[i] == 0.f) continue;
+                float* upper = image_start + (static_cast<long long>(i) * height + y0) * width;
+                float* lower = image_start + (static_cast<long long>(i) * height + y1) * width;
+                const float top = upstream[i] * part * (1.f - down), bottom = upstream[i] * part * down;
+                atomicAdd(upper + x0, top * (1.f - right));
+                atomicAdd(upper + x1, top * right);
+                atomicAdd(lower + x0, bottom * (1.f - right));
+                atomicAdd(lower + x1, bottom * right);
+            }
+        }
     }
 }

@@ -3,8 +3,8 @@
 Every token is a tile (column c of C, row r of R) of some grid over the whole image, so children replace their parent
 without gap or overlap and no grid needs to be a power of two. How much a tile would gain is a sum over a box of cells;
 sums are of whole numbers, so that no order of summation changes them and a captured graph gives the same answer again.
-Several plans (how coarse to begin, how many survive) are carried out side by side, and the one that is expected to let
-most be made out is kept: the image decides, and nobody waits for it.
+Several plans (how coarse to begin, how many survive) run side by side, and the one with the highest expected legibility
+is kept: the image decides, without synchronisation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     stages: tuple[Stage, ...]
 
 
-class Tokens(NamedTuple):
+class Footprints(NamedTuple):
     """Footprints as in Allocation: centre, ddx, ddy (B, K, 2), score and valid (B, K)."""
 
     centre: Tensor
@@ -59,7 +59,7 @@ class Tokens(NamedTuple):
 
 def select(
     maps: Tensor,
-    half: Tensor,
+    legible_scale: Tensor,
     ink: Tensor,
     plans: Sequence[Plan],
     *,
@@ -67,20 +67,20 @@ def select(
     budget: int,
     patch: int,
     backend: str = "auto",
-) -> Tokens:
+) -> Footprints:
     """Cut an image into at most `budget` tiles, finer where there is more to gain.
 
-    maps:  (B, M, h, w), at least 0, each summing to 1: the chance that what matters is in a cell. Stages choose theirs;
-           the last one judges the plans
-    half:  (B, h, w), the width of a sample in pixels at which half of a cell can still be made out
+    maps:  (B, M, h, w), at least 0, each summing to 1: the chance that what matters is in a cell. Each stage names the
+           map that it uses; the last map judges the plans
+    legible_scale: (B, h, w), the sample width in pixels at which half of a cell's content is legible
     ink:   (B, h, w) bool; tiles without any are never cut
     plans: each of at most `budget` tiles to begin with
     size:  (height, width) of the image; patch: the side of a token in samples
     returns the tokens of each image's best plan. Together they cover the image; those that would be finer than its
            pixels are widened and overlap
     """
-    check_shapes("select", maps=(maps, "B M h w"), half=(half, "B h w"), ink=(ink, "B h w"))
-    check_floating("select", maps=maps, half=half)
+    check_shapes("select", maps=(maps, "B M h w"), legible_scale=(legible_scale, "B h w"), ink=(ink, "B h w"))
+    check_floating("select", maps=maps, legible_scale=legible_scale)
     size = check_size("select", size)
     check_count("select", "budget", budget, 1)
     check_count("select", "patch", patch, 1)
@@ -94,8 +94,8 @@ def select(
     if chosen == "cuda":
         from texturevlm.ops.select_kernel import select_cuda
 
-        return select_cuda(maps, half, ink, todo, size, budget, patch)
-    return select_reference(maps, half, ink, todo, size, budget, patch)
+        return select_cuda(maps, legible_scale, ink, todo, size, budget, patch)
+    return select_reference(maps, legible_scale, ink, todo, size, budget, patch)
 
 
 def _no_kernel_because(todo: Packed, maps: int, budget: int) -> str | None:
@@ -125,7 +125,7 @@ def _check_plans(plans: tuple[Plan, ...], maps: int, budget: int) -> None:
 
 
 class Packed(NamedTuple):
-    """Plans as numbers. Tables are sums of what can be made out at each of `scales`, map by map, and of ink, the last.
+    """Plans as numbers. Tables are sums of what is legible at each of `scales`, map by map, and of ink, the last.
 
     plans:  rows, columns and stages of each, and where its levels begin
     levels: across, down, survivors; and the tables of what is seen there, of what the finest level would show, and
@@ -164,11 +164,13 @@ def _level_scales(plan: Plan, size: tuple[int, int], patch: int) -> list[float]:
 
 
 def select_reference(
-    maps: Tensor, half: Tensor, ink: Tensor, todo: Packed, size: tuple[int, int], budget: int, patch: int
-) -> Tokens:
+    maps: Tensor, legible_scale: Tensor, ink: Tensor, todo: Packed, size: tuple[int, int], budget: int, patch: int
+) -> Footprints:
     """The specification, in plain PyTorch, all images and all plans at once."""
     steps = max(stages for _, _, stages, _ in todo.plans)
-    return search_reference(maps, half, ink, numbers_of(todo, half.device), steps, size, budget, patch)
+    return search_reference(
+        maps, legible_scale, ink, numbers_of(todo, legible_scale.device), steps, size, budget, patch
+    )
 
 
 @lru_cache(maxsize=256)
@@ -180,17 +182,17 @@ def numbers_of(todo: Packed, device: torch.device) -> tuple[Tensor, Tensor, Tens
 
 def search_reference(
     maps: Tensor,
-    half: Tensor,
+    legible_scale: Tensor,
     ink: Tensor,
     numbers: tuple[Tensor, Tensor, Tensor],
     steps: int,
     size: tuple[int, int],
     budget: int,
     patch: int,
-) -> Tokens:
+) -> Footprints:
     """`select_reference` with its numbers already on the device: tensor operations of static shapes alone."""
     scales, plans, levels = numbers
-    search = _Search(tables(maps, half, ink, scales), levels, size, patch)
+    search = _Search(tables(maps, legible_scale, ink, scales), levels, size, patch)
     tiles = _begin(plans, len(maps), budget)
     for step in range(steps):
         tiles = search.cut(tiles, search.gains(tiles, step), step)
@@ -203,10 +205,10 @@ def search_reference(
     return _footprints(tiles, score, size, patch)
 
 
-def tables(maps: Tensor, half: Tensor, ink: Tensor, scales: Tensor) -> Tensor:
+def tables(maps: Tensor, legible_scale: Tensor, ink: Tensor, scales: Tensor) -> Tensor:
     """(B, M · S + 1, h + 1, w + 1) int32: sums over the cells above and left of each corner, see Packed."""
     batch, _, rows, columns = maps.shape
-    seen = legibility(half.float()[:, None], scales[:, None, None])
+    seen = legibility(legible_scale.float()[:, None], scales[:, None, None])
     inked = maps.float() * ink[:, None]
     values = (inked[:, :, None] * seen[:, None] * UNIT).round().to(torch.int32).view(batch, -1, rows, columns)
     values = torch.cat([values, ink[:, None].to(torch.int32)], 1)
@@ -333,7 +335,7 @@ def _divide(
     )
 
 
-def _footprints(tiles: _Tiles, score: Tensor, size: tuple[int, int], patch: int) -> Tokens:
+def _footprints(tiles: _Tiles, score: Tensor, size: tuple[int, int], patch: int) -> Footprints:
     """Tiles in pixels; unused slots are a patch at the corner."""
     used, score = tiles.used[:, 0], score[:, 0]
     axes = []
@@ -345,4 +347,4 @@ def _footprints(tiles: _Tiles, score: Tensor, size: tuple[int, int], patch: int)
     (x, across), (y, down) = axes
     zero = torch.zeros_like(across)
     centre, ddx, ddy = (torch.stack(pair, -1).float() for pair in ((x, y), (across, zero), (zero, down)))
-    return Tokens(centre, ddx, ddy, torch.where(used, score, 0.0), used)
+    return Footprints(centre, ddx, ddy, torch.where(used, score, 0.0), used)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout
-from texturevlm.ops.select import Packed, Tokens
+from texturevlm.ops.select import Footprints, Packed
 
 ROWS_PER_BLOCK = 8  # one per warp
 _SELECT = Layout("select.cu", "Select")
@@ -17,7 +17,7 @@ _LEVEL = Layout("select.cu", "Level").in_order("across", "down", "survivors", "s
 
 def select_cuda(
     maps: Tensor, legible_scale: Tensor, ink: Tensor, todo: Packed, size: tuple[int, int], budget: int, patch: int
-) -> Tokens:
+) -> Footprints:
     """`select` without uploads and without waiting: the plans travel with the launch."""
     batch, count, rows, columns = maps.shape
     maps, legible_scale, ink = maps.float().contiguous(), legible_scale.float().contiguous(), ink.contiguous()
@@ -27,7 +27,7 @@ def select_cuda(
     whole = torch.empty(room, dtype=torch.int32, device=maps.device)
     tables = whole.data_ptr()
     tiles = tables + 4 * lines * (columns + 1)
-    tokens = empty_tokens(batch, budget, maps.device)
+    tokens = empty_footprints(batch, budget, maps.device)
     parameters = _fixed(todo).pack(
         maps=maps,
         legible_scale=legible_scale,
@@ -51,11 +51,11 @@ def select_cuda(
     return tokens
 
 
-def empty_tokens(batch: int, budget: int, device: torch.device) -> Tokens:
+def empty_footprints(batch: int, budget: int, device: torch.device) -> Footprints:
     """Footprints for a kernel to write, by two allocations."""
     memory = torch.empty((7, batch, budget), device=device)
     centre, ddx, ddy = (memory[2 * part : 2 * part + 2].view(batch, budget, 2) for part in range(3))
-    return Tokens(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=device))
+    return Footprints(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=device))
 
 
 @lru_cache(maxsize=256)

@@ -80,7 +80,8 @@ def steerable_reconstruct(pyramid: SteerablePyramid) -> Tensor:
         masks = _oriented(high, extents[0], extents[s], s + 1, bands[s].shape[2])
         spectrum = _uncrop(spectrum * lower, extents[s]) + (torch.fft.rfft2(bands[s]) * masks.conj()).sum(2)
     lower, upper = _radial(high, extents[0], extents[0], 0)
-    return torch.fft.irfft2(spectrum * lower + torch.fft.rfft2(high) * upper, s=extents[0])
+    image: Tensor = torch.fft.irfft2(spectrum * lower + torch.fft.rfft2(high) * upper, s=extents[0])
+    return image
 
 
 def _check_precision(function: str, **tensors: Tensor) -> None:

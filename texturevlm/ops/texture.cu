@@ -1,5 +1,5 @@
 // The GPU's texture units: levels in a layered mipmapped array, filtered by the hardware.
-// A layer packs PACK channels (1, 2 or 4), so that one fetch brings them all. Layers of names (see `nearest`) come after
+// A layer packs PACK channels (1, 2 or 4), so that one fetch brings them all. Layers of labels (see `nearest`) come after
 // the filtered ones and are read through a second texture object that does not filter.
 #include "probe.cuh"
 
@@ -10,7 +10,7 @@ struct Fill {
     Handle surface[MAX_LEVELS];
     const short* channel_of_slot;  // (layers · PACK): the channel packed there, or -1 for padding
     int first_block[MAX_LEVELS];   // of each level, in one launch for all of them
-    int layers;                    // an image
+    int layers;                    // per image
     int half_texels;               // 1: half, 0: float
 };
 
@@ -69,7 +69,7 @@ struct Fetch {
     scalar* values;                         // (B, K, C, P, P); P = 1 serves lookup
     unsigned samples;                       // B · K · P · P
     int per_image, patch, channels, layers, first_unfiltered, levels;
-    int layers_a_thread;
+    int layers_per_thread;
     float across, down;                     // 1 / width, 1 / height of level 0
     float max_anisotropy;
 };
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(256) fetch(const __grid_constant__ 
     const Sample sample = job.lod ? sample_at_level(centre, job.lod[footprint])
                                   : sample_of_patch(centre, job.ddx + 2 * footprint, job.ddy + 2 * footprint, job.patch, pixel, job.max_anisotropy);
     scalar* to = job.values + static_cast<long long>(footprint) * job.channels * area + pixel;
-    const int first = blockIdx.y * job.layers_a_thread, last = min(first + job.layers_a_thread, job.layers);
+    const int first = blockIdx.y * job.layers_per_thread, last = min(first + job.layers_per_thread, job.layers);
     const int filtered = min(last, job.first_unfiltered), base = image * job.layers;
     const float share = 1.f / sample.probes, x = sample.x * job.across, y = sample.y * job.down;
     float value[PACK], texel[PACK];

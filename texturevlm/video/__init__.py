@@ -1,9 +1,14 @@
-"""Video: a stream keeps its texture, its channels, its relevance and its tokens, and pays only for what changed."""
+"""Video: a `VideoStream` takes frames and gives tokens, and computes again only what changed.
 
-from texturevlm.video.budget import Rate
-from texturevlm.video.result import Step
-from texturevlm.video.reuse import Reuse
-from texturevlm.video.state import State
-from texturevlm.video.stream import Stream
+`stream.py` decides per frame: is it a keyframe, which tokens move, which patches are sampled. `update.py` (PyTorch) and
+`update_gpu.py` (kernels, one CUDA graph) bring texture and channels to the frame, tile by tile; `change.py` finds the
+tiles, `carry.py` moves relevance along the flow, `choice.py` holds the tokens, `reuse.py` their patches and embeddings.
+"""
 
-__all__ = ["Rate", "Reuse", "State", "Step", "Stream"]
+from texturevlm.video.rate import Rate
+from texturevlm.video.settings import StreamSettings
+from texturevlm.video.state import StreamState
+from texturevlm.video.step import Reuse, Step
+from texturevlm.video.stream import VideoStream
+
+__all__ = ["Rate", "Reuse", "Step", "StreamSettings", "StreamState", "VideoStream"]

@@ -1,36 +1,79 @@
-"""What a stream knows of its cells, carried from frame to frame along the optical flow.
+"""Relevance between keyframes: scored from the question at a keyframe, then carried from frame to frame by the flow.
 
-Relevance (channel 15), saliency (16), where the tokens have looked (17, fading), the embedding layers and where a
-person pointed all move with what they belong to. A tile that did not change did not move. A cell whose movement is
-large or cannot be trusted keeps what was carried there and waits to be looked at again: what the image alone says of it
-is taken then, until the next keyframe asks the question anew.
+Relevance (channel 15), saliency (16), the fixation history (17, fading), the embedding layers and a box that the user
+pointed at all move with the optical flow. A tile that did not change did not move. A cell whose flow is not trusted
+keeps the carried value until enough such cells exist; they then take the relevance that the image has without a
+question, until the next keyframe asks the question again.
+
+A box is carried as a whole, because a map carried cell by cell frays at its rim: it moves by the median of the trusted
+vectors inside it and grows as the medians of its two sides diverge.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from texturevlm.ops.legibility import legibility
-from texturevlm.relevance import Relevance
+from texturevlm.allocate.footprints import Box
+from texturevlm.channels.registry import EMBEDDING
+from texturevlm.relevance import AttentionScorer, Balance, EmbeddingScorer, Relevance, Scorer, find_relevance
+from texturevlm.types import Texture
+from texturevlm.video.channels import StreamChannels
 from texturevlm.video.flow import Flow, find_flow
-from texturevlm.video.follow import box_map, followed
 from texturevlm.video.tiles import tile_grid
 
-POINTED = 0.9  # of the relevance is where someone pointed
-FADE = 0.9  # of the fixation history is left after a frame
-MANY, LONG = 0.02, 8  # cells are looked at again when so large a share waits, or one has waited so many frames
+BOX_SHARE = 0.9  # of the relevance lies in the box that the user pointed at
+FADE = 0.9  # of the fixation history remains after a frame
+MANY, LONG = 0.02, 8  # untrusted cells are refreshed at this share of cells, or once one is this many frames old
+BOX_ROUNDS = 2  # the motion is read where the box will be, which is known only after a first round
+MAX_GROWTH = 0.2  # of a side, per frame
+MIN_SIDE = 2.0  # cells
 
 
-class Carry:
-    """The maps of one stream, all on the grid of the relevance.
+@dataclass(frozen=True, eq=False)
+class RelevanceSource:
+    """How a stream scores a frame; as for `find_relevance`. scorer: one, its name, or a function of a Texture."""
 
-    relevance: of the frame that is held
-    maps:      others that move along, each (1, C, h, w): history; saliency and embedding where there are any
-    pointed:   (4,), a box that someone pointed at, xyxy in cells
-    waits:     (1, h, w), for how many frames a cell has not been trusted; 0: it is
+    query: str
+    scorer: str | Scorer | Callable[[Texture], Relevance]
+    patch: int
+    balance: Balance
+    models: dict[str, Any]
+
+    @property
+    def asks(self) -> bool:
+        """Whether relevance depends on more than the image."""
+        return self.scorer != "none" and not (self.scorer == "auto" and not self.query.strip())
+
+    def score(self, texture: Texture, box_map: Tensor | None, grid: tuple[int, int]) -> Relevance:
+        """Relevance with the question, or with a map of the box that the user pointed at; must lie on `grid`."""
+        if callable(self.scorer):
+            known = self.scorer(texture)
+        else:
+            scorer: str | Scorer = self.scorer if box_map is None else AttentionScorer(box_map)
+            if scorer == "embedding" or (scorer == "auto" and self.models["encoder"] and self.query.strip()):
+                scorer = EmbeddingScorer(**self.models)
+            known = find_relevance(texture, self.query, patch=self.patch, relevance=scorer, balance=self.balance)
+        if known.grid != grid:
+            raise ValueError(f"VideoStream: relevance must be on a grid of {grid}, got {known.grid}")
+        return known
+
+    def from_image(self, texture: Texture) -> Relevance:
+        """Relevance without a question."""
+        return find_relevance(texture, patch=self.patch, relevance="none")
+
+
+class CarriedRelevance:
+    """The relevance of the held frame, and the maps that move with it, all on one grid of cells.
+
+    relevance: of the held frame
+    maps:      others, each (1, C, h, w): history; saliency and embedding if the stream keeps those channels
+    box:       (4,), the box that the user pointed at, xyxy in cells
+    untrusted: (1, h, w), for how many frames a cell has not been trusted; 0: it is trusted
     """
 
     def __init__(self, size: tuple[int, int], tile: int, method: str) -> None:
@@ -38,104 +81,111 @@ class Carry:
         self.relevance: Relevance | None = None
         self.grey: Tensor | None = None
         self.maps: dict[str, Tensor] = {}
-        self.pointed: Tensor | None = None
-        self.waits: Tensor | None = None
+        self.box: Tensor | None = None
+        self.untrusted: Tensor | None = None
 
-    def start(self, relevance: Relevance, grey: Tensor) -> None:
-        """From a keyframe: nothing waits. Where tokens have looked is forgotten only with the scene (`forget`).
+    def restart(self, relevance: Relevance, grey: Tensor) -> None:
+        """Begin at a keyframe: all cells are trusted. The fixation history stays until `forget`.
 
         grey: (1, 1, h, w), brightness of the cells
         """
         self.relevance, self.grey = relevance, grey.clone()
-        self.waits = torch.zeros_like(relevance.mass)
+        self.untrusted = torch.zeros_like(relevance.mass)
         if "history" not in self.maps:
             self.maps["history"] = torch.zeros_like(relevance.mass)[:, None]
 
     def forget(self) -> None:
-        """Another scene: what was carried belongs to the last one."""
-        self.maps, self.pointed = {}, None
+        """A cut: the maps and the box belong to the last scene."""
+        self.maps, self.box = {}, None
 
-    def point(self, box: tuple[float, float, float, float]) -> None:
-        """Remember where someone pointed, xyxy in pixels."""
+    def point(self, box: Box) -> None:
+        """Keep the box that the user pointed at, xyxy in pixels."""
         if self.relevance is None:
             raise ValueError("point: the stream must hold a frame, got none yet")
         rows, columns = self.relevance.grid
         scale = (columns / self.size[1], rows / self.size[0]) * 2
         cells = torch.tensor([edge * by for edge, by in zip(box, scale)], device=self.relevance.mass.device)
-        if not box_map(cells, self.relevance.grid).any():
+        if not box_coverage(cells, self.relevance.grid).any():
             raise ValueError(f"point: box must be xyxy and overlap the frame of {self.size}, got {box}")
-        self.pointed = cells
+        self.box = cells
 
-    def pointed_map(self) -> Tensor | None:
-        """(1, h, w): where someone pointed, as far as it could be followed; None if no one did."""
-        if self.pointed is None or self.relevance is None:
+    def box_map(self) -> Tensor | None:
+        """(1, h, w): the box that the user pointed at, where it is now; None without one."""
+        if self.box is None or self.relevance is None:
             return None
-        return box_map(self.pointed, self.relevance.grid)
+        return box_coverage(self.box, self.relevance.grid)
 
-    def move(self, grey: Tensor, mask: Tensor) -> Flow:
-        """Carry everything along to the next frame.
+    def move(self, grey: Tensor, mask: Tensor) -> None:
+        """Carry everything to the next frame.
 
         grey: (1, 1, h, w), brightness of its cells
         mask: (rows, columns) bool, its changed tiles
         """
-        assert self.relevance is not None and self.grey is not None and self.waits is not None
+        assert self.relevance is not None and self.grey is not None and self.untrusted is not None
         found = find_flow(self.grey, grey, method=self.method)
-        changed = self.cells_of(mask, (grey.shape[2], grey.shape[3]))
+        changed = self._tiles_to_cells(mask, (grey.shape[2], grey.shape[3]))
         flow = Flow(found.vector.where(changed, 0.0), found.trusted | ~changed)
         old = self.relevance
         smooth = flow.carry(torch.stack([old.mass, old.legible_scale], 1))
         mass = _normalised(smooth[:, 0])
-        if self.pointed is not None:
-            self.pointed = followed(self.pointed, flow)
-            inside = box_map(self.pointed, old.grid)
-            elsewhere = _normalised(mass * (1 - inside))  # what was there before belongs to the box, wherever it is now
-            mass = _normalised(POINTED * _normalised(inside) + (1 - POINTED) * elsewhere)
+        if self.box is not None:
+            self.box = follow_box(self.box, flow)
+            inside = box_coverage(self.box, old.grid)
+            outside = _normalised(mass * (1 - inside))
+            mass = _normalised(BOX_SHARE * _normalised(inside) + (1 - BOX_SHARE) * outside)
         ink = flow.carry(old.ink[:, None].to(old.mass), mode="nearest")[:, 0] > 0.5
         self.relevance = replace(old, mass=mass, legible_scale=smooth[:, 1], ink=ink)
-        self.maps = {name: flow.carry(one) for name, one in self.maps.items()}
-        waits = flow.carry(self.waits[:, None], mode="nearest")[:, 0]
-        self.waits = torch.where((waits > 0) | ~flow.trusted, waits + 1, 0.0)
-        self.grey = grey.clone()
-        return flow
-
-    def fade(self) -> None:
-        """Another frame has passed since the tokens looked."""
         self.maps["history"] = self.maps["history"] * FADE
+        self.maps = {name: flow.carry(one) for name, one in self.maps.items()}
+        untrusted = flow.carry(self.untrusted[:, None], mode="nearest")[:, 0]
+        self.untrusted = torch.where((untrusted > 0) | ~flow.trusted, untrusted + 1, 0.0)
+        self.grey = grey.clone()
 
-    def looked(self, scale: Tensor) -> None:
-        """Tokens looked, at so many pixels a sample (1, h, w): the finest counts 1."""
+    def add_fixations(self, scale: Tensor) -> None:
+        """Tokens were placed: scale (1, h, w) in pixels per sample. The finest cell counts 1 in the history."""
         detail = scale.amin((1, 2), keepdim=True) / scale
         self.maps["history"] = torch.maximum(self.maps["history"], detail[:, None])
 
-    def overdue(self) -> bool:
-        """Whether enough waits to be looked at again (reads two numbers)."""
-        assert self.waits is not None
-        share, longest = torch.stack([(self.waits > 0).float().mean(), self.waits.amax()]).tolist()
-        return share > MANY or longest >= LONG
+    def needs_refresh(self) -> bool:
+        """Whether enough cells are untrusted (reads two values on the host)."""
+        assert self.untrusted is not None
+        share, longest = torch.stack([(self.untrusted > 0).float().mean(), self.untrusted.amax()]).tolist()
+        return bool(share > MANY or longest >= LONG)
 
-    def look_again(self, fresh: Relevance) -> None:
-        """Take what the image alone says where a cell waits; without a question, everywhere."""
-        assert self.relevance is not None and self.waits is not None
-        old, waiting = self.relevance, self.waits > 0
+    def refresh_untrusted(self, fresh: Relevance) -> None:
+        """Replace untrusted cells by relevance from the image; without a question, all cells."""
+        assert self.relevance is not None and self.untrusted is not None
+        old, where = self.relevance, self.untrusted > 0
         if not old.asked:
             self.relevance = fresh
         else:
-            mass = torch.where(waiting, fresh.mass, old.mass)
-            self.relevance = replace(
-                old,
-                mass=_normalised(mass),
-                legible_scale=torch.where(waiting, fresh.legible_scale, old.legible_scale),
-                ink=torch.where(waiting, fresh.ink, old.ink),
-            )
-        self.waits = torch.zeros_like(self.waits)
+            names = ("mass", "legible_scale", "ink")
+            maps: Any = {name: torch.where(where, getattr(fresh, name), getattr(old, name)) for name in names}
+            self.relevance = replace(old, **maps | {"mass": _normalised(maps["mass"])})
+        self.untrusted = torch.zeros_like(self.untrusted)
 
-    def worth(self, scale: Tensor) -> tuple[float, float]:
-        """What an allocation that delivers `scale` (1, h, w) is worth on the relevance of now (reads two numbers)."""
+    def channels(self) -> dict[str, Tensor]:
+        """Channels 15 to 17 and the embeddings as carried to this frame: (1, h, w) each, by name."""
+        if self.relevance is None:
+            return {}
+        mass = self.relevance.mass
+        found = {"previous_relevance": mass / mass.amax().clamp(min=1e-30)}
+        for name, key in (("fixation_history", "history"), ("previous_saliency", "saliency")):
+            if key in self.maps:
+                found[name] = self.maps[key][:, 0]
+        if "embedding" in self.maps:
+            found |= {name: self.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING)}
+        return found
+
+    def write_channels(self, carried: dict[str, Tensor], channels: StreamChannels) -> None:
+        """Write carried maps into a stream's channels, and read those that the next frame will carry."""
         assert self.relevance is not None
-        value, level = worth(self.relevance, scale).tolist()
-        return value, level
+        channels.write(carried)
+        for key, names in (("saliency", ("saliency",)), ("embedding", EMBEDDING)):
+            if set(names) <= set(channels.names):
+                self.maps[key] = channels.on_grid(names, self.relevance.grid)
 
-    def cells_of(self, mask: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _tiles_to_cells(self, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         """(rows, columns) of tiles → (1, h, w): whether a cell's centre lies in a marked tile."""
         at = []
         for extent, cells, most in zip(self.size, grid, tile_grid(self.size, self.tile)):
@@ -144,17 +194,38 @@ class Carry:
         return mask[at[0][:, None], at[1]][None]
 
 
-def worth(relevance: Relevance, scale: Tensor) -> Tensor:
-    """What an allocation that delivers `scale` (1, h, w) is worth.
+def follow_box(box: Tensor, flow: Flow) -> Tensor:
+    """A box (4,), xyxy in cells, moved to the next frame. Reads no value on the host."""
+    vector, trusted = flow.vector[0], flow.trusted[0]
+    height, width = trusted.shape
+    x = torch.arange(width, device=box.device) + 0.5
+    y = (torch.arange(height, device=box.device) + 0.5)[:, None]
+    centre, extent = (box[:2] + box[2:]) / 2, (box[2:] - box[:2]) / 2
+    moved, grown = centre, extent
+    for _ in range(BOX_ROUNDS):
+        inside = trusted & ((x - moved[0]).abs() < grown[0]) & ((y - moved[1]).abs() < grown[1])
+        shift = torch.stack([_median(vector[0], inside), _median(vector[1], inside)])
+        across = _median(vector[0], inside & (x > moved[0])) - _median(vector[0], inside & (x < moved[0]))
+        down = _median(vector[1], inside & (y > moved[1])) - _median(vector[1], inside & (y < moved[1]))
+        spread = -(across / grown[0] + down / grown[1]) / 2  # in backward flow a growing object converges
+        moved, grown = centre - shift, extent * (1 + spread.clamp(-MAX_GROWTH, MAX_GROWTH))
+        grown = grown.clamp(min=MIN_SIDE / 2)
+    return torch.cat([moved - grown, moved + grown])
 
-    returns (2,): its expected value, 0 to 1, and the level, log2 of pixels a sample, at which what matters is seen on
-            average: where everything is coarse enough to be made out anyway, only the latter tells
-    """
-    level = scale.clamp(max=float(max(relevance.size))).log2()
-    value = relevance.mass * legibility(relevance.legible_scale, scale)
-    return torch.stack([value.sum(), (relevance.mass * level).sum()])
+
+def box_coverage(box: Tensor, grid: tuple[int, int]) -> Tensor:
+    """(1, h, w): the share of each cell that lies in a box (4,), xyxy in cells."""
+    rows, columns = (torch.arange(extent, device=box.device) for extent in grid)
+    across = (torch.minimum(box[2], columns + 1.0) - torch.maximum(box[0], columns.float())).clamp(0, 1)
+    down = (torch.minimum(box[3], rows + 1.0) - torch.maximum(box[1], rows.float())).clamp(0, 1)
+    return (down[:, None] * across)[None]
+
+
+def _median(values: Tensor, where: Tensor) -> Tensor:
+    """The median of the selected values; 0 if none is selected."""
+    return values.where(where, torch.nan).flatten().nanmedian().nan_to_num(0.0)
 
 
 def _normalised(mass: Tensor) -> Tensor:
-    """Summing to 1; nothing where there is nothing."""
+    """Scaled to sum to 1; zero stays zero."""
     return mass / mass.sum((1, 2), keepdim=True).clamp(min=1e-30)

@@ -5,18 +5,17 @@ serves every frame. What the host needs to know (which tiles changed, whether th
 finite and in range) comes back as one small record.
 """
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops.marks import Marks
+from texturevlm.video.change import Noise
 
-BLOCK, POST_THREADS, NUMBERS = constants("change.cu", "BLOCK", "POST_THREADS", "NUMBERS")
-MOST_TILES, DECIDE_THREADS, WORDS = constants("change_decide.cu", "MOST_TILES", "DECIDE_THREADS", "WORDS")
-CHANGED, LIKENESS, GREATEST, CUT = constants("change_decide.cu", "CHANGED", "LIKENESS", "GREATEST_SQUARE", "CUT")
+POST_THREADS, TILE_NUMBERS = constants("change.cu", "POST_THREADS", "NUMBERS")
+MOST_TILES, DECIDE_THREADS, RECORD_WORDS = constants("change_decide.cu", "MOST_TILES", "DECIDE_THREADS", "WORDS")
+CHANGED, LIKENESS, GREATEST, IS_CUT = constants("change_decide.cu", "CHANGED", "LIKENESS", "GREATEST_SQUARE", "CUT")
 _TURN, _FRAME = Layout("change.cuh", "Turn"), Layout("change.cu", "Frame")
 _MEASURE, _TAKE, _POST = (Layout("change.cu", name) for name in ("Measure", "Take", "Post"))
 _DECIDE, _LEARN = Layout("change_decide.cu", "Decide"), Layout("change_decide.cu", "Learn")
@@ -26,22 +25,11 @@ _write_turn = _TURN.in_order(
 )
 
 
-class Noise(Protocol):
-    """The noise of a stream: sensor (2,), tiles (2, rows, columns), last (1, 3, h, w), all contiguous."""
-
-    @property
-    def sensor(self) -> Tensor: ...
-    @property
-    def tiles(self) -> Tensor: ...
-    @property
-    def last(self) -> Tensor: ...
-
-
 class Comparison:
     """The buffers of one stream. Their sizes and addresses never change.
 
     record:    bytes: `words`, `mask` and `more`, which are views of it
-    words:     (WORDS,) float; those after CUT are free for other users
+    words:     (RECORD_WORDS,) float; those after IS_CUT are free for other users
     mask:      (rows, columns) bool, the changed tiles
     more:      (more,) bool, free for other users
     threshold: (2, rows, columns)
@@ -54,7 +42,7 @@ class Comparison:
         self.size, self.tile = size, tile
         rows, columns = (-(-extent // tile) for extent in size)
         self.rows, self.columns = rows, columns
-        ends = 4 * WORDS, 4 * WORDS + rows * columns
+        ends = 4 * RECORD_WORDS, 4 * RECORD_WORDS + rows * columns
         room = -(-(ends[1] + more) // 4) * 4  # whole words
         self.record = torch.zeros(room, dtype=torch.uint8, device=device)
         self.device = self.record.device  # with its number
@@ -65,26 +53,26 @@ class Comparison:
         self.moved = torch.zeros(rows, columns, dtype=torch.bool, device=device)
         sums = torch.zeros(2, rows + 1, columns + 1, dtype=torch.int32, device=device)
         self.marks, self.either = Marks(sums[0], tile), Marks(sums[1], tile)
-        self._numbers = torch.zeros(NUMBERS, rows, columns, device=device)
+        self._numbers = torch.zeros(TILE_NUMBERS, rows, columns, device=device)
         self._note = torch.zeros(_TURN.size, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._written = self._note.numpy().data
         self._turn = torch.zeros(_TURN.size, dtype=torch.uint8, device=device)
 
-    def tell(self, frame: Tensor, noise: Noise, learned: Noise, *, rate: float, take: bool) -> None:
-        """Write the note for the next `look` and `take`. Earlier ones must be done: they read the same note.
+    def set_frame(self, frame: Tensor, noise: Noise, learned: Noise, *, rate: float, copy: bool) -> None:
+        """Write the note for the next `mark` and `copy_marked`. Earlier ones must be done: they read the same note.
 
         frame:   (1, 3, H, W), float32 or bytes, the pixels of a channel contiguous
         noise:   the noise so far; learned: where the noise after this frame is written
         rate:    how fast the estimate of the sensor's noise follows
-        take:    whether `take` follows; if not, no tile is marked
+        copy:    whether `copy_marked` follows; if not, no tile is marked
         """
         start, whole, channel = frame.data_ptr(), frame.dtype == torch.uint8, frame.stride(1)
         aligned = self.size[1] % 4 == 0 and start % (4 if whole else 16) == 0 and channel % 4 == 0
         known = [part.data_ptr() for one in (noise, learned) for part in (one.sensor, one.tiles, one.last)]
         floats, pixels = (0, start) if whole else (start, 0)
-        self._written[:] = _write_turn(floats, pixels, channel, *known, rate, take, aligned)
+        self._written[:] = _write_turn(floats, pixels, channel, *known, rate, copy, aligned)
 
-    def look(self, held: Tensor) -> None:
+    def mark(self, held: Tensor) -> None:
         """Find the tiles that changed.
 
         held: (1, 3, H, W), contiguous, on 16 bytes
@@ -108,7 +96,7 @@ class Comparison:
         )
         launch("change_decide.cu", "change_decide", self.device, 1, parameters, early=True, threads=DECIDE_THREADS)
 
-    def learn(self, *, rank: int) -> None:
+    def learn_noise(self, *, rank: int) -> None:
         """Update the sensor's noise, and compare the frame with the held one; only `report` needs the result.
 
         rank: of the tile that shows the noise, from the quietest, counted from 1
@@ -117,7 +105,7 @@ class Comparison:
         parameters = _LEARN.pack(turn=self._turn, numbers=self._numbers, words=self.words, rank=rank - 1, tiles=tiles)
         launch("change_decide.cu", "change_learn", self.device, 1, parameters, threads=DECIDE_THREADS)
 
-    def take(self, held: Tensor, motion: Tensor | None) -> None:
+    def copy_marked(self, held: Tensor, motion: Tensor | None) -> None:
         """Copy the marked tiles of the frame into the held one.
 
         motion: (H, W), how much each pixel changed

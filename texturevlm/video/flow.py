@@ -1,17 +1,15 @@
-"""Where each cell of a frame came from: dense optical flow on the mip levels, and how far it can be trusted.
+"""Optical flow between two frames on the grid of cells, and where it can be trusted.
 
-Coarse to fine, a few rounds a level: the old frame is moved by the flow so far, and what difference is left is
-explained, in the least-squares sense over a window, by a further small movement (Lucas and Kanade). A movement is not
-trusted where the moved frame does not look like the new one, where it comes from outside the image, or where it is
-large. Plain PyTorch of static shapes, so that it can be captured in a graph. Where OpenCV is installed its DIS flow can
-be asked for by name; it runs on the CPU.
+Lucas–Kanade, coarse to fine, a few rounds per level: the old frame is warped by the flow so far, and a further small
+motion explains the remaining difference, by least squares over a window. A vector is not trusted where the warped frame
+does not look like the new one, where it points outside the image, or where it is long. Plain PyTorch of static shapes.
+OpenCV's DIS flow is available by name where OpenCV is installed; it runs on the CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,19 +20,19 @@ from texturevlm.channels.structure import box_mean
 from texturevlm.check import check_choice, check_shapes
 from texturevlm.ops.mip import mipmap
 
-METHODS = ("lucas_kanade", "dis", "none")
-COARSEST = 10  # texels: the shorter side of the level that the search begins at, or a little more
-ROUNDS = 3  # a level
-WINDOW = 7  # texels over which one movement is assumed
-DAMPING = 1e-4  # squared contrast below which nothing moves: flat ground keeps the movement it was given
-FURTHEST = 1.0  # texels that one round may move
-LARGE = 16.0  # cells: further than this is not trusted
-UNLIKE = (0.02, 0.3)  # a difference that noise explains, and the share of the contrast around that moving edges do
+FLOW_METHODS = ("lucas_kanade", "dis", "none")
+COARSEST_SIDE = 10  # texels: the search begins at the first level whose shorter side is at most this
+ROUNDS = 3  # per level
+FLOW_WINDOW = 7  # texels over which the motion is assumed constant
+DAMPING = 1e-4  # squared contrast below which no motion is found: flat areas keep the vector of the coarser level
+MAX_STEP = 1.0  # texels that one round may add
+MAX_TRUSTED = 16.0  # cells: longer vectors are not trusted
+TOLERANCE = (0.02, 0.3)  # difference explained by noise, and by moving edges as a share of the local contrast
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """Backwards: the new frame at x looks like the old one at x + vector.
+    """Backward flow: the new frame at x looks like the old one at x + vector.
 
     vector:  (1, 2, h, w), x then y, in cells
     trusted: (1, h, w) bool
@@ -44,17 +42,17 @@ class Flow:
     trusted: Tensor
 
     def carry(self, maps: Tensor, *, mode: str = "bilinear") -> Tensor:
-        """Maps (1, C, h, w) of the old frame, moved to where the new one has them; the edge goes on outside."""
-        return moved(maps, self.vector, mode=mode)
+        """Maps (1, C, h, w) of the old frame, warped to the new one."""
+        return warp(maps, self.vector, mode=mode)
 
 
 def find_flow(old: Tensor, new: Tensor, *, method: str = "lucas_kanade") -> Flow:
-    """The movement between two frames.
+    """The flow between two frames.
 
     old, new: (1, 1, h, w), brightness on the grid of cells
-    method:   lucas_kanade (ours), dis (OpenCV) or none (nothing moves; what differs is not trusted)
+    method:   lucas_kanade, dis (OpenCV) or none (zero flow; cells that differ are not trusted)
     """
-    check_choice("find_flow", "method", method, METHODS)
+    check_choice("find_flow", "method", method, FLOW_METHODS)
     check_shapes("find_flow", old=(old, "1 1 h w"), new=(new, "1 1 h w"))
     if method == "none":
         vector = old.new_zeros(1, 2, *old.shape[2:])
@@ -62,11 +60,11 @@ def find_flow(old: Tensor, new: Tensor, *, method: str = "lucas_kanade") -> Flow
         vector = _dis(old, new)
     else:
         vector = _lucas_kanade(mipmap(old), mipmap(new))
-    return Flow(vector, trusted(old, new, vector))
+    return Flow(vector, _trusted(old, new, vector))
 
 
 def _lucas_kanade(old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensor:
-    first = next((i for i, level in enumerate(new) if min(level.shape[2:]) <= COARSEST), len(new) - 1)
+    first = next((i for i, level in enumerate(new) if min(level.shape[2:]) <= COARSEST_SIDE), len(new) - 1)
     vector = new[first].new_zeros(1, 2, *new[first].shape[2:])
     for index in range(first, -1, -1):
         here = new[index].shape[2:]
@@ -81,29 +79,29 @@ def _lucas_kanade(old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensor:
 
 
 def _best(old: Tensor, new: Tensor, vectors: Sequence[Tensor]) -> Tensor:
-    """Of several movements, for each texel the one that explains its window best: a search that ran away is undone."""
-    left = [box_mean((new - moved(old, vector)).abs(), WINDOW, WINDOW) for vector in vectors]
+    """For each texel the vector whose warped window differs least: undoes a search that diverged."""
+    left = [box_mean((new - warp(old, vector)).abs(), FLOW_WINDOW, FLOW_WINDOW) for vector in vectors]
     which = torch.cat(left, 1).argmin(1)[:, None, None]
     return torch.stack(list(vectors), 1).gather(1, which.expand(-1, 1, 2, -1, -1))[:, 0]
 
 
 def _step(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
-    """The small movement that best explains what is left between the new frame and the moved old one."""
-    warped = moved(old, vector)
+    """The small motion that best explains the difference between the new frame and the warped old one."""
+    warped = warp(old, vector)
     left = new - warped
     around = functional.pad((new + warped) / 2, (1, 1, 1, 1), mode="replicate")
     gx = (around[..., 1:-1, 2:] - around[..., 1:-1, :-2]) / 2
     gy = (around[..., 2:, 1:-1] - around[..., :-2, 1:-1]) / 2
-    sums = box_mean(torch.cat([gx * gx, gy * gy, gx * gy, gx * left, gy * left], 1), WINDOW, WINDOW)
-    xx, yy, xy, xt, yt = sums.split(1, 1)
+    sums = box_mean(torch.cat([gx * gx, gy * gy, gx * gy, gx * left, gy * left], 1), FLOW_WINDOW, FLOW_WINDOW)
+    xx, yy, xy, xt, yt = torch.split(sums, 1, 1)
     xx, yy = xx + DAMPING, yy + DAMPING
     both = (xx * yy - xy * xy).clamp(min=DAMPING**2)
     found = torch.cat([yy * xt - xy * yt, xx * yt - xy * xt], 1) / both
-    return found.clamp(-FURTHEST, FURTHEST)
+    return found.clamp(-MAX_STEP, MAX_STEP)
 
 
-def moved(maps: Tensor, vector: Tensor, *, mode: str = "bilinear") -> Tensor:
-    """Maps (1, C, h, w) read at x + vector (1, 2, h, w); beyond the border the edge goes on."""
+def warp(maps: Tensor, vector: Tensor, *, mode: str = "bilinear") -> Tensor:
+    """Maps (1, C, h, w) read at x + vector (1, 2, h, w); positions outside read the edge."""
     height, width = maps.shape[2:]
     y = torch.arange(height, device=maps.device, dtype=maps.dtype)[:, None] + vector[:, 1]
     x = torch.arange(width, device=maps.device, dtype=maps.dtype) + vector[:, 0]
@@ -111,33 +109,28 @@ def moved(maps: Tensor, vector: Tensor, *, mode: str = "bilinear") -> Tensor:
     return functional.grid_sample(maps, grid, mode=mode, padding_mode="border", align_corners=False)
 
 
-def trusted(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
-    """(1, h, w): where the moved old frame looks like the new one, came from inside the image, and not from far."""
+def _trusted(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
+    """(1, h, w): where the warped old frame looks like the new one, and the vector is short and points inside."""
     height, width = new.shape[2:]
-    left = box_mean((new - moved(old, vector)).abs(), 3, 3)
+    left = box_mean((new - warp(old, vector)).abs(), 3, 3)
     spread = box_mean(new.square(), 5, 5) - box_mean(new, 5, 5).square()
-    alike = left <= UNLIKE[0] + UNLIKE[1] * spread.clamp(min=0).sqrt()
+    alike = left <= TOLERANCE[0] + TOLERANCE[1] * spread.clamp(min=0).sqrt()
     y = torch.arange(height, device=new.device)[:, None] + vector[:, 1]
     x = torch.arange(width, device=new.device) + vector[:, 0]
     inside = (x > -1) & (x < width) & (y > -1) & (y < height)
-    near = vector.square().sum(1) <= LARGE**2
+    near = vector.square().sum(1) <= MAX_TRUSTED**2
     return alike[:, 0] & inside & near
 
 
-@lru_cache(maxsize=1)
-def _opencv() -> Any:
+def _dis(old: Tensor, new: Tensor) -> Tensor:
+    """OpenCV's dense inverse search, from bytes; zero flow for an image too small for its pyramid."""
     try:
         import cv2
     except ImportError:
         raise ImportError("find_flow: method 'dis' needs OpenCV: pip install opencv-python-headless") from None
-    return cv2
-
-
-def _dis(old: Tensor, new: Tensor) -> Tensor:
-    """OpenCV's dense inverse search, from bytes. Too small an image for its pyramid is left where it is."""
     if min(new.shape[2:]) < 16:
         return new.new_zeros(1, 2, *new.shape[2:])
-    finder = _opencv().DISOpticalFlow_create(1)  # 1: fast
+    finder: Any = cv2.DISOpticalFlow.create(1)  # 1: fast
     finder.setFinestScale(0)
     grey = [(one[0, 0].clamp(0, 1) * 255).round().byte().cpu().numpy() for one in (new, old)]
     found = finder.calc(grey[0], grey[1], None)

@@ -1,13 +1,16 @@
-"""A stream as a person would like to see it: what the model sees, its footprints, and what each frame cost.
+"""A stream as a picture per frame: reconstruction, footprints and cost; and a file of such pictures.
 
-Left, the picture that the tokens deliver. Right, the frame with the footprints: those that were sampled for this frame
-in the colour of their level, those that were kept in grey. Below, a strip that runs on: a bar a frame, its height the
-share of the tokens that were paid for, and a line at the share of the tiles that changed; keyframes are red.
+Left, the image that the tokens deliver. Right, the frame with the footprints: those sampled for this frame in the
+colour of their level, kept ones in grey. Below, a running strip with one bar per frame: its height is the share of
+tokens that were sampled, a line shows the share of tiles that changed, and keyframes are red.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,39 +19,39 @@ from torch import Tensor
 
 from texturevlm.draw import FAINT, INK, MARGIN, PAPER, ramp_colour, to_pil
 from texturevlm.rebuilding import rebuild
-from texturevlm.video.result import Step
+from texturevlm.video.sources import import_av
+from texturevlm.video.step import Step
 
-PANEL = 560  # pixels: width of one panel
-STRIP, BAR = 64, 4  # height of the strip, width of a bar
-KEPT = (150, 155, 165)
-PAID, MARKED = (120, 180, 195), (214, 120, 105)
-HEAD = 34
+PANEL_WIDTH = 560  # pixels: width of one panel
+STRIP_HEIGHT, BAR = 64, 4
+KEPT_COLOUR = (150, 155, 165)
+SAMPLED_COLOUR, KEYFRAME_COLOUR = (120, 180, 195), (214, 120, 105)
+HEADER_HEIGHT = 34
+MOST_FPS = 60.0
 
 
 class StreamPicture:
-    """Draws one frame after the other; remembers what the last ones cost."""
+    """Draws one frame after the other; remembers the cost of the last ones. size: (height, width) of the pictures."""
 
     def __init__(self, size: tuple[int, int]) -> None:
-        self.scale = PANEL / size[1]
+        self.scale = PANEL_WIDTH / size[1]
         self.tall = max(1, round(size[0] * self.scale))
-        self.size = (HEAD + self.tall + 34 + STRIP + MARGIN, 2 * PANEL + 3 * MARGIN)
+        self.size = (HEADER_HEIGHT + self.tall + 34 + STRIP_HEIGHT + MARGIN, 2 * PANEL_WIDTH + 3 * MARGIN)
         self.costs: deque[tuple[float, float, bool]] = deque(maxlen=(self.size[1] - 2 * MARGIN) // BAR)
 
     def draw(self, step: Step, frame: Tensor) -> np.ndarray:
         """(H, W, 3) bytes. frame: (3, H, W) bytes, as it came."""
         reuse = step.reuse
-        used = max(1, reuse.tokens)
-        self.costs.append((reuse.fresh / used, reuse.share, bool(reuse.keyframe)))
+        self.costs.append((reuse.fresh / max(1, reuse.tokens), reuse.share, bool(reuse.keyframe)))
         picture = Image.new("RGB", (self.size[1], self.size[0]), PAPER)
         draw, font = ImageDraw.Draw(picture), ImageFont.load_default(17)
-        panel = (PANEL, self.tall)
-        seen = to_pil(rebuild(step.texture, step.allocation)).resize(panel, Image.Resampling.BICUBIC)
-        picture.paste(seen, (MARGIN, HEAD))
+        panel = (PANEL_WIDTH, self.tall)
+        delivered = to_pil(rebuild(step.texture, step.allocation)).resize(panel, Image.Resampling.BICUBIC)
+        picture.paste(delivered, (MARGIN, HEADER_HEIGHT))
         original = Image.fromarray(frame.permute(1, 2, 0).cpu().numpy()).resize(panel, Image.Resampling.BILINEAR)
-        picture.paste(self._footprints(original, step), (2 * MARGIN + PANEL, HEAD))
+        picture.paste(self._footprints(original, step), (2 * MARGIN + PANEL_WIDTH, HEADER_HEIGHT))
         draw.text((MARGIN, 8), f"what the model sees: {reuse.tokens} tokens", fill=INK, font=font)
-        beside = f"sampled now {reuse.fresh}, kept {reuse.kept}"
-        draw.text((2 * MARGIN + PANEL, 8), beside, fill=INK, font=font)
+        draw.text((2 * MARGIN + PANEL_WIDTH, 8), f"sampled now {reuse.fresh}, kept {reuse.kept}", fill=INK, font=font)
         self._strip(draw, step)
         return np.asarray(picture)
 
@@ -60,23 +63,48 @@ class StreamPicture:
         sampled, boxes = step.reuse.sampled.cpu(), (allocation.boxes[0] * self.scale).cpu()
         used = allocation.valid[0].cpu().nonzero()[:, 0]
         low, high = float(level[used].min()), float(level[used].max())
-        order = used[
-            torch.argsort(sampled[used].float() * 100 - level[used])
-        ]  # kept ones below, coarse ones below fine
-        for slot in order.tolist():
-            colour = ramp_colour((float(level[slot]) - low) / max(high - low, 1e-6)) if sampled[slot] else KEPT
+        order = torch.argsort(sampled[used].float() * 100 - level[used])  # kept first, then coarse before fine
+        for slot in used[order].tolist():
+            colour = ramp_colour((float(level[slot]) - low) / max(high - low, 1e-6)) if sampled[slot] else KEPT_COLOUR
             draw.rectangle(boxes[slot].tolist(), outline=colour, width=2 if sampled[slot] else 1)
         return picture
 
     def _strip(self, draw: ImageDraw.ImageDraw, step: Step) -> None:
-        top, font = HEAD + self.tall + 34, ImageFont.load_default(14)
-        for index, (paid, moved, marked) in enumerate(self.costs):
+        top, font = HEADER_HEIGHT + self.tall + 34, ImageFont.load_default(14)
+        for index, (paid, changed, keyframe) in enumerate(self.costs):
             x = MARGIN + index * BAR
-            draw.rectangle([x, top + STRIP * (1 - paid), x + BAR - 2, top + STRIP], fill=MARKED if marked else PAID)
-            height = top + STRIP * (1 - moved)
+            colour = KEYFRAME_COLOUR if keyframe else SAMPLED_COLOUR
+            draw.rectangle([x, top + STRIP_HEIGHT * (1 - paid), x + BAR - 2, top + STRIP_HEIGHT], fill=colour)
+            height = top + STRIP_HEIGHT * (1 - changed)
             draw.rectangle([x, height - 1, x + BAR - 1, height + 1], fill=INK)
         text = (
-            f"{step.time:6.2f} s   tokens paid for (bars; red: a keyframe), tiles that changed (line): "
+            f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): "
             f"{100 * step.reuse.share:.0f}%" + (f"   keyframe: {step.reuse.keyframe}" if step.reuse.keyframe else "")
         )
-        draw.text((MARGIN, HEAD + self.tall + 10), text, fill=FAINT, font=font)
+        draw.text((MARGIN, HEADER_HEIGHT + self.tall + 10), text, fill=FAINT, font=font)
+
+
+class VideoWriter:
+    """An .mp4 that grows frame by frame, by PyAV; sides are made even, as the codecs require. A context manager."""
+
+    def __init__(self, path: Path, size: tuple[int, int], fps: float) -> None:
+        self._av = import_av("VideoWriter: writing a video")
+        self.size = (size[0] + size[0] % 2, size[1] + size[1] % 2)
+        self._container = self._av.open(str(path), "w")
+        codec = "libx264" if "libx264" in self._av.codecs_available else "mpeg4"
+        self._stream = self._container.add_stream(codec, rate=Fraction(min(fps, MOST_FPS)).limit_denominator(1001))
+        self._stream.height, self._stream.width = self.size
+        self._stream.pix_fmt = "yuv420p"
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._container.mux(self._stream.encode())
+        self._container.close()
+
+    def add(self, pixels: np.ndarray) -> None:
+        """Append a frame: (H, W, 3) bytes, at most the size."""
+        padded = np.zeros((*self.size, 3), dtype=np.uint8)
+        padded[: pixels.shape[0], : pixels.shape[1]] = pixels
+        self._container.mux(self._stream.encode(self._av.VideoFrame.from_ndarray(padded, format="rgb24")))

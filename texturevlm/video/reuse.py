@@ -1,93 +1,127 @@
-"""What is kept from one frame to the next: footprints that hardly moved, the patches they hold, what was made of them.
+"""Patches and encoded tokens that are kept from frame to frame.
 
-A new choice of tokens is laid beside the one that is held: a footprint that nearly is one of the old becomes that old
-one, so that tokens do not flicker. Where no changed tile lies in what a kept footprint reads, its patch is what
-sampling it again would give, bit for bit. Its embedding is another matter: a vision tower's tokens attend to one
-another, so one kept beside others that changed is what the tower would have said about the last frame (`encode.py`).
+A patch is sampled again if its footprint is new, if it reads a changed tile, or if it is stale; with a rate, only as
+many as the rate pays for, and the others stay stale. A kept patch equals a newly sampled one, bit for bit.
+
+A kept embedding does not, since the tokens of a vision tower attend to one another. Exact: a frame in which nothing
+changed keeps all tokens, any other is encoded as a whole. Approximate: only tokens that changed are encoded, with
+`context` unchanged tokens beside them to attend to; the kept ones are those that the tower made beside the old tokens.
+`python -m studies.video` measures the error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from texturevlm.types import Allocation
+from texturevlm.sampling import sample
+from texturevlm.types import Allocation, Texture
+from texturevlm.video.rate import Rate
+from texturevlm.vlm import Tokens
 
-ALIKE = 1 / 16  # of a footprint's side: nearer than this it has not moved
-STRETCH = 0.1  # of its steps: more alike than this it is of the same size
+Encode = Callable[[Texture, Allocation], Tokens]
+KEEP = ("exact", "approximate")
+ENCODE_ALL = 0.5  # share of changed tokens from which encoding all of them costs little more
 
 
-@dataclass(frozen=True, eq=False)
-class Reuse:
-    """What one frame cost. Counts are read when they are asked for, so that nothing waits for them.
+class HeldPatches:
+    """pixels: (1, K, 3, P, P), at a fixed address; stale: (K,), which of them show an older frame; rate: if limited."""
 
-    changed:   tiles that changed, of `tiles`
-    keyframe:  why everything was done anew: first, cut, interval, refill (a cut's full look, once it can be paid for),
-               pointed, failure; "" if it was not
-    chosen:    whether tokens were given out anew
-    told:      (K,), which patches were sampled (and encoded), on the host if it was told there: see `sampled`
-    stale:     (K,), which patches still show an older frame, because there was no budget to refresh them
-    used:      (K,), which tokens there are
+    def __init__(self, budget: int, patch: int, device: torch.device, rate: Rate | None) -> None:
+        self.rate = rate
+        self.pixels = torch.zeros(1, budget, 3, patch, patch, device=device)
+        self.stale = torch.zeros(budget, dtype=torch.bool, device=device)
+
+    def invalidate(self) -> None:
+        """All patches show an older frame."""
+        self.stale = torch.ones_like(self.stale)
+
+    def rearrange(self, origin: Tensor) -> None:
+        """Tokens were chosen again; origin: (K,), the slot that each had, −1 for a new one."""
+        slots = origin.clamp(min=0)
+        self.pixels.copy_(self.pixels[:, slots])
+        self.stale = self.stale[slots]
+
+    def refresh(
+        self, texture: Texture, allocation: Allocation, changed: Tensor | None, new: Tensor, *, cut: bool
+    ) -> Tensor:
+        """Sample the patches that need it, as far as the rate pays; returns which those were, (K,).
+
+        changed: (K,), which footprints read a changed tile; None: all need sampling
+        new:     (K,), which footprints are new
+        cut:     whether the rate's reserve may be spent
+        """
+        need = torch.ones_like(self.stale) if changed is None else new | self.stale | changed
+        paid = need = need & allocation.valid[0]
+        if self.rate is not None:
+            paid = self.rate.pay(need, new, allocation.score[0], cut=cut)
+        self.stale = need & ~paid
+        if self.pixels.is_cuda:  # sample all of them: nothing is counted on the host
+            self.pixels.copy_(torch.where(paid[:, None, None, None], sample(texture, allocation).pixels, self.pixels))
+        elif len(some := paid.nonzero()[:, 0]):
+            self.pixels[:, some] = sample(texture, allocation.each(lambda column: column[:, some])).pixels
+        return paid
+
+
+class HeldTokens:
+    """The encoded tokens of a stream.
+
+    encode:     texture and allocation → Tokens, in the allocation's slots: `adapt(model).encode`
+    keep:       exact: all are encoded again when any changed; approximate: those that changed
+    context:    unchanged tokens encoded along, per changed token
+    encode_all: the share of changed tokens from which all are encoded
+    encoded:    how many tokens the last frame encoded
     """
 
-    tiles: int
-    changed: int
-    keyframe: str
-    chosen: bool
-    told: Tensor
-    stale: Tensor
-    used: Tensor
+    def __init__(self, encode: Encode, *, keep: str = "exact", context: float = 1.0) -> None:
+        self.encode, self.keep, self.context = encode, keep, context
+        self.encode_all, self.encoded = ENCODE_ALL, 0
+        self.tokens: Tokens | None = None
 
-    @cached_property
-    def sampled(self) -> Tensor:
-        """(K,), which patches were sampled, where the patches are."""
-        return self.told.to(self.used.device)
+    @torch.no_grad()
+    def update(self, texture: Texture, allocation: Allocation, sampled: Tensor, origin: Tensor) -> None:
+        """Encode the tokens of the held frame.
 
-    @property
-    def share(self) -> float:
-        """Of the tiles that changed."""
-        return self.changed / self.tiles
+        sampled: (K,), which footprints changed or are new
+        origin:  (K,), the slot that the others had
+        """
+        wanted = (sampled & allocation.valid[0]).nonzero()[:, 0]
+        used = int(allocation.valid.sum())
+        if self.tokens is not None and len(wanted) == 0:
+            self.encoded, self.tokens = 0, _reordered(self.tokens, allocation, origin)
+        elif self.tokens is None or self.keep == "exact" or len(wanted) > self.encode_all * used:
+            self.encoded, self.tokens = used, self.encode(texture, allocation)
+        else:
+            some = torch.cat([wanted, self._context(allocation, wanted)])
+            made = self.encode(texture, allocation.each(lambda column: column[:, some]))
+            kept = _reordered(self.tokens, allocation, origin)
+            for old, new in zip((kept.embeds, *kept.deepstack), (made.embeds, *made.deepstack)):
+                old[:, wanted] = new[:, : len(wanted)]
+            self.encoded, self.tokens = len(some), kept
 
-    @property
-    def tokens(self) -> int:
-        return int(self.used.sum())
-
-    @property
-    def fresh(self) -> int:
-        """Tokens that were sampled for this frame."""
-        return int((self.sampled & self.used).sum())
-
-    @property
-    def kept(self) -> int:
-        """Tokens that are the last frame's."""
-        return self.tokens - self.fresh
+    def _context(self, allocation: Allocation, wanted: Tensor) -> Tensor:
+        """The slots of the unchanged tokens nearest to those that changed."""
+        other = allocation.valid[0].clone()
+        other[wanted] = False
+        others = other.nonzero()[:, 0]
+        count = min(len(others), round(self.context * len(wanted)))
+        if not count:
+            return others[:0]
+        centre = allocation.centre[0]
+        return others[torch.cdist(centre[others], centre[wanted]).amin(1).argsort(stable=True)[:count]]
 
 
-def settled(held: Allocation, fresh: Allocation) -> tuple[Allocation, Tensor]:
-    """A new choice, with every footprint that nearly is one of the old replaced by it.
-
-    returns the allocation, in the order of `fresh`, and (K,) the slot that each footprint had; −1 for a new one
-    """
-    step = torch.stack([fresh.ddx[0].norm(dim=-1), fresh.ddy[0].norm(dim=-1)]).amin(0)[:, None]
-    away = (fresh.centre[0][:, None] - held.centre[0]).norm(dim=-1) / (step * fresh.patch)
-    axes = [
-        (new[0][:, None] - old[0]).norm(dim=-1) / step for new, old in ((fresh.ddx, held.ddx), (fresh.ddy, held.ddy))
-    ]
-    other = torch.maximum(*axes)
-    both = fresh.valid[0][:, None] & held.valid[0]
-    cost = torch.where(both & (away <= ALIKE) & (other <= STRETCH), away + other, torch.inf)
-    slot = cost.argmin(1)
-    back = cost.argmin(0)
-    mine = torch.arange(len(slot), device=slot.device)
-    same = cost.gather(1, slot[:, None])[:, 0].isfinite() & (back[slot] == mine)
-
-    def kept(name: str) -> Tensor:
-        old, new = getattr(held, name)[:, slot], getattr(fresh, name)
-        return torch.where(same[:, None], old, new)
-
-    columns: Any = {name: kept(name) for name in ("centre", "ddx", "ddy")}
-    return replace(fresh, **columns), torch.where(same, slot, -1)
+def _reordered(tokens: Tokens, allocation: Allocation, origin: Tensor) -> Tokens:
+    """Tokens in the slots of a new allocation; those without an origin hold the content of the first slot."""
+    slot, boxes = origin.clamp(min=0), allocation.boxes
+    return replace(
+        tokens,
+        embeds=tokens.embeds[:, slot],
+        position=allocation.centre.to(tokens.embeds.device),
+        size=(boxes[..., 2:] - boxes[..., :2]).to(tokens.embeds.device),
+        weight=allocation.valid.to(tokens.embeds),
+        deepstack=tuple(one[:, slot] for one in tokens.deepstack),
+    )

@@ -1,8 +1,8 @@
-"""Where frames come from: a file (PyAV, or OpenCV where only that is installed), a folder of images, an array, a list.
+"""Where frames come from: a video file (PyAV), a folder of images, an array, a list; and the form that a stream takes.
 
-A source gives frames of one size with their times, whatever the file does half-way: a packet that cannot be decoded is
-left out, a file that ends too early ends there, a frame of another size is resized to that of the first, every pixel
-format becomes red, green and blue. What happened is told in `notes`. A file without a picture is refused.
+A source gives frames of one size with their times, whatever happens in the file: a packet that cannot be decoded is
+skipped, a file that ends early ends there, a frame of another size is resized to that of the first, every pixel format
+becomes red, green and blue. `notes` say what happened. A file without a picture is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,43 @@ from texturevlm.paths import IMAGE_SUFFIXES
 
 MOST_NOTES = 20
 ARRAYS = (".npy", ".pt")
-Raw = tuple[Tensor, float]  # (3, H, W) bytes, seconds
+WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # the value of white, for integers
+TimedImage = tuple[Tensor, float]  # (3, H, W) bytes, seconds
+
+
+def as_frame(frame: Any, size: tuple[int, int], device: torch.device, *, keep_bytes: bool = False) -> Tensor:
+    """A frame as (1, 3, H, W) float32 on a device. Its values are checked when they are compared, without waiting here.
+
+    frame: a tensor (H, W), (1, H, W), (3, H, W) or with a batch of one, bytes or floats from 0 to 1; an array (H, W) or
+           (H, W, 3); a PIL image; a path
+    keep_bytes: leave bytes as they are, for kernels that take them
+    """
+    image = frame if isinstance(frame, Tensor) else to_tensor(frame)
+    usual = image.shape == (1, 3, *size) and image.dtype is torch.float32 and image.device == device
+    if usual and image.is_contiguous():
+        return image
+    while image.dim() < 4:
+        image = image[None]
+    batch, channels, height, width = image.shape if image.dim() == 4 else (0, 0, 0, 0)
+    if batch != 1 or channels not in (1, 3):
+        raise ValueError(f"step: frame must be one image (3, H, W) or grey (1, H, W), got {tuple(image.shape)}")
+    if (height, width) != size:
+        raise ValueError(
+            f"step: frame must be {size[0]} × {size[1]} like the stream, got {height} × {width} "
+            "(resize it, or begin another stream)"
+        )
+    image = image.to(device, non_blocking=True)
+    if not image.is_floating_point() and image.dtype not in WHITE:
+        raise TypeError(f"step: frame must be bytes, or floats from 0 to 1, got {image.dtype}")
+    if not (keep_bytes and image.dtype == torch.uint8):
+        image = as_floats(image)
+    image = image.expand(-1, 3, -1, -1)
+    return image if not keep_bytes or image[0, 0].is_contiguous() else image.contiguous()
+
+
+def as_floats(image: Tensor) -> Tensor:
+    """Values from 0 to 1, float32."""
+    return image.float() / WHITE[image.dtype] if image.dtype in WHITE else image.float()
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,65 +71,67 @@ class Frame:
 
 
 @dataclass(eq=False)
-class Source:
-    """Frames, in order; can be read again from the beginning.
+class FrameSource:
+    """Frames in order; iterating again starts from the beginning.
 
     name:  for messages
-    fps:   frames a second, on average
-    count: frames, as far as is known beforehand
-    notes: what went wrong while reading
+    fps:   frames per second, on average
+    count: the number of frames, where it is known beforehand
+    read:  yields images with times; appends what went wrong to the list that it gets
+    notes: what went wrong in the last iteration
     """
 
     name: str
     fps: float
     count: int | None
-    read: Callable[[list[str]], Iterator[Raw]]
+    read: Callable[[list[str]], Iterator[TimedImage]]
     notes: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Frame]:
         self.notes.clear()
-        told: list[str] = []
+        found: list[str] = []
         size: torch.Size | None = None
         last = 0.0
-        for image, time in self.read(told):
+        for image, time in self.read(found):
             size = size or image.shape[1:]
             if image.shape[1:] != size:
-                told.append(f"a frame of {_spelled(image.shape[1:])} was resized to {_spelled(size)}")
+                sizes = [f"{height} × {width}" for height, width in (image.shape[1:], size)]
+                found.append(f"a frame of {sizes[0]} was resized to {sizes[1]}")
                 wide = functional.interpolate(image[None].float(), size, mode="bilinear", antialias=True)
                 image = wide[0].round().clamp(0, 255).byte()
             last = max(last, time)
             yield Frame(image, last)
-            self.notes[:] = told[:MOST_NOTES]
-        self.notes[:] = told[:MOST_NOTES] + ([f"and {len(told) - MOST_NOTES} more"] if len(told) > MOST_NOTES else [])
+            self.notes[:] = found[:MOST_NOTES]
+        more = len(found) - MOST_NOTES
+        self.notes[:] = found[:MOST_NOTES] + ([f"and {more} more"] if more > 0 else [])
         if size is None:
-            raise ValueError(f"open_video: {self.name} must hold at least one frame, got none" + _why(told))
+            why = f" ({found[0]})" if found else ""
+            raise ValueError(f"open_video: {self.name} must hold at least one frame, got none{why}")
 
 
-def open_video(source: Any, *, fps: float = 25.0) -> Source:
+def open_video(source: Any, *, fps: float = 25.0) -> FrameSource:
     """A file, a folder of images in the order of their names, or a list of anything that `Texture.open` takes.
 
     source: a file is a video, or frames as an array: .npy (N, H, W, 3), .pt (N, 3, H, W)
-    fps:    of a folder, an array or a list; a video says so itself
+    fps:    of a folder, an array or a list; a video has its own
     """
     if not isinstance(source, (str, Path)):
-        images = list(source)
-        return Source("the list", fps, len(images), lambda notes: _images(images, fps, notes))
+        return _image_source("the list", list(source), fps)
     path = Path(source)
     if path.is_dir():
         files = sorted((one for one in path.iterdir() if one.suffix.lower() in IMAGE_SUFFIXES), key=_natural)
         if not files:
             raise ValueError(f"open_video: {path} must hold images ({' '.join(sorted(IMAGE_SUFFIXES))}), got none")
-        return Source(str(path), fps, len(files), lambda notes: _images(files, fps, notes))
+        return _image_source(str(path), files, fps)
     if not path.exists():
         raise FileNotFoundError(f"open_video: no such file: {path}")
     if path.suffix.lower() in ARRAYS:
-        frames = _array(path)
-        return Source(str(path), fps, len(frames), lambda notes: _images(frames, fps, notes))
-    return _by_av(path) or _by_opencv(path)
+        return _image_source(str(path), _load_array(path), fps)
+    return _video_source(path)
 
 
-def _array(path: Path) -> Any:
-    """The frames of an array in a file, each by itself an image; nothing in the file is run."""
+def _load_array(path: Path) -> Any:
+    """The frames of an array in a file, each an image by itself; nothing in the file is executed."""
     try:
         if path.suffix.lower() == ".npy":
             found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -108,7 +146,11 @@ def _array(path: Path) -> Any:
     return found
 
 
-def _images(images: Iterable[Any], fps: float, notes: list[str]) -> Iterator[Raw]:
+def _image_source(name: str, images: Any, fps: float) -> FrameSource:
+    return FrameSource(name, fps, len(images), lambda notes: _read_images(images, fps, notes))
+
+
+def _read_images(images: Iterable[Any], fps: float, notes: list[str]) -> Iterator[TimedImage]:
     for index, one in enumerate(images):
         try:
             image = to_tensor(one)[0]
@@ -120,89 +162,54 @@ def _images(images: Iterable[Any], fps: float, notes: list[str]) -> Iterator[Raw
 
 
 def _natural(path: Path) -> list[Any]:
-    """frame2 before frame10."""
+    """A sort key: frame2 before frame10."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", path.name)]
 
 
-def _by_av(path: Path) -> Source | None:
-    """By PyAV, if it is installed (extra `video`)."""
+def import_av(what: str) -> Any:
+    """PyAV; the error names the extra to install."""
     try:
         import av
     except ImportError:
-        return None
+        raise ImportError(f"{what} needs PyAV: pip install 'texturevlm[video]'") from None
+    return av
+
+
+def _video_source(path: Path) -> FrameSource:
+    av = import_av("open_video: a video file")
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
-                raise ValueError(f"open_video: {path} must hold a video, got {_kinds(container)} only")
+                kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
+                raise ValueError(f"open_video: {path} must hold a video, got {kinds} only")
             stream = container.streams.video[0]
-            if stream.codec_context is None:  # to decode it would end the process (PyAV issue 2344)
+            if stream.codec_context is None:  # decoding would end the process (PyAV issue 2344)
                 raise ValueError(f"open_video: {path} cannot be read as a video: it ends inside its first frame")
             rate, count = float(stream.average_rate or 25), stream.frames or None
     except av.FFmpegError as error:
         raise ValueError(f"open_video: {path} cannot be read as a video: {error}") from None
-
-    def read(notes: list[str]) -> Iterator[Raw]:
-        with av.open(str(path)) as opened:
-            packets = opened.demux(opened.streams.video[0])
-            index, first = 0, None
-            while True:
-                packet: Any = None
-                try:
-                    packet = next(packets, None)
-                    frames = [] if packet is None else packet.decode()
-                except av.FFmpegError as error:
-                    notes.append(f"after frame {index}: {error}")
-                    if packet is None:  # not a packet is broken, the file is
-                        return
-                    continue
-                if packet is None:
-                    return
-                for frame in frames:
-                    when = index / rate if frame.time is None else float(frame.time)
-                    first = when if first is None else first
-                    pixels = torch.from_numpy(frame.to_ndarray(format="rgb24"))
-                    index += 1
-                    yield pixels.permute(2, 0, 1), when - first
-
-    return Source(str(path), rate, count, read)
+    return FrameSource(str(path), rate, count, lambda notes: _read_video(av, path, rate, notes))
 
 
-def _kinds(container: Any) -> str:
-    return ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
-
-
-def _by_opencv(path: Path) -> Source:
-    """By OpenCV's copy of FFmpeg; it leaves out broken packets without a word."""
-    try:
-        import cv2
-    except ImportError:
-        raise ImportError("open_video: a video file needs PyAV: pip install 'texturevlm[video]'") from None
-    capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
-    if not capture.isOpened():
-        raise ValueError(f"open_video: {path} cannot be read as a video (damaged, or without a picture)")
-    rate, count = float(capture.get(cv2.CAP_PROP_FPS)) or 25.0, int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-    capture.release()
-
-    def read(notes: list[str]) -> Iterator[Raw]:
-        opened = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
-        index = 0
+def _read_video(av: Any, path: Path, rate: float, notes: list[str]) -> Iterator[TimedImage]:
+    with av.open(str(path)) as opened:
+        packets = opened.demux(opened.streams.video[0])
+        index, first = 0, None
         while True:
-            good, pixels = opened.read()
-            if not good:
-                break
-            when = float(opened.get(cv2.CAP_PROP_POS_MSEC)) / 1000
-            yield torch.from_numpy(np.ascontiguousarray(pixels[..., ::-1])).permute(2, 0, 1), when
-            index += 1
-        opened.release()
-        if 0 < index < count:
-            notes.append(f"{count} frames were announced, {index} could be read")
-
-    return Source(str(path), rate, count if count > 0 else None, read)
-
-
-def _spelled(size: torch.Size) -> str:
-    return f"{size[0]} × {size[1]}"
-
-
-def _why(notes: list[str]) -> str:
-    return f" ({notes[0]})" if notes else ""
+            packet: Any = None
+            try:
+                packet = next(packets, None)
+                frames = [] if packet is None else packet.decode()
+            except av.FFmpegError as error:
+                notes.append(f"after frame {index}: {error}")
+                if packet is None:  # the file is broken, not a packet
+                    return
+                continue
+            if packet is None:
+                return
+            for frame in frames:
+                when = index / rate if frame.time is None else float(frame.time)
+                first = when if first is None else first
+                pixels = torch.from_numpy(frame.to_ndarray(format="rgb24"))
+                index += 1
+                yield pixels.permute(2, 0, 1), when - first

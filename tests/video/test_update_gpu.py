@@ -11,12 +11,11 @@ from texturevlm.ops import backend as backends
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video import Stream
-from texturevlm.video.carry import worth
-from texturevlm.video.glance import WORTH
-from texturevlm.video.layers import CARRIED
-from texturevlm.video.propose import CapturedProposal
-from texturevlm.video.steady import LATEST, UNSEEN
+from texturevlm.video import VideoStream
+from texturevlm.video.channels import CARRIED
+from texturevlm.video.choice import CapturedProposal, token_value
+from texturevlm.video.relevance_gpu import MOST_CHANGED, MOST_FRAMES, VALUE
+from texturevlm.video.update_gpu import GpuFrameUpdate
 
 SIZE = (64, 96)
 NAMES = [name for name in PRESETS["fast"] if name not in CARRIED]
@@ -25,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("emulated")
 
 def stream(**options):
     given = {"budget": 12, "patch": 16, "relevance": "none"} | options
-    made = Stream(SIZE, **given)
-    assert made.steady is not None
+    made = VideoStream(SIZE, **given)
+    assert isinstance(made.update, GpuFrameUpdate)
     return made
 
 
@@ -59,8 +58,8 @@ def test_kernels_and_the_plain_way_find_the_same(monkeypatch):
     ours = stream(keyframe=5)
     with monkeypatch.context() as plain:
         plain.setattr(backends, "no_kernel_because", lambda tensor: "this is the plain way")
-        other = Stream(SIZE, budget=12, patch=16, relevance="none", keyframe=5)
-        assert other.steady is None
+        other = VideoStream(SIZE, budget=12, patch=16, relevance="none", keyframe=5)
+        assert not isinstance(other.update, GpuFrameUpdate)
     ground = scene(SIZE) * 0.6 + 0.2
     for seed, frame in enumerate(crossing(SIZE, 6)):
         image = noisy(frame * 0.5 + ground * 0.5, 1, seed)
@@ -74,32 +73,32 @@ def test_kernels_and_the_plain_way_find_the_same(monkeypatch):
 
 def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
     size = (40, 320)  # cells are coarser than pixels here, as the kernels want them
-    one, asked = Stream(size, 12, patch=16, relevance="none", keyframe=1000), []
+    one, asked = VideoStream(size, 12, patch=16, relevance="none", keyframe=1000), []
     allocate = one.choice.allocate
     one.choice.allocate = lambda *given: asked.append(len(given)) or allocate(*given)
-    looked, now = [], one.steady.look_now
-    one.steady.look_now = lambda: looked.append(one.frames) or now()
+    looked, now = [], one.gpu_relevance.compute
+    one.gpu_relevance.compute = lambda: looked.append(one.frames) or now()
     frames = list(crossing(size, 12))
     one.step(frames[0])
-    assert one.steady.glance is not None and one.steady.worth() is None
+    assert one.gpu_relevance is not None and one.gpu_relevance.value() is None
     asked.clear()
-    one.choice.worth = (100.0, 0.0)  # what is held is worth too little
+    one.choice.value = (100.0, 0.0)  # what is held is worth too little
     changed = 0.0
     for index, frame in enumerate(frames[1:], 1):
         changed += one.step(frame).reuse.share
         if looked:
             break
-        assert changed < UNSEEN and index < LATEST and not asked
-    assert looked == [index] and (changed >= UNSEEN or index == LATEST)
-    known = find_relevance(one.canvas.texture, patch=16, relevance="none")
+        assert changed < MOST_CHANGED and index < MOST_FRAMES and not asked
+    assert looked == [index] and (changed >= MOST_CHANGED or index == MOST_FRAMES)
+    known = find_relevance(one.texture, patch=16, relevance="none")
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(
         one.carry.relevance.legible_scale, known.legible_scale
     )
-    found = one.steady.watch.found.words[WORTH]
-    assert torch.allclose(found, worth(known, one.choice.scale), rtol=1e-4)
+    found = one.update.comparison.found.words[VALUE]
+    assert torch.allclose(found, token_value(known, one.choice.scale), rtol=1e-4)
     one.step(frames[index + 1])
     assert len(asked) == 1 and len(looked) == 2  # given out anew, by another look at that frame
-    known = find_relevance(one.canvas.texture, patch=16, relevance="none")
+    known = find_relevance(one.texture, patch=16, relevance="none")
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(
         one.carry.relevance.legible_scale, known.legible_scale
     )
@@ -118,7 +117,7 @@ def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator, monke
         assert got.reuse.chosen == wanted.reuse.chosen and torch.equal(got.patches.pixels, wanted.patches.pixels)
         for name in ("centre", "ddx", "ddy", "score", "valid", "source"):
             assert torch.equal(getattr(got.allocation, name), getattr(wanted.allocation, name)), name
-        assert one.choice.worth == other.choice.worth and torch.equal(one.choice.scale, other.choice.scale)
+        assert one.choice.value == other.choice.value and torch.equal(one.choice.scale, other.choice.scale)
     assert len(asked) >= 2 and not other.choice._graphs  # at the keyframes at least
 
 
@@ -130,30 +129,30 @@ def test_only_what_starts_kernels_and_nothing_else_is_captured():
 
 
 def test_keyframes_without_a_question_are_looked_at_by_the_kernels():
-    one = Stream((40, 320), 12, patch=16, relevance="none", keyframe=3)
-    looked, now = [], one.steady.look_now
-    one.steady.look_now = lambda: looked.append(one.frames) or now()
+    one = VideoStream((40, 320), 12, patch=16, relevance="none", keyframe=3)
+    looked, now = [], one.gpu_relevance.compute
+    one.gpu_relevance.compute = lambda: looked.append(one.frames) or now()
     for index, frame in enumerate(crossing((40, 320), 8)):
         step = one.step(frame)
         if step.reuse.keyframe == "interval":
             assert looked[-1] == index
-            known = find_relevance(one.canvas.texture, patch=16, relevance="none")
+            known = find_relevance(one.texture, patch=16, relevance="none")
             assert torch.allclose(step.relevance.mass, known.mass, rtol=1e-4, atol=1e-9)
     assert {3, 6} <= set(looked)
 
 
 def test_a_question_is_asked_though_the_state_that_a_stream_goes_on_from_knew_none(monkeypatch):
-    before = Stream((40, 320), 12, patch=16, relevance="none", keyframe=3)
+    before = VideoStream((40, 320), 12, patch=16, relevance="none", keyframe=3)
     frames = list(crossing((40, 320), 8))
     for frame in frames[:2]:
         before.step(frame)
-    one, asked = Stream((40, 320), 12, patch=16, query="total?", relevance="scout", keyframe=3), []
+    one, asked = VideoStream((40, 320), 12, patch=16, query="total?", relevance="scout", keyframe=3), []
 
     def ask(self, texture, *given):  # the scout itself is no matter of kernels that can be emulated
         asked.append(self.query)
         return replace(find_relevance(texture, patch=16, relevance="none"), scorer="scout")
 
-    monkeypatch.setattr(type(one.asking), "ask", ask)
+    monkeypatch.setattr(type(one.source), "score", ask)
     one.restore(before.state())
     for frame in frames[2:]:
         step = one.step(frame)
@@ -175,7 +174,7 @@ def test_a_failure_half_way_makes_the_next_frame_a_keyframe(monkeypatch):
     frames, one = list(crossing(SIZE, 3)), stream()
     one.step(frames[0])
     with monkeypatch.context() as broken:
-        broken.setattr(one.steady, "follow", None)
+        broken.setattr(one.update, "compare", None)
         with pytest.raises(TypeError):
             one.step(frames[1])
     step = one.step(frames[2])
@@ -209,7 +208,10 @@ def test_buffers_stay_where_they_are():
     for frame in crossing(SIZE, 7):
         one.step(frame)
         places.add(
-            (one.samples.pixels.data_ptr(), *(level.data_ptr() for level in (*one.canvas.levels, *one.layers.levels)))
+            (
+                one.patches.pixels.data_ptr(),
+                *(level.data_ptr() for level in (*one.texture.levels, *one.channels.levels)),
+            )
         )
     assert len(places) == 1
 

@@ -1,9 +1,9 @@
-"""Questions 26 to 28, on real clips: what is still in them, how carried relevance drifts, what reusing tokens costs.
+"""Questions 26 to 28, on real clips: what is still in them, how carried relevance drifts, what reuse costs.
 
-    python -m texturevlm.video.measure DATA --out DIR [--limit N]
+    python -m studies.video DATA --out DIR [--limit N]
 
-DATA holds big_buck_bunny.mp4, Megamind.avi, david.webm and david_gt.txt (a face's x, y, width, height, one line a
-frame, for the last frames of the clip). A clip of a still camera is made of one frame of each. Writes video.md and
+DATA holds big_buck_bunny.mp4, Megamind.avi, david.webm and david_gt.txt (a face's x, y, width, height, one line per
+frame, for the last frames of the clip). One frame of each becomes a clip of a still camera. Writes video.md and
 video.json.
 """
 
@@ -14,23 +14,24 @@ from typing import Any
 
 import numpy as np
 
+from studies import video_measures as study
 from studies.study import MISTAKES, check_limit, command_parser, complain, versions, write_study
+from texturevlm.allocate.footprints import Box
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.video import study
+from texturevlm.video.flow import FLOW_METHODS
 from texturevlm.video.sources import open_video
 
 CLIPS = ("big_buck_bunny.mp4", "Megamind.avi", "david.webm")
-METHODS = ("lucas_kanade", "dis", "none")
 INTERVALS = (15, 30, 60, 120)
 DRIFT_FRAMES, MADE_FRAMES, REUSE_FRAMES, CLUSTER_FRAMES = 301, 80, 12, 40
-SHARES = (0.01, 0.05, 0.2)  # of the image that wanders before a still camera
-CARRIED = "incremental: carried from the first box"
+WANDERING_SHARES = (0.01, 0.05, 0.2)  # of the image that wanders before a still camera
+CARRIED_LABEL = "incremental: carried from the first box"
 NO_KEYFRAMES = "no keyframe but the first"
-FEWEST = 3  # frames: two in a row, after the first
+FEWEST_FRAMES = 3  # frames: two in a row, after the first
 STILL_BUDGET, REUSE_BUDGET = 128, 64
 FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
 CONTEXTS = (0.0, 1.0, 3.0)
-VISION = {
+VISION: dict[str, Any] = {
     "depth": 8,
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -40,7 +41,7 @@ VISION = {
     "deepstack_visual_indexes": [3],
     "patch_size": 16,
 }
-TEXT = {
+TEXT: dict[str, Any] = {
     "vocab_size": 152000,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -66,7 +67,7 @@ def measure(data: Path, limit: int | None) -> dict[str, Any]:
         _tell(f"{name}: drift")
         record["drift"][name] = _drift(path, _most(limit, DRIFT_FRAMES))
         _tell(f"{name}: reuse")
-        for share in SHARES:
+        for share in WANDERING_SHARES:
             frames = list(study.still_camera(path, share, _most(limit, REUSE_FRAMES)))
             found = {f"{context:g}": study.reused(frames, tower, REUSE_BUDGET, context) for context in CONTEXTS}
             record["reuse"][f"{made}, {share:.0%} wanders"] = found
@@ -80,9 +81,9 @@ def _most(limit: int | None, frames: int) -> int:
 
 
 def _drift(path: Path, frames: int) -> dict[str, Any]:
-    clip = study.Followed(path, frames)
+    clip = study.HeldClip(path, frames)
     found: dict[str, Any] = {}
-    for method in METHODS:
+    for method in FLOW_METHODS:
         for interval in (None, *INTERVALS):
             every = f"a keyframe every {interval}" if interval else NO_KEYFRAMES
             for again in (False, True) if interval is None else (False,):
@@ -95,14 +96,14 @@ def _drift(path: Path, frames: int) -> dict[str, Any]:
 
 
 def _face(data: Path, limit: int | None) -> dict[str, Any]:
-    boxes: list[study.Box] = []
+    boxes: list[Box] = []
     for line in (data / "david_gt.txt").read_text().split():
         x, y, width, height = (float(number) for number in line.split(","))
         boxes.append((x, y, x + width, y + height))
     first = sum(1 for _ in open_video(data / "david.webm")) - len(boxes)
     boxes = boxes[:limit]
-    scores = study.face(data / "david.webm", boxes, first, FACE_BUDGET, FACE_PATCH, FACE_EVERY)
-    ours = scores[CARRIED]
+    scores = study.face_coverage(data / "david.webm", boxes, first, FACE_BUDGET, FACE_PATCH, FACE_EVERY)
+    ours = scores[CARRIED_LABEL]
     return {
         name: {
             "covered": float(np.mean(values)),
@@ -166,7 +167,7 @@ def _drift_table(record: dict[str, Any]) -> list[str]:
     lines += ["", "After so many frames without a keyframe (a cut begins anew):", ""]
     lines += ["| clip | flow | " + " | ".join(map(str, study.AGES)) + " |", "|---|---|" + "---|" * len(study.AGES)]
     for name, rows in drift.items():
-        for method in METHODS:
+        for method in FLOW_METHODS:
             ages = rows[f"{method}, {NO_KEYFRAMES}"]["ages"]
             cells = [f"{ages[str(age)]:.3f}" if str(age) in ages else "–" for age in study.AGES]
             lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
@@ -201,16 +202,16 @@ def _face_table(record: dict[str, Any]) -> list[str]:
         "## The face of david.webm",
         "",
         f"{FACE_BUDGET} tokens of {FACE_PATCH} by `density`, every {FACE_EVERY}th frame: the share of the face that",
-        f"tokens of at most {study.FINE} pixels a sample cover (one scale for all would be 2.74), how often that is",
-        "half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so the",
-        "interval is too narrow).",
+        f"tokens of at most {study.FINE_SCALE} pixels per sample cover (one scale for all would be 2.74), how often",
+        "that is half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so",
+        "the interval is too narrow).",
         "",
         "| how tokens were chosen | covered | at least half | the stream's lead |",
         "|---|---|---|---|",
     ]
     for name, row in record["face"].items():
         mean, low, high = row["difference"]
-        lead = "–" if name == CARRIED else f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+        lead = "–" if name == CARRIED_LABEL else f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
         lines.append(f"| {name} | {row['covered']:.3f} | {row['half']:.1%} | {lead} |")
     return lines
 
@@ -237,17 +238,17 @@ def _tell(what: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("texturevlm.video.measure", __doc__)
+    parser = command_parser("studies.video", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with the clips")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for video.md and video.json")
     parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"at most N frames of each clip, {FEWEST} or more: to try it out"
+        "--limit", type=int, metavar="N", help=f"at most N frames of each clip, {FEWEST_FRAMES} or more: to try it out"
     )
     options = parser.parse_args(arguments)
-    command = "python -m texturevlm.video.measure DATA --out DIR"
+    command = "python -m studies.video DATA --out DIR"
     command += f" --limit {options.limit}" if options.limit else ""
     try:
-        check_limit(options.limit, FEWEST)
+        check_limit(options.limit, FEWEST_FRAMES)
         options.out.mkdir(parents=True, exist_ok=True)
         found = measure(options.data, options.limit)
     except MISTAKES as error:

@@ -1,4 +1,4 @@
-"""What can be measured of streams on real clips: what is still, how carried relevance drifts, what reuse costs."""
+"""The measurements of `studies.video`: what is still in a clip, how carried relevance drifts, what reuse costs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.channels import build
 from texturevlm.channels.structure import luma
@@ -20,16 +21,15 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.canvas import Canvas
-from texturevlm.video.carry import Carry
-from texturevlm.video.change import Changes, changes, no_noise
+from texturevlm.video import VideoStream
+from texturevlm.video.carry import CarriedRelevance
+from texturevlm.video.change import Changes, initial_noise
 from texturevlm.video.sources import open_video
-from texturevlm.video.stream import Stream
+from texturevlm.video.update import FrameUpdate
 
 PATCH, TILE = 32, 32
-FINE = 1.75  # pixels a sample: what counts as fine
+FINE_SCALE = 1.75  # pixels per sample: what counts as fine
 AGES = (1, 10, 30, 60, 120, 300)
-Box = tuple[float, float, float, float]
 
 
 def frames_of(path: Path, limit: int | None, first: int = 0) -> Iterator[Tensor]:
@@ -42,7 +42,7 @@ def frames_of(path: Path, limit: int | None, first: int = 0) -> Iterator[Tensor]
 
 
 def still_camera(path: Path, share: float, count: int) -> Iterator[Tensor]:
-    """A made-up clip: one frame of a real one stands still, with noise of a grey step, and a part of it wanders about.
+    """A synthetic clip: one frame of a real one, with noise of one grey step, over which a part of it wanders.
 
     share: of the image that wanders
     """
@@ -60,11 +60,13 @@ def still_camera(path: Path, share: float, count: int) -> Iterator[Tensor]:
 
 
 def still(frames: Iterable[Tensor], budget: int) -> dict[str, float]:
-    """Question 26: the share of tiles and frames that stand still, and what that leaves to sample."""
-    stream: Stream | None = None
+    """Question 26: the share of tiles and frames that are still, and of tokens that must be sampled."""
+    stream: VideoStream | None = None
     shares, fresh, tokens, cuts, chosen = [], 0, 0, 0, 0
     for frame in frames:
-        stream = stream or Stream((frame.shape[2], frame.shape[3]), budget, relevance="none", patch=PATCH, tile=TILE)
+        stream = stream or VideoStream(
+            (frame.shape[2], frame.shape[3]), budget, relevance="none", patch=PATCH, tile=TILE
+        )
         reuse = stream.step(frame).reuse
         if reuse.keyframe == "first":
             continue
@@ -82,63 +84,65 @@ def still(frames: Iterable[Tensor], budget: int) -> dict[str, float]:
     }
 
 
-class Followed:
-    """A clip as a stream holds it: brightness and fresh relevance of each frame's cells, and its changed tiles."""
+class HeldClip:
+    """Each frame as a stream holds it: brightness and fresh relevance of its cells, and its changed tiles."""
 
     def __init__(self, path: Path, limit: int | None) -> None:
         self.grey: list[Tensor] = []
         self.fresh: list[Relevance] = []
         self.found: list[Changes | None] = []
-        canvas, noise = None, None
+        update, noise = None, None
         for frame in frames_of(path, limit):
             size = (frame.shape[2], frame.shape[3])
             found = None
-            if canvas is None or noise is None:
-                canvas, noise = Canvas(size, frame.device, TILE), no_noise(size, TILE, frame.device)
-                canvas.replace(frame)
+            if update is None or noise is None:
+                update, noise = FrameUpdate(size, TILE, frame.device), initial_noise(size, TILE, frame.device)
+                update.replace(frame)
             else:
-                found = changes(frame, canvas.levels[0], noise, tile=TILE)
+                found = update.compare(frame, noise)
                 noise = found.noise
-                canvas.refresh(frame, found)
+                update.apply(frame, found)
             self.size = size
-            self.grey.append(luma(canvas.levels[cell_level(size, PATCH)]))
-            self.fresh.append(find_relevance(canvas.texture, patch=PATCH, relevance="none"))
+            self.grey.append(luma(update.texture.levels[cell_level(size, PATCH)]))
+            self.fresh.append(find_relevance(update.texture, patch=PATCH, relevance="none"))
             self.found.append(found)
 
 
-def drift(clip: Followed, method: str, *, interval: int | None, again: bool) -> list[float]:
+def drift(clip: HeldClip, method: str, *, interval: int | None, again: bool) -> list[float]:
     """Question 27: the correlation of carried relevance with fresh relevance, frame by frame.
 
-    What stands for the answer to a question here is what the image itself says, since that can be had for every frame.
+    Relevance from the image stands for the answer to a question, since every frame has it.
     interval: frames between keyframes; None: only the first
-    again:    whether cells that are not trusted are looked at again, as a stream does
+    again:    whether untrusted cells are refreshed, as in a stream
     """
-    carry = Carry(clip.size, TILE, method)
+    carry = CarriedRelevance(clip.size, TILE, method)
     found: list[float] = []
-    for index, (grey, fresh, seen) in enumerate(zip(clip.grey, clip.fresh, clip.found)):
-        if seen is None or seen.cut or (interval and index % interval == 0):
-            carry.start(replace(fresh, scorer="words"), grey)
+    for index, (grey, fresh, changes) in enumerate(zip(clip.grey, clip.fresh, clip.found)):
+        if changes is None or changes.cut or (interval and index % interval == 0):
+            carry.restart(replace(fresh, scorer="words"), grey)
             continue
-        carry.move(grey, seen.mask)
-        if again and carry.overdue():
-            carry.look_again(fresh)
+        carry.move(grey, changes.mask)
+        if again and carry.needs_refresh():
+            carry.refresh_untrusted(fresh)
         assert carry.relevance is not None
         pair = torch.stack([carry.relevance.mass.flatten(), fresh.mass.flatten()])
         found.append(float(torch.corrcoef(pair)[0, 1]))
     return found
 
 
-def face(path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, every: int) -> dict[str, list[float]]:
-    """How much of a tracked face the fine tokens cover, given only its first box, every so many frames.
+def face_coverage(
+    path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, every: int
+) -> dict[str, list[float]]:
+    """The share of a tracked face that fine tokens cover, given only its first box, every so many frames.
 
-    boxes: xyxy, one a frame from frame `first` on
+    boxes: xyxy, one per frame from frame `first` on
     """
-    stream: Stream | None = None
+    stream: VideoStream | None = None
     found: dict[str, list[float]] = {}
     for index, frame in enumerate(frames_of(path, len(boxes), first)):
         size = (frame.shape[2], frame.shape[3])
         if stream is None:
-            stream = Stream(size, budget, "density", relevance="none", patch=patch, tile=TILE)
+            stream = VideoStream(size, budget, "density", relevance="none", patch=patch, tile=TILE)
             stream.step(frame)
             stream.point(boxes[0])
         step = stream.step(frame)
@@ -146,7 +150,7 @@ def face(path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, 
             continue
         texture = Texture((frame,)).mipmapped()
         options: Any = {"budget": budget, "patch": patch, "allocator": "density"}
-        ways = {
+        allocations = {
             "incremental: carried from the first box": step.allocation,
             "full, by salience": choose_tokens(texture, relevance="none", **options),
             "full, the first box left where it was": choose_tokens(
@@ -156,7 +160,7 @@ def face(path: Path, boxes: Sequence[Box], first: int, budget: int, patch: int, 
                 texture, relevance=AttentionScorer(_box_map(boxes[index], size)), **options
             ),
         }
-        for name, allocation in ways.items():
+        for name, allocation in allocations.items():
             found.setdefault(name, []).append(_finely(allocation, boxes[index]))
     return found
 
@@ -169,19 +173,19 @@ def _box_map(box: Box, size: tuple[int, int]) -> Tensor:
 
 
 def _finely(allocation: Allocation, box: Box) -> float:
-    """The share of a box that tokens show at FINE or finer."""
+    """The share of a box that tokens show at FINE_SCALE or finer."""
     x0, y0, x1, y1 = (max(0, round(edge)) for edge in box)
     scale = delivered_scale(allocation, allocation.size)[0, y0:y1, x0:x1]
-    return float((scale <= FINE).float().mean())
+    return float((scale <= FINE_SCALE).float().mean())
 
 
 def reused(frames: Sequence[Tensor], adapter: Any, budget: int, context: float) -> dict[str, float]:
-    """Question 28: how far kept tokens are from those of encoding every frame in full."""
+    """Question 28: the error of kept tokens against encoding every frame in full."""
     size = (frames[0].shape[2], frames[0].shape[3])
     options: Any = {"relevance": "none", "patch": adapter.side, "encode": adapter.encode, "keep": "approximate"}
-    stream = Stream(size, budget, context=context, keyframe=10**6, **options)
+    stream = VideoStream(size, budget, context=context, keyframe=10**6, **options)
     assert stream.encoded is not None
-    stream.encoded.whole = 1.0
+    stream.encoded.encode_all = 1.0
     errors, cosines, kept, encoded, used = [], [], [], 0, 0
     for frame in frames:
         step = stream.step(frame)
@@ -207,13 +211,13 @@ def reused(frames: Sequence[Tensor], adapter: Any, budget: int, context: float) 
 
 
 def clusters(frames: Iterable[Tensor]) -> dict[str, float]:
-    """The rule for channels of global reach: how well borders that are kept agree with borders made anew."""
-    stream: Stream | None = None
+    """Channels of global reach: how well kept borders agree with borders computed again."""
+    stream: VideoStream | None = None
     near: dict[str, list[float]] = {"kept": [], "consecutive": [], "made again": []}
     last: Tensor | None = None
     before: Tensor | None = None
     for frame in frames:
-        stream = stream or Stream((frame.shape[2], frame.shape[3]), 32, relevance="none", channels=["boundaries"])
+        stream = stream or VideoStream((frame.shape[2], frame.shape[3]), 32, relevance="none", channels=["boundaries"])
         step = stream.step(frame)
         assert step.channels is not None
         fresh = build(step.texture, ["boundaries"]).levels[0]

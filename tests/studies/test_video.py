@@ -1,8 +1,8 @@
 """The measurements themselves, on made-up clips where the answer is known."""
 
+from studies import video_measures as study
 from tests.video.moving import scene, with_box
 from tests.video.test_sources import folder_of
-from texturevlm.video import study
 
 SIZE = (96, 160)
 
@@ -14,7 +14,7 @@ def clip(tmp_path, frames):
 def test_drift_is_nothing_where_nothing_moves_and_keyframes_bound_it(tmp_path):
     ground = scene((96, 260), stripes=False)
     path = clip(tmp_path, [ground[..., 4 * index : 4 * index + 160] for index in range(16)] + [ground[..., 60:220]] * 4)
-    followed = study.Followed(path, None)
+    followed = study.HeldClip(path, None)
     for method in ("lucas_kanade", "none"):
         freely = study.drift(followed, method, interval=None, again=False)
         bounded = study.drift(followed, method, interval=4, again=False)
@@ -43,7 +43,7 @@ def test_a_face_is_followed(tmp_path):
     ground = scene(SIZE, stripes=False) * 0.3 + 0.3
     frames = [with_box(ground, 10 + 3 * index, 30, side=32) for index in range(26)]
     boxes = [(10.0 + 3 * index, 30.0, 42.0 + 3 * index, 62.0) for index in range(26)]
-    scores = study.face(clip(tmp_path, frames), boxes, 0, 12, 16, 5)
+    scores = study.face_coverage(clip(tmp_path, frames), boxes, 0, 12, 16, 5)
     ours, left = scores["incremental: carried from the first box"], scores["full, the first box left where it was"]
     assert sum(ours[3:]) > sum(left[3:]) + 0.3
     assert sum(scores["full, told the true box"]) > sum(left)

@@ -1,0 +1,129 @@
+"""Each kernel once, on small inputs: what `make sanitize` runs under compute-sanitizer."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.ops.test_cover import maps_of
+from tests.scout.networks import lively
+from texturevlm.allocate.density import density
+from texturevlm.allocate.layers import layers_by_kernel
+from texturevlm.channels import build
+from texturevlm.channels.text_kernel import list_text_tiles, no_text_tiles
+from texturevlm.cuda.compiler import SOURCES, kernels
+from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
+from texturevlm.ops.device_texture import DeviceTexture
+from texturevlm.ops.distance import distance_field
+from texturevlm.ops.marks import Marks
+from texturevlm.ops.patches_kernel import refresh_patches_cuda
+from texturevlm.ops.segment import boundaries, region_statistics, superpixels
+from texturevlm.ops.select import Plan, Stage, select
+from texturevlm.relevance.salience import cell_maps
+from texturevlm.scout.ranker import Ranker
+from texturevlm.scout.scout import Scout
+from texturevlm.scout.spotter import Spotter
+from texturevlm.types import Texture
+from texturevlm.video.change_kernel import Comparison
+
+
+def mips(device):
+    for size in ((64, 64), (37, 50), (65, 129), (130, 70)):
+        levels = mipmap(torch.rand(2, 3, *size, device=device), backend="cuda")
+        update_region(levels, torch.tensor([[[3, 4, 30, 20]]] * 2, device=device), backend="cuda")
+        image = torch.rand(1, 2, *size, device=device, requires_grad=True)
+        mipmap(image, backend="cuda")[2].sum().backward()
+
+
+def samples(device):
+    image = torch.rand(1, 5, 33, 48, device=device, requires_grad=True)
+    points, lod = torch.rand(1, 9, 2, device=device) * 30, torch.rand(1, 9, device=device)
+    for one in (image, image.to(memory_format=torch.channels_last)):
+        levels = mipmap(one, backend="cuda")
+        lookup(levels, points, lod, backend="cuda").sum().backward()
+        lookup_grad(levels, points, points / 9, points / 7, backend="cuda").sum()
+    levels = mipmap(image, backend="cuda")
+    sample_patches(levels, points, points / 9, points / 7, patch=8, backend="cuda").sum().backward()
+    still = [level.detach().contiguous() for level in levels]
+    pixels, sampled = torch.zeros(1, 9, 5, 8, 8, device=device), torch.zeros(9, dtype=torch.bool, device=device)
+    where = (points, torch.ones_like(points), torch.ones_like(points))
+    refresh_patches_cuda(pixels, still, *where, torch.ones_like(sampled)[None], sampled, everywhere((33, 48), device))
+
+
+def texture_units(device):
+    texture = DeviceTexture(mipmap(torch.rand(1, 5, 33, 48, device=device)))
+    lookup(texture, torch.rand(1, 9, 2, device=device) * 30, torch.rand(1, 9, device=device))
+
+
+def everywhere(size, device, tile=32):
+    rows, columns = (-(-extent // tile) + 1 for extent in size)
+    total = torch.arange(rows)[:, None] * torch.arange(columns)
+    return Marks(total.int().to(device), tile)
+
+
+def regions(device):
+    image = torch.rand(2, 3, 40, 70, device=device)
+    ids = superpixels(image, count=20, backend="cuda")
+    region_statistics(ids, 20, backend="cuda"), boundaries(ids, backend="cuda")
+    distance_field(image[:, 0] > 0.95, backend="cuda")
+
+
+def layers(device):
+    names = ["edges", "low_pass", "saliency", "text", "edge_distance", "cluster_id"]
+    texture = Texture((torch.rand(1, 3, 70, 90, device=device),))
+    build(texture, names, backend="cuda")
+    levels = mipmap(texture.levels[0], levels=3, backend="cuda")
+    list_text_tiles(no_text_tiles(levels), levels, everywhere((70, 90), device), reach=70)
+
+
+def allocations(device):
+    relevance = maps_of(2, (24, 33), (200, 264), 0.5, device)
+    texture = Texture((torch.zeros(2, 3, 200, 264, device=device),))
+    density(texture, relevance, budget=20, patch=16, backend="cuda")
+    layers_by_kernel("layers", relevance, budget=20, patch=16, overview=0.25, backend="cuda")
+    parts = relevance.mass[:, None], relevance.legible_scale, relevance.ink
+    select(*parts, [Plan(2, 2, (Stage(2, 2, 4),))], size=(200, 264), budget=20, patch=16, backend="cuda")
+    cell_maps(Texture((torch.rand(1, 3, 64, 96, device=device),)).mipmapped(), 2, backend="cuda")
+
+
+def scout(device):
+    with torch.no_grad():
+        both = Scout(lively(Spotter()), lively(Ranker((8, 12, 16)))).to(device)
+        both.where(both.look(Texture.open(torch.rand(1, 3, 48, 64)).to(device)), "What is the total amount?")
+
+
+def stream(device):
+    size, tile = (64, 96), 32
+    comparison = Comparison(size, tile, torch.device(device), more=3)
+
+    def noise():
+        parts = {"sensor": (2,), "tiles": (2, 2, 3), "last": (1, 3, 16, 24)}
+        return SimpleNamespace(**{name: torch.zeros(shape, device=device) for name, shape in parts.items()})
+
+    frame, held, known = (
+        torch.rand(1, 3, *size, device=device),
+        torch.rand(1, 3, *size, device=device),
+        [noise(), noise()],
+    )
+    comparison.tell(frame, *known, rate=0.1, take=True)
+    comparison.look(held)
+    comparison.learn(rank=1)
+    comparison.take(held, torch.zeros(size, device=device))
+    comparison.report(torch.zeros_like(comparison.record))
+
+
+JOBS = [mips, samples, regions, layers, allocations, scout, stream]
+
+
+def test_every_kernel_is_among_them(emulated):
+    for job in JOBS:
+        job("cpu")
+    assert set(emulated.launches) == {name for source in SOURCES if source != "texture.cu" for name in kernels(source)}
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitize
+@pytest.mark.parametrize("job", [*JOBS, texture_units])
+def test_each_kernel_once(job):
+    job("cuda")
+    torch.cuda.synchronize()

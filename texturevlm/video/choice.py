@@ -1,0 +1,227 @@
+"""Where a stream's tokens are, and when they are chosen again.
+
+Hysteresis: a choice is held while its value on the present relevance is nearly what it was when it was made: at least
+1 − hold of its expected legibility, and relevant content at most 5 · hold levels coarser. A new choice is taken only if
+it is better, and its footprints snap to held ones that they nearly equal. So tokens do not flicker; after a cut all of
+them may jump.
+
+On a GPU a choice is some hundred small kernels, which take longer to launch than to run. The usual case, the whole
+budget chosen again beside held tokens, is captured in a graph when it first occurs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.allocate.value import delivered_scale
+from texturevlm.cuda.graph import Replay
+from texturevlm.ops.legibility import legibility
+from texturevlm.relevance import Relevance
+from texturevlm.types import COLUMNS, Allocation, Texture
+
+GAIN = 0.01  # a new choice is taken if its expected legibility is this much larger,
+FINER = 0.1  # or if it shows relevant content this many levels finer
+HOLD_LEVELS = 5.0  # `hold` times this is the tolerance in levels
+SAME_PLACE = 1 / 16  # of a footprint's side: a smaller distance is no movement
+SAME_SIZE = 0.1  # of a footprint's step: a smaller difference is no change of size
+RELEVANCE_MAPS = ("mass", "legible_scale", "ink", "photograph")  # of a Relevance; the last may be None
+CAPTURE_CHUNK = 1 << 19  # `at_once` of delivered_scale: a graph keeps its memory, here some 20 MB
+Allocate = Callable[[Texture, Relevance, int], Allocation]
+TokenValue = tuple[float, float]  # expected legibility; level at which relevant content is shown
+
+
+def token_value(relevance: Relevance, scale: Tensor) -> Tensor:
+    """The value of tokens that deliver `scale` (1, h, w), in pixels per sample.
+
+    returns (2,): the expected legibility, 0 to 1, and the mean level, log2 of pixels per sample, weighted by relevance;
+            where everything is legible at any level, only the latter tells choices apart
+    """
+    level = scale.clamp(max=float(max(relevance.size))).log2()
+    value = relevance.mass * legibility(relevance.legible_scale, scale)
+    return torch.stack([value.sum(), (relevance.mass * level).sum()])
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A choice that may be taken.
+
+    allocation: with every footprint that nearly equals a held one replaced by it
+    origin:     (K,), the slot that each footprint had, −1 for a new one
+    scale:      (1, h, w), pixels per sample that it delivers to each cell
+    summary:    (3,): its `token_value`, and the number of new footprints
+    """
+
+    allocation: Allocation
+    origin: Tensor
+    scale: Tensor
+    summary: Tensor
+
+
+def propose(
+    allocate: Allocate,
+    texture: Texture,
+    relevance: Relevance,
+    tokens: int,
+    budget: int,
+    held: Allocation | None,
+    *,
+    at_once: int | None = None,
+) -> Proposal:
+    """Choose `tokens` of `budget` footprints. held: those that they may snap to; at_once: as for `delivered_scale`."""
+    chosen = _padded(allocate(texture, relevance, tokens), budget)
+    origin = torch.full((budget,), -1, device=texture.device)
+    if held is not None:
+        chosen, origin = snap(held, chosen)
+    scale = delivered_scale(chosen, relevance.grid, at_once=at_once)
+    new = ((origin < 0) & chosen.valid[0]).sum()
+    return Proposal(chosen, origin, scale, torch.cat([token_value(relevance, scale), new[None].float()]))
+
+
+def snap(held: Allocation, fresh: Allocation) -> tuple[Allocation, Tensor]:
+    """A new choice, with every footprint that nearly equals a held one replaced by it.
+
+    returns the allocation, in the order of `fresh`, and (K,) the slot that each footprint had, −1 for a new one
+    """
+    step = torch.stack([fresh.ddx[0].norm(dim=-1), fresh.ddy[0].norm(dim=-1)]).amin(0)[:, None]
+    away = (fresh.centre[0][:, None] - held.centre[0]).norm(dim=-1) / (step * fresh.patch)
+    axes = [
+        (new[0][:, None] - old[0]).norm(dim=-1) / step for new, old in ((fresh.ddx, held.ddx), (fresh.ddy, held.ddy))
+    ]
+    other = torch.maximum(*axes)
+    both = fresh.valid[0][:, None] & held.valid[0]
+    cost = torch.where(both & (away <= SAME_PLACE) & (other <= SAME_SIZE), away + other, torch.inf)
+    slot, back = cost.argmin(1), cost.argmin(0)
+    mine = torch.arange(len(slot), device=slot.device)
+    same = cost.gather(1, slot[:, None])[:, 0].isfinite() & (back[slot] == mine)
+    columns: Any = {
+        name: torch.where(same[:, None], getattr(held, name)[:, slot], getattr(fresh, name))
+        for name in ("centre", "ddx", "ddy")
+    }
+    return replace(fresh, **columns), torch.where(same, slot, -1)
+
+
+def _padded(allocation: Allocation, budget: int) -> Allocation:
+    """With unused slots up to the budget, which repeat the first."""
+    more = budget - allocation.budget
+    if not more:
+        return allocation
+    filled = allocation.each(lambda column: torch.cat([column, column[:, :1].expand(-1, more, *column.shape[2:])], 1))
+    return replace(filled, valid=functional.pad(allocation.valid, (0, more)))
+
+
+class CapturedProposal:
+    """`propose` of the whole budget, for a texture at a fixed address and an allocator that only launches kernels.
+
+    relevance, held: like those that will come
+    """
+
+    def __init__(self, allocate: Allocate, texture: Texture, relevance: Relevance, held: Allocation) -> None:
+        self._maps = [name for name in RELEVANCE_MAPS if getattr(relevance, name) is not None]
+
+        def work(*parts: Tensor) -> tuple[Tensor, ...]:
+            maps: Any = dict(zip(self._maps, parts))
+            columns: Any = dict(zip(COLUMNS, parts[len(self._maps) :]))
+            known, snap_to = replace(relevance, **maps), replace(held, **columns)
+            made = propose(allocate, texture, known, held.budget, held.budget, snap_to, at_once=CAPTURE_CHUNK)
+            return *_columns(made.allocation), made.origin, made.scale, made.summary
+
+        self._replay = Replay(work, self._inputs(relevance, held))
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no graph, if there is none."""
+        return self._replay.reason
+
+    def __call__(self, relevance: Relevance, held: Allocation) -> Proposal:
+        made = [part.clone() for part in self._replay(*self._inputs(relevance, held))]
+        columns: Any = dict(zip(COLUMNS, made))
+        return Proposal(replace(held, **columns), *made[len(COLUMNS) :])
+
+    def _inputs(self, relevance: Relevance, held: Allocation) -> list[Tensor]:
+        return [*(getattr(relevance, name) for name in self._maps), *_columns(held)]
+
+
+def _columns(allocation: Allocation) -> list[Tensor]:
+    return [getattr(allocation, name) for name in COLUMNS]
+
+
+class TokenChoice:
+    """The tokens that a stream holds.
+
+    allocate:   texture, relevance, budget → Allocation
+    captured:   allocate only launches kernels and the texture stays at its address: choices are captured in graphs
+    allocation: the held choice; `scale` (1, h, w): pixels per sample that it delivers to each cell
+    value:      of the held choice when it was made
+    refused:    its value when a new choice was last found no better
+    """
+
+    def __init__(self, allocate: Allocate, budget: int, hold: float, *, captured: bool = False) -> None:
+        self.allocate, self.budget, self.hold, self.captured = allocate, budget, hold, captured
+        self.allocation: Allocation | None = None
+        self.scale: Tensor | None = None
+        self.value: TokenValue = (0.0, 0.0)
+        self.refused: TokenValue | None = None
+        self._graphs: dict[tuple[str, bool], CapturedProposal] = {}
+
+    def choose(
+        self,
+        texture: Texture,
+        relevance: Relevance,
+        *,
+        tokens: int,
+        force: bool = False,
+        free: bool = False,
+        most: int | None = None,
+    ) -> Tensor | None:
+        """Choose tokens again, if the held choice has lost its value.
+
+        tokens: how many, of the budget
+        force:  also where the held choice still has its value
+        free:   regardless of where the tokens were
+        most:   how many may move; None: all
+        returns (K,), the slot that each footprint had, −1 for a new one; None where the held choice stays
+        """
+        now: TokenValue | None = None
+        if self.scale is not None:
+            now = tuple(token_value(relevance, self.scale).tolist())
+            if not force and not self.lost(now):
+                return None
+        made = self._proposed(texture, relevance, tokens, None if free else self.allocation)
+        value, level, new = made.summary.tolist()
+        if now is not None and not free:
+            too_many = most is not None and new > most
+            better = value >= (1 + GAIN) * now[0] or level <= now[1] - FINER
+            if too_many or not (force or better):
+                self.refused = now  # do not try again before the held choice has lost more
+                return None
+        self.allocation, self.scale, self.value, self.refused = made.allocation, made.scale, (value, level), None
+        return made.origin
+
+    def lost(self, now: TokenValue) -> bool:
+        """Whether the held choice has lost too much of its value."""
+        if now[0] >= (1 - self.hold) * self.value[0] and now[1] <= self.value[1] + HOLD_LEVELS * self.hold:
+            return False
+        last = self.refused
+        return last is None or now[0] < (1 - GAIN) * last[0] or now[1] > last[1] + FINER
+
+    def prepare(self, texture: Texture, relevance: Relevance) -> None:
+        """Make the graph that the next choice with such relevance will need, which takes a while."""
+        if self.captured and self.allocation is not None:
+            self._graph(texture, relevance, self.allocation)
+
+    def _proposed(self, texture: Texture, relevance: Relevance, tokens: int, held: Allocation | None) -> Proposal:
+        if not self.captured or held is None or tokens < self.budget:
+            return propose(self.allocate, texture, relevance, tokens, self.budget, held)
+        return self._graph(texture, relevance, held)(relevance, held)
+
+    def _graph(self, texture: Texture, relevance: Relevance, held: Allocation) -> CapturedProposal:
+        key = relevance.scorer, relevance.photograph is None  # what an allocator may depend on, on the host
+        if key not in self._graphs:
+            self._graphs[key] = CapturedProposal(self.allocate, texture, relevance, held)
+        return self._graphs[key]
