@@ -12,6 +12,7 @@ from texturevlm import defaults
 ROOT = Path(__file__).parent.parent
 API = (ROOT / "docs" / "api.md").read_text()
 OPERATIONS = {
+    "channels_last": "levels",
     "gaussian_pyramid": "image, *, levels",
     "laplacian_pyramid": "image, *, levels",
     "laplacian_reconstruct": "bands",

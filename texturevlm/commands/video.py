@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from texturevlm.commands.options import Commands, add_device, count, device_of, existing_path, names_of
+from texturevlm.commands.options import Commands, add_device, add_tokens, count, device_of, existing_path, names_of
 
 if TYPE_CHECKING:
     from texturevlm.video.sources import FrameSource
@@ -17,13 +17,12 @@ def add_video(commands: Commands) -> None:
     parser = commands.add_parser("video", help="draw what a model would see of a video, and what each frame costs")
     parser.add_argument("file", type=existing_path, metavar="FILE", help="a video, or a folder of images")
     parser.add_argument("--query", default="", metavar="Q", help="a question, asked at every keyframe")
-    parser.add_argument("--budget", type=int, default=273, metavar="N", help="tokens per frame (default: 273)")
+    add_tokens(parser, budget="tokens per frame")
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.mp4")
-    parser.add_argument("--patch", type=int, default=32, metavar="P", help="side of a token in samples (default: 32)")
-    parser.add_argument("--allocator", default="auto", metavar="NAME", help="(default: auto)")
-    parser.add_argument("--relevance", default="auto", metavar="NAME", help="auto, words, scout, none (default: auto)")
     parser.add_argument("--rate", type=float, metavar="R", help="at most R tokens per second (default: no limit)")
-    parser.add_argument("--keyframe", type=int, default=30, metavar="N", help="frames between keyframes (default: 30)")
+    parser.add_argument(
+        "--keyframe", type=count, default=30, metavar="N", help="frames between keyframes (default: 30)"
+    )
     parser.add_argument("--flow", default="lucas_kanade", metavar="NAME", help="lucas_kanade, dis or none")
     parser.add_argument("--fps", type=float, default=25.0, help="of a folder of images (default: 25)")
     parser.add_argument("--limit", type=count, metavar="N", help="the first N frames (default: all)")
@@ -32,15 +31,11 @@ def add_video(commands: Commands) -> None:
 
 
 def _video(options: argparse.Namespace) -> int:
-    from texturevlm.check import check_count
     from texturevlm.video.sources import open_video
 
     if options.out.suffix.lower() != ".mp4":
         raise ValueError(f"--out must end in .mp4, got {options.out}")
-    check_count("video", "--budget", options.budget, 1)
-    check_count("video", "--patch", options.patch, 1)
-    check_count("video", "--keyframe", options.keyframe, 1)
-    names_of(options)
+    options.allocator, options.relevance = names_of(options)
     options.device = device_of(options)
     if not 0 < options.fps < math.inf:
         raise ValueError(f"--fps must be above 0, got {options.fps}")
