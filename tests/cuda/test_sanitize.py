@@ -38,8 +38,8 @@ def mips(device):
 def samples(device):
     image = torch.rand(1, 5, 33, 48, device=device, requires_grad=True)
     points, lod = torch.rand(1, 9, 2, device=device) * 30, torch.rand(1, 9, device=device)
-    for one in (image, image.to(memory_format=torch.channels_last)):
-        levels = mipmap(one, backend="cuda")
+    for layout in (torch.contiguous_format, torch.channels_last):
+        levels = [level.contiguous(memory_format=layout) for level in mipmap(image, backend="cuda")]
         lookup(levels, points, lod, backend="cuda").sum().backward()
         lookup_grad(levels, points, points / 9, points / 7, backend="cuda").sum()
     levels = mipmap(image, backend="cuda")
