@@ -9,7 +9,7 @@ from texturevlm.video.sources import open_video
 
 def run(*arguments):
     parser = argparse.ArgumentParser()
-    add_video(parser.add_subparsers(required=True))
+    add_video(parser.add_subparsers(dest="command", required=True))
     options = parser.parse_args(["video", *map(str, arguments)])
     return options.run(options)
 
