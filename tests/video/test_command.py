@@ -31,7 +31,6 @@ def test_a_folder_becomes_a_film_and_a_table(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--out", "film.gif"], "--out must end in .mp4"),
-        (["--out", "film.mp4", "--limit", "0"], "--limit must be at least 1"),
         (["--out", "film.mp4", "--fps", "-2"], "--fps must be above 0"),
         (["--out", "film.mp4", "--allocator", "best"], "allocator must be one of"),
     ],
@@ -41,3 +40,10 @@ def test_mistakes_are_named_before_the_work(tmp_path, arguments, message):
     arguments = [str(tmp_path / one) if one.startswith("film") else one for one in arguments]
     with pytest.raises(ValueError, match=message):
         run(folder, *arguments)
+
+
+def test_a_limit_of_nothing_is_refused(tmp_path, capsys):
+    folder = folder_of(tmp_path / "clip", pictures(2))
+    with pytest.raises(SystemExit, match="2"):
+        run(folder, "--out", tmp_path / "film.mp4", "--limit", "0")
+    assert "--limit: must be a whole number from 1, got '0'" in capsys.readouterr().err
