@@ -28,13 +28,13 @@ question. Their order is fixed, so an index means the same in every texture that
 
 ## Building them
 
-`texturevlm.channels.build(texture, channels)` returns a texture with the layers asked for. `channels` is a list of
-names or a preset: `mvp` (13 cheap layers), `fast` (all layers of cost *free* or *fast*), `all`. `texturevlm channels
-IMAGE --out PNG` draws them.
+`tv.build_channels(texture, channels)` returns a texture with the layers asked for. `channels` is a list of names or a
+preset: `mvp` (13 cheap layers), `fast` (all layers of cost *free* or *fast*), `all`. `texturevlm channels IMAGE --out
+PNG` draws them.
 
 - All layers of one build start at the same level of the image: level 0, or the finest level with at most 4 million
   texels. The argument `base` overrides this.
-- A layer whose input is not given is zero. The column *needs* names the argument of `build`.
+- A layer whose input is not given is zero. The column *needs* names the argument.
 - On a GPU, kernels write the layers in place. Maps that are given, embeddings, SAM's regions and the text of an OCR
   model are made by PyTorch and copied. The PyTorch functions are the specification of the kernels.
 - Times: [results/channels-h200.md](../results/channels-h200.md). Quality:

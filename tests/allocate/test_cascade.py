@@ -5,7 +5,7 @@ import torch
 
 from texturevlm import Texture
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cascade import FAMILIES, _in_best_clusters, _near_relevant, cascade, plans_for
+from texturevlm.allocate.cascade import PLAN_FAMILIES, _in_best_clusters, _near_relevant, cascade, plans_for
 from texturevlm.allocate.plain import resize
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
@@ -19,7 +19,7 @@ def page(height=600, width=480, *, batch=1) -> Texture:
     return Texture.open(image)
 
 
-def relevance_of(size, cell=4, *, at=None, batch=1, half=3.0) -> Relevance:
+def relevance_of(size, cell=4, *, at=None, batch=1, legible_scale=3.0) -> Relevance:
     """Ink in the left half; mass even over it, or about a cell."""
     grid = (max(1, size[0] // cell), max(1, size[1] // cell))
     ink = torch.zeros(batch, *grid, dtype=torch.bool)
@@ -28,11 +28,11 @@ def relevance_of(size, cell=4, *, at=None, batch=1, half=3.0) -> Relevance:
     if at is not None:
         y, x = torch.meshgrid(*(torch.arange(extent) for extent in grid), indexing="ij")
         mass = mass * torch.exp(-((y - at[0]) ** 2 + (x - at[1]) ** 2) / 50)
-    return Relevance(mass / mass.sum((1, 2), keepdim=True), torch.full((batch, *grid), half), ink, size)
+    return Relevance(mass / mass.sum((1, 2), keepdim=True), torch.full((batch, *grid), legible_scale), ink, size)
 
 
 def value(relevance, allocation) -> float:
-    """What is expected to be made out: each cell at the finest scale that any token gives its centre."""
+    """The expected legibility: each cell at the finest scale of any token over its centre."""
     rows, columns = relevance.grid
     x = (torch.arange(columns) + 0.5) * relevance.size[1] / columns
     y = (torch.arange(rows) + 0.5) * relevance.size[0] / rows
@@ -43,7 +43,7 @@ def value(relevance, allocation) -> float:
     return float((relevance.mass[0] * legibility(relevance.legible_scale[0], finest)).sum())
 
 
-@pytest.mark.parametrize("stages", FAMILIES)
+@pytest.mark.parametrize("stages", PLAN_FAMILIES)
 @pytest.mark.parametrize("budget", [1, 2, 5, 32, 97, 273])
 def test_the_budget_is_used_and_everything_is_covered(stages, budget):
     texture, relevance = page(), relevance_of((600, 480))
@@ -85,7 +85,7 @@ def test_tokens_follow_relevance_and_a_batch_is_its_images():
         assert torch.equal(batch.boxes[index], found.boxes[0])
 
 
-@pytest.mark.parametrize("stages", FAMILIES)
+@pytest.mark.parametrize("stages", PLAN_FAMILIES)
 def test_it_shows_more_than_resizing(stages):
     size = (1600, 1200)
     for at in (None, (50, 40)):

@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import UNIT, Cells
+from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.footprints import use_all
-from texturevlm.allocate.layers import Ranking
+from texturevlm.allocate.layers import CellRanking
 from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.search import finest_span, ladder
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.legibility import legibility
+from texturevlm.ops.select import UNIT
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
@@ -87,7 +88,7 @@ def test_detail_goes_where_the_mass_is():
 
 
 def test_large_print_needs_no_detail():
-    """Where everything can be made out at a coarse scale, nothing is gained by looking closer at some of it."""
+    """Where everything is legible at a coarse scale, finer tokens on some of it gain nothing."""
     size = (320, 320)
     texture = Texture.open(torch.rand(3, *size))
     allocation = ALLOCATORS["layers"](texture, flat(size, legible_scale=40.0), budget=25, patch=8)
@@ -149,7 +150,7 @@ def test_worth_is_the_curve_in_whole_numbers():
 
 def test_a_ranking_takes_the_best_cells_and_equal_ones_in_order():
     gain = torch.randint(0, 1 << 20, (30, 40)).numpy()
-    ranking = Ranking(gain)
+    ranking = CellRanking(gain)
     before = np.zeros(gain.shape, dtype=bool)
     for count in (0, 1, 100, 700, ranking.total):
         chosen = ranking.first(count)
@@ -158,7 +159,7 @@ def test_a_ranking_takes_the_best_cells_and_equal_ones_in_order():
             assert gain[chosen].min() * 1.01 + 1 > gain[~chosen].max()
         before = chosen
     assert before.sum() == ranking.total == (gain > 0).sum()
-    even = Ranking(np.full((30, 40), 77)).first(100)
+    even = CellRanking(np.full((30, 40), 77)).first(100)
     assert even.ravel()[:100].all() and even.sum() == 100
 
 

@@ -14,7 +14,9 @@ from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
 
 
-def an_image(size: tuple[int, int], half: float, spread: float = 1.0, seed: int = 0) -> tuple[Texture, Relevance]:
+def an_image(
+    size: tuple[int, int], legible_scale: float, spread: float = 1.0, seed: int = 0
+) -> tuple[Texture, Relevance]:
     """spread: the share of the image, from the top, that holds something."""
     generator = torch.Generator().manual_seed(seed)
     grid = (size[0] // 8, size[1] // 8)
@@ -23,12 +25,12 @@ def an_image(size: tuple[int, int], half: float, spread: float = 1.0, seed: int 
     mass = ink / ink.sum()
     return (
         Texture.open(torch.rand(1, 1, *size, generator=generator)),
-        Relevance(mass, torch.full((1, *grid), half), ink, size),
+        Relevance(mass, torch.full((1, *grid), legible_scale), ink, size),
     )
 
 
-CARD = an_image((320, 480), half=4.0, spread=0.2)
-PAGE = an_image((640, 480), half=2.0)
+CARD = an_image((320, 480), legible_scale=4.0, spread=0.2)
+PAGE = an_image((640, 480), legible_scale=2.0)
 
 
 def split(total: int, **options) -> list[int]:
@@ -66,7 +68,10 @@ def test_the_allocations_use_the_budgets_of_the_split():
 
 
 def test_allocations_become_one_batch_with_the_slots_of_the_largest():
-    one, other = an_image((320, 480), half=2.0, seed=1), an_image((320, 480), half=4.0, spread=0.2, seed=2)
+    one, other = (
+        an_image((320, 480), legible_scale=2.0, seed=1),
+        an_image((320, 480), legible_scale=4.0, spread=0.2, seed=2),
+    )
     found = share_budget([one[0], other[0]], [one[1], other[1]], budget=40, patch=16, allocator="layers")
     batch = as_batch(found)
     assert batch.budget == max(each.budget for each in found) and batch.valid.sum() <= 40

@@ -16,8 +16,10 @@ from texturevlm.types import Allocation, Texture
 def some_relevance(grid=(9, 13), size=(90, 127), batch=2, seed=0) -> Relevance:
     generator = torch.Generator().manual_seed(seed)
     mass = torch.rand(batch, *grid, generator=generator) ** 4
-    half = 1 + 4 * torch.rand(batch, *grid, generator=generator)
-    return Relevance(mass / mass.sum((1, 2), keepdim=True), half, torch.ones(batch, *grid, dtype=torch.bool), size)
+    legible_scale = 1 + 4 * torch.rand(batch, *grid, generator=generator)
+    return Relevance(
+        mass / mass.sum((1, 2), keepdim=True), legible_scale, torch.ones(batch, *grid, dtype=torch.bool), size
+    )
 
 
 def turned(size=(90, 127), batch=2, count=40, patch=8, seed=1) -> Allocation:
@@ -57,7 +59,7 @@ def test_the_scale_of_rotated_footprints_is_that_of_the_definition(seed):
 def test_the_scale_is_the_same_however_many_are_tested_at_once(monkeypatch):
     allocation = turned()
     whole = delivered_scale(allocation, (9, 13))
-    monkeypatch.setattr("texturevlm.allocate.value.AT_ONCE", 1)
+    monkeypatch.setattr("texturevlm.allocate.value._AT_ONCE", 1)
     assert torch.equal(delivered_scale(allocation, (9, 13)), whole)
 
 

@@ -67,10 +67,14 @@ def test_every_kind_of_field_is_packed(written):
     fixed = written.fix(far=[-1, 5], inner=inner, last=9, b=0)
     assert fixed.names == ("a", "small", "more", "kinds")
     assert fixed.pack(a=tensor.data_ptr(), small=3, more=[inner], kinds=range(8)) == wanted
+    with pytest.raises(TypeError, match="fields in order"):  # fixed ones are in between
+        fixed.in_order(*fixed.names)
     kinds = struct.pack("=8H", *range(8))
-    assert fixed.in_order("a", "small", "more", "kinds")(tensor.data_ptr(), 3, inner, kinds) == wanted
-    most = fixed.fix(more=[inner], kinds=range(8))
-    assert most.in_order("a", "small")(tensor.data_ptr(), 3) == wanted
+    fixed = written.fix(last=9, kinds=range(8))
+    pack = fixed.in_order("a", "b", "small", "far", "inner", "more")
+    assert pack(tensor.data_ptr(), 0, 3, struct.pack("=2q", -1, 5), inner, inner) == wanted
+    pack = written.in_order(*written.names)
+    assert pack(tensor.data_ptr(), 0, 3, struct.pack("=2q", -1, 5), inner, inner, 9, kinds) == wanted
 
 
 def test_constants_aredefinitions_from_the_source(written):

@@ -6,13 +6,13 @@ import torch
 
 from tests.conftest import poison
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import ROUNDING
-from texturevlm.allocate.layers import Ranking, layers_by_kernel
+from texturevlm.allocate.layers import CellRanking, layers_by_kernel
 from texturevlm.allocate.search import BISECTIONS, ladder
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import cover_kernel as kernels
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm.ops.select import UNIT
 from texturevlm.relevance import Relevance
 from texturevlm.relevance.maps import MOST_CELLS
 from texturevlm.types import Texture
@@ -155,7 +155,7 @@ def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
 
 def test_the_kernels_constants_are_the_references():
     known = definitions("cover.cu").constants
-    wanted = {"MOST_CELLS": MOST_CELLS, "KEYS": Ranking.KEYS, "UNIT": UNIT, "LEAST": Ranking.LEAST}
+    wanted = {"MOST_CELLS": MOST_CELLS, "KEYS": CellRanking.KEYS, "UNIT": UNIT, "LEAST": CellRanking.LEAST}
     wanted |= {"BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
     assert {name: known[name] for name in wanted} == wanted and kernels.SHARES**2 == 1 << BISECTIONS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import TOLERANCE, poison, worst
-from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches
+from texturevlm.ops import channels_last, lookup, lookup_grad, mipmap, sample_patches
 from texturevlm.ops.lookup import probes
 
 SIZES = [(1, 1), (1, 9), (7, 5), (16, 16), (37, 53), (64, 48), (3, 300)]
@@ -280,3 +280,45 @@ def test_kernel_gradients_equal_the_references(operation, size, backend):
         # A sample within rounding of a texel border falls on either side of a kink: one such flips a position's slope.
         limit = 2e-2 if not name.startswith("level") else 1e-4
         assert error < limit, f"{name}: {error}"
+
+
+@pytest.mark.parametrize("scalar", [32, 16, 17])
+@pytest.mark.parametrize("footprints", [0, 1])
+def test_the_variants_of_the_lookup_kernels_compile_without_a_gpu(scalar, footprints, tmp_path, monkeypatch):
+    pytest.importorskip("cuda.bindings")
+    from texturevlm.cuda.compiler import compile_source
+    from texturevlm.ops.probe_kernel import MORE_GROUPS, ONE_GROUP
+
+    monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
+    for tuned, channels in ((ONE_GROUP, 3), (MORE_GROUPS, 4)):
+        options = {name: value for name, value in tuned.items() if name != "threads"} | {"CHANNELS": channels}
+        options |= {"SCALAR": scalar, "FOOTPRINTS": footprints, "NEAREST": 0, "OF_SAMPLES": 0, "VECTOR": 1}
+        assert compile_source("lookup.cu", "sm_90", options)[:4] == b"\x7fELF"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels", [3, 6, 40])
+def test_padded_channels_last_levels_equal_the_reference(dtype, channels):
+    levels, exact = pyramid((65, 130), dtype, channels)
+    points, ddx, ddy = footprints(2, 333, (65, 130), device="cuda")
+    lod = torch.rand(2, 333, device="cuda") * (len(levels) + 1) - 1
+    poison()
+    got = lookup(channels_last(levels), points, lod, backend="cuda")
+    tolerance = max(TOLERANCE["cuda", dtype], 1e-4)
+    assert got.dtype == dtype and worst(got, lookup(exact, points, lod, backend="reference")) <= tolerance
+    got = lookup_grad(channels_last(levels), points, ddx, ddy, backend="cuda")
+    assert worst(got, lookup_grad(exact, points.double(), ddx.double(), ddy.double(), backend="reference")) <= tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [3, 40])
+def test_gradients_of_many_points_on_small_levels_add_up(channels):
+    image = torch.rand(1, channels, 64, 64, device="cuda", requires_grad=True)
+    exact = image.detach().double().requires_grad_()
+    points, lod = torch.rand(1, 20000, 2, device="cuda") * 64, torch.rand(1, 20000, device="cuda") * 6
+    upstream = torch.randn(1, 20000, channels, device="cuda")
+    (got,) = torch.autograd.grad(lookup(channels_last(mipmap(image)), points, lod), image, upstream)
+    wanted = lookup(mipmap(exact, backend="reference"), points.double(), lod.double(), backend="reference")
+    (truth,) = torch.autograd.grad(wanted, exact, upstream.double())
+    assert (got.double() - truth).norm() <= 1e-4 * truth.norm()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.conftest import poison, worst
-from texturevlm.allocate.cascade import FAMILIES, plans_for
+from texturevlm.allocate.cascade import PLAN_FAMILIES, plans_for
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import select as selection
 from texturevlm.ops.select import Plan, Stage, packed, select
@@ -160,7 +160,7 @@ def test_what_is_too_large_for_the_kernel_goes_by_the_reference(emulated):
         select(*parts, plans, **options, backend="cuda")
 
 
-@pytest.mark.parametrize("stages", FAMILIES)
+@pytest.mark.parametrize("stages", PLAN_FAMILIES)
 def test_every_cascade_fits_the_kernel(stages):
     for size in ((1024, 1024), (2200, 1700), (5000, 300)):
         for budget in (32, 273, 1024):

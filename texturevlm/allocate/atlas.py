@@ -24,8 +24,8 @@ from texturevlm.ops.segment import superpixels
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import COLOURS, Allocation, Texture
 
-REGIONS = 50
-STEPS = 2.0  # scales per octave
+_REGIONS = 50
+_STEPS = 2.0  # scales per octave
 
 
 @allocator()
@@ -36,7 +36,7 @@ def atlas(
     budget: int,
     patch: int,
     overview: float = OVERVIEW,
-    count: int = REGIONS,
+    count: int = _REGIONS,
     regions: Tensor | None = None,
 ) -> Allocation:
     """Whole regions at scales of their own where that pays, the rest at one coarse scale.
@@ -57,7 +57,7 @@ def atlas(
     return allocation_of(images, texture.size, budget=budget, patch=patch, device=texture.device)
 
 
-def colour_regions(texture: Texture, relevance: Relevance, *, count: int = REGIONS) -> Tensor:
+def colour_regions(texture: Texture, relevance: Relevance, *, count: int = _REGIONS) -> Tensor:
     """Superpixels of the image at the size of the relevance's grid: (B, h, w)."""
     rows, columns = relevance.grid
     large = [level for level in texture.mipmapped().levels if level.shape[2] >= rows and level.shape[3] >= columns]
@@ -69,7 +69,7 @@ def colour_regions(texture: Texture, relevance: Relevance, *, count: int = REGIO
 
 def _whole_regions(cells: Cells, ids: Array, budget: int, overview: float) -> Boxes:
     """`atlas` for one image. ids: (h, w), the region of each cell."""
-    spans = ladder(floor_span(cells, budget, overview), cells.finest, STEPS)
+    spans = ladder(floor_span(cells, budget, overview), cells.finest, _STEPS)
     names = np.unique(ids[cells.ink])
     forest = _regions_by_scale(cells, ids, names, spans)
 

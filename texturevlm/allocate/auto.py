@@ -1,4 +1,8 @@
-"""auto: `layers` for pages and wherever something was asked, `density` for photographs without a question."""
+"""auto: `layers` for pages and wherever something was asked, `density` for photographs without a question.
+
+Of 126 photographs at 64 tokens, `density` shows the picture 4.2 dB better and its objects 2.0 dB better than `layers`,
+although a larger share of the fine tokens of `layers` lies on objects (results/photograph-allocators.md).
+"""
 
 from __future__ import annotations
 

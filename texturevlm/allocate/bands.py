@@ -24,10 +24,10 @@ from texturevlm.types import Texture
 ORIENTATIONS, OCTAVES = 4, 5
 RATIOS = tuple(2 ** (step / 2) for step in range(-4, 5))  # a sample's width over its height: 1/4 … 4
 SQUARE = RATIOS.index(1.0)
-WINDOW = 9  # cells whose energies are averaged, since a footprint holds many cells
-STEPS_PER_OCTAVE, COARSEST = 4, 7  # of the scales at which the loss is computed
-ROLL_OFF = 4.0  # how steeply frequencies are lost around the one that a sample just resolves
-ANGLES = 64
+_WINDOW = 9  # cells whose energies are averaged, since a footprint holds many cells
+_STEPS_PER_OCTAVE, _COARSEST = 4, 7  # of the scales at which the loss is computed
+_ROLL_OFF = 4.0  # how steeply frequencies are lost around the one that a sample just resolves
+_ANGLES = 64
 BIASES = {"none": 0.0, "reading": 1.0, "standing": -1.0}
 
 
@@ -80,7 +80,7 @@ def stretch_gain(energy: Tensor) -> Tensor:
     batch, _, octaves, rows, columns = energy.shape
     if not octaves:
         return energy.new_ones(batch, len(RATIOS), rows, columns)
-    around = box_mean(energy.flatten(1, 2), WINDOW, WINDOW)
+    around = box_mean(energy.flatten(1, 2), _WINDOW, _WINDOW)
     share = around / around.sum(1, keepdim=True).clamp(min=1e-12)
     kept = _kept(octaves).to(share)  # (O · S, R, scales)
     scales = [_crossing(1 - torch.einsum("bkhw,ks->bshw", share, kept[:, ratio])) for ratio in range(len(RATIOS))]
@@ -93,7 +93,7 @@ def _crossing(lost: Tensor) -> Tensor:
     below = (lost < LOST).sum(1, keepdim=True).clamp(1, lost.shape[1] - 1)
     before, after = lost.gather(1, below - 1), lost.gather(1, below)
     step = below - 1 + ((LOST - before) / (after - before).clamp(min=1e-6)).clamp(0, 1)
-    return torch.exp2(step[:, 0] / STEPS_PER_OCTAVE)
+    return torch.exp2(step[:, 0] / _STEPS_PER_OCTAVE)
 
 
 @lru_cache(maxsize=8)
@@ -102,14 +102,14 @@ def _kept(octaves: int) -> Tensor:
 
     The energy of a band spreads over directions as cos^(2 O - 2) about its own.
     """
-    angle = torch.arange(ANGLES, dtype=torch.float64) * (math.pi / ANGLES)
+    angle = torch.arange(_ANGLES, dtype=torch.float64) * (math.pi / _ANGLES)
     turn = torch.arange(ORIENTATIONS, dtype=torch.float64)[:, None] * (math.pi / ORIENTATIONS)
     spread = torch.cos(angle - turn) ** (2 * ORIENTATIONS - 2)
     spread = spread / spread.sum(1, keepdim=True)
-    scale = torch.exp2(torch.arange(COARSEST * STEPS_PER_OCTAVE + 1, dtype=torch.float64) / STEPS_PER_OCTAVE)
+    scale = torch.exp2(torch.arange(_COARSEST * _STEPS_PER_OCTAVE + 1, dtype=torch.float64) / _STEPS_PER_OCTAVE)
     ratio = torch.tensor(RATIOS, dtype=torch.float64)[:, None]
     radius = torch.exp2(-1.0 - torch.arange(octaves, dtype=torch.float64))  # of Nyquist
     fx, fy = (radius[:, None, None, None] * axis.abs() for axis in (torch.cos(angle), torch.sin(angle)))
     across, down = (scale * ratio.sqrt())[None, ..., None], (scale / ratio.sqrt())[None, ..., None]
-    passed = 1 / ((1 + (fx * across) ** ROLL_OFF) * (1 + (fy * down) ** ROLL_OFF))  # (S, R, scales, angles)
+    passed = 1 / ((1 + (fx * across) ** _ROLL_OFF) * (1 + (fy * down) ** _ROLL_OFF))  # (S, R, scales, angles)
     return torch.einsum("ka,srca->ksrc", spread, passed).flatten(0, 1)

@@ -14,24 +14,23 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.allocator import allocator
-from texturevlm.allocate.cells import UNIT
 from texturevlm.allocate.footprints import allocation_of_tokens
 from texturevlm.allocate.plain import tiling
 from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_count, check_share
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import seed_grid, superpixels
-from texturevlm.ops.select import Plan, Stage, select
+from texturevlm.ops.select import UNIT, Plan, Stage, select
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
-FINE_ENOUGH = 0.6  # pixels per sample: a stage that would end below is left out
-KEPT = 10  # of about 50 clusters
+_FINE_ENOUGH = 0.6  # pixels per sample: a stage that would end below is left out
+_KEPT = 10  # of about 50 clusters
 
 Factors = tuple[tuple[int, int], ...]  # across and down, one pair per stage
 
 
-class Family(NamedTuple):
+class _Family(NamedTuple):
     """overview: the share of the budget for the first tiling; survivors: the share of children that are cut in turn."""
 
     overview: float
@@ -50,25 +49,25 @@ def _halvings(count: int) -> Factors:
 
 # The plans that an image chooses from. On 14 documents and photographs, with and without a question, at 32 to 273
 # tokens, the three-stage ones reach the expected value of the best of 106 plans per image to within 1.5 points.
-FAMILIES: dict[int | str, tuple[Family, ...]] = {
+PLAN_FAMILIES: dict[int | str, tuple[_Family, ...]] = {
     3: (
-        Family(0.25, _squares(2, 2), 0.3),
-        Family(0.12, _squares(2, 2), 0.6),
-        Family(0.5, _squares(2, 2), 0.3),
-        Family(0.25, _squares(3, 2), 0.3),
-        Family(0.12, _squares(3, 2), 0.6),
-        Family(0.12, _squares(2, 3), 0.6),
-        Family(0.25, _squares(3, 3), 0.3),
-        Family(0.12, _squares(3, 3), 0.3),
-        Family(1.0, (), 1.0),
+        _Family(0.25, _squares(2, 2), 0.3),
+        _Family(0.12, _squares(2, 2), 0.6),
+        _Family(0.5, _squares(2, 2), 0.3),
+        _Family(0.25, _squares(3, 2), 0.3),
+        _Family(0.12, _squares(3, 2), 0.6),
+        _Family(0.12, _squares(2, 3), 0.6),
+        _Family(0.25, _squares(3, 3), 0.3),
+        _Family(0.12, _squares(3, 3), 0.3),
+        _Family(1.0, (), 1.0),
     ),
     5: tuple(
-        Family(overview, _squares(2, 2, 2, 2), survivors)
+        _Family(overview, _squares(2, 2, 2, 2), survivors)
         for overview in (0.03, 0.06, 0.12, 0.25, 0.5)
         for survivors in (0.2, 0.4, 0.7)
     ),
     "continuous": tuple(
-        Family(overview, _halvings(count), survivors)
+        _Family(overview, _halvings(count), survivors)
         for overview in (0.12, 0.25)
         for count in (2, 4, 6, 8)
         for survivors in (0.6, 0.85)
@@ -139,14 +138,14 @@ def plans_for(
     last_map: int = 0,
 ) -> tuple[Plan, ...]:
     """The plans that the options of `cascade` leave to the image; last_map: the map of the last stage."""
-    if stages not in FAMILIES:
-        raise ValueError(f"cascade: stages must be one of {', '.join(map(str, FAMILIES))}, got {stages!r}")
+    if stages not in PLAN_FAMILIES:
+        raise ValueError(f"cascade: stages must be one of {', '.join(map(str, PLAN_FAMILIES))}, got {stages!r}")
     for name, value in (("overview", overview), ("survivors", survivors)):
         if value is not None:
             check_share("cascade", name, value)
     if not 0.5 <= finer_across <= 2:
         raise ValueError(f"cascade: finer_across must be between 0.5 and 2, got {finer_across!r}")
-    families = FAMILIES[stages]
+    families = PLAN_FAMILIES[stages]
     if levels is not None:
         for factor in levels:
             check_count("cascade", "levels", factor, 2, 16)
@@ -159,7 +158,7 @@ def plans_for(
     return tuple(dict.fromkeys(_plan(family, size, budget, patch, finer_across, last_map) for family in families))
 
 
-def _plan(family: Family, size: tuple[int, int], budget: int, patch: int, finer_across: float, last_map: int) -> Plan:
+def _plan(family: _Family, size: tuple[int, int], budget: int, patch: int, finer_across: float, last_map: int) -> Plan:
     height, width = size
     rows, columns = tiling(
         (height, max(1, round(width * finer_across))), max(1, round(family.overview * budget)), patch
@@ -168,7 +167,7 @@ def _plan(family: Family, size: tuple[int, int], budget: int, patch: int, finer_
     factors = []
     down, across = height / rows, width / columns
     for cut in family.factors:
-        enough = max(across / cut[0], down / cut[1]) < FINE_ENOUGH * patch
+        enough = max(across / cut[0], down / cut[1]) < _FINE_ENOUGH * patch
         if tiles == budget or max(across, down) <= patch or enough:
             break
         factors.append(cut)
@@ -200,7 +199,7 @@ def _scanned(scan: Relevance, relevance: Relevance) -> Tensor:
 
 
 def _in_best_clusters(texture: Texture, relevance: Relevance, clusters: int) -> Tensor:
-    """(B, h, w): whether a cell lies in one of the KEPT regions of most mass."""
+    """(B, h, w): whether a cell lies in one of the _KEPT regions of most mass."""
     grid = relevance.grid
     level = next((level for level in colour_levels(texture.mipmapped()) if level.shape[2:] == grid), None)
     if level is None:
@@ -209,7 +208,7 @@ def _in_best_clusters(texture: Texture, relevance: Relevance, clusters: int) -> 
     rows, columns = seed_grid(*grid, clusters)
     mass = (relevance.mass.flatten(1) * UNIT).long()  # integers: no order of summation changes the sums
     total = torch.zeros(len(ids), rows * columns, dtype=torch.int64, device=ids.device).scatter_add(1, ids, mass)
-    best = total.topk(min(KEPT, rows * columns), 1).indices
+    best = total.topk(min(_KEPT, rows * columns), 1).indices
     kept = torch.zeros_like(total, dtype=torch.bool).scatter(1, best, True)
     return kept.gather(1, ids).view(-1, *grid)
 

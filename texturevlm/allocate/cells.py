@@ -14,9 +14,9 @@ import numpy as np
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.ops.legibility import STEEPNESS
+from texturevlm.ops.select import UNIT
 from texturevlm.relevance.maps import Relevance
 
-UNIT = 1 << 30  # the value of a whole image; the value of a cell is an integer
 Array = np.ndarray
 Square = tuple[int, int]  # row and column of a square's first cell
 CellBox = tuple[int, int, int, int]  # top, left, bottom, right, in cells

@@ -20,17 +20,17 @@ from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.search import NATIVE
 from texturevlm.check import check_count, check_share
 
-MOST = 4
-SHARES = (0.1, 0.2, 0.35, 0.6, 1.0)  # of the budget for the overview: each is tried
-SCALES_PER_OCTAVE = 2
-LONGEST = 8.0  # times as wide as tall, or as tall as wide
-SLACK = 0.85  # of its tokens must a crop use, so that shapes can be chosen; the last one uses them all
-POSITIONS = 64  # per axis, where a crop may begin
+_MOST = 4
+_SHARES = (0.1, 0.2, 0.35, 0.6, 1.0)  # of the budget for the overview: each is tried
+_SCALES_PER_OCTAVE = 2
+_LONGEST = 8.0  # times as wide as tall, or as tall as wide
+_SLACK = 0.85  # of its tokens must a crop use, so that shapes can be chosen; the last one uses them all
+_POSITIONS = 64  # per axis, where a crop may begin
 
 
 @per_image(cut_leftover=False)
 def crops(
-    cells: Cells, budget: int, *, most: int = MOST, overview: float = SHARES[0], scale: float | None = None
+    cells: Cells, budget: int, *, most: int = _MOST, overview: float = _SHARES[0], scale: float | None = None
 ) -> Boxes:
     """The whole image at one coarse scale, and up to `most` rectangles at finer ones; tokens row by row, part by part.
 
@@ -44,7 +44,7 @@ def crops(
         raise ValueError(f"crops: scale must be at least 1 and finite, got {scale!r}")
     best, greatest = [_whole(cells, budget)], -1.0
     if max(best[0].token) > NATIVE * cells.patch:
-        shares = [overview, *(share for share in SHARES if share > overview)]
+        shares = [overview, *(share for share in _SHARES if share > overview)]
         for whole in dict.fromkeys(_whole(cells, max(1, round(budget * share))) for share in shares):
             left = budget - whole.tokens
             for count in range(1, min(most, left) + 1) if left else [0]:
@@ -56,7 +56,7 @@ def crops(
 
 
 @dataclass(frozen=True)
-class Crop:
+class _Crop:
     """A grid of tokens: its corner (y, x) in pixels, rows and columns, and the height and width of a token."""
 
     corner: tuple[float, float]
@@ -77,13 +77,13 @@ class Crop:
         ]
 
 
-def _whole(cells: Cells, tokens: int) -> Crop:
+def _whole(cells: Cells, tokens: int) -> _Crop:
     """The whole image in at most that many tokens."""
     rows, columns = tiling(cells.size, tokens, cells.patch)
-    return Crop((0.0, 0.0), (rows, columns), (cells.size[0] / rows, cells.size[1] / columns))
+    return _Crop((0.0, 0.0), (rows, columns), (cells.size[0] / rows, cells.size[1] / columns))
 
 
-def _with_crops(cells: Cells, whole: Crop, count: int, tokens: int, scale: float | None) -> tuple[list[Crop], float]:
+def _with_crops(cells: Cells, whole: _Crop, count: int, tokens: int, scale: float | None) -> tuple[list[_Crop], float]:
     """An overview and `count` crops, each where it adds most; and their expected value.
 
     tokens: of all crops together; the value is -1 if no crops of that many tokens fit in the image
@@ -104,7 +104,7 @@ def _with_crops(cells: Cells, whole: Crop, count: int, tokens: int, scale: float
 
 def _best_crop(
     cells: Cells, legible: Array, sides: Sequence[float], tokens: int, exactly: bool
-) -> tuple[Crop, tuple[slice, slice]] | None:
+) -> tuple[_Crop, tuple[slice, slice]] | None:
     """The crop of that many tokens, or a few less, that adds most legible mass, and the cells that it shows.
 
     legible: (h, w), the legible mass so far
@@ -120,7 +120,7 @@ def _best_crop(
             grid = zip(shape, cells.cell, legible.shape)
             spans = [max(1, min(round(count * side / cell), extent)) for count, cell, extent in grid]
             room = [extent - span for extent, span in zip(legible.shape, spans)]
-            top, left = (np.unique(np.linspace(0, last, POSITIONS).round().astype(int)) for last in room)
+            top, left = (np.unique(np.linspace(0, last, _POSITIONS).round().astype(int)) for last in room)
             bottom, right = top + spans[0], left + spans[1]
             gain = sum_in(table, top[:, None], left, bottom[:, None], right)
             row, column = np.unravel_index(gain.argmax(), gain.shape)
@@ -128,7 +128,7 @@ def _best_crop(
                 greatest = float(gain[row, column])
                 starts = zip((top[row], left[column]), cells.cell, shape, cells.size)
                 y, x = (inside(first * cell, count * side, extent) for first, cell, count, extent in starts)
-                crop = Crop((y, x), shape, (side, side))
+                crop = _Crop((y, x), shape, (side, side))
                 best = crop, (slice(top[row], bottom[row]), slice(left[column], right[column]))
     return best
 
@@ -137,12 +137,12 @@ def _sides(coarsest: float, patch: int, scale: float | None) -> list[float]:
     """Sides of a token, in pixels: from the image's own resolution up to that of the overview."""
     if scale is not None:
         return [scale * patch]
-    steps = int(math.log2(max(coarsest / patch, 1.0)) * SCALES_PER_OCTAVE)
-    return [patch * 2 ** (step / SCALES_PER_OCTAVE) for step in range(steps + 1)]
+    steps = int(math.log2(max(coarsest / patch, 1.0)) * _SCALES_PER_OCTAVE)
+    return [patch * 2 ** (step / _SCALES_PER_OCTAVE) for step in range(steps + 1)]
 
 
 def _shapes(tokens: int, exactly: bool) -> list[tuple[int, int]]:
     """Rows and columns that use nearly all tokens (or exactly all), not too long if that is possible."""
     pairs = [(rows, tokens // rows) for rows in range(1, tokens + 1)]
-    fitting = [(r, c) for r, c in pairs if (r * c == tokens if exactly else r * c >= SLACK * tokens)]
-    return [(r, c) for r, c in fitting if max(r, c) <= LONGEST * min(r, c)] or fitting
+    fitting = [(r, c) for r, c in pairs if (r * c == tokens if exactly else r * c >= _SLACK * tokens)]
+    return [(r, c) for r, c in fitting if max(r, c) <= _LONGEST * min(r, c)] or fitting

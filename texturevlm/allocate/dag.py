@@ -36,11 +36,11 @@ from texturevlm.allocate.search import (
 from texturevlm.check import check_count, check_share
 from texturevlm.ops.cover import cover, rows_of
 
-STEPS = 2.0  # scales per octave
-GAP = 0.5  # of a token's side: a gap this wide separates two clusters
-REACH = 1  # tokens: a cluster that is wider or taller is cut
-LEAST_ERROR = 0.005  # of the mean value of a token: a cluster that loses less has no children
-PRICES = (0.7, 2.0)  # the least gain of a square, in units of the best gain that was not bought: both are tried
+_STEPS = 2.0  # scales per octave
+_GAP = 0.5  # of a token's side: a gap this wide separates two clusters
+_REACH = 1  # tokens: a cluster that is wider or taller is cut
+_LEAST_ERROR = 0.005  # of the mean value of a token: a cluster that loses less has no children
+_PRICES = (0.7, 2.0)  # the least gain of a square, in units of the best gain that was not bought: both are tried
 
 
 @per_image()
@@ -49,9 +49,9 @@ def dag(
     budget: int,
     *,
     overview: float = OVERVIEW,
-    steps: float = STEPS,
-    gap: float = GAP,
-    reach: int = REACH,
+    steps: float = _STEPS,
+    gap: float = _GAP,
+    reach: int = _REACH,
 ) -> Boxes:
     """Clusters of content, split where the gain per token is greatest; each is covered tightly at its own scale.
 
@@ -65,7 +65,7 @@ def dag(
     if not (steps > 0 and gap > 0):
         raise ValueError(f"dag: steps and gap must be above 0, got {steps!r} and {gap!r}")
     spans = ladder(floor_span(cells, budget, overview), cells.finest, steps)
-    clusters = hierarchy(cells, spans, gap, reach, LEAST_ERROR / budget)
+    clusters = hierarchy(cells, spans, gap, reach, _LEAST_ERROR / budget)
 
     def attempt(nominal: int, price: float) -> list[Layer] | None:
         wanted = np.zeros(cells.ink.shape, dtype=np.int64)
@@ -76,7 +76,7 @@ def dag(
         slope = float(clusters.forest.slope[cut].max())
         return lay(cells, np.where(cells.ink, wanted, 0), budget, price * slope)
 
-    found = [most_that_fits(cells, partial(attempt, price=price), budget) for price in PRICES]
+    found = [most_that_fits(cells, partial(attempt, price=price), budget) for price in _PRICES]
     best = max(found, key=lambda layers: value_of(cells, layers))
     return scored(cells, with_blank(cells, best, budget))
 

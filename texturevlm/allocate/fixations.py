@@ -26,8 +26,8 @@ from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
-MOST_LOOKS = 4
-FIRST = 0.1  # of the budget
+_MOST_LOOKS = 4
+_FIRST = 0.1  # of the budget
 LookAgain = Callable[[Allocation], Tensor]
 
 
@@ -39,7 +39,7 @@ def fixations(
     budget: int,
     patch: int,
     looks: int = 2,
-    first: float = FIRST,
+    first: float = _FIRST,
     look_again: LookAgain | None = None,
 ) -> Allocation:
     """Tokens in the order of the looks: the tokens of a look come before those of later looks.
@@ -66,10 +66,10 @@ def fixations(
     return allocation_of(found, texture.size, budget=budget, patch=patch, device=texture.device)
 
 
-def tokens_by_look(budget: int, *, looks: int = 2, first: float = FIRST) -> list[int]:
+def tokens_by_look(budget: int, *, looks: int = 2, first: float = _FIRST) -> list[int]:
     """The number of tokens after each look: the share `first` of the budget, then equal parts of the rest."""
     check_count("fixations", "budget", budget, 1)
-    check_count("fixations", "looks", looks, 1, MOST_LOOKS)
+    check_count("fixations", "looks", looks, 1, _MOST_LOOKS)
     check_share("fixations", "first", first)
     if looks == 1:
         return [budget]

@@ -16,10 +16,10 @@ import numpy as np
 
 from texturevlm.allocate.cells import Array
 
-PRICES = 40  # prices of a token at which the gain of a subtree is computed; slopes between two are interpolated
-PRICE_RANGE = 1e-5  # the lowest price over the greatest slope
-LEAST_COST = 0.1  # tokens: a split that costs less counts as this
-ROUNDING = 1e-6  # tokens: costs may be fractions
+_PRICES = 40  # prices of a token at which the gain of a subtree is computed; slopes between two are interpolated
+_PRICE_RANGE = 1e-5  # the lowest price over the greatest slope
+_LEAST_COST = 0.1  # tokens: a split that costs less counts as this
+_ROUNDING = 1e-6  # tokens: costs may be fractions
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Forest:
         inner = self.parent[self.parent >= 0]
         has_children = np.bincount(inner, minlength=len(self.parent)) > 0
         gain = np.where(has_children, self.error - self._over_children(self.error), 0.0)
-        extra = np.where(has_children, np.maximum(self._over_children(self.cost) - self.cost, LEAST_COST), 0.0)
-        greatest = float((gain / np.maximum(extra, LEAST_COST)).max(initial=0.0))
+        extra = np.where(has_children, np.maximum(self._over_children(self.cost) - self.cost, _LEAST_COST), 0.0)
+        greatest = float((gain / np.maximum(extra, _LEAST_COST)).max(initial=0.0))
         if greatest <= 0:
             return np.zeros(len(gain))
-        price = greatest * np.geomspace(1.0, PRICE_RANGE, PRICES)
+        price = greatest * np.geomspace(1.0, _PRICE_RANGE, _PRICES)
         # The surplus of a node's splits at each price of a token: its own, and those of its descendants that pay.
         surplus = gain[:, None] - extra[:, None] * price
         for nodes in reversed(self.generations[1:]):
@@ -91,7 +91,7 @@ class Forest:
             steepness, _, node = heapq.heappop(heap)
             parts = self._children[node] if steepness < 0 else []
             extra = sum(cost[part] for part in parts) - cost[node]
-            if not parts or spent + extra > budget + ROUNDING:
+            if not parts or spent + extra > budget + _ROUNDING:
                 done.append(node)
                 continue
             spent += extra
@@ -115,7 +115,7 @@ class Forest:
 
 
 def _root(surplus: Array, price: Array) -> Array:
-    """(N,): the price at which each node's surplus (N, PRICES) is 0; it grows as the price falls."""
+    """(N,): the price at which each node's surplus (N, _PRICES) is 0; it grows as the price falls."""
     after = (surplus < 0).sum(1)  # the first price at which it pays
     low = np.minimum(after, len(price) - 1)
     high = np.maximum(low - 1, 0)

@@ -37,9 +37,9 @@ from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
-WORTH_STRETCHING = 1.1  # times as large a sample; less does not pay for footprints that fit together less well
-MOST_OCTAVES = 2  # by which a cell may be sampled coarser than the finest content
-FINE = 0.3  # this share of the mass is at least as fine as the content that sets the finest scale
+_WORTH_STRETCHING = 1.1  # times as large a sample; less does not pay for footprints that fit together less well
+_MOST_OCTAVES = 2  # by which a cell may be sampled coarser than the finest content
+_FINE = 0.3  # this share of the mass is at least as fine as the content that sets the finest scale
 
 
 @allocator()
@@ -85,7 +85,7 @@ def shapes(
     worth = gain * shape_worth(bias_of(bias, relevance))[..., None, None].to(gain)
     best = worth.argmax(1)
     highest = worth.gather(1, best[:, None])[:, 0]
-    best = torch.where(highest >= WORTH_STRETCHING, best, SQUARE)
+    best = torch.where(highest >= _WORTH_STRETCHING, best, SQUARE)
     return best.cpu().numpy(), gain.gather(1, best[:, None])[:, 0].cpu().numpy()
 
 
@@ -119,8 +119,8 @@ class _Search:
         self.floor = cells.width(floor_span(cells, budget, overview))
         order = np.argsort(self.legible_scale, axis=None)
         mass = np.cumsum(cells.inked_mass.flat[order])
-        fine = self.legible_scale.flat[order[min(int(np.searchsorted(mass, FINE * mass[-1])), len(order) - 1)]]
-        self.octave = np.clip(np.floor(np.log2(self.legible_scale / fine)), 0, MOST_OCTAVES).astype(int)
+        fine = self.legible_scale.flat[order[min(int(np.searchsorted(mass, _FINE * mass[-1])), len(order) - 1)]]
+        self.octave = np.clip(np.floor(np.log2(self.legible_scale / fine)), 0, _MOST_OCTAVES).astype(int)
 
     def boxes(self) -> Boxes:
         """The footprints of most expected value, with their mass, best first."""

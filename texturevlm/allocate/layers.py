@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from texturevlm.allocate.allocator import allocator, each_image
-from texturevlm.allocate.cells import UNIT, Array, Cells
+from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of_tokens
 from texturevlm.allocate.search import (
     BISECTIONS,
@@ -31,6 +31,7 @@ from texturevlm.allocate.search import (
 from texturevlm.check import check_share
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm.ops.select import UNIT
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -121,7 +122,7 @@ def layered(cells: Cells, budget: int, overview: float) -> Boxes:
     return scored(cells, with_blank(cells, _finer_floor(cells, best, budget), budget))
 
 
-class Ranking:
+class CellRanking:
     """Cells by gain, the most first; those of equal gain, to seven bits, by position.
 
     A histogram of the keys says where a count ends, so that the kernel needs no sort.
@@ -155,7 +156,7 @@ def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array)
     coarse: (h, w), what each cell is worth at the floor
     """
     gain = cells.worth(cells.scale(span)) - coarse
-    ranking = Ranking(gain)
+    ranking = CellRanking(gain)
 
     def attempt(share: int) -> list[Layer] | None:
         above = cover(rows_of(ranking.first(share * ranking.total >> BISECTIONS)), span, budget)

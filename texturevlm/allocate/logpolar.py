@@ -26,9 +26,9 @@ from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
 PATTERNS = ("rings", "spiral", "tiling")
-E0_TRIED = (0.05, 0.2, 0.8)
-LEAST_PEAK = 0.1  # of the greatest peak: a lower one gets no fixation
-BLANK_SHARE = 0.02  # of its density that a blank cell keeps in a tiling
+_E0_TRIED = (0.05, 0.2, 0.8)
+_LEAST_PEAK = 0.1  # of the greatest peak: a lower one gets no fixation
+_BLANK_SHARE = 0.02  # of its density that a blank cell keeps in a tiling
 
 Fixations = int | Sequence[tuple[float, float]] | Tensor
 
@@ -56,7 +56,7 @@ def logpolar(
     rotated:    footprints lie along the radius; pretrained models read upright ones only
     """
     check_choice("logpolar", "pattern", pattern, PATTERNS)
-    choices = E0_TRIED if e0 is None else (e0,)
+    choices = _E0_TRIED if e0 is None else (e0,)
     for name, value in (("e0", choices[0]), ("inhibition", inhibition)):
         if not 1e-6 <= value <= 1e6:
             raise ValueError(f"logpolar: {name} must be between 1e-6 and 1e6, got {value!r}")
@@ -97,7 +97,7 @@ def peaks(mass: Array, count: int, radius: float) -> list[tuple[int, int]]:
         smooth = _blurred(smooth, radius / 2, axis)
     y, x = np.indices(mass.shape)
     chosen: list[tuple[int, int]] = []
-    least = LEAST_PEAK * smooth.max()
+    least = _LEAST_PEAK * smooth.max()
     while len(chosen) < count and smooth.max() > least:
         row, column = divmod(int(smooth.argmax()), mass.shape[1])
         chosen.append((row, column))
@@ -147,4 +147,4 @@ def _magnified(cells: Cells, points: Array, e0: float) -> Array:
     y, x = np.indices(cells.ink.shape) + 0.5
     dx, dy = (x * cells.cell[1])[..., None] - points[:, 0], (y * cells.cell[0])[..., None] - points[:, 1]
     eccentricity = np.hypot(dx, dy).min(-1) / max(cells.size)
-    return np.asarray((eccentricity + e0) ** -2.0 * np.where(cells.ink, 1.0, BLANK_SHARE))
+    return np.asarray((eccentricity + e0) ** -2.0 * np.where(cells.ink, 1.0, _BLANK_SHARE))

@@ -19,8 +19,8 @@ from texturevlm.allocate.search import OVERVIEW, Layer, best_squares, floor_span
 from texturevlm.check import check_share
 from texturevlm.ops.cover import cover, rows_of
 
-FRACTIONS = (0.0, 1 / 3, 2 / 3)  # of an octave
-EASE = (1.4, 1.0, 0.7, 0.5)  # a cell needs samples this many times as wide as its legible_scale; each is tried
+_FRACTIONS = (0.0, 1 / 3, 2 / 3)  # of an octave
+_EASE = (1.4, 1.0, 0.7, 0.5)  # a cell needs samples this many times as wide as its legible_scale; each is tried
 
 
 @per_image()
@@ -33,10 +33,10 @@ def pyramid(cells: Cells, budget: int, *, overview: float = OVERVIEW, fractional
     check_share("pyramid", "overview", overview)
     floor = floor_span(cells, budget, overview) * max(cells.cell)
     found = []
-    for fraction in FRACTIONS if fractional else (0.0,):
+    for fraction in _FRACTIONS if fractional else (0.0,):
         count = max(0, math.ceil(math.log2(max(floor / cells.patch, 1.0)) - fraction - 1e-6))
         sides = [cells.patch * 2 ** (fraction + level) for level in range(count + 1)]
-        found += [by_shares(cells, needs(cells, sides, ease), sides, budget) for ease in EASE]
+        found += [by_shares(cells, needs(cells, sides, ease), sides, budget) for ease in _EASE]
     best = max(found, key=lambda layers: value_of(cells, layers))
     return scored(cells, with_blank(cells, best, budget))
 

@@ -17,11 +17,11 @@ from texturevlm.allocate.forest import Forest
 from texturevlm.allocate.search import NATIVE, OVERVIEW, blank_boxes, floor_budget
 from texturevlm.check import check_count, check_share
 
-ROOTS = 6  # trees that are tried, their sides evenly spread over an octave
+_ROOTS = 6  # trees that are tried, their sides evenly spread over an octave
 
 
 @per_image()
-def quadtree(cells: Cells, budget: int, *, overview: float = OVERVIEW, roots: int = ROOTS) -> Boxes:
+def quadtree(cells: Cells, budget: int, *, overview: float = OVERVIEW, roots: int = _ROOTS) -> Boxes:
     """Square tiles halved both ways, again and again, where the gain per token is greatest.
 
     overview: the share of the budget that the roots may take; it bounds the coarsest scale

@@ -19,8 +19,8 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.allocate.search import BISECTIONS, blank_boxes
 from texturevlm.types import Allocation
 
-GOLDEN = math.pi * (3 - math.sqrt(5))
-MOST_STRETCHED = 2.0  # a footprint's longer side over its shorter one
+_GOLDEN = math.pi * (3 - math.sqrt(5))
+_MOST_STRETCHED = 2.0  # a footprint's longer side over its shorter one
 
 Group = Array  # the numbers of a token's cells, row by row
 
@@ -147,7 +147,7 @@ class Retina:
         reach = 2 + math.ceil(float((2 * math.pi * self.radius / self._width(self.radius, gain)).max()))
         seeds = np.arange(max(1, round(float(within[-1]))))
         at = np.interp(seeds + 0.5, within, radii)
-        seed_x, seed_y = at * np.cos(seeds * GOLDEN), at * np.sin(seeds * GOLDEN)
+        seed_x, seed_y = at * np.cos(seeds * _GOLDEN), at * np.sin(seeds * _GOLDEN)
         nearest, best = np.zeros_like(rank), np.full(len(rank), math.inf)
         for offset in range(-reach, reach + 1):
             seed = np.clip(rank + offset, 0, len(seeds) - 1)
@@ -206,7 +206,7 @@ class Retina:
         """The box around a group's cells, no finer than the pixels and not too long; upright ones stay in the image."""
         angle = self._angle(group)
         spans = [(low, high) for low, high, _ in self._spans(group, angle)]
-        shorter = max(high - low for low, high in spans) / MOST_STRETCHED
+        shorter = max(high - low for low, high in spans) / _MOST_STRETCHED
         middles, sides = [], []
         for (low, high), extent in zip(spans, (self.cells.size[1], self.cells.size[0])):
             side, middle = max(high - low, float(self.patch), shorter), (low + high) / 2

@@ -14,16 +14,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from texturevlm.allocate.cells import UNIT, Array, Cells, Square
+from texturevlm.allocate.cells import Array, Cells, Square
 from texturevlm.allocate.footprints import Box, Boxes
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm.ops.select import UNIT
 
 BISECTIONS = 10
 SCALES_PER_OCTAVE = 3
-FACTOR_BITS = 20  # of the fixed-point factors in `ladder`, which the kernel repeats
+_FACTOR_BITS = 20  # of the fixed-point factors in `ladder`, which the kernel repeats
 OVERVIEW = 0.1  # share of the budget that a coarse layer over the whole image may need: it bounds the coarsest scale
 NATIVE = 1.01  # a footprint up to this many times as wide as a patch shows the image's own pixels
-GROWTH, MOST_GROWTH = 1.3, 4.0  # steps in which a nominal budget rises, and how far at most
+_GROWTH, _MOST_GROWTH = 1.3, 4.0  # steps in which a nominal budget rises, and how far at most
 
 Found = TypeVar("Found")
 
@@ -104,7 +105,7 @@ def ladder(coarsest: int, finest: int, per_octave: float = SCALES_PER_OCTAVE) ->
     """Spans from `coarsest` down to `finest` cells, so many per octave, each less than the one before."""
     spans = [coarsest]
     for step in range(1, 1 + math.ceil(per_octave * coarsest.bit_length())):
-        spans.append(max(finest, coarsest * int(2 ** (FACTOR_BITS - step / per_octave)) >> FACTOR_BITS))
+        spans.append(max(finest, coarsest * int(2 ** (_FACTOR_BITS - step / per_octave)) >> _FACTOR_BITS))
     return [span for span, before in zip(spans, [0, *spans]) if span != before]
 
 
@@ -182,9 +183,9 @@ def most_that_fits(cells: Cells, attempt: Callable[[int], list[Layer] | None], b
     first = attempt(0)
     assert first is not None
     fitting, low, high = [first], 0, budget
-    while high < MOST_GROWTH * budget and (found := attempt(high)) is not None:
+    while high < _MOST_GROWTH * budget and (found := attempt(high)) is not None:
         fitting.append(found)
-        low, high = high, math.ceil(high * GROWTH)
+        low, high = high, math.ceil(high * _GROWTH)
 
     def kept(nominal: int) -> list[Layer] | None:
         found = attempt(nominal)

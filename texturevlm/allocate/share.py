@@ -25,7 +25,7 @@ from texturevlm.relevance.maps import Relevance
 from texturevlm.types import COLUMNS, Allocation, Texture
 
 Point = tuple[int, float]  # a budget and its expected value
-BUDGETS_PER_OCTAVE = 2
+_BUDGETS_PER_OCTAVE = 2
 
 
 def share_budget(
@@ -155,7 +155,7 @@ def _spread(shares: list[int], ceilings: Sequence[int], left: int) -> list[int]:
 
 def _budgets_to_try(low: int, high: int) -> list[int]:
     """Budgets from low to high in equal ratios."""
-    steps = max(1, math.ceil(BUDGETS_PER_OCTAVE * math.log2(high / low))) if high > low else 0
+    steps = max(1, math.ceil(_BUDGETS_PER_OCTAVE * math.log2(high / low))) if high > low else 0
     return sorted({low, *(round(low * (high / low) ** (step / steps)) for step in range(1, steps + 1))})
 
 

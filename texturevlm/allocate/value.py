@@ -16,9 +16,9 @@ from texturevlm.types import Allocation
 # Measured on shrunken text at equal area (results/readable-height.md): text sampled r times coarser across than down
 # reads like text r^0.35 smaller; r times finer across costs nothing up to 1.5, then about (r / 1.5)^0.23.
 COARSER_ACROSS, FINER_ACROSS, FREE = 0.35, 0.23, 1.5
-AT_ONCE = 1 << 20  # cells × footprints that are tested together
-MORE_ON_A_GPU = 16  # times as many on a GPU, where each step costs a launch
-MARGIN = 1e-4  # of a footprint's radius: a cell's centre on its edge lies inside, up to rounding
+_AT_ONCE = 1 << 20  # cells × footprints that are tested together
+_MORE_ON_A_GPU = 16  # times as many on a GPU, where each step costs a launch
+_MARGIN = 1e-4  # of a footprint's radius: a cell's centre on its edge lies inside, up to rounding
 
 
 def expected_value(relevance: Relevance, allocation: Allocation) -> Tensor:
@@ -45,7 +45,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
     x = (torch.arange(columns, device=device) + 0.5) * (width / columns)
     scale = torch.where(allocation.valid, reading_scale(allocation), torch.inf)
     found = scale.new_full((allocation.batch, rows, columns), torch.inf)
-    most = at_once or AT_ONCE * (MORE_ON_A_GPU if device.type == "cuda" else 1)
+    most = at_once or _AT_ONCE * (_MORE_ON_A_GPU if device.type == "cuda" else 1)
     step = max(1, most // max(1, found.numel()))
     (a, b), (c, d) = (axis.unbind(-1) for axis in _to_own_axes(allocation))
     for first in range(0, allocation.budget, step):
@@ -53,7 +53,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
         dx = (x - allocation.centre[:, some, :1])[:, :, None, :]
         dy = (y - allocation.centre[:, some, 1:])[:, :, :, None]
         a1, b1, c1, d1 = (part[:, some, None, None] for part in (a, b, c, d))
-        inside = ((a1 * dx + b1 * dy).abs() <= 1 + MARGIN) & ((c1 * dx + d1 * dy).abs() <= 1 + MARGIN)
+        inside = ((a1 * dx + b1 * dy).abs() <= 1 + _MARGIN) & ((c1 * dx + d1 * dy).abs() <= 1 + _MARGIN)
         over = torch.where(inside, scale[:, some, None, None], torch.inf)
         found = torch.minimum(found, over.amin(1))
     return found

@@ -1,5 +1,5 @@
-// Layers that follow from a pixel and what is around it, each written where it belongs in the layers (B, C, H, W):
-//   channels_near:    from the pixel and the window around it; the image is read once
+// Layers that depend on a pixel and its neighbourhood, each written to its channel of (B, C, H, W):
+//   channels_near:    from the pixel and the window around it, reading the image once
 //   channels_regions: from superpixels
 // Constants are those of texturevlm/channels.
 #include "layers.cuh"
@@ -14,13 +14,13 @@ enum NearSlot { RED, GREEN, BLUE, X, Y, ECCENTRICITY, EDGES, EDGES_INVERTED, HIG
 struct Near {
     Layers layers;
     Layers before;       // of the last frame
-    Marks marks;         // only what changed is made
+    Marks marks;         // only what changed is updated
     const float* image;  // (B, 3, H, W)
-    unsigned* edges;     // (B, H, ⌈W / 32⌉): a bit for each pixel that is an edge; null: not wanted
-    unsigned zero[2];    // a bit for each layer that nothing is known of
+    unsigned* edges;     // (B, H, ⌈W / 32⌉): one bit per pixel that is an edge; null: not wanted
+    unsigned zero[2];    // one bit per layer that becomes zero
     int slot[NEAR_SLOTS];
     int before_slot[5];  // of the last frame's red, green, blue, saliency and attention; −1: zero
-    int windows;         // whether anything but the pixel itself is looked at
+    int windows;         // whether windows are needed
     float diagonal;
 };
 
@@ -28,7 +28,7 @@ constexpr int NEAR_TILE = 32, NEAR_REACH = SURROUND / 2, SEEN = NEAR_TILE + 2 * 
 constexpr int SEEN_PITCH = SEEN + 1, SUM_PITCH = NEAR_TILE + 1;  // odd, so that 32 rows lie in 32 banks
 
 struct Windows {
-    float grey[SEEN * SEEN_PITCH];  // less `ground`, so that the squares of nearly equal tones do not cancel
+    float grey[SEEN * SEEN_PITCH];  // minus `ground`, so that the squares of nearly equal tones do not cancel
     float sum[SEEN * SUM_PITCH], squares[SEEN * SUM_PITCH];  // over SURROUND pixels of a row
 
     __device__ void fill(const Near& job, const Tile& tile, const float* image, float ground) {
@@ -57,7 +57,7 @@ struct Windows {
         __syncthreads();
     }
 
-    // Of ROWS pixels from `row` down: the surround's mean less the pixel, and its variance.
+    // For ROWS pixels from `row` down: the surround's mean minus the pixel, and the surround's variance.
     __device__ void surround(int row, int column, float* darker, float* variance) const {
         float total = 0.f, square = 0.f;
         const float *totals = sum + row * SUM_PITCH + column, *powers = squares + row * SUM_PITCH + column;
@@ -75,7 +75,7 @@ struct Windows {
         }
     }
 
-    // How far each of ROWS pixels is from the mean of the DETAIL × DETAIL around it.
+    // The difference of each of ROWS pixels from the mean of the DETAIL × DETAIL around it.
     __device__ void detail(int row, int column, float* away) const {
         const float* from = grey + (row + NEAR_REACH - DETAIL / 2) * SEEN_PITCH + column + NEAR_REACH;
         float line[ROWS + DETAIL - 1];
@@ -95,7 +95,7 @@ struct Windows {
     }
 };
 
-// A warp makes ROWS rows of a tile, a lane a column.
+// A warp makes ROWS rows of a tile, a lane one column.
 extern "C" __global__ void __launch_bounds__(256, 6) channels_near(const __grid_constant__ Near job) {
     __shared__ Windows windows;
     const Tile tile = tile_of(job.layers, blockIdx.x, NEAR_TILE, NEAR_TILE);
@@ -162,7 +162,7 @@ struct RegionLayers {
     const long long* sums;  // (B, R, 3): x, y and the number of pixels
     int regions;
     int id, distance, size, boundaries;  // slots
-    float side;                          // the longer one
+    float side;                          // the longer side of the image
 };
 
 // A thread makes four pixels of a column, its warp 32 × 4.

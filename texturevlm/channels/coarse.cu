@@ -1,4 +1,4 @@
-// Layers that are made on mip levels and enlarged to the image's extent:
+// Layers that are computed on mip levels and enlarged to the size of the image:
 //   channels_coarse: low_pass and saliency
 //   channels_text:   from the text found on three levels (text.cu)
 // Constants are those of texturevlm/channels.
@@ -10,7 +10,7 @@
 constexpr float COLOUR = 2.f, SALIENCY_HALF = 0.01f, EPSILON = 1e-9f;
 constexpr float TEXT_HALF = 0.03f;
 
-// Where a pixel lies between the texels of a level: after `low`, by a share of the way to the next.
+// The position of a pixel between the texels of a level: after `low`, by `share` of the way to the next.
 struct Between {
     int low;
     float share;
@@ -24,7 +24,7 @@ __device__ __forceinline__ Between between(int pixel, int extent, int texels) {
 
 __device__ __forceinline__ float blend(float a, float b, float share) { return a + (b - a) * share; }
 
-// A square of a level's texels. Beyond the level's border the texel on it goes on, so nobody has to ask where it ends.
+// A square of a level's texels. Texels beyond the level's border repeat the border.
 template <int SIDE>
 struct Patch {
     float value[SIDE * SIDE];
@@ -38,7 +38,7 @@ struct Patch {
     }
 };
 
-// work(i, y, x) for every texel of a patch, i being its place, and y and x those of the texel that exists there.
+// Calls work(i, y, x) for every texel of a patch: its index, and the texel of the level, clamped to its border.
 template <int SIDE, class Work>
 __device__ __forceinline__ void for_each(const Patch<SIDE>& patch, int height, int width, Work work) {
     for (int i = threadIdx.x; i < SIDE * SIDE; i += 256)
@@ -54,14 +54,14 @@ struct Coarse {
     Layers layers;
     Level coarse, middle, coarser;  // levels 3, 4 and 5, or the last one
     int low_pass, saliency;         // slots
-    int reach;              // how far a pixel acts
-    Marks marks;                    // only what changed is made
+    int reach;                      // of a change, in pixels
+    Marks marks;                    // only what changed is updated
 };
 
-constexpr int WIDE = 64, STRIP = 16;               // a tile's side, and the rows that a thread makes
-constexpr int ON3 = WIDE / 8 + 2, ON4 = WIDE / 16 + 2, ON5 = WIDE / 32 + 2;  // texels of a level that a tile reads
-constexpr int MEANS = ON4 + 2, TENSORS = ON4 + 4;  // with what the 3×3 means around them need
-constexpr int OPPONENTS4 = TENSORS + 2, OPPONENTS3 = 2 * TENSORS + 3;  // with what the differences need
+constexpr int WIDE = 64, STRIP = 16;               // the side of a tile, and the rows per thread
+constexpr int ON3 = WIDE / 8 + 2, ON4 = WIDE / 16 + 2, ON5 = WIDE / 32 + 2;  // texels of levels 3, 4, 5 that a tile reads
+constexpr int MEANS = ON4 + 2, TENSORS = ON4 + 4;  // with a border for 3×3 means
+constexpr int OPPONENTS4 = TENSORS + 2, OPPONENTS3 = 2 * TENSORS + 3;  // with a border for differences
 
 struct Tensor {
     Patch<TENSORS> sum[3];  // Σ dx², Σ dy², Σ dx·dy
@@ -115,7 +115,7 @@ __device__ __forceinline__ void add_tensor(Patch<SIDE>* opponents, int y, int x,
     }
 }
 
-// The share of coarse texel i that its tap-th fine texel is, where an axis of `extent` is halved (see ops/mip.py).
+// The weight of the tap-th fine texel in coarse texel i, where an axis of `extent` is halved (see ops/mip.py).
 __device__ __forceinline__ int taps(int extent) { return extent == 1 ? 1 : 2 + extent % 2; }
 __device__ __forceinline__ float share_of(int i, int tap, int extent) {
     if (extent == 1 || extent % 2 == 0) return extent == 1 ? 1.f : 0.5f;
@@ -130,7 +130,7 @@ __device__ __forceinline__ float mean3(Patch<SIDE>& patch, int y, int x) {
     return total * (1.f / 9.f);
 }
 
-// What stands out, on the texels of level 4 that a tile reads; one after another the patches get smaller.
+// Saliency on the texels of level 4 that a tile reads. Each step needs a border, so the patches get smaller.
 __device__ void find_salient(const Coarse& job, int image, Enlarged& shared) {
     const Level &fine = job.coarse, &middle = job.middle;
     const bool halve = fine.texels != middle.texels;
@@ -219,16 +219,16 @@ extern "C" __global__ void __launch_bounds__(256) channels_coarse(const __grid_c
 }
 
 struct Found {
-    const float* strokes;  // (B, h, w): strokes a texel
+    const float* strokes;  // (B, h, w): strokes per texel
     int height, width;
 };
 
 struct TextLayer {
     Layers layers;
     Found found[3];   // levels 0, 1 and 2
-    int levels;       // how many of them there are
+    int levels;       // how many of them exist
     int slot;
-    Listed tiles;     // to make, see text_tiles.cu
+    Listed tiles;     // to update, see text_tiles.cu
 };
 
 constexpr int LAYER_ROWS = LAYER_TALL * LAYER_WIDE / 256;

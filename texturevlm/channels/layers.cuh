@@ -1,9 +1,9 @@
-// What the kernels that write layers share. A slot is a layer's place among the C; −1: nobody asked for it.
+// Shared by the kernels that write layers. A slot is the channel of a layer; −1 means not wanted.
 #pragma once
 
 __device__ __forceinline__ int inside(int at, int extent) { return min(max(at, 0), extent - 1); }
 
-// Pixel i of three planes (red, green, blue), as brightness.
+// The luma of pixel i of three planes (red, green, blue).
 __device__ __forceinline__ float luma(const float* image, long long plane, int i) {
     return __ldg(image + i) * 0.299f + __ldg(image + plane + i) * 0.587f + __ldg(image + 2 * plane + i) * 0.114f;
 }

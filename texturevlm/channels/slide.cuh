@@ -1,4 +1,4 @@
-// Windows that slide in registers: a thread has a run of values, joins neighbours, then pairs of pairs, and so on.
+// Sliding windows in registers: a thread holds a run of values, joins neighbours, then pairs of pairs, and so on.
 #pragma once
 
 struct Highest {
@@ -8,7 +8,7 @@ struct Lowest {
     __device__ float operator()(float a, float b) const { return fminf(a, b); }
 };
 
-// From the joins of STEP values to those of POWER values. Not a loop: an index that is no constant is not in a register.
+// From joins of STEP values to joins of POWER values. A recursion, not a loop: only constant indices stay in registers.
 template <int STEP, int POWER, int LENGTH, class Join>
 __device__ __forceinline__ void grow(float* run, Join join) {
     if constexpr (STEP < POWER) {

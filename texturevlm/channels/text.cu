@@ -1,9 +1,9 @@
 // Lines of text by the structure of their strokes (texturevlm/channels/text.py), on three mip levels at once.
-//   text_strokes: colour → how much of its contrast changes across each texel
-//   text_letters: strokes → without ruled lines; and closed downwards to letters
-//   text_lines:   letters → closed to lines, weighed by how many strokes they have; what is too small is dropped
-// Beyond the border a window has nothing to choose from: there a maximum reads −∞ and a minimum ∞.
-// Each lets the next one start when its own blocks are nearly done: earlier, those would only stand in others' way.
+//   text_strokes: colour → how much of the local contrast changes across each texel
+//   text_letters: strokes → strokes without ruled lines; closed vertically to letters
+//   text_lines:   letters → closed horizontally to lines, weighted by their strokes; without what is too small
+// Beyond the border a maximum reads −∞ and a minimum ∞.
+// Each kernel calls let_next_start near its end: earlier, blocks of the next kernel would only take up room.
 #include "scalar.cuh"
 #include "slide.cuh"
 #include "text.cuh"
@@ -37,8 +37,8 @@ __device__ __forceinline__ Tile tile_of(const Text& text, int number, int rows, 
 __device__ __forceinline__ int inside(int at, int extent) { return min(max(at, 0), extent - 1); }
 __device__ __forceinline__ bool exists(int at, int extent) { return at >= 0 && at < extent; }
 
-// Texels x … x + 3 of a row, x being a multiple of four; beyond the border the texel on it goes on. What is read was just
-// written by the kernel before, so not by __ldg (mip.cu).
+// Texels x … x + 3 of a row, x a multiple of four; texels beyond the border repeat it. The previous kernel may have just written
+// them, so they are not read through __ldg (see mip.cu).
 struct Row {
     const float* start;
     int width;
@@ -59,8 +59,8 @@ struct Row {
     }
 };
 
-// ROWS × FOURS · 4 values by the block: all reads of a thread come before its first write, so they do not wait for one
-// another. read(row, four) gives four values, write(row, column, value) takes each.
+// The block moves ROWS × FOURS · 4 values. A thread reads all of its values before it writes the first, so that the reads
+// overlap. read(row, four) returns four values, write(row, column, value) takes one.
 template <int ROWS, int FOURS, class Read, class Write>
 __device__ __forceinline__ void fetch(Read read, Write write) {
     constexpr int COUNT = ROWS * FOURS, EACH = (COUNT + 255) / 256;
@@ -79,11 +79,11 @@ __device__ __forceinline__ void fetch(Read read, Write write) {
     }
 }
 
-constexpr int RUN = 8;  // windows that a thread makes at once
+constexpr int RUN = 8;  // windows per thread
 
 namespace strokes {
 constexpr int TILE = STROKES_TILE, REACH = CONTRAST / 2, SEEN = TILE + 2 * REACH, ROWS = 4;
-constexpr int LEAD = 8, FOURS = (TILE + 2 * LEAD) / 4;       // columns before the tile, REACH of them wanted
+constexpr int LEAD = 8, FOURS = (TILE + 2 * LEAD) / 4;       // columns before the tile, of which REACH are used
 constexpr int PITCH = 4 * FOURS + 1, PART_PITCH = TILE + 1;  // odd, so that 32 rows lie in 32 banks
 }
 
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(256) text_strokes(const __grid_cons
 
 namespace letters {
 constexpr int TALL = LETTERS_TALL, WIDE = LETTERS_WIDE, PITCH = WIDE + 2;
-constexpr int LEAD = 4, FOURS = (WIDE + 2 * LEAD) / 4;  // columns before the tile, one of them wanted
+constexpr int LEAD = 4, FOURS = (WIDE + 2 * LEAD) / 4;  // columns before the tile, of which one is used
 constexpr int CLOSED = LETTER / 2, LINE = RULED / 2;
 constexpr int CLEAN = TALL + 4 * CLOSED, LONG = CLEAN + 2 * LINE, SEEN = LONG + 2 * LINE;  // rows
 constexpr int OWN = CLEAN * WIDE / 256;
@@ -155,13 +155,13 @@ extern "C" __global__ void __launch_bounds__(256) text_letters(const __grid_cons
     const Tile tile = tile_of(text, number, TALL, WIDE);
     const int height = tile.scale->height, width = tile.scale->width;
     const float* strokes = tile.scale->strokes + tile.start();
-    float own[OWN];  // strokes that are needed last, but asked for first
+    float own[OWN];  // loaded first, used last
 #pragma unroll
     for (int k = 0; k < OWN; ++k) {
         const int i = threadIdx.x + 256 * k, y = inside(tile.y - 2 * CLOSED + i / WIDE, height);
         own[k] = strokes[y * width + min(tile.x + i % WIDE, width - 1)];
     }
-    // Ruled lines: strokes up to three wide that go on for RULED rows or more.
+    // Ruled lines: strokes up to three texels wide and at least RULED rows long.
     const auto widest = [&](int row, int four) {
         const int y = tile.y - 2 * CLOSED - 2 * LINE + row, x = tile.x - LEAD + 4 * four;
         const Row line(strokes, inside(y, height), width);
@@ -235,7 +235,7 @@ static_assert(LETTERS % 4 == 0 && STROKES % 4 == 0 && HALF % 4 == 0 && AROUND % 
 static_assert(DASH_ROWS / 2 + HIGH / 2 == AROUND && DASH_COLUMNS / 2 + LONG / 2 <= AROUND && KEPT % DASH_ROWS == 0, "");
 }
 
-// Letters closed along their line, times how many strokes above the few that anything has: RUN texels of a row.
+// Letters closed along the line, times the density of strokes above SPARSE: RUN texels of a row.
 __device__ __forceinline__ void dense_run(const float* letters, const float* strokes, int x, int width, float* dense) {
     using namespace lines;
     float run[RUN + 4 * HALF];
@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(256) text_lines(const __grid_consta
         const float *in_row = one + row * LETTER_PITCH + start, *its_strokes = other + row * STROKE_PITCH + start;
         dense_run(in_row, its_strokes, tile.x - AROUND + start, width, dense[round]);
     }
-    __syncthreads();  // where the letters were, now comes what they are closed to
+    __syncthreads();  // the closed letters overwrite the letters
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
         const int i = threadIdx.x + round * 256, row = i % ROWS, start = i / ROWS * RUN;

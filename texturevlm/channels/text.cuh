@@ -1,4 +1,4 @@
-// What the kernels for text have in common: windows, tiles, and what each reads and writes.
+// Shared by the kernels for text: windows, tiles, parameters.
 #pragma once
 #include "marks.cuh"
 
@@ -12,17 +12,17 @@ struct Scale {
     float* strokes;      // (B, h, w)
     float* clean;        // (B, h, w): strokes without ruled lines
     float* letters;      // (B, h, w)
-    float* found;        // (B, h, w): may be where the strokes were, unless they are still needed
+    float* found;        // (B, h, w): may overwrite the strokes, unless they are kept
     int height, width;
 };
 
 struct Text {
     Scale scale[TEXT_LEVELS];
     int batch, scales;
-    Listed strokes, letters, lines;  // tiles to make
+    Listed strokes, letters, lines;  // tiles to update
 };
 
-// How far a texel acts: on strokes, then by those on letters (downwards, which is further), then by those on lines.
+// Reach of a change in texels: on strokes, then through strokes on letters (vertically, the longer way), then on lines.
 constexpr int STROKES_REACH = CONTRAST / 2, LETTERS_REACH = STROKES_REACH + 2 * (RULED / 2) + 2 * (LETTER / 2);
 constexpr int LINES_REACH = LETTERS_REACH + DASH_ROWS / 2 + (DASH_ROWS + MARGIN) / 2;
 static_assert(LINES_REACH >= STROKES_REACH + 2 + DASH_COLUMNS / 2 + (DASH_COLUMNS + MARGIN) / 2 + 2 * (GAP / 2), "along lines");

@@ -1,17 +1,17 @@
-// Which tiles the kernels for text have to make, where only some of the image changed: a list for each of them. Most tiles
-// then are no more than a block that finds no number on its list.
+// Lists the tiles that each kernel for text has to update if only part of the image changed. A block without a tile on its list
+// ends at once.
 #include "text.cuh"
 
 constexpr int LISTING_THREADS = 1024;
 
 struct TextTiles {
     Text text;
-    int* list[4];  // for strokes, letters, lines and channels_text: how many tiles, and their numbers
+    int* list[4];  // for strokes, letters, lines and channels_text: the count of tiles, then their numbers
     Marks marks;
-    int reach;     // how far a pixel acts on the layer
+    int reach;     // of a change on the layer, in pixels
 };
 
-// A block makes a list, a warp a row of tiles.
+// One list per block, one row of tiles per warp.
 extern "C" __global__ void __launch_bounds__(LISTING_THREADS) text_tiles(const __grid_constant__ TextTiles job) {
     constexpr int ROWS[] = {STROKES_TILE, LETTERS_TALL, LINES_TALL, LAYER_TALL};
     constexpr int COLUMNS[] = {STROKES_TILE, LETTERS_WIDE, LINES_WIDE, LAYER_WIDE};

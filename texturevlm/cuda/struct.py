@@ -19,30 +19,20 @@ from typing import Any, NamedTuple
 
 from texturevlm.cuda.compiler import INCLUDE, read_source
 
-# C type: code of Python's struct module. The size of each is its alignment. A pointer is the code Q.
-CODES = {
-    "bool": "?",
-    "char": "b",
-    "unsigned char": "B",
-    "short": "h",
-    "unsigned short": "H",
-    "int": "i",
-    "unsigned": "I",
-    "unsigned int": "I",
-    "long long": "q",
-    "unsigned long long": "Q",
-    "float": "f",
-    "double": "d",
-}
+# C types and their codes in Python's struct module. The alignment of each is its size. A pointer has the code Q.
+_TYPES = ("bool", "char", "unsigned char", "short", "unsigned short", "int", "unsigned", "unsigned int", "float")
+CODES = dict(zip((*_TYPES, "double", "long long", "unsigned long long"), "?bBhHiIIfdqQ"))
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CONSTANTS = re.compile(r"\bconstexpr (?:int|unsigned|float|double) ([^;]*);")
 _ENUM = re.compile(r"\benum \w+ \{([^}]*)\}")
 _TYPEDEF = re.compile(r"\btypedef ([^;{}]*?)(\w+);")
 _STRUCT = re.compile(r"\bstruct (\w+) \{")
 _BRACES = re.compile(r"\{[^{}]*\}")
-_DECLARATION = re.compile(r"(?:const )?(unsigned (?:char|short|int|long long)\b|long long|\w+)\s*(.*)", re.DOTALL)
-_DECLARED = re.compile(r"\s*(\**)\s*(\w+)\s*(?:\[([^\]]*)\])?\s*")
-_NUMBER_SUFFIX = re.compile(r"(?<=[\d.])[fuUlL]+\b")
+_DECLARATION = re.compile(
+    r"(?:const )?(unsigned (?:char|short|int|long long)\b|long long|\w+)\s*([^()]*)", re.DOTALL
+)  # a method has parentheses
+_DECLARED = re.compile(r"(\**)\s*(\w+)\s*(?:\[([^\]]*)\])?")
+_SUFFIX = re.compile(r"(?<=[\d.])[fuUlL]+\b")
 
 Convert = Callable[[Any], Any]
 
@@ -66,7 +56,7 @@ class Definitions(NamedTuple):
 
 
 def constants(source: str, *names: str) -> tuple[int, ...]:
-    """The values of integer constants (`constexpr int`) that a source or its headers define."""
+    """The values of integer constants (`constexpr int` or enumerators) that a source or its headers define."""
     known = definitions(source).constants
     for name in names:
         if not isinstance(known.get(name), int):
@@ -86,86 +76,66 @@ class Layout:
     rest is zero. A struct inside is packed from its own bytes; None makes all of it zero.
     """
 
-    def __init__(self, source: str, name: str) -> None:
-        self.source, self.name = source, name
+    def __init__(self, source: str, name: str, fixed: dict[str, bytes] | None = None) -> None:
+        self.source, self.name, self._fixed = source, name, fixed or {}
         self.fields, self.size, self.alignment = _fields(source, name)
-        self._use({})
-
-    def _use(self, fixed: dict[str, bytes]) -> None:
-        """Prepare `pack` for the fields that are not fixed; neighbours that are become one piece."""
-        self._fixed = fixed
-        self.names = tuple(field.name for field in self.fields if field.name not in fixed)
-        self._slots: list[tuple[str | None, Any]] = []  # a field and how it is converted, or bytes
+        self.names = tuple(field.name for field in self.fields if field.name not in self._fixed)
+        self._slots: list[tuple[str | None, Any]] = []  # a field and how it is converted, or None and bytes
         codes, end = [], 0
         for field in self.fields:
             gap, end = field.offset - end, field.offset + field.size
-            if field.name not in fixed:
+            if field.name not in self._fixed:
                 codes.append("x" * gap + field.code)
                 self._slots.append((field.name, field.convert))
-            elif self._slots and self._slots[-1][0] is None:
-                joined = self._slots[-1][1] + bytes(gap) + fixed[field.name]
-                self._slots[-1] = (None, joined)
-                codes[-1] = f"{len(joined)}s"
-            else:
-                codes += ["x" * gap, f"{field.size}s"]
-                self._slots.append((None, fixed[field.name]))
+                continue
+            piece = self._fixed[field.name]
+            if self._slots and self._slots[-1][0] is None:  # neighbours that are fixed become one piece
+                piece, gap = self._slots.pop()[1] + bytes(gap) + piece, codes.pop().count("x")
+            codes.append("x" * gap + f"{len(piece)}s")
+            self._slots.append((None, piece))
         self._struct = struct.Struct(f"={''.join(codes)}{self.size - end}x")
 
     def pack(self, **values: Any) -> bytes:
         """The struct's bytes from all fields that are not fixed, by name."""
+        if len(values) != len(self.names):
+            self._check(values)
         try:
-            packed = [
-                given if name is None else values[name] if given is None else given(values[name])
-                for name, given in self._slots
-            ]
-            if len(values) == len(self.names):
-                return self._struct.pack(*packed)
+            return self._struct.pack(
+                *[
+                    given if name is None else values[name] if given is None else given(values[name])
+                    for name, given in self._slots
+                ]
+            )
         except (KeyError, struct.error, TypeError) as error:
             self._check(values)
-            raise TypeError(f"{self.name}: {error}, packing {values}") from error
-        raise self._check(values)
+            raise TypeError(f"struct {self.name} of {self.source}: {error}, from {values}") from error
 
-    def _check(self, values: dict[str, Any]) -> TypeError:
-        """Raise if fields are missing or unknown."""
+    def _check(self, values: dict[str, Any]) -> None:
         missing = [name for name in self.names if name not in values]
         unknown = [name for name in values if name not in self.names]
         if missing or unknown:
             raise TypeError(f"struct {self.name} of {self.source}: missing {missing}, unknown {unknown}")
-        return TypeError(f"struct {self.name} of {self.source}")
 
     def fix(self, **values: Any) -> Layout:
         """The same layout with some fields given once and for all."""
         self._check({**dict.fromkeys(self.names), **values})
-        new = object.__new__(Layout)
-        new.source, new.name = self.source, self.name
-        new.fields, new.size, new.alignment = self.fields, self.size, self.alignment
-        by_name = {field.name: field for field in self.fields}
-        new._use(self._fixed | {name: _pack_field(by_name[name], value) for name, value in values.items()})
-        return new
+        fixed = dict(self._fixed)
+        for field in self.fields:
+            if field.name in values:
+                value = values[field.name]
+                fixed[field.name] = struct.pack(f"={field.code}", field.convert(value) if field.convert else value)
+        return Layout(self.source, self.name, fixed)
 
     def in_order(self, *names: str) -> Callable[..., bytes]:
         """The fastest way to pack: by position. `names`, checked here once, are all fields that are not fixed.
 
         Values are as the struct module takes them: addresses, numbers, and bytes for arrays and structs, zero-padded.
+        Fixed fields must come last in the struct.
         """
-        if names != self.names:
+        if names != self.names or any(name is None for name, _ in self._slots[:-1]):
             raise TypeError(f"struct {self.name} of {self.source}: fields in order are {self.names}, not {names}")
-        if all(name is not None for name, _ in self._slots):
-            return self._struct.pack
-        pack, slots = self._struct.pack, self._slots
-        if all(name is not None for name, _ in slots[:-1]):
-            last = slots[-1][1]
-            return lambda *values: pack(*values, last)
-
-        def in_between(*values: Any) -> bytes:
-            given = iter(values)
-            return pack(*[fixed if name is None else next(given) for name, fixed in slots])
-
-        return in_between
-
-
-def _pack_field(field: _Field, value: Any) -> bytes:
-    return struct.pack(f"={field.code}", value if field.convert is None else field.convert(value))
+        pack, (name, last) = self._struct.pack, self._slots[-1]
+        return pack if name is not None else lambda *values: pack(*values, last)
 
 
 @lru_cache(maxsize=None)
@@ -175,16 +145,13 @@ def _fields(source: str, name: str) -> tuple[tuple[_Field, ...], int, int]:
     if name not in known.structs:
         raise KeyError(f"Layout: {source} and its headers define no struct {name}, only {sorted(known.structs)}")
     fields, end, widest = [], 0, 1
-    for declaration in known.structs[name].split(";"):
-        match = _DECLARATION.fullmatch(declaration.strip())
-        if match is None or "(" in declaration:
-            continue  # a method
-        for declared in match[2].split(","):
-            stars, field, length = _DECLARED.fullmatch(declared).groups()  # type: ignore[union-attr]
-            code, size, alignment, convert = _type(source, match[1] + stars)
-            if length is not None:
+    for declaration in map(_DECLARATION.fullmatch, map(str.strip, known.structs[name].split(";"))):
+        for stars, field, length in _DECLARED.findall(declaration[2]) if declaration else ():
+            assert declaration is not None
+            code, size, alignment, convert = _type(source, declaration[1] + stars)
+            if length:
                 count = int(_evaluate(length, known.constants))
-                code, size, convert = f"{count * size}s", count * size, _array(code, size, count, convert)
+                code, size, convert = f"{count * size}s", count * size, _array(code, count, convert)
             start = -(-end // alignment) * alignment
             fields.append(_Field(field, start, size, code, convert))
             end, widest = start + size, max(widest, alignment)
@@ -198,23 +165,20 @@ def _type(source: str, name: str) -> tuple[str, int, int, Convert | None]:
     if name in CODES:
         size = struct.calcsize(f"={CODES[name]}")
         return CODES[name], size, size, None
-    known = definitions(source)
-    if name in known.types:
-        return _type(source, known.types[name])
+    types = definitions(source).types
+    if name in types:
+        return _type(source, types[name])
     _, size, alignment = _fields(source, name)
-    return f"{size}s", size, alignment, _whole(size)
 
-
-def _whole(size: int) -> Convert:
     def convert(value: bytes | None) -> bytes:
         if value and len(value) != size:
             raise TypeError(f"a struct inside has {size} bytes, not {len(value)}")
         return value or b""
 
-    return convert
+    return f"{size}s", size, alignment, convert
 
 
-def _array(code: str, size: int, count: int, convert: Convert | None) -> Convert:
+def _array(code: str, count: int, convert: Convert | None) -> Convert:
     packs = [struct.Struct("=" + code * length).pack for length in range(count + 1)]
 
     def pack(values: Sequence[Any]) -> bytes:
@@ -230,47 +194,38 @@ def definitions(source: str) -> Definitions:
     """Read a source and its headers."""
     code = _COMMENT.sub("", read_source(source))
     found = Definitions({}, {}, {})
-    for header in INCLUDE.findall(code):
-        theirs = definitions(header)
-        found.constants.update(theirs.constants)
-        found.types.update(theirs.types)
-        found.structs.update(theirs.structs)
-    for new, old in ((match[2], match[1].strip()) for match in _TYPEDEF.finditer(code)):
-        found.types[new] = old.removeprefix("const ").replace(" *", "*")
-    seen: set[str] = set()
-    for match in _CONSTANTS.finditer(code):
-        for name, expression in re.findall(r"(\w+) = ([^,]*)", match[1]):
+    for header in map(definitions, INCLUDE.findall(code)):
+        found.constants.update(header.constants)
+        found.types.update(header.types)
+        found.structs.update(header.structs)
+    found.types.update((new, old.strip().removeprefix("const ")) for old, new in _TYPEDEF.findall(code))
+    own: set[str] = set()
+    for declared in _CONSTANTS.findall(code):
+        for name, expression in re.findall(r"(\w+) = ([^,]*)", declared):
             try:
-                found.constants[name] = _evaluate(expression, found.constants)
+                value = _evaluate(expression, found.constants)
             except (SyntaxError, NameError, TypeError):  # not a number that Python can work out
-                found.constants.pop(name, None)
-            if name in seen:  # in two namespaces
-                found.constants[name] = float("nan")
-            seen.add(name)
-    for match in _ENUM.finditer(code):
+                continue
+            found.constants[name] = value if name not in own else float("nan")  # defined in two namespaces
+            own.add(name)
+    for enumerators in _ENUM.findall(code):
         value = -1
-        for name, expression in re.findall(r"(\w+)(?: = ([^,]*))?", match[1]):
-            value = int(_evaluate(expression, found.constants)) if expression else value + 1
-            found.constants[name] = value
+        for name, expression in re.findall(r"(\w+)(?: = ([^,]*))?", enumerators):
+            found.constants[name] = value = _evaluate(expression, found.constants) if expression else value + 1
     for match in _STRUCT.finditer(code):
-        found.structs[match[1]] = _body(code, match.end())
+        depth, end = 1, match.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(code[end], 0)
+            end += 1
+        body = code[match.end() : end - 1]
+        while _BRACES.search(body):
+            body = _BRACES.sub(";", body)  # bodies of methods
+        found.structs[match[1]] = body
     return found
-
-
-def _body(code: str, start: int) -> str:
-    """The declarations of a struct; bodies of methods become semicolons."""
-    depth, end = 1, start
-    while depth:
-        depth += {"{": 1, "}": -1}.get(code[end], 0)
-        end += 1
-    body = code[start : end - 1]
-    while _BRACES.search(body):
-        body = _BRACES.sub(";", body)
-    return body
 
 
 def _evaluate(expression: str, known: dict[str, float]) -> float:
     """A C expression of numbers and known constants."""
-    plain = _NUMBER_SUFFIX.sub("", expression) if "0x" not in expression else expression
+    plain = _SUFFIX.sub("", expression) if "0x" not in expression else expression
     whole = "." not in plain and all(isinstance(known.get(name, 0), int) for name in re.findall(r"[A-Za-z_]\w*", plain))
     return eval(plain.replace("/", "//") if whole else plain, {"__builtins__": {}}, dict(known))  # type: ignore[no-any-return]

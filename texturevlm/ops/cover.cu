@@ -1,17 +1,17 @@
-// Squares over the cells that matter (texturevlm/allocate/layers.py): what its bisections could ask for is tried at once,
-// a block an attempt, and the bisection then walks through the answers.
-//   cover_begin:  ink as bits, a word for 32 cells; counters to zero
-//   cover_spans:  how many squares of each span cover the ink; later, what a fine layer left; later, what is blank
-//   cover_gains:  what every cell would gain from each scale of the fine layer, and how many gain how much
-//   cover_reach:  a fine layer over the best cells at a scale, the rest coarse: do they fit the budget? In two rounds of
-//                 32 shares, the second between two of the first; then also what they are worth
-//   cover_tokens: the squares that were chosen, the best cut in two while tokens are left, as footprints
-// All sums are of whole numbers, so no order changes them; the reference does every float operation in the same order.
+// Square covers of the inked cells (texturevlm/allocate/layers.py). All attempts that a bisection could ask for run at once,
+// one per block; the bisection then walks through the results.
+//   cover_begin:  packs ink into bits, 32 cells per word; clears counters
+//   cover_spans:  the number of squares of each span that cover the ink; then what a fine layer left; then the blank cells
+//   cover_gains:  the gain of every cell from each scale of the fine layer, and a histogram of gains
+//   cover_reach:  whether a fine layer over the best cells and a coarse layer over the rest fit the budget. Two rounds of
+//                 32 shares, the second between two of the first; the second also computes their worth
+//   cover_tokens: writes the chosen squares as footprints; cuts the best in two while tokens are left
+// Sums are of integers, so their order does not matter. The reference does all float operations in the same order.
 #include "cover.cuh"
 
-constexpr int KEYS = 4096, LEAST = 0x3F80 - 1;  // of gains, see Ranking
+constexpr int KEYS = 4096, LEAST = 0x3F80 - 1;  // of gains, see Ranking in allocate/layers.py
 constexpr int BISECTIONS = 10;
-constexpr int GAINS_WORDS = 64;  // that a block of cover_gains looks at
+constexpr int GAINS_WORDS = 64;  // words per block of cover_gains
 constexpr float UNIT = 1073741824.f;
 constexpr double ROUNDING = 1.001;  // allocate/footprints.py
 
@@ -31,13 +31,13 @@ extern "C" __global__ void __launch_bounds__(256) cover_begin(const __grid_const
         job.totals[i] = 0;
 }
 
-// A span of one image a block.
+// One span of one image per block.
 extern "C" __global__ void __launch_bounds__(256) cover_spans(const __grid_constant__ Cover job) {
     __shared__ Mask mask;
     let_next_start();
     wait_for_previous();
     const int image = blockIdx.y, span = job.finest + blockIdx.x;
-    if (left_alone(job, image)) return;
+    if (is_skipped(job, image)) return;
     int most = job.budget;
     if (job.stage == OF_INK) {
         const bool inked = load_ink(job, image, mask);
@@ -64,10 +64,10 @@ extern "C" __global__ void __launch_bounds__(256) cover_spans(const __grid_const
     if (threadIdx.x == 0) job.counts[stage_place(job, job.stage, image) + blockIdx.x] = found;
 }
 
-// What can be made out of a cell, in whole numbers.
+// The expected legible mass of a cell, in units of 1 / UNIT.
 __device__ __forceinline__ int worth_of(float mass, float legible_scale, float scale) {
     const float ratio = scale / legible_scale, square = ratio * ratio;
-    const float lost = square * square * ratio * sqrtf(ratio);  // to the power of STEEPNESS (ops/readable.py)
+    const float lost = square * square * ratio * sqrtf(ratio);  // to the power of STEEPNESS (ops/legibility.py)
     return __float2int_rn(mass * (1.f / __fadd_rn(1.f, lost)) * UNIT);
 }
 
@@ -77,14 +77,14 @@ __device__ __forceinline__ int warp_sum(int value) {
     return value;
 }
 
-// Some words of an image at one scale a block.
+// GAINS_WORDS words of one image at one scale per block.
 extern "C" __global__ void __launch_bounds__(256) cover_gains(const __grid_constant__ Cover job) {
     __shared__ int bins[KEYS];
     let_next_start();
     for (int i = threadIdx.x; i < KEYS; i += 256) bins[i] = 0;
     wait_for_previous();
     const int image = blockIdx.y, scale = blockIdx.x % job.scales, words = words_of(job), lane = threadIdx.x % 32;
-    if (left_alone(job, image)) return;
+    if (is_skipped(job, image)) return;
     const Rung step = rung_of(job, image, scale);
     if (!step.span) return;
     const float fine = static_cast<float>(width_of(job, step.span) / job.patch);
@@ -122,12 +122,12 @@ extern "C" __global__ void __launch_bounds__(256) cover_gains(const __grid_const
 }
 
 struct End {
-    int key, cell;  // cells of a greater key, and of this one those before that cell
+    int key, cell;  // the cells with a greater key, and those with this key before `cell`
 };
 
-// Where the best `share` of ALL the cells that gain anything ends, by the whole block.
+// The end of the best share / ALL of the cells that gain anything. Called by the whole block.
 __device__ End end_of(const Cover& job, const int* histogram, int share) {
-    __shared__ int sums[256], owner, wanted;  // which thread's keys it ends in, and how many cells of those are taken
+    __shared__ int sums[256], owner, wanted;  // the thread in whose keys it ends, and the cells taken from those
     __shared__ End found;
     constexpr int MINE = KEYS / 256, GROUP = 256 / 32;
     int bins[MINE], sum = 0;
@@ -139,7 +139,7 @@ __device__ End end_of(const Cover& job, const int* histogram, int share) {
     if (threadIdx.x < 32) {
         int mine = 0;
         for (int i = 0; i < GROUP; ++i) mine += sums[threadIdx.x * GROUP + i];
-        int from = mine;  // all from here on
+        int from = mine;  // the cells with this key or a greater one
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
             const int other = __shfl_down_sync(~0u, from, step);
@@ -170,7 +170,7 @@ __device__ End end_of(const Cover& job, const int* histogram, int share) {
     return found;
 }
 
-// A share of the cells at one scale of one image a block.
+// One share at one scale of one image per block.
 extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_constant__ Cover job) {
     __shared__ Mask mask, rest;
     __shared__ unsigned squares[MOST_TOKENS];
@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_const
     wait_for_previous();
     const int image = blockIdx.y, scale = blockIdx.x / SHARES, slot = blockIdx.x % SHARES;
     const int words = words_of(job), lane = threadIdx.x % 32;
-    if (left_alone(job, image)) return;
+    if (is_skipped(job, image)) return;
     const Rung step = rung_of(job, image, scale);
     if (!step.span) return;
     const long long place = scale_place(job, image, scale);
@@ -251,11 +251,11 @@ struct Tokens {
     double x0[MOST_TOKENS], y0[MOST_TOKENS], x1[MOST_TOKENS], y1[MOST_TOKENS];
     float score[MOST_TOKENS];
     short number[MOST_TOKENS];  // of equal scores the lowest is cut first
-    bool open[MOST_TOKENS];     // has detail left to give
+    bool open[MOST_TOKENS];     // is coarser than the pixels
     int count;
 };
 
-// Where a square's footprint begins along an axis: centred on its cells, moved inside the image where it fits.
+// The start of a square's footprint along an axis: centred on its cells, moved inside the image if it fits.
 __device__ __forceinline__ double start_of(int first, int span, double cell, double side, int extent) {
     if (side >= extent) return (extent - side) * 0.5;
     const double start = __dmul_rn(first, cell) - (side - __dmul_rn(span, cell)) * 0.5;
@@ -267,7 +267,7 @@ __device__ __forceinline__ void open_up(const Cover& job, Tokens& tokens, int sl
     tokens.open[slot] = fmax(wide, tall) > job.patch * ROUNDING;
 }
 
-// Squares with the mass of the cells in them, a warp each.
+// Squares as tokens with the mass of their cells, one warp each.
 __device__ void lay(const Cover& job, Tokens& tokens, int image, int start, const Choice& layer) {
     const int lane = threadIdx.x % 32;
     const float* mass = job.mass + static_cast<long long>(image) * job.rows * job.columns;
@@ -291,7 +291,7 @@ __device__ void lay(const Cover& job, Tokens& tokens, int image, int start, cons
     }
 }
 
-// The best token in two, again and again, until the budget is used or none has detail left; by one warp.
+// Cuts the best token in two until the budget is used or all are as fine as the pixels. Called by one warp.
 __device__ int cut_in_two(const Cover& job, Tokens& tokens, int count) {
     const int lane = threadIdx.x % 32;
     for (int next = count; count < job.budget; next += 2) {
@@ -326,13 +326,13 @@ __device__ int cut_in_two(const Cover& job, Tokens& tokens, int count) {
     return count;
 }
 
-// One image a block.
+// One image per block.
 extern "C" __global__ void __launch_bounds__(256) cover_tokens(const __grid_constant__ Cover job) {
     __shared__ Tokens tokens;
     wait_for_previous();
     const int image = blockIdx.x;
     int count = 0;
-    if (!left_alone(job, image)) {
+    if (!is_skipped(job, image)) {
         const Choice fine = choice_of(job, image), coarse = below(job, image, fine);
         Choice blank = {-1, job.finest, 0, 0, nullptr};
         const int left = left_for_blank(job, fine, coarse);

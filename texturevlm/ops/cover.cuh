@@ -1,24 +1,24 @@
-// What the kernels of cover.cu share: the job, masks of cells as bits, squares over them, and what their answers mean.
+// Shared by the kernels of cover.cu: parameters, bit masks of cells, square covers, and how to read intermediate results.
 #pragma once
 #include "scalar.cuh"
 
 constexpr int MOST_CELLS = 288, MOST_WORDS = MOST_CELLS / 32, MOST_TOKENS = 1024, MOST_SCALES = 32;
-constexpr int SHARES = 32, ALL = SHARES * SHARES;  // that are tried at once, and all that there are
+constexpr int SHARES = 32, ALL = SHARES * SHARES;  // tried at once; in both rounds
 enum Stage { OF_INK, OF_REST, OF_BLANK };
 
 struct Cover {
     const float *mass, *legible_scale; // (B, h, w)
     const unsigned char *ink;          // (B, h, w)
-    const unsigned char *skipped;      // (B,), images to leave alone; may be none
+    const unsigned char *skipped;      // (B,), images that get no tokens; null: none
     unsigned* bits;                    // (B, h, words)
-    int* inked;                        // (B,): whether there is any; all of a blank image counts as ink
+    int* inked;                        // (B,): whether there is ink; in a blank image all cells count as ink
     int* counts;                       // (3, B, spans): squares, by stage
-    unsigned* squares;                 // (2, B, spans, K): row << 16 | column; of ink or of the rest, and of what is blank
+    unsigned* squares;                 // (2, B, spans, K): row << 16 | column; of the ink or the rest, and of the blank cells
     unsigned short* keys;              // (B, scales, h, 32 · words)
     int* gains;                        // (B, scales, h, 32 · words)
     int* histogram;                    // (B, scales, KEYS)
-    int* totals;                       // (B, scales + 1): what the coarse layer shows by itself; what one layer does
-    int* reached;                      // (2, B, scales, SHARES): whether it fits; what it is worth, or −1
+    int* totals;                       // (B, scales + 1): worth of the coarse layer alone; last: worth of one layer
+    int* reached;                      // (2, B, scales, SHARES): whether it fits; its worth, or −1
     int* laid;                         // (B, scales, SHARES): squares of the fine layer
     unsigned* above;                   // (B, scales, SHARES, K)
     float *centre, *ddx, *ddy;         // (B, K, 2)
@@ -26,15 +26,15 @@ struct Cover {
     unsigned char* valid;              // (B, K)
     double cell_height, cell_width;    // pixels
     int batch, rows, columns, height, width, patch, budget, floor_budget;
-    int finest, coarsest, native;      // spans: of a token's own pixels, of the whole grid, the widest that is as fine
+    int finest, coarsest, native;      // spans: of one token's pixels, of the whole grid, the widest at native resolution
     int scales;                        // 0: one layer only
     int worth_it;
-    int stage, second;                 // which spans; whether it is the second round of shares
+    int stage, second;                 // see Stage; whether this is the second round of shares
 };
 
 typedef unsigned Mask[MOST_CELLS * MOST_WORDS];  // a row every MOST_WORDS words: odd, so that banks differ
 
-__device__ __forceinline__ bool left_alone(const Cover& job, int image) { return job.skipped && job.skipped[image]; }
+__device__ __forceinline__ bool is_skipped(const Cover& job, int image) { return job.skipped && job.skipped[image]; }
 __device__ __forceinline__ int words_of(const Cover& job) { return (job.columns + 31) / 32; }
 
 // The bits of columns [from, from + span) in a word.
@@ -43,8 +43,8 @@ __device__ __forceinline__ unsigned window(int word, int from, int span) {
     return low >= high ? 0u : (high == 32 ? ~0u : (1u << high) - 1) & (~0u << low);
 }
 
-// Squares of `span` cells over all that is marked, found on shelves as ops/cover.py does, by one warp. The mask is used
-// up. More than `most` are not looked for: most + 1 says so.
+// Greedy shelf packing as in ops/cover.py: squares of `span` cells that cover every marked cell. Called by one warp. Clears the
+// mask. Returns the number of squares, or most + 1 if there are more than `most`.
 __device__ int shelves(unsigned* mask, int rows, int words, int span, int most, unsigned* squares) {
     const int lane = threadIdx.x % 32;
     int found = 0;
@@ -59,7 +59,7 @@ __device__ int shelves(unsigned* mask, int rows, int words, int span, int most, 
         }
         top += __ffs(begun) - 1;
         const int end = min(top + span, rows);
-        unsigned shelf = 0;  // a word a lane
+        unsigned shelf = 0;  // one word per lane
         if (lane < words)
 #pragma unroll 4
             for (int row = top; row < end; ++row) shelf |= mask[row * MOST_WORDS + lane];
@@ -71,7 +71,7 @@ __device__ int shelves(unsigned* mask, int rows, int words, int span, int most, 
             const int column = 32 * word + __ffs(__shfl_sync(~0u, shelf, word)) - 1;
             const int last = min((column + span - 1) / 32, words - 1);
             int first = top;
-            while (true) {  // slides down to its own first cell
+            while (true) {  // the square slides down to its first marked cell
                 bool here = false;
                 if (first + lane < end)
                     for (int w = word; w <= last; ++w)
@@ -94,7 +94,7 @@ __device__ int shelves(unsigned* mask, int rows, int words, int span, int most, 
     return found;
 }
 
-// Marks or clears the cells of squares, by the whole block.
+// Marks or clears the cells of squares. Called by the whole block.
 __device__ void paint(const Cover& job, unsigned* mask, const unsigned* squares, int count, int span, bool mark) {
     const int words = words_of(job), tall = min(span, job.rows);
     for (int i = threadIdx.x; i < count * tall; i += 256) {
@@ -117,7 +117,7 @@ __device__ void fill(const Cover& job, unsigned* mask, bool mark) {
     __syncthreads();
 }
 
-// The ink's bits; all of them where there is none. Returns whether there is any.
+// Loads the ink's bits, or marks all cells if there is no ink. Returns whether there is ink.
 __device__ bool load_ink(const Cover& job, int image, unsigned* mask) {
     __shared__ int any;
     const int words = words_of(job);
@@ -140,7 +140,7 @@ __device__ __forceinline__ long long stage_place(const Cover& job, int stage, in
     return (static_cast<long long>(stage) * job.batch + image) * spans_of(job);
 }
 
-// How many squares each span takes, where a walk through them is quick; for the whole block.
+// The number of squares per span, in shared memory. Called by the whole block.
 __device__ const int* table_of(const Cover& job, int stage, int image) {
     __shared__ int table[MOST_CELLS];
     const int* counts = job.counts + stage_place(job, stage, image);
@@ -150,7 +150,7 @@ __device__ const int* table_of(const Cover& job, int stage, int image) {
     return table;
 }
 
-// The least span above `low` of which `most` squares are enough; `high` is.
+// The least span in (low, high] that needs at most `most` squares; `high` does.
 __device__ int bisected(const Cover& job, const int* table, int low, int high, int most) {
     while (high - low > 1) {
         const int middle = (low + high) / 2;
@@ -175,10 +175,10 @@ __device__ __forceinline__ int rung(const Cover& job, int span, int scale) {
 }
 
 struct Rung {
-    int span, floor;  // 0: this scale is not needed
+    int span, floor;  // span 0: this scale is not needed
 };
 
-// What a scale means for an image, by the whole block.
+// The span of a scale, and the floor of the coarse layer. Called by the whole block.
 __device__ Rung rung_of(const Cover& job, int image, int scale) {
     const int* table = table_of(job, OF_INK, image);
     const int fit = finest_of(job, table, job.budget), span = rung(job, fit, scale);
@@ -190,7 +190,7 @@ __device__ __forceinline__ long long scale_place(const Cover& job, int image, in
     return static_cast<long long>(image) * job.scales + scale;
 }
 
-// The last of a round's shares, from 0, that fits; `fits`: whether share i does in bit i, from 1.
+// The last share of a round that fits, from 0; bit i of `fits` says whether share i does, from 1.
 __device__ int last_share(unsigned fits) {
     int low = 0, high = SHARES;
     while (high - low > 1) {
@@ -201,13 +201,13 @@ __device__ int last_share(unsigned fits) {
     return low;
 }
 
-// Where the second round of shares begins, from the answers of the first, by a warp; ALL if everything can be reached.
+// The first share of the second round, from the results of the first; ALL if all cells fit. Called by a warp.
 __device__ int first_share(const int* answers) {
     const unsigned fits = __ballot_sync(~0u, answers[threadIdx.x % 32] != 0);
     return fits >> 31 ? ALL : last_share(fits << 1) * SHARES;
 }
 
-// What won: one layer (scale −1), or a fine layer of `count` squares and a coarse one no coarser than `floor`.
+// The best choice: one layer (scale −1), or a fine layer of `count` squares over a coarse one no coarser than `floor`.
 struct Choice {
     int scale, span, floor, count;
     const unsigned* squares;
@@ -245,7 +245,7 @@ __device__ Choice choice_of(const Cover& job, int image) {
     return best;
 }
 
-// The coarse layer below what was chosen, as fine as the tokens that are left allow.
+// The coarse layer below the chosen one, as fine as the remaining tokens allow.
 __device__ Choice below(const Cover& job, int image, const Choice& chosen) {
     if (chosen.scale < 0) return {-1, job.finest, 0, 0, nullptr};
     const int* table = table_of(job, OF_REST, image);
@@ -254,7 +254,7 @@ __device__ Choice below(const Cover& job, int image, const Choice& chosen) {
     return {-1, span, 0, table[span - job.finest], job.squares + listed * job.budget};
 }
 
-// How many tokens are left to show what is blank: none unless all else is as fine as the pixels.
+// The tokens left for blank cells: none unless everything else is at native resolution.
 __device__ __forceinline__ int left_for_blank(const Cover& job, const Choice& fine, const Choice& coarse) {
     const bool native = (!fine.count || fine.span <= job.native) && (!coarse.count || coarse.span <= job.native);
     return native ? job.budget - fine.count - coarse.count : 0;

@@ -93,9 +93,12 @@ def layers_cuda(
         "worth_it": worth_it,
     }
 
+    parameters: dict[tuple[int, bool], bytes] = {}
+
     def start(name: str, blocks: int | tuple[int, int], *, stage: int = OF_INK, second: bool = False) -> None:
-        parameters = _COVER.pack(**fixed, stage=stage, second=second)
-        launch("cover.cu", name, mass.device, blocks, parameters, early=name != "cover_begin")
+        if (stage, second) not in parameters:  # five of eight launches take the same
+            parameters[stage, second] = _COVER.pack(**fixed, stage=stage, second=second)
+        launch("cover.cu", name, mass.device, blocks, parameters[stage, second], early=name != "cover_begin")
 
     start("cover_begin", min(-(-lines // 8), 1024))
     start("cover_spans", (spans, batch))

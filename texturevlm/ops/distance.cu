@@ -1,6 +1,6 @@
 // The exact distance field in two launches. A squared Euclidean distance is a sum over the axes, so
-//   distance_rows:    how far the nearest set pixel of the same row is, from bits: one warp a row;
-//   distance_columns: the least of (y − j)² + across[j]² over the rows j of a column, one lane a column.
+//   distance_rows:    the distance to the nearest set pixel of the same row, from bits, one row per warp;
+//   distance_columns: the least of (y − j)² + across[j]² over the rows j of a column, one column per lane.
 // The second is a search, kept short by two facts. A row further away than the best found so far cannot be nearer. And
 // the row that is best for y never moves up as y moves down: (y − j)² − (y − i)² falls with y where i < j. So the best
 // rows of two pixels bound those of all pixels between them, and a tile searches every 64th row first, then every 8th,
@@ -10,7 +10,7 @@
 constexpr int FAR = 46340;       // no set pixel in the row: its square exceeds any squared distance, and adding one to
                                  // it still fits into 32 bits, both for extents up to 32767
 constexpr int BEYOND = 1 << 20;  // a position that is further than FAR from any pixel
-constexpr int CHUNK = 1024;      // pixels of a row that a warp holds as bits, 32 a lane
+constexpr int CHUNK = 1024;      // pixels of a row that a warp holds as bits, 32 per lane
 constexpr int TILE = 64, STEP = 8;
 
 struct Field {
@@ -21,7 +21,7 @@ struct Field {
     float diagonal;
 };
 
-// Bit i of lane l tells whether pixel start + 32 l + i is set.
+// Bit i of lane l says whether pixel start + 32 l + i is set.
 __device__ __forceinline__ unsigned load_bits(const unsigned char* line, int width, int start) {
     const int lane = threadIdx.x & 31;
     unsigned bits = 0;
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) distance_rows(const __grid_con
     const unsigned char* line = field.mask + static_cast<long long>(index) * width;
     unsigned short* across = field.across + static_cast<long long>(index) * width;
     int last = -BEYOND;  // the last set pixel before this chunk
-    int next = -1;       // the first one after it, once it is known
+    int next = -1;       // the first set pixel after this chunk
     for (int start = 0; start < width; start += CHUNK) {
         const unsigned bits = load_bits(line, width, start);
         if (next < start + CHUNK) next = look_ahead(line, width, start + CHUNK);
@@ -171,18 +171,18 @@ constexpr int NOTHING = 65535;  // the square of a distance beyond WORDS words
 struct Within {
     const unsigned* bits;  // (B, H, ⌈W / 32⌉): a bit for each set pixel
     float* distance;       // (H, W) of the first image
-    long long stride;      // from one image's to the next
+    long long stride;      // from one image to the next
     int height, width;
-    float beyond;          // where nothing is near
-    int reach;             // how far from a marked tile bits may have changed
-    Marks marks;           // only what changed is made
+    float beyond;          // the value if no set pixel is near
+    int reach;             // the distance from a marked tile within which bits may have changed
+    Marks marks;           // only what changed is updated
 };
 
-// How far the nearest set bit of a row is from bit `lane` of the middle word.
+// The distance from bit `lane` of the middle word to the nearest set bit of a row.
 __device__ __forceinline__ int nearest_bit(const unsigned* words, int lane) {
     int left = NOTHING, right = NOTHING;
 #pragma unroll
-    for (int i = WORDS / 2; i >= 0; --i) {  // the nearest word last, so that it has the last word
+    for (int i = WORDS / 2; i >= 0; --i) {  // the nearest word last, so that it overwrites the others
         const unsigned before = words[WORDS / 2 - i] & (i ? ~0u : ~0u >> (31 - lane));
         const unsigned after = words[WORDS / 2 + i] & (i ? ~0u : ~0u << lane);
         if (before) left = lane + 32 * i - last_of(before);

@@ -1,18 +1,18 @@
-// Which tiles of an image changed, as a table of sums: one look says whether any of a rectangle did. A kernel that makes
-// part of something asks for its part, grown by how far a pixel acts, and leaves it as it is where nothing changed.
+// Which tiles of an image changed, as a summed-area table: four reads say whether any tile of a rectangle did. A kernel asks for
+// the rectangle that it would write, grown by the reach of a change, and skips it if nothing changed.
 #pragma once
 
 struct Marks {
-    const int* total;  // (rows + 1, columns + 1): how many tiles above and left of a corner are marked; null: all are
+    const int* total;  // (rows + 1, columns + 1): marked tiles above and left of each corner; null: all are marked
     int rows, columns;
-    float inverse;     // of a tile's side in pixels
+    float inverse;     // 1 / side of a tile in pixels
 
-    // The tile that pixel `at` lies in, of `count`; before the first one lies in that. Exact up to 2²⁰ pixels.
+    // The tile of pixel `at`, clamped to the `count` tiles. Exact up to 2²⁰ pixels.
     __device__ int tile_at(int at, int count) const {
         return min(static_cast<int>((max(at, 0) + 0.5f) * inverse), count - 1);
     }
 
-    // Whether a marked tile lies within `reach` pixels of a rectangle; bottom and right are the first beyond it.
+    // Whether a marked tile lies within `reach` pixels of a rectangle; bottom and right are exclusive.
     __device__ bool near(int top, int left, int bottom, int right, int reach) const {
         if (!total) return true;
         const int y0 = tile_at(top - reach, rows), x0 = tile_at(left - reach, columns);
@@ -21,20 +21,20 @@ struct Marks {
         return lower[x1] - upper[x1] - lower[x0] + upper[x0] > 0;
     }
 
-    // The same for a rectangle of texels of a mip level, `reach` in texels. A pixel acts on the texel above it and, where
-    // extents are odd, on up to two before that.
+    // The same for a rectangle of texels of a mip level, `reach` in texels. A pixel reaches the texel that holds it and, with
+    // odd extents, up to two before that.
     __device__ bool near_on_level(int level, int top, int left, int bottom, int right, int reach) const {
         const int more = level ? reach + 2 : reach;
         return near((top - reach) << level, (left - reach) << level, (bottom + more) << level, (right + more) << level, 0);
     }
 };
 
-// The tiles that a kernel makes, listed beforehand: how many they are, and their numbers, with room for as many as blocks.
-// Without a list a block makes the tile of its own number.
+// The tiles that a kernel makes: their count, then their numbers, with room for one per block. Without a list, block i makes
+// tile i.
 struct Listed {
     const int* list;
 
-    // The number of this block's tile; −1: it has none.
+    // The number of this block's tile, or −1 if it has none.
     __device__ int own() const {
         if (!list) return blockIdx.x;
         const int count = list[0], number = list[1 + blockIdx.x];

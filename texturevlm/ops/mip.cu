@@ -1,13 +1,13 @@
 // Up to seven levels of a mip pyramid in one launch: a block reads its 64×64 tile of the base level once and writes
-// what it owns of the levels above it. A deeper pyramid is continued by another launch from the last level made; that
-// is a few thousand texels, and faster than to have the last block of the first launch do it.
+// its part of the coarser levels. Another launch continues a deeper pyramid from the last level made: that is a few thousand
+// texels, and faster than letting the last block of the first launch do it.
 //
 // mip_even: every extent halves without remainder: six levels, and nothing outside a tile is needed.
 // mip_any:  any extent, four levels (six where one tile holds everything). A coarse texel of an odd level reaches one
-//           texel further, so tiles read past their right and lower edge (`reach`); what they compute twice, they compute
-//           identically.
-// mip_more: the same for the launches that continue. Those start before the launch that they continue is done, and so may
-//           the first one, which is why levels are not read by __ldg: what that reads must not be written meanwhile.
+//           texel further, so tiles read beyond their right and lower edge (`reach`). Two tiles that compute the same texel
+//           get the same bits.
+// mip_more: mip_any for the launches that continue. All launches may start early, so levels are not read through __ldg,
+//           which must not be used for memory that is written meanwhile.
 // update_region runs the same code on the tiles that changed (mip.cuh).
 #include "mip.cuh"
 
@@ -26,7 +26,7 @@ __device__ __forceinline__ float join4(float a, float b, float c, float d) {
     return MODE == MEAN ? all * 0.25f : all;
 }
 
-// Halving an axis of `extent`: a coarse texel reads up to three fine ones, by the shares of its area that they are.
+// Halving an axis of `extent`: a coarse texel is a mean of up to three fine ones, weighted by the area they cover.
 struct Halving {
     int count;
     float half, unit;
@@ -41,7 +41,7 @@ struct Halving {
     }
 };
 
-// One coarse texel from the fine texels that read(row, column) gives, counted from the first one it reads.
+// One coarse texel from fine ones: read(row, column) counts from the first fine texel.
 template <int MODE, class Read>
 __device__ __forceinline__ float shrink(const Halving& down, const Halving& across, float y, float x, Read read) {
     float value = MODE == MEAN ? 0.f : MODE == MAX ? -__int_as_float(0x7f800000) : __int_as_float(0x7f800000);
@@ -109,7 +109,7 @@ __device__ __forceinline__ void write_quad(const Mip& mip, const Tile& tile, con
     mip.level[2][plane_start(mip, tile, 2) + static_cast<long long>(y) * mip.width[2] + x] = narrow(quad.all);
 }
 
-// Whether one of the few boxes touches the 32×16 texels of a warp, at x, y; a lane looks at a box.
+// Whether a box touches the 32×16 texels of a warp at x, y. Each lane checks one box.
 __device__ __forceinline__ bool warp_changed(const Mip& mip, const Tile& tile, int lane, int x, int y) {
     if (!mip.boxes || mip.levels > 4 || mip.box_count > 32) return true;
     bool touched = false;
@@ -120,7 +120,7 @@ __device__ __forceinline__ bool warp_changed(const Mip& mip, const Tile& tile, i
     return __any_sync(~0u, touched);
 }
 
-// A thread reduces 4×4 texels by itself (levels 1, 2), its warp 32×16 by shuffles (3, 4), its block the rest (5, 6).
+// A thread reduces 4×4 texels (levels 1, 2), a warp 32×16 by shuffles (levels 3, 4), the block the rest (levels 5, 6).
 template <int MODE>
 __device__ void even_tile(const Mip& mip, const Tile& tile) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) mip_even(const __grid_const
     });
 }
 
-// A tile's share of one level with what it must see beyond: where it starts, how far it owns, how far it sees.
+// A tile on one level: its start, the number of texels that it owns, and the number that it reads.
 struct Span {
     int start, owned, seen;
 };
@@ -185,7 +185,7 @@ __device__ __forceinline__ Span span(int tile, int level, int extent, int reach)
     return {start, min(side, extent - start), min(side + reach, extent - start)};
 }
 
-// What a tile sees of levels 1 and 2 at most: three odd levels above level 1 make it reach 7 texels further, two 3.
+// The most texels that a tile reads of levels 1 and 2: three odd levels above level 1 add 7 texels, two add 3.
 constexpr int SEEN1 = TILE / 2 + 7, SEEN2 = TILE / 4 + 3;
 
 struct Seen {
@@ -194,8 +194,8 @@ struct Seen {
     __device__ float* of(int level) { return level % 2 ? odd : even; }
 };
 
-// Level 1 from memory. A thread walks down a column, so that its shares are worked out once and a row that two coarse
-// texels have in common is read once.
+// Level 1 from memory. A thread walks down a column, so that weights are computed once and a row that two coarse texels
+// share is read once.
 template <int MODE>
 __device__ void first_level(const Mip& mip, const Tile& tile, const Span& rows, const Span& columns, float* coarse) {
     const int strips = min(256 / columns.seen, rows.seen), strip = threadIdx.x / columns.seen;
@@ -273,8 +273,8 @@ __device__ __forceinline__ void any_tiles(const Mip& mip) {
     });
 }
 
-// Where there are many tiles, as many blocks as possible hide each other's waiting; the launches that continue have few
-// tiles, and a tile is done sooner with more registers.
+// With many tiles, more blocks per multiprocessor hide latency. The launches that continue have few tiles, and a tile is done
+// sooner with more registers.
 extern "C" __global__ void __launch_bounds__(256, 5) mip_any(const __grid_constant__ Mip mip) { any_tiles(mip); }
 extern "C" __global__ void __launch_bounds__(256, 4) mip_more(const __grid_constant__ Mip mip) { any_tiles(mip); }
 

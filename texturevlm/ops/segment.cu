@@ -1,6 +1,5 @@
-// Superpixels, and what is asked of them. One launch lets the pixels of a grid choose among nine regions and adds up
-// each region's new colours and positions; the next launch divides. The sums are whole numbers in 64 bits, to which
-// warps add what they summed up before: whole numbers add up to the same in any order, so every run gives the same bits.
+// Superpixels, their statistics and boundaries. In one launch every pixel chooses among nine regions, and colours and positions
+// are summed per region; the next launch divides. Sums are 64-bit integers, so every run gives the same bits.
 #include "warp.cuh"
 
 constexpr int TABLE = 6144;  // floats: the means of the regions that a tile's pixels choose among
@@ -10,12 +9,12 @@ constexpr float LIMIT = 1000.f;
 struct Segments {
     const float* features;       // (B, C, H, W)
     const long long* seeds;      // (B, R, C + 3): the sums over the seeds' own cells
-    const long long* sums;       // (B, R, C + 3): those of the pass before; null in the first, which makes the seeds
-    unsigned long long* totals;  // (B, R, C + 3): zero at the start; not in the last pass
-    int* ids;                    // (B, H, W): in the last pass
+    const long long* sums;       // (B, R, C + 3): of the previous pass; null in the first, which makes the seeds
+    unsigned long long* totals;  // (B, R, C + 3): zero at the start; unused in the last pass
+    int* ids;                    // (B, H, W): written in the last pass
     int channels, height, width, rows, columns;
-    int stride_y, stride_x;      // every how many pixels one takes part,
-    int pixels_y, pixels_x;      // and how many that are
+    int stride_y, stride_x;      // every stride-th pixel takes part
+    int pixels_y, pixels_x;      // how many take part
     int tile_rows;               // a multiple of 8
     float weight;
 };
@@ -29,7 +28,7 @@ __device__ __forceinline__ Pixel pixel_at(const Segments& job, int row, int colu
     return {y, x, y * job.rows / job.height, x * job.columns / job.width};
 }
 
-// The rows and columns of pixels where this block's tile starts, and its image.
+// The first row and column of this block's tile, and its image.
 struct Tile {
     int row, column, image;
 };
@@ -40,12 +39,12 @@ __device__ __forceinline__ Tile tile_of(int rows, int pixels_y, int pixels_x) {
     return {(strip - image * down) * rows, static_cast<int>(blockIdx.x - strip * across) * 32, image};
 }
 
-// The cells that a tile's pixels choose among: the first of them, and how many there are in a row.
+// The cells that a tile's pixels choose among: the first, and the number per row.
 struct Cells {
     int y, x, across;
 };
 
-// Fills the table with the means of those cells' regions, C + 2 numbers each: colour, x, y.
+// Fills the table with the means of these cells' regions, C + 2 numbers each: colour, x, y.
 __device__ Cells fill_table(const Segments& job, const Tile& tile, float* table) {
     const int last_row = min(tile.row + job.tile_rows, job.pixels_y) - 1, last_column = min(tile.column + 32, job.pixels_x) - 1;
     const Pixel first = pixel_at(job, tile.row, tile.column), last = pixel_at(job, last_row, last_column);
@@ -67,7 +66,7 @@ __device__ Cells fill_table(const Segments& job, const Tile& tile, float* table)
 
 __device__ __forceinline__ int neighbour(int home, int step, int cells) { return min(max(home + step, 0), cells - 1); }
 
-// The nearest of nine regions. CHANNELS: how many there are, 0 if that is known only now.
+// The nearest of nine regions. CHANNELS: the number of channels, 0 if only known at run time.
 template <int CHANNELS>
 __device__ __forceinline__ int nearest(const Segments& job, const Cells& cells, const float* table, const float* colour,
                                        const Pixel& pixel) {
@@ -108,7 +107,7 @@ __device__ __forceinline__ int nearest_of(const Segments& job, const Cells& cell
     return job.channels == 3 ? nearest<3>(job, cells, table, colour, pixel) : nearest<0>(job, cells, table, colour, pixel);
 }
 
-// Adds a warp's pixels to their regions, one region after another; a lane without a pixel has id −1.
+// Adds a warp's pixels to their regions, one region at a time. A lane without a pixel has id −1.
 __device__ void add_up(const Segments& job, int image, int id, const float* colour, const Pixel& pixel) {
     const int lane = threadIdx.x & 31, channels = job.channels;
     const long long plane = static_cast<long long>(job.height) * job.width;

@@ -1,15 +1,15 @@
-// Selection (texturevlm/ops/select.py): tiles of an image cut again and again where there is most to gain.
-//   select_sums:   the cells' values at each scale, and their ink, summed along each row
-//   select_tokens: one plan for one image, by one block: tiles in shared memory, ranked by counting who is better
-//   select_best:   the tokens of the plan that shows most, as footprints
-// All sums are of whole numbers, so no order changes them.
+// Selection (texturevlm/ops/select.py): tiles of an image are cut repeatedly where the gain is greatest.
+//   select_sums:   legible mass of the cells at each scale, and ink, summed along each row
+//   select_tokens: one plan for one image per block: tiles in shared memory, ranked by counting better ones
+//   select_best:   the tokens of the plan with the most legible mass, as footprints
+// Sums are of integers, so their order does not matter.
 #include "scalar.cuh"
 #include "warp.cuh"
 
 constexpr int MOST_TOKENS = 1024, MOST_PLANS = 32, MOST_LEVELS = 160, MOST_SCALES = 64;
 constexpr int CUTS = 8;
 constexpr float UNIT = 1073741824.f;
-constexpr int SLOTS = MOST_TOKENS / 256;  // that a thread looks after
+constexpr int SLOTS = MOST_TOKENS / 256;  // slots per thread
 
 struct Level {
     unsigned char across, down;
@@ -26,8 +26,8 @@ struct Select {
     const float* legible_scale; // (B, h, w)
     const unsigned char* ink;   // (B, h, w)
     int* tables;                // (B, T, h, w + 1), T = M · scales + 1
-    int* tiles;                 // (B, plans, K, 5): column, row, columns, rows, what is seen
-    int* totals;                // (B, plans, 2): what all of it shows, and how many tiles
+    int* tiles;                 // (B, plans, K, 5): column, row, columns, rows, legible mass
+    int* totals;                // (B, plans, 2): legible mass, and number of tiles
     float *centre, *ddx, *ddy;  // (B, K, 2)
     float* score;               // (B, K)
     unsigned char* valid;       // (B, K)
@@ -39,7 +39,7 @@ struct Select {
 
 __device__ __forceinline__ int tables_of(const Select& job) { return job.maps_count * job.scales + 1; }
 
-// A row of a table by a warp.
+// One row of a table per warp.
 extern "C" __global__ void __launch_bounds__(256) select_sums(const __grid_constant__ Select job) {
     let_next_start();
     const int lane = threadIdx.x % 32, count = tables_of(job), rows = job.cell_rows, columns = job.cell_columns;
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256) select_sums(const __grid_const
 struct Tiles {
     int column[MOST_TOKENS], row[MOST_TOKENS], columns[MOST_TOKENS], rows[MOST_TOKENS];
     int gain[MOST_TOKENS];  // on the finest level; 0: nothing to cut, −1: not known yet
-    int last[MOST_TOKENS];  // what the last map sees
+    int last[MOST_TOKENS];  // legible mass by the last map
     unsigned char step[MOST_TOKENS];
     int candidates, value;
 };
@@ -87,7 +87,7 @@ __device__ __forceinline__ bool coarse(const Select& job, int extent, int count)
     return extent * 1000LL > job.patch * 1001LL * count;
 }
 
-// The gains that are not known yet, eight lanes a tile, each every eighth row of its cells.
+// Computes the gains that are not known yet. Eight lanes per tile, each takes every eighth row of cells.
 __device__ void measure(const Select& job, const Plan& plan, const int* tables, Tiles& tiles, int count) {
     const int pitch = job.cell_columns + 1, table = job.cell_rows * pitch, inks = (tables_of(job) - 1) * table;
     for (int start = 0; start < count; start += 32) {
@@ -122,8 +122,8 @@ __device__ void measure(const Select& job, const Plan& plan, const int* tables, 
     __syncthreads();
 }
 
-// The best tiles are cut: those of one step into across × down, or, where step is −1, any of them in two. Returns how
-// many tiles there are now.
+// Cuts the best tiles: those of one step into across × down; or, if step is −1, any tile in two. Returns the new number of
+// tiles.
 __device__ int cut(const Select& job, Tiles& tiles, int count, int step, const Level& level) {
     const bool in_two = step < 0;
     const int more = in_two ? 1 : level.across * level.down - 1;
@@ -209,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(256) select_tokens(const __grid_con
     }
 }
 
-// Where a tile's footprint lies along an axis: no finer than the pixels, and inside the image.
+// One axis of a tile's footprint: no finer than the pixels, inside the image.
 __device__ __forceinline__ void footprint(int place, int count, int extent, int patch, float* centre, float* step) {
     const double side = static_cast<double>(extent) / count, wide = fmax(side, static_cast<double>(min(patch, extent)));
     const double start = fmin(fmax(place * side - (wide - side) * 0.5, 0.0), extent - wide);

@@ -1,26 +1,26 @@
-// What the image itself says of each cell (texturevlm/relevance/information.py and salience.py):
-//   information_losses: colour's levels up to the cells' own → the variance that each level has lost, and how common
-//                       each deviation and each brightness is
-//   information_maps:   those, the coarser levels, and text and saliency on the cells → how fine a cell is (legible_scale),
-//                       whether it is blank (ink), whether the image is a photograph, and what a cell is worth
+// Relevance of each cell from the image alone (texturevlm/relevance/information.py and salience.py):
+//   information_losses: colour's levels up to that of the cells → the variance that each level has lost, and histograms
+//                       of deviation and brightness
+//   information_maps:   these, the coarser levels, text and saliency on the cells → legible_scale, ink (whether a cell is
+//                       not blank), whether the image is a photograph, and the worth of a cell
 // Constants are those of texturevlm/relevance.
 #include "layers.cuh"
 #include "warp.cuh"
 
 constexpr int COARSEST = 6, WINDOW = 5, MOST_CELL = 5;
-constexpr int BINS = 256, STEPS = 32, COUNTS = BINS + STEPS;  // of deviation and of brightness
+constexpr int BINS = 256, STEPS = 32, COUNTS = BINS + STEPS;  // bins of deviation, steps of brightness
 constexpr float LOST = 0.6f, BLANK_LOW = 0.012f, BLANK_HIGH = 0.03f, NOISE_TIMES = 3.f;
 constexpr float STANDING_OUT = 0.15f, ANYTHING = 0.02f, WRITTEN = 0.2f, CENTRE = 0.45f;
 constexpr int GROUND = 3;
 constexpr float QUIET = BLANK_LOW / NOISE_TIMES, QUIET_STEP = (BLANK_HIGH / NOISE_TIMES - QUIET) / (BINS - 1);
-constexpr int SIDE = 16;                                      // of a block's cells
+constexpr int SIDE = 16;                                      // cells per block and axis
 constexpr int TAPS = (2 << MOST_CELL) * 2 - MOST_CELL - 4;    // weights of all levels below the cells, see taps_start
 
 struct Losses {
-    const float* level[MOST_CELL + 1];  // (B, 3, H, W), from the finest to the cells' own
+    const float* level[MOST_CELL + 1];  // (B, 3, H, W), from the finest to that of the cells
     float* squares;                     // (B, h, w): the square of a cell's brightness
-    float* gone;                        // (B, cell, h, w): by level 1, 2 … cell
-    int* histogram;                     // (B, COUNTS), zero before
+    float* gone;                        // (B, cell, h, w): variance lost by level 1, 2 … cell
+    int* histogram;                     // (B, COUNTS), zero at the start
     int height[MOST_CELL + 1], width[MOST_CELL + 1];
     int batch, cell;
 };
@@ -28,13 +28,13 @@ struct Losses {
 // Texels of a level `depth` below the cells: a cell reads up to 2^(depth + 1) − 1 along an axis.
 __device__ __forceinline__ int taps_start(int depth) { return (2 << depth) - depth - 3; }
 
-// Where the texels of a cell begin on each level below it along one axis, and the share of the cell that each one is.
+// The first texel of a cell on each finer level along one axis, and the share of the cell that each texel covers.
 struct Axis {
     float share[SIDE][TAPS];
     int first[SIDE][MOST_CELL], count[MOST_CELL];
 };
 
-// One halving after another, see ops/mip.py: from the share of a texel to those of the two or three that it is made of.
+// Halving by halving (see ops/mip.py): from the share of a texel to the shares of the two or three that it is made of.
 __device__ void fill_axis(Axis& axis, int step, int place, int level, int cell, const int* extents) {
     float* share = axis.share[step] + taps_start(cell - level);
     int first = place, count = 1;
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(256) information_losses(const __gri
                 float line = 0.f;
 #pragma unroll 4
                 for (int dx = 0; dx < across.count[level]; ++dx) {
-                    const float away = luma(colour, plane, first + dy * width + dx) - grey;  // less to cancel
+                    const float away = luma(colour, plane, first + dy * width + dx) - grey;  // small differences, so that squares do not cancel
                     line += wide[dx] * (away * away);
                 }
                 square += tall[dy] * line;
@@ -127,13 +127,13 @@ struct Maps {
     unsigned char *ink, *photograph;  // (B, h, w) and (B,)
     Coarser coarser[COARSEST - 1];  // levels cell + 1 … COARSEST
     int batch, cell, rows, columns;
-    int quiet_rank;   // of the cell, from the quietest, that says how noisy the image is
-    float page;       // cells: as many as that have the brightness of a page's ground
+    int quiet_rank;   // rank, from the quietest, of the cell that shows the noise of the image
+    float page;       // so many cells of the ground's brightness make a page
 };
 
 constexpr int AROUND = WINDOW / 2, SEEN = SIDE + 2 * AROUND;
 
-// The deviation of the cell of that rank, in steps, by the whole block.
+// The threshold below which a cell is blank, from the deviation of the cell of that rank. Called by the whole block.
 __device__ __forceinline__ float blank_of(const int* histogram, int rank) {
     __shared__ int totals[8], found;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = __ldg(histogram + threadIdx.x);
@@ -146,7 +146,7 @@ __device__ __forceinline__ float blank_of(const int* histogram, int rank) {
     return fminf(fmaxf((QUIET + found * QUIET_STEP) * NOISE_TIMES, BLANK_LOW), BLANK_HIGH);
 }
 
-// Whether no GROUND steps of brightness hold a page's share of the cells; a warp of 32 lanes finds out, for all to read.
+// Whether no GROUND steps of brightness hold a page's share of the cells. One warp computes it for all threads.
 __device__ __forceinline__ bool is_photograph(const int* brightness, float page) {
     __shared__ int ground;
     if (threadIdx.x < 32) {
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(256) information_maps(const __grid_
         }
     }
     const int* histogram = job.histogram + block.image * COUNTS;
-    const float blank = blank_of(histogram, job.quiet_rank);  // waits for all of the block
+    const float blank = blank_of(histogram, job.quiet_rank);  // synchronises the block
     const bool photograph = is_photograph(histogram + BINS, job.page);
     if (threadIdx.x == 0 && block.y == 0 && block.x == 0) job.photograph[block.image] = photograph;
     const int row = threadIdx.x / SIDE, column = threadIdx.x % SIDE, y = block.y + row, x = block.x + column;

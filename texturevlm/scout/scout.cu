@@ -1,8 +1,8 @@
-// What stands between the convolutions of the ranker (texturevlm/scout/ranker.py, `_scores`), and what comes after.
-//   scout_film:   maps steered by the question: multiplied, shifted, and nothing below zero; in place
-//   scout_lift:   a coarser scale, through a 1×1 convolution, added to the four cells that each of its cells covers
-//   scout_scores: the last 1×1 convolution, to scores of spots; of each block of them the largest, and their sum
-//   scout_chance: the softmax over all spots and "not on this page", times how surely there is text
+// What the ranker does between its convolutions (texturevlm/scout/ranker.py, `_scores`) and after them.
+//   scout_film:   FiLM: maps times a factor plus a shift, from the question; then ReLU; in place
+//   scout_lift:   a 1×1 convolution of a coarser scale, added to the four cells that each coarse cell covers
+//   scout_scores: the last 1×1 convolution, to scores of spots; the maximum and sum of exponentials per block
+//   scout_chance: the softmax over all spots and "not on this page", times the probability of text
 // Maps are channels-last, and a multiple of four of them.
 #include "scalar.cuh"
 
@@ -12,8 +12,8 @@ struct alignas(PACK * sizeof(scalar)) Pack { scalar values[PACK]; };
 
 struct Film {
     scalar* values;      // (B, cells, width)
-    const float* films;  // (Q, from one to the next): the factors, then what is added
-    long long packs;     // of an image
+    const float* films;  // (Q, next): factors, then shifts
+    long long packs;     // per image
     int width, next, questions;
 };
 
@@ -37,8 +37,8 @@ struct Lift {
     int rows, columns, inputs, width;
 };
 
-// Four maps of a coarse cell by four threads: each goes through a quarter of the inputs, so that all of them are being
-// read at once, and then has one of the four cells to add the sums to.
+// Four threads make four maps of a coarse cell. Each sums a quarter of the inputs, so that all are loaded at once; then it adds
+// the sums to one of the four cells.
 extern "C" __global__ void __launch_bounds__(256) scout_lift(const __grid_constant__ Lift job) {
     const int across = (job.columns + 1) / 2, cells = (job.rows + 1) / 2 * across, packs = job.width / PACK;
     const int at = blockIdx.x * 256 + threadIdx.x, part = at % 4, pack = at / 4 % packs, wanted = at / 4 / packs;
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_lift(const __grid_consta
     const long long line = static_cast<long long>(blockIdx.y) * job.rows + row;
     Pack* to = reinterpret_cast<Pack*>(job.values + (line * job.columns + column) * job.width) + pack;
     Pack own = {};
-    if (mine) own = *to;  // read before it is needed
+    if (mine) own = *to;  // loaded early
     const scalar* from = job.coarse + (static_cast<long long>(blockIdx.y) * cells + cell) * job.inputs;
     float sums[PACK] = {};
 #pragma unroll 6
@@ -73,15 +73,15 @@ extern "C" __global__ void __launch_bounds__(256) scout_lift(const __grid_consta
 struct Tail {
     const scalar* values;  // (B, rows / 2, columns / 2, width)
     const float* last;     // (4, width), of the four spots of a cell
-    const float* added;    // (4,), and the score of "not on this page"
+    const float* added;    // (5,): biases, and the score of "not on this page"
     const float* shown;    // (B, rows, columns)
     float* scores;         // (B, rows, columns), added to
-    float2* parts;         // (B, blocks): the largest score of a block, and what all are to it
+    float2* parts;         // (B, blocks): the largest score of a block, and the sum of exp(score − largest)
     float* chance;         // (B, rows, columns)
     int rows, columns, width, blocks;
 };
 
-// The larger, or the sum, over a block, for all of it to read.
+// The maximum, or the sum, over a block, returned to every thread.
 template <bool LARGEST>
 __device__ float over_block(float value) {
     __shared__ float warps[8];
@@ -100,7 +100,7 @@ __device__ float over_block(float value) {
 
 constexpr float LEAST = -3e38f;
 
-// A spot a thread, the four of a cell side by side.
+// One spot per thread; the four spots of a cell are neighbours.
 extern "C" __global__ void __launch_bounds__(256) scout_scores(const __grid_constant__ Tail job) {
     let_next_start();
     const int across = job.columns / 2, cells = job.rows / 2 * across, spot = threadIdx.x % 4;

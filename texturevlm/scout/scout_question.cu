@@ -1,7 +1,7 @@
-// A question, as the ranker lays it over a page (texturevlm/scout: letters.numbers, Spotter.question, Ranker.question).
-//   scout_words: a block a word: its letters become an embedding; how much it counts in each map of hits
-//   scout_films: a block a question: what the maps of each scale are multiplied by, and what is added to them
-// All in float. Of a word's 491 numbers at most 72 are not zero, so only those are gone through.
+// Encodes a question for the ranker (texturevlm/scout: letters.numbers, Spotter.question, Ranker.question).
+//   scout_words: one word per block: its embedding, and its weight per map of hits
+//   scout_films: one question per block: factors and shifts of the maps of each scale
+// All in float. At most 72 of a word's 491 inputs are not zero, so only those are visited.
 #include "scalar.cuh"
 
 constexpr int WORDS = 24, LONGEST = 24, SYMBOLS = 39, PARTS = 6, PAIRS = 256;
@@ -11,19 +11,19 @@ constexpr int GROUPS = 256 / EMBEDDING;
 
 struct Asked {
     const long long* letters;  // (Q, WORDS, LONGEST), −1 after the last
-    const float* traits;       // (Q, WORDS, TRAITS); the first: there is such a word
+    const float* traits;       // (Q, WORDS, TRAITS); the first says whether the word exists
     const float* asked;        // (Q, kinds)
-    // Weights, those of a layer's inputs one after another: (inputs, outputs), and what is added: (outputs,)
+    // Weights (inputs, outputs) and biases (outputs,)
     const float *inner, *inner_added, *embed, *embed_added;
     const float *weigh, *weigh_added, *worth_weight, *worth_added;
     const float *steer, *steer_added, *film, *film_added;
-    float* words;  // (Q, WORDS, EMBEDDING), of length 1; zero for none
+    float* words;  // (Q, WORDS, EMBEDDING), normalised; zero if there is no word
     float* worth;  // (Q, WORDS, MAPS)
     float* films;  // (Q, outputs)
     int kinds, outputs;
 };
 
-// A layer of at most 64 outputs, its inputs shared out among the block; what comes back is right in its first threads.
+// A linear layer of at most 64 outputs. The block shares the inputs; thread i returns output i, the others 0.
 __device__ float layer(const float* values, int inputs, const float* weights, const float* added, int outputs) {
     __shared__ float parts[GROUPS][EMBEDDING];
     const int output = threadIdx.x % EMBEDDING, group = threadIdx.x / EMBEDDING;
@@ -41,7 +41,7 @@ __device__ float layer(const float* values, int inputs, const float* weights, co
     return total;
 }
 
-// The numbers of a word that may not be zero: which, and what they are; one that comes twice counts twice.
+// The inputs of a word that may not be zero: their indices and values. An index that occurs twice counts twice.
 __device__ void spell(const long long* letters, int* which, float* value) {
     int length = 0;
     for (int i = 0; i < LONGEST; ++i) length += letters[i] >= 0;
@@ -49,7 +49,7 @@ __device__ void spell(const long long* letters, int* which, float* value) {
     if (step >= LONGEST) return;
     const int letter = static_cast<int>(letters[step]);
     const int next = step + 1 < LONGEST ? static_cast<int>(letters[step + 1]) : -1;
-    // A letter between the middles of two parts counts for both.
+    // A letter between the centres of two parts counts for both.
     const float middle = (step + 0.5f) / max(length, 1) * PARTS - 0.5f;
     const int part = static_cast<int>(floorf(middle));
     const float low = letter >= 0 && part >= 0 ? 1.f - (middle - part) : 0.f;

@@ -1,22 +1,22 @@
-// What the spotter is given of a page (texturevlm/scout/scout.py, `seen`): colours to grey, resampled to the size at
-// which it reads, ink as 1 and paper as −1, the 4×4 pixels of a cell as its channels. A block makes 64×16 pixels:
-// the rows of the image that they need are resampled along x, some at a time, and added up along y.
+// The spotter's input from a page (texturevlm/scout/scout.py, `seen`): grey, resampled to the spotter's resolution, ink as 1 and
+// paper as −1, the 4×4 pixels of a cell as channels. A block makes 64×16 pixels: it resamples the rows that it needs along x,
+// some at a time, and sums them along y.
 #include "scalar.cuh"
 
 constexpr int STEM = 4, ACROSS = 64, DOWN = 16;
-constexpr int STAGE = 20, TAPS = 3;  // rows and columns at once: all, where a level has about as many as are seen
+constexpr int STAGE = 20, TAPS = 3;  // rows and columns loaded at once: enough for all if the level has about the wanted size
 constexpr float RED = 0.299f, GREEN = 0.587f, BLUE = 0.114f;
 
 struct Seen {
-    const float* colours;           // (B, 3, height, width), the pixels of a row side by side
+    const float* colours;           // (B, 3, height, width), pixels of a row contiguous
     scalar* cells;                  // (B, rows / STEM, columns / STEM, STEM · STEM)
-    long long image, channel, row;  // from one to the next
+    long long image, channel, row;  // strides
     int height, width;              // of the image
-    int rows, columns;              // of what is seen
+    int rows, columns;              // of the input
 };
 
-// One axis. A pixel of the result is a mean under a tent that reaches to the middles of its neighbours, as PyTorch's
-// `interpolate` does it with antialias; between pixels of the image where it is enlarged.
+// One axis. A pixel of the result is a mean with a tent filter that reaches the centres of its neighbours, as in PyTorch's
+// `interpolate` with antialias=True; linear interpolation if the image is enlarged.
 struct Tent {
     float scale, reach, inverse;
     int extent;
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_seen(const __grid_consta
     for (int pixel = begin; pixel < end; ++pixel) total += horizontal.weight(pixel, centre);
     for (int start = vertical.first(top); start < bottom; start += STAGE) {
         const int stop = min(start + STAGE, bottom);
-        for (int from = begin; from < end; from += TAPS) {  // once, where a page has mips
+        for (int from = begin; from < end; from += TAPS) {  // one round if the page has mips
             float shares[TAPS];
             int pixels[TAPS];
 #pragma unroll
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_seen(const __grid_consta
             }
         __syncthreads();
     }
-    if (blockIdx.x == 0) wait_for_previous();  // when this kernel is done, so is the question that may come before it
+    if (blockIdx.x == 0) wait_for_previous();  // rule 1 of launch.py
     if (left + column >= job.columns) return;
     const long long line = blockIdx.y * static_cast<long long>(job.rows / STEM) + y / STEM;
     scalar* to = job.cells + (line * (job.columns / STEM) + x / STEM) * (STEM * STEM) + x % STEM;

@@ -1,19 +1,19 @@
-// What the ranker's network is given (texturevlm/scout/ranker.py, `rank`), from what the spotter says and the question.
-//   scout_inputs: words found at spots, worth by worth; pooled with kinds, text and place, two by two spots to a cell
-//   scout_along:  next to them, whether a hit is somewhere to the left, or somewhere above
-// A warp has a cell; a block's eight cells are compared with all words of the question together.
+// The ranker's input (texturevlm/scout/ranker.py, `rank`) from the spotter's output and the question.
+//   scout_inputs: hits of the question's words at spots, pooled with kinds, text and position, 2×2 spots per cell
+//   scout_along:  in addition, the best hit to the left in the row, and above in the column
+// One cell per warp. The eight cells of a block are compared with all words of the question together.
 #include "scalar.cuh"
 
 constexpr int EMBEDDING = 64, WORDS = 24, SURE = 8, VAGUE = 4, KINDS = 12, SEEN = 24;
 constexpr int MAPS = SURE + VAGUE, CELLS = 8, SPOTS = 4 * CELLS, QUADS = EMBEDDING / 4, LINES = 8;
-// Where each part begins among the inputs.
+// The first channel of each part of the input.
 constexpr int KINDS_AT = MAPS, ALONG_AT = KINDS_AT + KINDS, SEEN_AT = ALONG_AT + 2 * SURE, TEXT_AT = SEEN_AT + SEEN;
 constexpr int PLACE_AT = TEXT_AT + 3, INPUTS = PLACE_AT + 4;
 constexpr float USUAL_HEIGHT = 2.5f;
 static_assert(WORDS % CELLS == 0 && EMBEDDING % 32 == 0 && SEEN <= 32, "a warp does as much as any other");
 static_assert(SURE == 8 && ALONG_AT % 8 == 0, "a cell's sure hits are read at once");
 
-// Maps of spots, wherever each number lies.
+// Maps of spots with any strides.
 struct Map {
     const scalar* first;
     long long image;
@@ -29,11 +29,11 @@ struct Inputs {
     const float* sought;  // (Q, WORDS, EMBEDDING)
     const float* worth;   // (Q, WORDS, MAPS)
     const float* steps;   // (2, 2): sharpness and doubt of sure hits, then of vague ones
-    const float* seen;    // (EMBEDDING + 1, SEEN): by what the embedding is looked at, the last is added
-    const float* direct;  // (3 + KINDS): of text, of the best sure hit, of kinds, and what is added
+    const float* seen;    // (EMBEDDING + 1, SEEN): a linear layer on the embedding, the last row is the bias
+    const float* direct;  // (3 + KINDS): weights of text, of the best sure hit, of kinds; bias
     scalar* inputs;       // (B, rows / 2, columns / 2, pitch)
-    float* shown;         // (B, rows, columns): how surely there is text
-    float* scores;        // (B, rows, columns), what needs no network
+    float* shown;         // (B, rows, columns): probability of text
+    float* scores;        // (B, rows, columns), the part of the score that needs no network
     int rows, columns, questions, pitch;
 };
 
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_inputs(const __grid_cons
     }
     __syncthreads();
 
-    // A lane has a spot, a warp some of the words.
+    // One spot per lane, some of the words per warp.
     float cosines[WORDS / CELLS] = {};
 #pragma unroll 4
     for (int quad = 0; quad < QUADS; ++quad) {
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_inputs(const __grid_cons
         hits[map][lane] = sum * text[lane];
     }
     __syncthreads();
-    if (blockIdx.x == 0) wait_for_previous();  // when this kernel is done, the films are
+    if (blockIdx.x == 0) wait_for_previous();  // rule 1 of launch.py
     if (!mine) return;
 
     for (int i = lane; i < MAPS; i += 32) to[i] = narrow(best_of(hits[i] + first));
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_inputs(const __grid_cons
 
 struct alignas(16) Sure { scalar values[SURE]; };
 
-// A row or a column by a warp.
+// One row or column per warp.
 extern "C" __global__ void __launch_bounds__(256) scout_along(const __grid_constant__ Inputs job) {
     wait_for_previous();
     const int rows = job.rows / 2, columns = job.columns / 2, lane = threadIdx.x % 32;
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(256) scout_along(const __grid_const
     from += right ? static_cast<long long>(line) * columns * job.pitch : (line - rows) * job.pitch;
     float before[SURE];
 #pragma unroll
-    for (int map = 0; map < SURE; ++map) before[map] = 0.f;  // no hit is below
+    for (int map = 0; map < SURE; ++map) before[map] = 0.f;  // hits are not negative
     for (int start = 0; start < count; start += 32) {
         scalar* at = from + static_cast<long long>(min(start + lane, count - 1)) * step;
         const Sure own = *reinterpret_cast<const Sure*>(at);

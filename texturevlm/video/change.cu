@@ -1,7 +1,7 @@
-// What changed between a frame and the one that is held, tile by tile:
-//   change_measure: two numbers a tile, and what is needed to tell noise from change
-//   change_take:    the tiles that change_decide.cu marks → what is held; and how much they moved
-//   change_post:    a note from the host, or a record for it, in memory that both see
+// What changed between a frame and the held one, per tile:
+//   change_measure: two differences per tile, and what is needed to tell noise from change
+//   change_take:    copies the tiles that change_decide.cu marked into the held frame; writes motion
+//   change_post:    copies a note from the host, or a record to it, through pinned memory
 #include "change.cuh"
 #include "marks.cuh"
 #include "scalar.cuh"
@@ -15,8 +15,8 @@ struct Frame {
     int height, width, tile;
 };
 
-// Four pixels of a row of the frame, of which `count` exist. They are read once or twice and then never again, so they
-// are the first to leave the cache: what is held, the levels and even the kernels stay in it.
+// Four pixels of a row of the frame, of which `count` exist. They are read at most twice, so they leave the cache first (__ldcs),
+// and the held frame and the levels stay in it.
 __device__ __forceinline__ void load_frame(const Turn& turn, int c, int index, int count, float* to) {
     if (turn.aligned && turn.floats) {
         const float4 four = __ldcs(reinterpret_cast<const float4*>(turn.floats + c * turn.channel + index));
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_frame(const Turn& turn, int c, int index, i
     }
 }
 
-// The same of what is held.
+// The same for the held frame.
 __device__ __forceinline__ void load_held(const float* held, bool aligned, int count, float* to) {
     if (aligned) {
         const float4 four = *reinterpret_cast<const float4*>(held);
@@ -73,8 +73,8 @@ struct Sums {
     }
 };
 
-// One 4×4 block of one channel. All of it is asked for before any of it is used, and what is held before it is known where
-// the frame lies.
+// One 4×4 block of one channel. All loads are issued before the first value is used, and those of the held frame before the
+// address of the frame is known.
 __device__ __forceinline__ Sums measure_block(const Frame& frame, int c, int y, int x, int place) {
     const int rows = min(BLOCK, frame.height - y), columns = min(BLOCK, frame.width - x), start = y * frame.width + x;
     const float* held = frame.held + static_cast<long long>(c) * frame.height * frame.width + start;
@@ -103,7 +103,7 @@ __device__ __forceinline__ Sums measure_block(const Frame& frame, int c, int y, 
     return {fabsf(mean), fabsf(mean - last), rest * share, mean * mean, mean, before};
 }
 
-// A block measures a tile, its warp a part of one channel (warps are a multiple of three), a lane a 4×4 block of it.
+// One tile per block, a part of one channel per warp (the number of warps is a multiple of three), a 4×4 block per lane.
 extern "C" __global__ void __launch_bounds__(192) change_measure(const __grid_constant__ Measure job) {
     __shared__ Sums sums[6];
     wait_for_previous();
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(192) change_measure(const __grid_co
     numbers[SQUARE * tiles] = fine + total.square * share / 3.f;
 }
 
-// A copy of a few thousand bytes: a copy engine would take longer to be told.
+// A copy of a few thousand bytes: to start a copy engine would take longer.
 struct Post {
     const unsigned* from;
     unsigned* to;
@@ -153,15 +153,15 @@ extern "C" __global__ void __launch_bounds__(POST_THREADS) change_post(const __g
 struct Take {
     Frame frame;
     Marks marks, either;
-    unsigned char* moved;  // (rows, columns): what was taken over from the frame before; becomes what is now
+    unsigned char* moved;  // (rows, columns): the tiles copied from the previous frame; then those from this one
     float* motion;         // (H, W); null: not wanted
-    int motion_aligned;    // whether four pixels of it can be written at once
+    int motion_aligned;    // whether four pixels can be written at once
 };
 
-// A block serves a tile: one that is marked is taken over; one that was so last and is not now, stands still.
+// One tile per block: a marked tile is copied; the motion of a tile that was copied last time and is not now becomes zero.
 extern "C" __global__ void __launch_bounds__(256) change_take(const __grid_constant__ Take job) {
     wait_for_previous();
-    let_next_start();  // not before: what comes next may look at the marks at once
+    let_next_start();  // after the wait: the next kernel reads the marks before it waits (rule 3 of launch.py)
     const Frame& frame = job.frame;
     const int tile = frame.tile, columns = job.marks.columns, row = blockIdx.x / columns;
     const int top = row * tile, left = (blockIdx.x - row * columns) * tile;
@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(256) change_take(const __grid_const
     const Turn turn = *frame.turn;
     const bool marked = job.marks.near(top, left, bottom, right, 0);
     const long long plane = static_cast<long long>(frame.height) * frame.width;
-    const int fours = (right - left + BLOCK - 1) / BLOCK;  // of pixels in a row
+    const int fours = (right - left + BLOCK - 1) / BLOCK;  // groups of four pixels per row
     for (int i = threadIdx.x; i < (bottom - top) * fours; i += 256) {
         const int y = i / fours, x = left + (i - y * fours) * BLOCK, index = (top + y) * frame.width + x;
         const int count = min(BLOCK, right - x);
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(256) change_take(const __grid_const
     if (!marked) return;
     const int across = (frame.width + BLOCK - 1) / BLOCK, down = (frame.height + BLOCK - 1) / BLOCK;
     const int high_blocks = (bottom - top + BLOCK - 1) / BLOCK;
-    for (int i = threadIdx.x; i < 3 * high_blocks * fours; i += 256) {  // a taken tile differs no more
+    for (int i = threadIdx.x; i < 3 * high_blocks * fours; i += 256) {  // a copied tile no longer differs
         const int c = i / (high_blocks * fours), at = i - c * high_blocks * fours, y = at / fours;
         turn.blocks[(c * down + top / BLOCK + y) * across + left / BLOCK + at - y * fours] = 0.f;
     }

@@ -1,6 +1,6 @@
-// From what was measured of tiles, each by one block:
-//   change_decide: which of them changed, and sums of that; whether the frame is a cut, or no image at all
-//   change_learn:  what the frame says of the sensor's noise, and how alike it is to what is held
+// From the measurements of all tiles, each in one block:
+//   change_decide: which tiles changed, and their summed-area table; whether the frame is a cut, or not finite
+//   change_learn:  updates the estimate of the sensor's noise, and correlates the frame with the held one
 #include "change.cuh"
 #include "scalar.cuh"
 #include "warp.cuh"
@@ -19,14 +19,14 @@ struct Decide {
     float* threshold;          // (2, rows, columns)
     float* words;              // (WORDS,)
     unsigned char* mask;       // (rows, columns): what changed
-    unsigned char* moved;      // (rows, columns): what was taken over, before and after
-    int *total, *either;       // (rows + 1, columns + 1): sums of what is taken over, and of that or what was before
+    unsigned char* moved;      // (rows, columns): the tiles copied from the previous frame
+    int *total, *either;       // (rows + 1, columns + 1): summed-area tables of the tiles to copy, and of those copied now or before
     int rows, columns;
 };
 
 constexpr int DECIDE_THREADS = 1024;
 
-// Each of COUNT numbers joined over the block, for every thread; join(k, a, b) joins two of the k-th.
+// Reduces each of COUNT numbers over the block, for every thread; join(k, a, b) joins two of the k-th.
 template <int COUNT, class Number, class Join>
 __device__ __forceinline__ void over_block(Number (&values)[COUNT], Number (*room)[33], Join join) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -50,11 +50,10 @@ __device__ __forceinline__ void over_block(Number (&values)[COUNT], Number (*roo
 }
 
 constexpr int HALF = DECIDE_THREADS / 2, BINS = 2048, OWN_BINS = BINS / HALF, HALF_WARPS = HALF / 32, AT_ONCE = 4;
-constexpr int SHIFTS[] = {20, 10, 0};  // where a float's digits begin, the highest first; its sign is not counted
+constexpr int SHIFTS[] = {20, 10, 0};  // the first bit of each digit, the highest first, without the sign
 
-// The values of a rank, from 0, among two sets of floats that are not negative: their bits are ordered as they are. Digit
-// by digit it is counted how many there are of each, and so which digit the rank falls on; half of the block has each set.
-// room: 2 · BINS numbers.
+// Radix select: the value of a rank, from 0, in each of two sets of floats. They are not negative, so their bits are ordered as
+// the values are. Half of the block counts each set, digit by digit. room: 2 · BINS numbers.
 __device__ void values_of_rank(const float* const (&sets)[2], int count, int rank, unsigned* room, float* found) {
     __shared__ unsigned before[2][HALF_WARPS], digit[2], rest[2], whole[2];
     const int half = threadIdx.x / HALF, own = threadIdx.x % HALF, lane = threadIdx.x & 31, warp = own / 32;
@@ -68,14 +67,14 @@ __device__ void values_of_rank(const float* const (&sets)[2], int count, int ran
         __syncthreads();
 #pragma unroll 1
         for (int start = own; start < count + own; start += HALF * AT_ONCE) {
-            unsigned some[AT_ONCE];  // a place after the last has all bits set, so that it is never counted
+            unsigned some[AT_ONCE];  // beyond the end all bits are set, so that it is never counted
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) some[i] = start + i * HALF < count ? values[start + i * HALF] : ~0u;
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
                 const bool counts = some[i] >> above == known;
                 const unsigned bin = some[i] >> shift & (1u << above - shift) - 1;
-                // Values of a still picture are alike: those that are as the first lane's are counted at once.
+                // Values of a still picture are equal: those in the first lane's bin are counted at once.
                 const unsigned common = __shfl_sync(~0u, bin, 0), alike = __ballot_sync(~0u, counts && bin == common);
                 if (lane == 0 && alike) atomicAdd(bins + common, static_cast<unsigned>(__popc(alike)));
                 if (counts && bin != common) atomicAdd(bins + bin, 1u);
@@ -103,8 +102,8 @@ __device__ void values_of_rank(const float* const (&sets)[2], int count, int ran
     for (int k = 0; k < 2; ++k) found[k] = __int_as_float(static_cast<int>(whole[k]));
 }
 
-// Correlation of the frame's and the held picture's thumbnails, a texel a tile; 0 where one of them is flat. In double
-// precision, so that one pass does.
+// Correlation of thumbnails of the frame and the held one, one texel per tile; 0 if one of them is flat. In double precision,
+// so that one pass is enough.
 __device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
     const float *moved = numbers + MOVED * tiles, *before = numbers + BEFORE * tiles;
     double sums[5] = {};
@@ -120,7 +119,7 @@ __device__ float likeness(const float* numbers, int tiles, double (*room)[33]) {
     return static_cast<float>(both / fmax(sqrt(fmax(old_power, 0.) * fmax(new_power, 0.)), 1e-6));
 }
 
-// Each number of a line becomes the sum of all up to it; a line by a warp, its numbers `step` apart.
+// Prefix sums of lines, one line per warp; the numbers of a line are `step` apart.
 __device__ void sum_lines(unsigned* sums, int lines, int next_line, int count, int step) {
     const int lane = threadIdx.x & 31;
 #pragma unroll 1
@@ -136,7 +135,7 @@ __device__ void sum_lines(unsigned* sums, int lines, int next_line, int count, i
     }
 }
 
-// Sums of the marks, above and to the left: both tables at once, in the halves of a word.
+// Both summed-area tables at once, in the two halves of a word.
 __device__ void sum_marks(const Decide& job, unsigned* sums) {
     const int rows = job.rows, columns = job.columns, pitch = columns + 1;
     __syncthreads();
@@ -154,7 +153,7 @@ __device__ void sum_marks(const Decide& job, unsigned* sums) {
 
 enum Counted { TILES_CHANGED, MOST_SQUARE, COUNTED };
 
-// The greater one; one that is no number is greater than all.
+// The greater of two; NaN is greater than everything.
 __device__ __forceinline__ float greater(float a, float b) { return a <= b || b != b ? b : a; }
 
 extern "C" __global__ void __launch_bounds__(DECIDE_THREADS) change_decide(const __grid_constant__ Decide job) {
@@ -187,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(DECIDE_THREADS) change_decide(const
     const bool cut = image && much && likeness(job.numbers, tiles, wide_room) < CUT_LIKENESS;
     const bool take = turn.take && image && !cut;
 #pragma unroll 2
-    for (int i = threadIdx.x; i < tiles; i += DECIDE_THREADS) {  // what each thread wrote itself
+    for (int i = threadIdx.x; i < tiles; i += DECIDE_THREADS) {  // each thread reads what it wrote itself
         const unsigned now = take && sums[i], before = job.moved[i];
         job.mask[i] = image && sums[i];
         sums[i] = now | (now | (take && before)) << 16;
@@ -204,7 +203,7 @@ struct Learn {
     int rank, tiles;       // rank: of the quiet tile, from 0
 };
 
-// What nobody waits for: the sensor's noise, which the next frame is judged by, and how alike the two pictures are.
+// Not needed for this frame: the sensor's noise, which the next frame is judged by, and the correlation of the two pictures.
 extern "C" __global__ void __launch_bounds__(DECIDE_THREADS) change_learn(const __grid_constant__ Learn job) {
     __shared__ unsigned bins[2 * BINS];
     __shared__ double room[5][33];

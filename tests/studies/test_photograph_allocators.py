@@ -1,0 +1,23 @@
+"""The comparison of layers and density, on two small pictures."""
+
+import json
+
+import torch
+from PIL import Image
+
+from studies.photograph_allocators import NAME, main
+
+
+def test_the_table_is_made(tmp_path, capsys):
+    (tmp_path / "images").mkdir()
+    rows = []
+    for number, split in enumerate(("train", "eval")):
+        noise = torch.rand(96, 128, 3, generator=torch.Generator().manual_seed(number))
+        Image.fromarray((noise * 255).byte().numpy()).save(tmp_path / "images" / f"{number}.png")
+        rows.append({"image": f"images/{number}.png", "boxes": [[10, 10, 60, 60]], "split": split})
+    (tmp_path / "questions.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    record = json.loads((tmp_path / "out" / f"{NAME}.json").read_text())
+    assert record["images"] == 1  # never the split eval
+    assert all(0 < one["psnr"] <= 50 for rows in record["measured"].values() for one in rows)
+    assert "| 64 | lift |" in capsys.readouterr().out
