@@ -34,7 +34,7 @@ sanitize:
 	@command -v compute-sanitizer > /dev/null || \
 		{ echo "make sanitize: compute-sanitizer is not installed; it is part of the CUDA toolkit" >&2; exit 2; }
 	for tool in memcheck racecheck synccheck; do \
-		PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 --report-api-errors no \
 			$(SANITIZE_PYTHON) -m pytest -m "gpu and sanitize" tests/cuda || exit 1; \
 	done
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.test_cli import status
 from tests.train.papers import packed
-from texturevlm.cli import main
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.scout.spotter import input_size
 from texturevlm.train import pages
@@ -81,18 +81,18 @@ def test_documents(read):
 
 def test_a_limit_is_of_pages_of_each_set(data, capsys):
     arguments = [str(data / "data"), "--words", str(data / "words"), "--out", str(data / "few")]
-    assert main(["pack-pages", *arguments, "--limit", "1"]) == 0
+    assert status("pack-pages", *arguments, "--limit", "1") == 0
     assert len(load_pages(data / "few")) == 4 and "4 pages" in capsys.readouterr().err
-    assert main(["pack-pages", *arguments, "--limit", "0"]) == 2
-    assert main(["pack-pages", str(data / "nothing"), *arguments[1:]]) == 2
+    assert status("pack-pages", *arguments, "--limit", "0") == 2
+    assert status("pack-pages", str(data / "nothing"), *arguments[1:]) == 2
     assert "DATA must hold docvqa_half/questions.jsonl" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_some_sets_alone(data, capsys):
     arguments = [str(data / "data"), "--words", str(data / "words"), "--out", str(data / "some")]
-    assert main(["pack-pages", *arguments, "--sets", CHARTS, "sroie", CHARTS]) == 0
+    assert status("pack-pages", *arguments, "--sets", CHARTS, "sroie", CHARTS) == 0
     assert [page.source for page in load_pages(data / "some")] == [CHARTS, CHARTS, "sroie", "sroie"]
-    assert main(["pack-pages", *arguments, "--sets", "docvqa"]) == 2
+    assert status("pack-pages", *arguments, "--sets", "docvqa") == 2
     with pytest.raises(ValueError, match=r"pack: sets must be one of docvqa_half, funsd, .*, got 'docvqa'"):
         pack(data / "data", data / "words", data / "some", sets=("docvqa",))
 

@@ -270,5 +270,5 @@ def test_complaints(settings, tmp_path):
         RankerTask(settings(without=("colour",)))
     with pytest.raises(ValueError, match="Ranker: blocks must be between 1 and 2, got 3"):
         RankerTask(settings(blocks=3))
-    with pytest.raises(FileNotFoundError, match="must be a file of weights, and is not there"):
+    with pytest.raises(FileNotFoundError, match="must be a file of weights, and does not exist"):
         RankerTask(RankerTask.Settings(settings().pages, tmp_path / "none.safetensors"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from texturevlm.cli import main
+from tests.test_cli import status
 from texturevlm.train.render import RenderedPage, Vocabulary, find_fonts, render_page
 from texturevlm.train.render.degrade import degrade, legible_words, smooth, threshold
 from texturevlm.train.render.faces import cached_face
@@ -196,7 +196,10 @@ def test_the_command_writes_pictures_and_words(fonts, tmp_path, capsys):
     words = tmp_path / "words.txt"
     words.write_text("alpha beta\ngamma\n")
     command = ["render-pages", "--out", str(tmp_path / "out"), "--count", "2", "--words", str(words)]
-    assert main([*command, "--size", "300", "200"]) == 0 and "2 pages" in capsys.readouterr().out
+    assert status(*command, "--size", "300", "200") == 0 and "2 pages" in capsys.readouterr().out
     assert (tmp_path / "out" / "page_0001.png").exists()
     assert isinstance(json.loads((tmp_path / "out" / "page_0001.json").read_text()), list)
-    assert main([*command, "--count", "0"]) == 2 and "--count must be at least 1" in capsys.readouterr().err
+    assert (
+        status(*command, "--count", "0") == 2
+        and "--count: must be a whole number from 1, got '0'" in capsys.readouterr().err
+    )

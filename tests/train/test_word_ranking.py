@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from texturevlm.cli import main
+from tests.test_cli import status
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.train import word_ranking
 from texturevlm.train.word_ranking import SET_WEIGHTS, answer_places, commonness
@@ -54,8 +54,11 @@ def test_the_command_fits_and_writes_weights(data, monkeypatch, capsys):
     monkeypatch.setattr(word_ranking, "FOLDS", 2)
     monkeypatch.setattr(word_ranking, "EPOCHS", 30)
     command = ["fit-words", str(data / "data"), "--words", str(data / "words"), "--out", str(data / "own.json")]
-    assert main(command) == 0
+    assert status(*command) == 0
     record = json.loads((data / "own.json").read_text())
     assert record["trained"]["questions"] == 24 and len(record["members"]) == 1
     assert record["trained"]["held_out_loss"] < 0.8  # log 6 by chance, with all words of one size
-    assert main([*command, "--limit", "0"]) == 2 and "--limit must be at least 1" in capsys.readouterr().err
+    assert (
+        status(*command, "--limit", "0") == 2
+        and "--limit: must be a whole number from 1, got '0'" in capsys.readouterr().err
+    )

@@ -117,6 +117,7 @@ __device__ void measure(const Select& job, const Plan& plan, const int* tables, 
             gain += __shfl_xor_sync(~0u, gain, step);
             last += __shfl_xor_sync(~0u, last, step);
         }
+        __syncwarp();  // all eight lanes have read the gain that one of them now replaces
         if (wanted && threadIdx.x % 8 == 0) tiles.gain[slot] = gain, tiles.last[slot] = last;
     }
     __syncthreads();
