@@ -60,7 +60,7 @@ scout: .venv/ready
 	$(BIN)/texturevlm pack-pages $(DATA) --words runs/words --out runs/pages
 	$(BIN)/texturevlm train examples/train/spotter.toml --out runs/spotter --resume
 	$(BIN)/texturevlm train examples/train/ranker.toml --out runs/ranker --resume
-	$(BIN)/texturevlm ship-scout --spotter runs/spotter/step-00010000/weights.safetensors \
+	$(BIN)/texturevlm ship-scout --spotter runs/spotter/step-00007000/weights.safetensors \
 		--ranker runs/ranker/step-00000900/weights.safetensors --out texturevlm/scout/scout.npz
 
 clean:

@@ -84,6 +84,7 @@ def test_a_limit_is_of_pages_of_each_set(data, capsys):
     assert status("pack-pages", *arguments, "--limit", "1") == 0
     assert len(load_pages(data / "few")) == 4 and "4 pages" in capsys.readouterr().err
     assert status("pack-pages", *arguments, "--limit", "0") == 2
+    (data / "nothing").mkdir()
     assert status("pack-pages", str(data / "nothing"), *arguments[1:]) == 2
     assert "DATA must hold docvqa_half/questions.jsonl" in capsys.readouterr().err.splitlines()[-1]
 
