@@ -14,10 +14,12 @@ from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.patches import sample_patches
 from texturevlm.types import Allocation, Texture
 
-Box = tuple[int, int, int, int]
+PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
 
 
-def rebuild(texture: Texture, allocation: Allocation, *, box: Box | None = None, grey: Tensor | None = None) -> Tensor:
+def rebuild(
+    texture: Texture, allocation: Allocation, *, box: PixelBox | None = None, grey: Tensor | None = None
+) -> Tensor:
     """Paint what the tokens of an allocation carry of a texture's finest level. For pictures: names are averaged too.
 
     box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
@@ -62,7 +64,7 @@ def median_grey(texture: Texture) -> Tensor:
     return texture.levels[0].detach().mean(1).flatten(1).median(1).values
 
 
-def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: Box | None = None) -> Tensor:
+def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: PixelBox | None = None) -> Tensor:
     """The baseline: the whole image scaled by √(budget·patch² / (H·W)) with area averaging, enlarged again (bicubic).
 
     The ideal resize, which may use fractions of a token; the image itself where it has no more pixels than that.
@@ -98,7 +100,7 @@ def shrunk_axis(extent: int, cells: int, first: int, last: int, like: Tensor) ->
     return down, _bicubic(low * side, high * side, high - low, first, last, like), source
 
 
-def _check_box(function: str, box: Box | None, size: tuple[int, int]) -> Box:
+def _check_box(function: str, box: PixelBox | None, size: tuple[int, int]) -> PixelBox:
     height, width = size
     if box is None:
         return 0, 0, width, height

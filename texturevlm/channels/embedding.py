@@ -26,11 +26,11 @@ from torch.nn import functional
 from texturevlm.channels.pretrained import load_pretrained, optional, readable
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 
-NUMBERS = 16  # what a feature is reduced to
+DIMENSIONS = 16  # what a feature is reduced to
 FORMAT = "texturevlm projection 1"
-ARCHITECTURES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # fixed-resolution SigLIP 2 says "siglip" too
+_ARCHITECTURES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # fixed-resolution SigLIP 2 says "siglip" too
 RESAMPLE = {2: "bilinear"}  # Pillow's numbers; everything else is bicubic
-TOGETHER = 1 << 14  # tokens pooled alone in one call: attention kernels take at most 65,535 sequences
+_TOGETHER = 1 << 14  # tokens pooled alone in one call: attention kernels take at most 65,535 sequences
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class DenseEncoder:
         dtype: torch.dtype = torch.float32,
     ) -> "DenseEncoder":
         """From a hub id (openai/clip-vit-base-patch16, google/siglip2-base-patch16-224) or a folder of such files."""
-        network, processor, digest = load_pretrained("DenseEncoder.load", model, ARCHITECTURES, device)
+        network, processor, digest = load_pretrained("DenseEncoder.load", model, _ARCHITECTURES, device)
         if network.config.model_type == "siglip" and not network.vision_model.use_head:
             raise ValueError(f"DenseEncoder.load: model must have its pooling head, got {model} without one")
         mean, std = (torch.tensor(list(values)) for values in (processor.image_mean, processor.image_std))
@@ -159,7 +159,7 @@ FEATURES = {"clip": _clip_features, "siglip": _siglip_features}
 
 def _each_alone(layer: Any, tokens: Tensor) -> Tensor:
     """A layer run on every token (B, N, D) as if there were no other."""
-    parts = torch.split(tokens.reshape(-1, 1, tokens.shape[2]), TOGETHER)
+    parts = torch.split(tokens.reshape(-1, 1, tokens.shape[2]), _TOGETHER)
     return torch.cat([layer(part) for part in parts]).reshape(tokens.shape)
 
 
@@ -182,7 +182,7 @@ class Projection:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        check_shapes("Projection", mean=(self.mean, "D"), basis=(self.basis, f"{NUMBERS} D"))
+        check_shapes("Projection", mean=(self.mean, "D"), basis=(self.basis, f"{DIMENSIONS} D"))
         check_floating("Projection", mean=self.mean, basis=self.basis)
         check_finite("Projection", mean=self.mean, basis=self.basis)
         if not 0 < self.scale < float("inf"):
@@ -204,7 +204,7 @@ class Projection:
         returns  (B, h, w)
         """
         mean, basis = self._at(reduced)
-        shapes = {"reduced": (reduced, f"B {NUMBERS} h w"), "mean": (mean, "D"), "text": (text, "D")}
+        shapes = {"reduced": (reduced, f"B {DIMENSIONS} h w"), "mean": (mean, "D"), "text": (text, "D")}
         check_shapes("Projection.similarity", **shapes)
         return torch.einsum("k,bkhw->bhw", basis @ text, reduced) * self.scale + mean @ text
 

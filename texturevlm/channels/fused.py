@@ -13,9 +13,8 @@ from torch import Tensor
 
 from texturevlm.channels import channels_kernel as kernels
 from texturevlm.channels import text_kernel as text
-from texturevlm.channels.saliency import SALIENCY_REACH
-from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
-from texturevlm.channels.structure import COARSE, COARSER, EDGES_REACH, LOW_PASS_REACH
+from texturevlm.channels.saliency import SALIENCY_LEVELS, SALIENCY_REACH
+from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, EDGES_REACH, LOW_PASS_REACH
 from texturevlm.channels.text import TEXT_REACH
 from texturevlm.ops.distance_kernel import distance_within_cuda
 from texturevlm.ops.marks import Marks
@@ -37,7 +36,7 @@ BY_KERNEL = {*NEAR, *CLUSTERS, "edge_distance", "low_pass", "saliency", "text"}
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayerPlan:
     """Which kernels run, and where each layer goes; a slot is its index among the layers, −1 for none.
 
     zero: a bit for each layer that nothing is known of; rest: the names that no kernel makes, with their slots
@@ -55,11 +54,11 @@ class Plan:
 
 
 @lru_cache(maxsize=64)
-def plan(names: tuple[str, ...], unknown: frozenset[str], elsewhere: tuple[str, ...]) -> Plan:
+def plan(names: tuple[str, ...], unknown: frozenset[str], elsewhere: tuple[str, ...]) -> LayerPlan:
     """unknown: layers that become zero; elsewhere: layers that PyTorch makes, though there is a kernel."""
     other = unknown.union(elsewhere)
     slots = {name: slot for slot, name in enumerate(names) if name in BY_KERNEL and name not in other}
-    return Plan(
+    return LayerPlan(
         near=tuple(slots.get(name, -1) for name in NEAR),
         zero=sum(1 << slot for slot, name in enumerate(names) if name in unknown),
         windows=bool(WINDOWS & slots.keys()),
@@ -155,7 +154,7 @@ def edge_bits(image: Tensor) -> Tensor:
 
 
 def _near(
-    layers: Tensor, image: Tensor, todo: Plan, edges: Tensor | None, previous: Texture | None, marks: Marks | None
+    layers: Tensor, image: Tensor, todo: LayerPlan, edges: Tensor | None, previous: Texture | None, marks: Marks | None
 ) -> None:
     if not (todo.windows or todo.zero or max(todo.near) >= 0):
         return
@@ -172,10 +171,10 @@ def _near(
     )
 
 
-def _coarse(layers: Tensor, levels: Sequence[Tensor], todo: Plan, marks: Marks | None) -> None:
+def _coarse(layers: Tensor, levels: Sequence[Tensor], todo: LayerPlan, marks: Marks | None) -> None:
     if max(todo.low_pass, todo.saliency) < 0:
         return
-    wanted = [levels[min(level, len(levels) - 1)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)]
+    wanted = [levels[min(level, len(levels) - 1)] for level in (COARSE_LEVEL, SALIENCY_LEVELS[-1], COARSER_LEVEL)]
     reach = max(LOW_PASS_REACH, SALIENCY_REACH)
     kernels.coarse_layers(layers, wanted, todo.low_pass, todo.saliency, marks=marks, reach=reach)
 

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.channels.embedding import NUMBERS, Projection
+from texturevlm.channels.embedding import DIMENSIONS, Projection
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 
-FEWEST = 10 * NUMBERS  # patches; fewer say nothing about 16 directions
-SHARE = 0.1  # of the patches may be held out
+FEWEST = 10 * DIMENSIONS  # patches; fewer say nothing about 16 directions
+_SHARE = 0.1  # of the patches may be held out
 TARGET = 0.95  # of the nearest neighbours should be kept
 HEADROOM = 1.25  # the largest number among the held-out patches becomes 1 / HEADROOM
 TIE = 1e-6  # similarities closer than this are the same: a blank page has many nearest neighbours
 
 
 @dataclass(frozen=True)
-class Report:
+class PcaReport:
     """What 16 numbers keep, measured on patches that were held out of the fit.
 
     nearest:   how often the nearest neighbour by distance between 16 numbers is the nearest by cosine in full
@@ -90,7 +90,7 @@ class HeldOut:
     def add(self, features: Tensor) -> Tensor:
         """Offer features (N, D); returns those to fit on, (M, D)."""
         draws = torch.from_numpy(self.random.random(len(features)))
-        candidate = draws < SHARE
+        candidate = draws < _SHARE
         first = self.rows.numel() == 0
         draws = torch.cat([self.draws, draws[candidate]])
         chosen = features[candidate.to(features.device)]
@@ -103,7 +103,7 @@ class HeldOut:
 
 def fit_pca(
     feature_batches: Iterable[Tensor], *, model: str = "", digest: str = "", held_out: int = 4096, seed: int = 0
-) -> tuple[Projection, Report]:
+) -> tuple[Projection, PcaReport]:
     """Fit a projection onto the 16 directions in which features vary most, in one pass.
 
     feature_batches: each (B, D, h, w), of unit length as `DenseEncoder.encode` gives them; D alone must agree
@@ -119,8 +119,8 @@ def fit_pca(
         check_floating("fit_pca", features=features)
         check_finite("fit_pca", features=features)
         width = width or sizes["D"]
-        if sizes["D"] != width or width < NUMBERS:
-            wanted = f"{width} wide like the first" if sizes["D"] != width else f"at least {NUMBERS} wide"
+        if sizes["D"] != width or width < DIMENSIONS:
+            wanted = f"{width} wide like the first" if sizes["D"] != width else f"at least {DIMENSIONS} wide"
             raise ValueError(f"fit_pca: features must be {wanted}, got {tuple(features.shape)}")
         rows = features.movedim(1, 3).flatten(0, 2)
         moments.add(sample.add(rows.cpu() if rows.device.type == "mps" else rows))  # which has no doubles
@@ -133,7 +133,7 @@ def fit_pca(
     projection = Projection(mean, basis, max(HEADROOM * largest, 1e-6), variance, model, digest)
     reduced = _reduce(projection, sample.rows)
     nearest, among_ten = (neighbours_kept(sample.rows, reduced, among=count) for count in (1, 10))
-    return projection, Report(images, patches, len(sample.rows), variance, nearest, among_ten)
+    return projection, PcaReport(images, patches, len(sample.rows), variance, nearest, among_ten)
 
 
 def principal(moments: Moments) -> tuple[Tensor, float]:
@@ -145,9 +145,9 @@ def principal(moments: Moments) -> tuple[Tensor, float]:
     total = float(values.clamp(min=0).sum())
     if not total > 1e-12 * moments.count:
         raise ValueError(f"fit_pca: feature_batches must vary, got the same feature {moments.count} times")
-    basis = vectors[:, -NUMBERS:].flip(1).T
+    basis = vectors[:, -DIMENSIONS:].flip(1).T
     largest = basis.gather(1, basis.abs().argmax(1, keepdim=True))
-    return basis * largest.sign(), float(values[-NUMBERS:].clamp(min=0).sum()) / total
+    return basis * largest.sign(), float(values[-DIMENSIONS:].clamp(min=0).sum()) / total
 
 
 def _reduce(projection: Projection, rows: Tensor) -> Tensor:

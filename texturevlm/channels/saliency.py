@@ -16,14 +16,14 @@ from torch.nn import functional
 from texturevlm.channels.structure import box_mean, check_image, enlarge, mip_reach
 from texturevlm.ops.mip import mipmap
 
-SCALES = (3, 4)  # levels whose changes are measured; they are averaged on the last one
+SALIENCY_LEVELS = (3, 4)  # levels whose changes are measured; they are averaged on the last one
 NEIGHBOURHOOD = 3  # texels, averaged twice
 COLOUR = 2.0  # how much more a change of colour counts than one of brightness
-HALF = 0.01  # the squared change in the weaker direction that becomes 0.5
+SALIENCY_HALF = 0.01  # the squared change in the weaker direction that becomes 0.5
 EPSILON = 1e-9  # far below the square of the faintest change
 CENTRE = 0.45  # standard deviation of the centre prior, of the image's sides
 
-SALIENCY_REACH = mip_reach(1 + 2 * (NEIGHBOURHOOD // 2), SCALES[-1])
+SALIENCY_REACH = mip_reach(1 + 2 * (NEIGHBOURHOOD // 2), SALIENCY_LEVELS[-1])
 
 
 def saliency(image: Tensor, levels: Sequence[Tensor], *, centre: bool = False) -> Tensor:
@@ -38,13 +38,13 @@ def saliency(image: Tensor, levels: Sequence[Tensor], *, centre: bool = False) -
     check_image("saliency", image, levels)
     last = len(levels) - 1
     total: Tensor | None = None
-    for scale in SCALES:
-        here, there = min(scale, last), min(SCALES[-1], last)
+    for scale in SALIENCY_LEVELS:
+        here, there = min(scale, last), min(SALIENCY_LEVELS[-1], last)
         tensor = mipmap(structure_tensor(opponents(levels[here])), levels=there - here + 1)[-1]
         energy = weaker(box_mean(box_mean(tensor, NEIGHBOURHOOD, NEIGHBOURHOOD), NEIGHBOURHOOD, NEIGHBOURHOOD))
         total = energy if total is None else total + energy
     assert total is not None
-    found = enlarge(total / (total + HALF), image.shape[-2:]).squeeze(1)
+    found = enlarge(total / (total + SALIENCY_HALF), image.shape[-2:]).squeeze(1)
     if centre:
         found = found * centre_prior(image)
     return found.to(image.dtype)

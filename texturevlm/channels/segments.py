@@ -17,7 +17,7 @@ from torch.nn import functional
 from texturevlm.channels.pretrained import load_pretrained
 from texturevlm.check import check_count, check_floating, check_shapes
 
-TOGETHER = 64  # points decoded in one call
+_TOGETHER = 64  # points decoded in one call
 STEP = 1.0  # how far the threshold is moved to see whether a mask is stable, in logits
 
 
@@ -106,7 +106,7 @@ def _regions(
     embedding, size = segmenter.embed(image.expand(-1, 3, -1, -1))
     found = [
         _good(*segmenter.masks(embedding, part), size, side, trust, stability)
-        for part in torch.split(point_grid(points, size), TOGETHER)
+        for part in torch.split(point_grid(points, size), _TOGETHER)
     ]
     logits, quality = (torch.cat(parts) for parts in zip(*found))
     keep = distinct(mask_boxes(_inside(logits, size, side) > 0), quality, overlap)[:limit]

@@ -18,7 +18,7 @@ LUMA = (0.299, 0.587, 0.114)
 NOISE = 2.5 / 255  # a difference that a camera or a JPEG makes from nothing
 SURROUND = 17  # pixels: wide enough for the strokes of a headline, narrow enough for one line of small print
 DETAIL = 5  # pixels
-COARSE, COARSER = 3, 5  # levels
+COARSE_LEVEL, COARSER_LEVEL = 3, 5  # levels
 
 
 def mip_reach(texels: int, level: int) -> int:
@@ -31,7 +31,7 @@ def mip_reach(texels: int, level: int) -> int:
 
 EDGES_REACH = SURROUND // 2
 HIGH_PASS_REACH = DETAIL // 2
-LOW_PASS_REACH = mip_reach(0, COARSER)
+LOW_PASS_REACH = mip_reach(0, COARSER_LEVEL)
 
 
 def edges(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
@@ -86,7 +86,7 @@ def low_pass(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
     returns (B, H, W), 0 to 1; a pixel acts LOW_PASS_REACH pixels away
     """
     check_image("low_pass", image, levels)
-    coarse, coarser = (luma(levels[min(level, len(levels) - 1)]) for level in (COARSE, COARSER))
+    coarse, coarser = (luma(levels[min(level, len(levels) - 1)]) for level in (COARSE_LEVEL, COARSER_LEVEL))
     size = image.shape[-2:]
     return (enlarge(coarse, size) - enlarge(coarser, size)).abs().squeeze(1).to(image.dtype)
 

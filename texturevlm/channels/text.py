@@ -19,21 +19,21 @@ from torch import Tensor
 from texturevlm.channels.structure import box_mean, check_image, enlarge, highest, lowest, luma, mip_reach
 from texturevlm.check import check_floating, check_shapes
 
-SCALES = 3  # levels: text from 10 to about 100 pixels high
+TEXT_SCALES = 3  # levels: text from 10 to about 100 pixels high
 CONTRAST = 15  # texels, the window that a stroke's contrast is compared with
 FULL = 0.7  # of that contrast is a whole stroke
-FAINT = 0.02  # added to it, so that noise is none
+_FAINT = 0.02  # added to it, so that noise is none
 RULED = 25  # texels: a stroke that goes on longer is a line
 LETTER = 5  # texels: the greatest gap between the strokes of a letter, downwards
-GAP = 17  # texels: the greatest gap between letters, and the window in which strokes are counted
+_GAP = 17  # texels: the greatest gap between letters, and the window in which strokes are counted
 SPARSE = 0.06  # of the window; fewer strokes are not text
 DASH = (7, 5)  # height and width in texels of the smallest text
-MARGIN = 4  # texels: how much is added to the height and the width of what was found
-HALF = 0.03  # strokes a texel, weighed by their contrast, that become 0.5
+_MARGIN = 4  # texels: how much is added to the height and the width of what was found
+TEXT_HALF = 0.03  # strokes a texel, weighed by their contrast, that become 0.5
 
 # Downwards is further than across: contrast, ruled lines, letters, the smallest text and its margin.
-TEXELS = CONTRAST // 2 + 2 * (RULED // 2) + 2 * (LETTER // 2) + DASH[0] // 2 + (DASH[0] + MARGIN) // 2
-TEXT_REACH = mip_reach(TEXELS, SCALES - 1)
+TEXELS = CONTRAST // 2 + 2 * (RULED // 2) + 2 * (LETTER // 2) + DASH[0] // 2 + (DASH[0] + _MARGIN) // 2
+TEXT_REACH = mip_reach(TEXELS, TEXT_SCALES - 1)
 
 
 def text_map(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
@@ -45,22 +45,22 @@ def text_map(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
     """
     check_image("text_map", image, levels)
     found = text_lines(luma(image))
-    for index, level in enumerate(levels[1:SCALES], 1):
+    for index, level in enumerate(levels[1:TEXT_SCALES], 1):
         coarse = enlarge(text_lines(luma(level)), image.shape[-2:])
         found = torch.maximum(found, coarse * 0.5**index)
-    return (found / (found + HALF)).squeeze(1).to(image.dtype)
+    return (found / (found + TEXT_HALF)).squeeze(1).to(image.dtype)
 
 
 def text_lines(grey: Tensor) -> Tensor:
     """Lines of text 10 to 25 texels high: (B, 1, H, W) → (B, 1, H, W), strokes a texel, 0 elsewhere."""
     contrast = highest(grey, CONTRAST, CONTRAST) - lowest(grey, CONTRAST, CONTRAST)
-    strokes = (_across(box_mean(grey, 3, 1)) / (FULL * contrast + FAINT)).clamp(max=1)
+    strokes = (_across(box_mean(grey, 3, 1)) / (FULL * contrast + _FAINT)).clamp(max=1)
     ruled = highest(lowest(highest(strokes, 1, 3), RULED, 1), RULED, 3)
     strokes = (strokes - ruled).clamp(min=0)
     letters = lowest(highest(strokes, LETTER, 1), LETTER, 1)
-    lines = lowest(highest(letters, 1, GAP), 1, GAP)
-    dense = lines * (box_mean(strokes, 1, GAP) - SPARSE).clamp(min=0)
-    return highest(lowest(dense, *DASH), DASH[0] + MARGIN, DASH[1] + MARGIN)
+    lines = lowest(highest(letters, 1, _GAP), 1, _GAP)
+    dense = lines * (box_mean(strokes, 1, _GAP) - SPARSE).clamp(min=0)
+    return highest(lowest(dense, *DASH), DASH[0] + _MARGIN, DASH[1] + _MARGIN)
 
 
 def _across(grey: Tensor) -> Tensor:

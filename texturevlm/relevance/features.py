@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from texturevlm.relevance.layout import PLACE_FEATURES, SHAPE_FEATURES, Layout, layout_of
+from texturevlm.relevance.layout import PLACE_FEATURES, SHAPE_FEATURES, PageLayout, layout_of
 from texturevlm.relevance.ocr import Page
-from texturevlm.text.strings import ASKED, KINDS, STOP, asked_kinds, similarity, terms
+from texturevlm.text.strings import ASKED, KINDS, STOP, asked_kinds, terms, word_similarity
 
 MOST_LABELS = 200  # words of the page that match the question best; more only cost time
 MATCHED = 0.3  # similarity from which a word counts as a label
@@ -82,7 +82,7 @@ def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str,
     return fits
 
 
-def _evidence(layout: Layout, question: str, commonness: Mapping[str, float]) -> dict[str, np.ndarray]:
+def _evidence(layout: PageLayout, question: str, commonness: Mapping[str, float]) -> dict[str, np.ndarray]:
     """How much of the question is found in each relation to each word."""
     count = len(layout.boxes)
     alike, weight = _matched(layout, question, commonness)
@@ -115,11 +115,11 @@ def _evidence(layout: Layout, question: str, commonness: Mapping[str, float]) ->
     }
 
 
-def _matched(layout: Layout, question: str, commonness: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+def _matched(layout: PageLayout, question: str, commonness: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
     """The similarity (terms, N) of the page's words to the question's, and the weight (terms,) of each term."""
     asked_terms = terms(question)
     vocabulary, which = layout.vocabulary
-    alike = similarity([term for term, _ in asked_terms], vocabulary)[:, which]
+    alike = word_similarity([term for term, _ in asked_terms], vocabulary)[:, which]
     weight = np.array([emphasis * _rarity(term, commonness) for term, emphasis in asked_terms], dtype=np.float32)
     words = max(len(layout.boxes), 1)
     return alike, weight * np.log1p(words / (1 + (alike > 0.6).sum(1))) / np.log1p(words)
@@ -141,7 +141,7 @@ def _collected(alike: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     return collected
 
 
-def runs(layout: Layout, alike: np.ndarray, share: np.ndarray) -> np.ndarray:
+def runs(layout: PageLayout, alike: np.ndarray, share: np.ndarray) -> np.ndarray:
     """(N,): the share of the question in the run of labels that a word is part of.
 
     A run is a part of a line whose words are words of the question in the same order, with at most one gap at a time.
@@ -169,7 +169,7 @@ def runs(layout: Layout, alike: np.ndarray, share: np.ndarray) -> np.ndarray:
     return total
 
 
-def relations(layout: Layout, labels: np.ndarray) -> dict[str, np.ndarray]:
+def relations(layout: PageLayout, labels: np.ndarray) -> dict[str, np.ndarray]:
     """Each (labels, N), 0 to 1: how strongly a word is in that relation to a label."""
     box, line = layout.boxes, layout.line
     unit = layout.heights[labels][:, None]
@@ -204,7 +204,7 @@ def relations(layout: Layout, labels: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.where(itself, 0.0, value).astype(np.float32) for name, value in kernel.items()}
 
 
-def _first(layout: Layout, eligible: np.ndarray, distance: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _first(layout: PageLayout, eligible: np.ndarray, distance: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(labels, N): 1 for the words of the nearest other line in that direction."""
     other = eligible & (layout.line != layout.line[labels][:, None])
     nearest = np.where(other, distance, np.inf)

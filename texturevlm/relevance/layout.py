@@ -10,7 +10,7 @@ import numpy as np
 from texturevlm.relevance.ocr import Page
 from texturevlm.text.strings import KINDS, STOP, kinds, plain
 
-MARGIN = 0.25  # of a line's height, added on each side of a word: OCR's boxes are a little off
+WORD_MARGIN = 0.25  # of a line's height, added on each side of a word: OCR's boxes are a little off
 SHAPE_FEATURES = (
     "letters", "digits", "capitals", "title_case", "small", "colon", "stop", "length", "initial", "bracket",
     "after_colon", "named",
@@ -22,7 +22,7 @@ PLACE_FEATURES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class PageLayout:
     """What is known about a page's N words without a question; each part is computed when first used."""
 
     page: Page
@@ -80,8 +80,8 @@ class Layout:
 
     @cached_property
     def areas(self) -> np.ndarray:
-        """(N,): the area of each word's box with MARGIN around it, in squares of the height of ordinary text."""
-        margin = 2 * MARGIN * self.heights
+        """(N,): the area of each word's box with WORD_MARGIN around it, in squares of the height of ordinary text."""
+        margin = 2 * WORD_MARGIN * self.heights
         sides = self.boxes[:, 2:] - self.boxes[:, :2] + margin[:, None]
         areas: np.ndarray = sides.prod(1) / self.unit**2
         return areas
@@ -157,6 +157,6 @@ class Layout:
 
 
 @lru_cache(maxsize=8)
-def layout_of(page: Page) -> Layout:
+def layout_of(page: Page) -> PageLayout:
     """Cached, since several questions are asked about one page."""
-    return Layout(page)
+    return PageLayout(page)

@@ -11,7 +11,7 @@ from torch import Tensor
 from texturevlm.check import check_floating, check_shapes, check_size
 from texturevlm.ops.mip import level_extents
 
-MOST_CELLS = 288  # along the longer side
+MOST_CELLS_ALONG = 288  # along the longer side
 
 
 class ImageMaps(NamedTuple):
@@ -82,5 +82,5 @@ class Relevance:
 def cell_level(size: tuple[int, int], patch: int) -> int:
     """The mip level whose texels are the cells: few enough to search, and never larger than half a token."""
     extents = level_extents(*size)
-    few = next(level for level, extent in enumerate(extents) if max(extent) <= MOST_CELLS)
+    few = next(level for level, extent in enumerate(extents) if max(extent) <= MOST_CELLS_ALONG)
     return min(few, max(0, patch.bit_length() - 2))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Module = TypeVar("Module", bound=nn.Module)
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class ConvLayer(nn.Module):
@@ -80,7 +80,7 @@ def keep_page(values: Tensor, page: Tensor | None) -> Tensor:
     return values if page is None else values * page.to(values.dtype)
 
 
-def folded(module: Module) -> Module:
+def folded(module: _Module) -> _Module:
     """Replace every ConvLayer in the module by its FoldedConv; for inference, not for training."""
     for name, child in module.named_children():
         if isinstance(child, ConvLayer):

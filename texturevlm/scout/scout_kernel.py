@@ -12,12 +12,12 @@ from torch import Tensor
 from texturevlm.cuda.launch import THREADS, launch, scalar_bits
 from texturevlm.cuda.struct import Layout, constants
 
-STEM, ACROSS, DOWN = constants("scout_seen.cu", "STEM", "ACROSS", "DOWN")
-EMBEDDING, WORDS, MAPS, MOST_ASKED = constants("scout_question.cu", "EMBEDDING", "WORDS", "MAPS", "MOST_ASKED")
-INPUTS, SPOT_CELLS, LINES = constants("scout_spots.cu", "INPUTS", "CELLS", "LINES")
+_STEM, ACROSS, DOWN = constants("scout_seen.cu", "STEM", "ACROSS", "DOWN")
+_EMBEDDING, _WORDS, _MAPS, MOST_ASKED = constants("scout_question.cu", "EMBEDDING", "WORDS", "MAPS", "MOST_ASKED")
+_INPUT_MAPS, SPOT_CELLS, LINES = constants("scout_spots.cu", "INPUTS", "CELLS", "LINES")
 PACK, SCORE_CELLS = constants("scout.cu", "PACK", "CELLS")
 _SEEN, _ASKED = Layout("scout_seen.cu", "Seen"), Layout("scout_question.cu", "Asked")
-_MAP, _INPUTS = Layout("scout_spots.cu", "Map"), Layout("scout_spots.cu", "Inputs")
+_MAP, _SPOT_INPUTS = Layout("scout_spots.cu", "Map"), Layout("scout_spots.cu", "Inputs")
 _FILM, _LIFT, _TAIL = (Layout("scout.cu", name) for name in ("Film", "Lift", "Tail"))
 
 
@@ -58,7 +58,7 @@ class Laid(NamedTuple):
     kept: tuple[Tensor, ...]
 
 
-class Cells(NamedTuple):
+class PageCells(NamedTuple):
     """A page about to be seen: from `colours` to `values`, as `job` says."""
 
     colours: Tensor
@@ -67,19 +67,19 @@ class Cells(NamedTuple):
     blocks: tuple[int, int]
 
 
-def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> Cells:
+def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> PageCells:
     """All that `seen_cells` needs, so that nothing comes between it and what is launched before it.
 
     colours: (B, 3, H, W)
     size:    (height, width) of what is seen, multiples of DOWN
     dtype:   of the result
     """
-    assert size[0] % DOWN == 0 and size[1] % STEM == 0, size
+    assert size[0] % DOWN == 0 and size[1] % _STEM == 0, size
     colours = colours.float()
     if colours.stride(3) != 1:
         colours = colours.contiguous()
     batch = len(colours)
-    cells = colours.new_empty((batch, size[0] // STEM, size[1] // STEM, STEM * STEM), dtype=dtype)
+    cells = colours.new_empty((batch, size[0] // _STEM, size[1] // _STEM, _STEM * _STEM), dtype=dtype)
     image, channel, row, _ = colours.stride()
     job = _SEEN.pack(
         colours=colours,
@@ -92,10 +92,10 @@ def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) ->
         rows=size[0],
         columns=size[1],
     )
-    return Cells(colours, cells, job, (-(-size[1] // ACROSS) * (size[0] // DOWN), batch))
+    return PageCells(colours, cells, job, (-(-size[1] // ACROSS) * (size[0] // DOWN), batch))
 
 
-def seen_cells(cells: Cells, *, early: bool = False) -> Tensor:
+def seen_cells(cells: PageCells, *, early: bool = False) -> Tensor:
     """`pixel_unshuffle(1 − 2 · grey, STEM)` of what is seen of images, in channels-last order: one launch.
 
     early:  right after `lay_question`, which may still be at work; the cells were prepared before it
@@ -113,9 +113,9 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: Questi
     letters: (Q, WORDS, LONGEST) int64; traits: (Q, WORDS, TRAITS); asked: (Q, A), at most MOST_ASKED
     """
     count, outputs = len(letters), len(weights.film_added)
-    assert letters.dtype == torch.int64 and letters.shape[1] == WORDS and asked.shape[1] <= MOST_ASKED
+    assert letters.dtype == torch.int64 and letters.shape[1] == _WORDS and asked.shape[1] <= MOST_ASKED
     letters, traits, asked = letters.contiguous(), traits.float().contiguous(), asked.float().contiguous()
-    shapes = ((WORDS, EMBEDDING), (WORDS, MAPS), (outputs,))
+    shapes = ((_WORDS, _EMBEDDING), (_WORDS, _MAPS), (outputs,))
     words, worth, films = (weights.film_added.new_empty((count, *shape)) for shape in shapes)
     tensors = (letters, traits, asked, *weights, words, worth, films)
     job = _ASKED.pack(
@@ -129,7 +129,7 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: Questi
         kinds=asked.shape[1],
         outputs=outputs,
     )
-    launch("scout_question.cu", "scout_words", words.device, (WORDS, count), job)
+    launch("scout_question.cu", "scout_words", words.device, (_WORDS, count), job)
     return Laid(words, worth, films, job, tensors)
 
 
@@ -152,17 +152,17 @@ def spot_inputs(
     laid:    for all pages, or one for each
     weights: of the ranker: steps (2, 2), seen (EMBEDDING + 1, SEEN), direct (2 + KINDS + 1,); float32, what is added
              comes last
-    pitch:   how many maps there are; those after INPUTS are zero. A multiple of 8
+    pitch:   how many maps there are; those after the inputs are zero. A multiple of 8
     returns  the maps (B, pitch, h / 2, w / 2), channels-last; how surely there is text, and scores of spots, (B, h, w)
     """
     words, text, kinds, height = spots
     batch, rows, columns = text.shape
-    assert rows % 2 == 0 and columns % 2 == 0 and pitch % 8 == 0 and pitch >= INPUTS
+    assert rows % 2 == 0 and columns % 2 == 0 and pitch % 8 == 0 and pitch >= _INPUT_MAPS
     device, dtype = text.device, text.dtype
     inputs = text.new_empty((batch, rows // 2, columns // 2, pitch))
     shown, scores = text.new_empty((2, batch, rows, columns), dtype=torch.float32)
     steps, seen, direct = weights
-    parameters = _INPUTS.pack(
+    parameters = _SPOT_INPUTS.pack(
         words=_map(words),
         text=_map(text[:, None]),
         height=_map(height[:, None]),

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from texturevlm.channels.pretrained import optional
 from texturevlm.scout.ranker import Ranker
 
-Module = TypeVar("Module", bound=nn.Module)
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
-def load_module(module: Module, path: Path | str, *, prefix: str = "") -> Module:
+def load_module(module: _Module, path: Path | str, *, prefix: str = "") -> _Module:
     """Fill a module with the weights of a file that `save_modules` or a training run (weights.safetensors) wrote.
 
     prefix: of the names of its weights in the file
@@ -24,7 +24,7 @@ def load_module(module: Module, path: Path | str, *, prefix: str = "") -> Module
     return fill_module(module, read_weights(path), str(path), prefix=prefix)
 
 
-def fill_module(module: Module, tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> Module:
+def fill_module(module: _Module, tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> _Module:
     """Fill a module from tensors that were read already; where: the file's name, for errors."""
     tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     kind = type(module).__name__
