@@ -1,4 +1,4 @@
-"""A contact sheet of a texture's layers: each as a small picture with its name, what it holds and what it took."""
+"""A contact sheet of a texture's layers: each as a small picture with its name and the time that it took."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _EMPTY = (244, 244, 246)
 
 
 def contact_sheet(texture: Texture, channels: str | Sequence[str] = "fast") -> tuple[Image.Image, dict[str, float]]:
-    """Build the layers one by one and draw them; also how many milliseconds each took by itself.
+    """Build the layers one by one and draw them; returns the picture and the milliseconds per layer.
 
     Layers that share work (edges and edge_distance, the clusters) each count it in full. A preset is drawn without the
     layers that need a model.
@@ -27,7 +27,7 @@ def contact_sheet(texture: Texture, channels: str | Sequence[str] = "fast") -> t
         names = tuple(name for name in names if CHANNELS[name].cost != "model")
     milliseconds: dict[str, float] = {}
     pictures: list[tuple[str, Image.Image]] = []
-    build(texture, list(names))  # what is compiled or loaded at first use is not the layer's own time
+    build(texture, list(names))  # compiling and loading at first use must not count as a layer's time
     for name in names:
         _wait(texture)
         started = time.perf_counter()
@@ -44,7 +44,7 @@ def _wait(texture: Texture) -> None:
 
 
 def layer_picture(name: str, layer: Tensor) -> Image.Image:
-    """Colours in their own hue, regions in colours that tell neighbours apart, everything else on one ramp."""
+    """Red, green and blue in their own colour, regions in contrasting colours, everything else on one ramp."""
     layer = layer.float().cpu()
     if name in COLOURS:
         hue = torch.zeros(3, *layer.shape)

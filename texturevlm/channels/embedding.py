@@ -6,7 +6,7 @@ nothing ever trained them to be. So each patch is pooled alone, by the weights t
 - CLIP gathers the image in its last block. That block is run on each patch by itself, so that its attention is the
   value path and nothing else (MaskCLIP, Zhou et al. 2022), then the post-layernorm and the visual projection follow.
 - SigLIP and SigLIP 2 gather the image in an attention head behind the tower. The head is run on each patch by itself:
-  what the model would say of an image if it attended to that one patch.
+  the result is the model's answer to an image in which it attends to that patch alone.
 
 Images keep their aspect: they are resized to as many whole patches as the model was trained with, and its position
 embeddings are interpolated to that grid. Tiling would keep the positions as trained, but a tile does not see the rest
@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.pretrained import load_pretrained, optional, readable
+from texturevlm.channels.pretrained import load_pretrained, model_pixels, optional, readable
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 
-DIMENSIONS = 16  # what a feature is reduced to
+DIMENSIONS = 16  # of a reduced feature
 FORMAT = "texturevlm projection 1"
 _ARCHITECTURES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # fixed-resolution SigLIP 2 says "siglip" too
 RESAMPLE = {2: "bilinear"}  # Pillow's numbers; everything else is bicubic
@@ -76,7 +76,7 @@ class DenseEncoder:
         """The feature of each patch, of unit length: its dot product with `text` is their similarity.
 
         image:   (B, 3, H, W) or (B, 1, H, W), values 0 to 1, any size and aspect
-        patches: at most this many; the model's own number if None. More is finer, and further from its training
+        patches: at most this many; the model's own number if None. More are finer, and further from the training
         returns  (B, D, h, w) float32 on the model's device, h : w as near to H : W as whole patches allow
         """
         sizes = check_shapes("DenseEncoder.encode", image=(image, "B C H W"))
@@ -108,14 +108,10 @@ class DenseEncoder:
         return feature.clone()
 
     def _pixels(self, image: Tensor, rows: int, columns: int) -> Tensor:
-        """(B, 3, rows·P, columns·P), resized and normalised as the model's own image processor does."""
+        """(B, 3, rows·P, columns·P), the input of the network."""
         side = self.network.config.vision_config.patch_size
-        pixels = image.to(self.network.device, torch.float32)
         size = (rows * side, columns * side)
-        if pixels.shape[2:] != size:
-            pixels = functional.interpolate(pixels, size, mode=self.resample, align_corners=False, antialias=True)
-        mean, std = (values.to(pixels.device)[:, None, None] for values in (self.mean, self.std))
-        return ((pixels.clamp(0, 1) - mean) / std).to(self.network.dtype)
+        return model_pixels(self.network, image, size, self.mean, self.std, mode=self.resample)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -165,11 +161,11 @@ def _each_alone(layer: Any, tokens: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """From features to 16 numbers between -1 and 1, and what that costs.
+    """A linear map from features to 16 numbers between -1 and 1.
 
     mean:     (D,)
     basis:    (16, D), orthonormal rows. Distances between features are kept as well as 16 numbers can
-    scale:    what is 1 afterwards
+    scale:    the value that becomes 1
     variance: the share of the features' variance that is kept
     model, digest: the model whose features these are
     """
@@ -197,7 +193,7 @@ class Projection:
         return (torch.einsum("kd,bdhw->bkhw", basis, centred) / self.scale).clamp(-1, 1)
 
     def similarity(self, reduced: Tensor, text: Tensor) -> Tensor:
-        """The dot product of a text with each feature, as far as its 16 numbers tell.
+        """The dot product of a text with each feature, estimated from its 16 numbers.
 
         reduced: (B, 16, h, w), from `apply`
         text:    (D,), from `DenseEncoder.text`

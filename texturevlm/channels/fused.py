@@ -39,7 +39,7 @@ BY_KERNEL = {*NEAR, *CLUSTERS, "edge_distance", "low_pass", "saliency", "text"}
 class LayerPlan:
     """Which kernels run, and where each layer goes; a slot is its index among the layers, −1 for none.
 
-    zero: a bit for each layer that nothing is known of; rest: the names that no kernel makes, with their slots
+    zero: one bit per layer whose input is missing; rest: the names that no kernel makes, with their slots
     """
 
     near: tuple[int, ...]
@@ -83,7 +83,7 @@ def build_layers(
     """(B, C, H, W), level 0 of the layers `names`.
 
     levels:    colour's mip levels, as many as the layers need, each (B, 3, H_l, W_l) float32
-    unknown:   the layers that nothing is known of, which become zero
+    unknown:   the layers whose input is missing; they become zero
     elsewhere: the layers that `layer` makes, by name, though there is a kernel
     """
     levels = [level.contiguous() for level in levels]
@@ -125,30 +125,30 @@ class LayersInPlace:
             self._text_tiles = text.no_text_tiles(levels)
 
     def near(self, marks: Marks | None) -> None:
-        """What level 0 alone says; marks: the tiles that changed, None for all of them."""
+        """Update the layers that read level 0 alone; marks: the tiles that changed, None for all of them."""
         _near(self.layers, self.levels[0], self._plan, self._edges, None, marks)
         if self._edges is not None:
             field = self.layers.select(1, self._plan.edge_distance)
             distance_within_cuda(self._edges, field, marks=marks, reach=EDGES_REACH)
 
     def coarse(self, marks: Marks | None) -> None:
-        """What coarser levels say."""
+        """Update the layers that read coarser levels."""
         _coarse(self.layers, self.levels, self._plan, marks)
 
     def text_tiles(self, marks: Marks) -> Tensor | None:
-        """Which tiles `text` has to make; known before the levels are."""
+        """List the tiles that `text` must update; needs no levels yet."""
         if self._text_tiles is not None:
             text.list_text_tiles(self._text_tiles, self.levels, marks, TEXT_REACH)
         return self._text_tiles
 
     def text(self, tiles: Tensor | None) -> None:
-        """tiles: of `text_tiles`, None for all of them."""
+        """Update the text layer; tiles: from `text_tiles`, None for all of them."""
         if self._text is not None:
             text.text_layer(self.layers, self.levels, self._plan.text, kept=self._text, tiles=tiles)
 
 
 def edge_bits(image: Tensor) -> Tensor:
-    """Room for a bit a pixel."""
+    """Memory for one bit per pixel."""
     batch, _, height, width = image.shape
     return torch.empty((batch, height, -(-width // 32)), dtype=torch.int32, device=image.device)
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from texturevlm.check import check_choice
 
@@ -18,6 +20,27 @@ def optional(function: str, package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(f"{function}: needs {package}; pip install 'texturevlm[hf]' ({error})") from error
+
+
+def load_rapidocr(function: str, **parameters: Any) -> Any:
+    """RapidOCR (extra `ocr`), which comes with its models; parameters: its settings, by their full names."""
+    try:
+        from rapidocr import RapidOCR
+    except ImportError:
+        raise ImportError(f"{function}: needs the extra ocr: pip install 'texturevlm[ocr]'") from None
+    return RapidOCR(params={"Global.log_level": "critical", **parameters})
+
+
+def model_pixels(
+    network: Any, image: Tensor, size: tuple[int, int], mean: Tensor, std: Tensor, *, mode: str = "bilinear"
+) -> Tensor:
+    """(B, 3 or 1, H, W) → (B, 3, *size), resized and normalised as a model's own image processor does."""
+    pixels = image.to(network.device, torch.float32)
+    if pixels.shape[2:] != size:
+        pixels = functional.interpolate(pixels, size, mode=mode, align_corners=False, antialias=True)
+    mean, std = (values.to(pixels.device)[:, None, None] for values in (mean, std))
+    normalised: Tensor = ((pixels.clamp(0, 1) - mean) / std).to(network.dtype)
+    return normalised
 
 
 def load_pretrained(

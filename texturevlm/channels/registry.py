@@ -1,6 +1,6 @@
-"""The forty layers: what each holds, how it is made and reduced, what it costs and needs, and how far a pixel acts.
+"""The forty layers: what each holds, how it is made and reduced, what it costs and needs, and its reach.
 
-They hold what is known about an image without a question, so that one fetch brings all of it. The order is fixed: a
+They hold what is known about an image without a question. The order is fixed: a
 layer's index means the same in every texture of all forty. To add one, write its function in a file of this folder, and
 add one row here.
 """

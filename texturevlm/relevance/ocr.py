@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from texturevlm.channels.pretrained import load_rapidocr
 from texturevlm.check import check_count, check_size
 from texturevlm.image import to_tensor
 from texturevlm.text.strings import is_ideograph
@@ -106,18 +107,9 @@ def read_page(image: Any, *, threads: int = _THREADS, most_pixels: int = MOST_PI
 
 @lru_cache(maxsize=2)
 def _engine(threads: int) -> Any:
-    try:
-        from rapidocr import RapidOCR
-    except ImportError:
-        raise ImportError("read_page: needs the extra ocr: pip install 'texturevlm[ocr]'") from None
-    return RapidOCR(
-        params={
-            "Global.log_level": "critical",
-            "Global.max_side_len": MOST_PIXELS_ALONG,
-            "EngineConfig.onnxruntime.intra_op_num_threads": threads,
-            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
-        }
-    )
+    runtime = "EngineConfig.onnxruntime"
+    limits = {f"{runtime}.intra_op_num_threads": threads, f"{runtime}.inter_op_num_threads": 1}
+    return load_rapidocr("read_page", **{"Global.max_side_len": MOST_PIXELS_ALONG, **limits})
 
 
 def _within_limits(array: np.ndarray, most_pixels: int) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""The scout's kernels (scout_seen.cu, scout_question.cu, scout_spots.cu, scout.cu): all that is no large convolution.
+"""The scout's kernels (scout_seen.cu, scout_question.cu, scout_spots.cu, scout.cu): everything but convolutions.
 
-Between convolutions PyTorch would start some fifty small kernels a page, and each costs more to start than to run. The
-PyTorch code that these stand in for is in texturevlm/scout; a question is kept in float, maps in the network's dtype.
+PyTorch would launch about fifty small kernels per page between the convolutions, each slower to launch than to run. The
+specification is the PyTorch code in texturevlm/scout. Questions are float32, maps have the network's dtype.
 """
 
 from typing import NamedTuple
@@ -48,7 +48,7 @@ class Laid(NamedTuple):
 
     words: (Q, WORDS, EMBEDDING), of length 1; worth: (Q, WORDS, MAPS); both float32
     films: (Q, the outputs of `film`) float32, filled by `lay_films`
-    job:   for that: where all of it lies; kept: every tensor that it refers to
+    job:   the parameters of that kernel; kept: every tensor that they point to
     """
 
     words: Tensor
@@ -59,7 +59,7 @@ class Laid(NamedTuple):
 
 
 class PageCells(NamedTuple):
-    """A page about to be seen: from `colours` to `values`, as `job` says."""
+    """Arguments of `seen_cells`: it reads `colours` and writes `values`."""
 
     colours: Tensor
     values: Tensor
@@ -68,10 +68,10 @@ class PageCells(NamedTuple):
 
 
 def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> PageCells:
-    """All that `seen_cells` needs, so that nothing comes between it and what is launched before it.
+    """Prepare the arguments of `seen_cells`, so that its launch can follow the previous one at once.
 
     colours: (B, 3, H, W)
-    size:    (height, width) of what is seen, multiples of DOWN
+    size:    (height, width) of the spotter's input, multiples of DOWN
     dtype:   of the result
     """
     assert size[0] % DOWN == 0 and size[1] % _STEM == 0, size
@@ -96,9 +96,9 @@ def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) ->
 
 
 def seen_cells(cells: PageCells, *, early: bool = False) -> Tensor:
-    """`pixel_unshuffle(1 − 2 · grey, STEM)` of what is seen of images, in channels-last order: one launch.
+    """`pixel_unshuffle(1 − 2 · grey, STEM)` of the resized images, in channels-last order: one launch.
 
-    early:  right after `lay_question`, which may still be at work; the cells were prepared before it
+    early:  whether to start while `lay_question`, launched just before, still runs
     returns (B, STEM · STEM, height / STEM, width / STEM)
     """
     colours, values, job, blocks = cells
@@ -134,7 +134,7 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: Questi
 
 
 def lay_films(laid: Laid) -> None:
-    """The rest of a question: it fills `films`, by one launch."""
+    """Fill `films`, the rest of a question, by one launch."""
     launch("scout_question.cu", "scout_films", laid.films.device, len(laid.films), laid.job)
 
 
@@ -145,15 +145,15 @@ def spot_inputs(
     *,
     pitch: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the ranker's network is given, from what the spotter says, and the films of the question: three launches.
+    """The inputs of the ranker's network from the spotter's output, and the films of the question: three launches.
 
     spots:   words (B, EMBEDDING, h, w), of any length, text (B, h, w), kinds (B, KINDS, h, w), height (B, h, w); h and
              w are even, strides are any
     laid:    for all pages, or one for each
-    weights: of the ranker: steps (2, 2), seen (EMBEDDING + 1, SEEN), direct (2 + KINDS + 1,); float32, what is added
+    weights: of the ranker: steps (2, 2), seen (EMBEDDING + 1, SEEN), direct (2 + KINDS + 1,); float32, the bias
              comes last
     pitch:   how many maps there are; those after the inputs are zero. A multiple of 8
-    returns  the maps (B, pitch, h / 2, w / 2), channels-last; how surely there is text, and scores of spots, (B, h, w)
+    returns  the maps (B, pitch, h / 2, w / 2), channels-last; the probability of text, and scores of spots, (B, h, w)
     """
     words, text, kinds, height = spots
     batch, rows, columns = text.shape
