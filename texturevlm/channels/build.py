@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
@@ -74,9 +75,9 @@ def build(
         warnings.warn("build: the embedding layers are zero, since no encoder and projection were given", stacklevel=2)
     levels = _colour(texture, base, deepest, backend)
     given = {"relevance": relevance, "fixations": fixations, "attention": attention, "gaze": gaze}
-    source = Source(
-        levels, _checked_previous(previous, levels[0]), given, encoder, projection, segmenter, text, backend
-    )
+    operations = "reference" if backend == "reference" else "auto"
+    before = _checked_previous(previous, levels[0])
+    source = Source(levels, before, given, encoder, projection, segmenter, text, operations)
     if _choose(levels[0], backend) == "cuda":
         layers = build_layers(
             levels,
@@ -155,26 +156,22 @@ def _checked_previous(previous: Texture | None, image: Tensor) -> Texture | None
     return previous
 
 
+@dataclass(eq=False)
 class Source:
     """The inputs of one build; what several layers need is computed once."""
 
-    def __init__(
-        self,
-        levels: Sequence[Tensor],
-        previous: Texture | None,
-        given: dict[str, Tensor | None],
-        encoder: DenseEncoder | None,
-        projection: Projection | None,
-        segmenter: Segmenter | None,
-        text: str,
-        backend: str,
-    ) -> None:
-        self.image, self.levels = levels[0], levels
+    levels: Sequence[Tensor]
+    previous: Texture | None
+    given: dict[str, Tensor | None]
+    encoder: DenseEncoder | None
+    projection: Projection | None
+    segmenter: Segmenter | None
+    text: str
+    backend: str  # of the operations
+
+    def __post_init__(self) -> None:
+        self.image = self.levels[0]
         self.batch, _, self.height, self.width = self.image.shape
-        self.previous, self.given = previous, given
-        self.encoder, self.projection = encoder, projection
-        self.segmenter, self.text = segmenter, text
-        self.backend = "reference" if backend == "reference" else "auto"  # of the operations
 
     @property
     def unknown(self) -> frozenset[str]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.pretrained import load_pretrained, model_pixels, optional, readable
+from texturevlm.channels.pretrained import load_pretrained, model_errors, model_pixels, optional
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 
 DIMENSIONS = 16  # of a reduced feature
@@ -117,7 +117,7 @@ class DenseEncoder:
     def _tokenizer(self) -> Any:
         """Only texts need it, so it is loaded with the first one."""
         transformers = optional("DenseEncoder.text", "transformers")
-        with readable("DenseEncoder.text", f"a model with a tokenizer, got {self.model}"):
+        with model_errors("DenseEncoder.text", f"a model with a tokenizer, got {self.model}"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(self.model)
         words, known = self.network.config.text_config.vocab_size, len(tokenizer)
         if known < words // 2:  # without its files, transformers makes an empty one and does not complain

@@ -131,7 +131,7 @@ def fit_pca(
     mean, basis = moments.mean.float().cpu(), basis.float().cpu()
     largest = float(((sample.rows.cpu() - mean) @ basis.T).abs().max())
     projection = Projection(mean, basis, max(HEADROOM * largest, 1e-6), variance, model, digest)
-    reduced = _reduce(projection, sample.rows)
+    reduced = projection.apply(sample.rows.T[None, :, :, None])[0, :, :, 0].T  # (N, D) → (N, 16)
     nearest, among_ten = (neighbours_kept(sample.rows, reduced, among=count) for count in (1, 10))
     return projection, PcaReport(images, patches, len(sample.rows), variance, nearest, among_ten)
 
@@ -148,11 +148,6 @@ def principal(moments: Moments) -> tuple[Tensor, float]:
     basis = vectors[:, -DIMENSIONS:].flip(1).T
     largest = basis.gather(1, basis.abs().argmax(1, keepdim=True))
     return basis * largest.sign(), float(values[-DIMENSIONS:].clamp(min=0).sum()) / total
-
-
-def _reduce(projection: Projection, rows: Tensor) -> Tensor:
-    """(N, D) → (N, 16)."""
-    return projection.apply(rows.T[None, :, :, None])[0, :, :, 0].T
 
 
 def neighbours_kept(features: Tensor, reduced: Tensor, *, among: int = 1) -> float:

@@ -63,10 +63,10 @@ def load_pretrained(
         raise FileNotFoundError(f"{function}: no such folder: {name}")
     place = torch_device(function, device)
     transformers = optional(function, "transformers")
-    with readable(function, f"a hub id or a folder, got {name}"):
+    with model_errors(function, f"a hub id or a folder, got {name}"):
         kind = transformers.AutoConfig.from_pretrained(name).model_type
     check_choice(function, f"model_type of {name}", kind, architectures)
-    with readable(function, f"complete and undamaged, got {name}"):
+    with model_errors(function, f"complete and undamaged, got {name}"):
         # by its module: in 5.10 the name in `transformers` itself wants torchvision
         auto = optional(function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
         processor = auto.from_pretrained(name, backend="pil")
@@ -80,7 +80,7 @@ def load_pretrained(
 
 
 @contextmanager
-def readable(function: str, wanted: str) -> Iterator[None]:
+def model_errors(function: str, wanted: str) -> Iterator[None]:
     """What transformers raises for a model it cannot read, as one line in our style."""
     try:
         yield

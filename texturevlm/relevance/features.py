@@ -1,8 +1,9 @@
 """Named features of every word of a page, given a question: what makes a word likely to be the answer.
 
 A word of the question that occurs on the page is a label. Answers are right of a label, below it, in its table row or
-column, or next in reading order. Each relation is a kernel between boxes, in units of the label's height. Under each of
-them a candidate collects the share of the question (rare words count more) that is found in that relation to it.
+column, or next in reading order. Each such relation is a kernel between two boxes, in units of the label's height. For
+each relation, a word's feature is the share of the question whose labels have that relation to the word. Rare words of
+the question count more.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from texturevlm.relevance.layout import PLACE_FEATURES, SHAPE_FEATURES, PageLayo
 from texturevlm.relevance.ocr import Page
 from texturevlm.text.strings import ASKED, KINDS, STOP, asked_kinds, terms, word_similarity
 
-MOST_LABELS = 200  # words of the page that match the question best; more only cost time
+MOST_LABELS = 200  # the best matches on a page; more cost time and add nothing
 MATCHED = 0.3  # similarity from which a word counts as a label
-STOP_WEIGHT = 0.05  # of a stop word, where other words have up to 1
+STOP_WEIGHT = 0.05  # weight of a stop word; other words have up to 1
 
 RELATIONS = (
     "right", "row", "below", "column", "above", "left", "near", "around", "after", "before", "line", "next",
@@ -43,7 +44,7 @@ FEATURE_NAMES = (
 def word_features(page: Page, question: str, commonness: Mapping[str, float]) -> np.ndarray:
     """(N, len(FEATURE_NAMES)) float32: the features of every word of the page.
 
-    commonness: of words in questions, 0 to 1; common words count less
+    commonness: how common words are in questions, 0 to 1; common words count less
     """
     layout = layout_of(page)
     count = len(layout.boxes)
@@ -59,7 +60,7 @@ def word_features(page: Page, question: str, commonness: Mapping[str, float]) ->
 
 
 def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str, np.ndarray]:
-    """Whether the word is of the kind that the question asks for."""
+    """Whether a word has the kind that the question asks for."""
     fits = {
         f"fits_{name}": wanted[name] * np.maximum.reduce([columns[f"kind_{kind}"] for kind in fitting])
         for name, fitting in FITS.items()
@@ -83,7 +84,7 @@ def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str,
 
 
 def _evidence(layout: PageLayout, question: str, commonness: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """How much of the question is found in each relation to each word."""
+    """The share of the question in each relation to each word."""
     count = len(layout.boxes)
     alike, weight = _matched(layout, question, commonness)
     found = float((weight * alike.max(1, initial=0.0)).sum())
@@ -205,7 +206,7 @@ def relations(layout: PageLayout, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _first(layout: PageLayout, eligible: np.ndarray, distance: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """(labels, N): 1 for the words of the nearest other line in that direction."""
+    """(labels, N): 1 for the words of the nearest other line among the eligible words."""
     other = eligible & (layout.line != layout.line[labels][:, None])
     nearest = np.where(other, distance, np.inf)
     if not nearest.size:

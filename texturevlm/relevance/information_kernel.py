@@ -34,15 +34,9 @@ def information_cuda(
     blocks = -(-rows // _SIDE) * -(-columns // _SIDE) * batch
     finer = levels[: cell + 1]
     parameters = _LOSSES.pack(
-        level=finer,
-        squares=squares,
-        gone=gone,
-        histogram=histogram,
-        height=[level.shape[2] for level in finer],
-        width=[level.shape[3] for level in finer],
-        batch=batch,
-        cell=cell,
-    )
+        level=finer, squares=squares, gone=gone, histogram=histogram, height=[level.shape[2] for level in finer],
+        width=[level.shape[3] for level in finer], batch=batch, cell=cell,
+    )  # fmt: skip
     launch("information.cu", "information_losses", squares.device, blocks, parameters)
     means = mipmap(squares[:, None], levels=_COARSEST - cell + 1, backend="cuda")
     coarser = []
@@ -51,20 +45,9 @@ def information_cuda(
         coarser.append(_COARSER(means[above].data_ptr(), colour.data_ptr(), *colour.shape[2:]))
     cells = rows * columns
     parameters = _MAPS.pack(
-        gone=gone,
-        histogram=histogram,
-        found=found,
-        legible_scale=legible_scale,
-        worth=worth,
-        ink=ink,
-        photograph=photograph,
-        coarser=coarser,
-        batch=batch,
-        cell=cell,
-        rows=rows,
-        columns=columns,
-        quiet_rank=int(quiet * (cells - 1)),
-        page=page * cells,
-    )
+        gone=gone, histogram=histogram, found=found, legible_scale=legible_scale, worth=worth, ink=ink,
+        photograph=photograph, coarser=coarser, batch=batch, cell=cell, rows=rows, columns=columns,
+        quiet_rank=int(quiet * (cells - 1)), page=page * cells,
+    )  # fmt: skip
     launch("information.cu", "information_maps", squares.device, blocks, parameters)
     return worth, legible_scale, ink, photograph

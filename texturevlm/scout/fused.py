@@ -1,7 +1,7 @@
 """The scout on a GPU: the same networks, with our kernels for everything but the 3×3 convolutions.
 
-Beside its convolutions a page takes some sixty small operations, each of which takes longer to launch than to run. Here
-they are a dozen (scout_kernel.py). The weights are laid out for the kernels once, when a scout is made. Spotter and
+Besides its convolutions a page takes about sixty small operations, each slower to launch than to run. Here they are a
+dozen (scout_kernel.py). The weights are laid out for the kernels once, when a scout is made. Spotter and
 Ranker are the specification.
 """
 

@@ -82,16 +82,9 @@ def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) ->
     cells = colours.new_empty((batch, size[0] // _STEM, size[1] // _STEM, _STEM * _STEM), dtype=dtype)
     image, channel, row, _ = colours.stride()
     job = _SEEN.pack(
-        colours=colours,
-        cells=cells,
-        image=image,
-        channel=channel,
-        row=row,
-        height=colours.shape[2],
-        width=colours.shape[3],
-        rows=size[0],
-        columns=size[1],
-    )
+        colours=colours, cells=cells, image=image, channel=channel, row=row, height=colours.shape[2],
+        width=colours.shape[3], rows=size[0], columns=size[1],
+    )  # fmt: skip
     return PageCells(colours, cells, job, (-(-size[1] // ACROSS) * (size[0] // DOWN), batch))
 
 
@@ -119,16 +112,9 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: Questi
     words, worth, films = (weights.film_added.new_empty((count, *shape)) for shape in shapes)
     tensors = (letters, traits, asked, *weights, words, worth, films)
     job = _ASKED.pack(
-        letters=letters,
-        traits=traits,
-        asked=asked,
-        **weights._asdict(),
-        words=words,
-        worth=worth,
-        films=films,
-        kinds=asked.shape[1],
-        outputs=outputs,
-    )
+        letters=letters, traits=traits, asked=asked, **weights._asdict(), words=words, worth=worth, films=films,
+        kinds=asked.shape[1], outputs=outputs,
+    )  # fmt: skip
     launch("scout_question.cu", "scout_words", words.device, (_WORDS, count), job)
     return Laid(words, worth, films, job, tensors)
 
@@ -163,23 +149,10 @@ def spot_inputs(
     shown, scores = text.new_empty((2, batch, rows, columns), dtype=torch.float32)
     steps, seen, direct = weights
     parameters = _SPOT_INPUTS.pack(
-        words=_map(words),
-        text=_map(text[:, None]),
-        height=_map(height[:, None]),
-        kinds=_map(kinds),
-        sought=laid.words,
-        worth=laid.worth,
-        steps=steps,
-        seen=seen,
-        direct=direct,
-        inputs=inputs,
-        shown=shown,
-        scores=scores,
-        rows=rows,
-        columns=columns,
-        questions=len(laid.words),
-        pitch=pitch,
-    )
+        words=_map(words), text=_map(text[:, None]), height=_map(height[:, None]), kinds=_map(kinds), sought=laid.words,
+        worth=laid.worth, steps=steps, seen=seen, direct=direct, inputs=inputs, shown=shown, scores=scores, rows=rows,
+        columns=columns, questions=len(laid.words), pitch=pitch,
+    )  # fmt: skip
     blocks = -(-(rows * columns // 4) // SPOT_CELLS)
     lines = -(-((rows + columns) // 2) // LINES)
     scalar = scalar_bits(dtype)
@@ -198,13 +171,9 @@ def film_(values: Tensor, films: Tensor, start: int) -> Tensor:
     batch, width, rows, columns = values.shape
     packs = rows * columns * width // PACK
     parameters = _FILM.pack(
-        values=values,
-        films=films.data_ptr() + 4 * start,
-        packs=packs,
-        width=width,
-        next=films.shape[1],
+        values=values, films=films.data_ptr() + 4 * start, packs=packs, width=width, next=films.shape[1],
         questions=len(films),
-    )
+    )  # fmt: skip
     blocks = (-(-packs // THREADS), batch)
     launch("scout.cu", "scout_film", values.device, blocks, parameters, SCALAR=scalar_bits(values.dtype))
     return values
@@ -218,15 +187,9 @@ def lift_(values: Tensor, coarse: Tensor, weight: Tensor, added: Tensor) -> Tens
     """
     batch, width, rows, columns = values.shape
     parameters = _LIFT.pack(
-        coarse=coarse,
-        weight=weight,
-        added=added,
-        values=values,
-        rows=rows,
-        columns=columns,
-        inputs=coarse.shape[1],
+        coarse=coarse, weight=weight, added=added, values=values, rows=rows, columns=columns, inputs=coarse.shape[1],
         width=width,
-    )
+    )  # fmt: skip
     blocks = (-(-coarse.shape[2] * coarse.shape[3] * width // THREADS), batch)  # four threads for four maps
     launch("scout.cu", "scout_lift", values.device, blocks, parameters, SCALAR=scalar_bits(values.dtype))
     return values
@@ -244,18 +207,9 @@ def chances(values: Tensor, last: Tensor, added: Tensor, shown: Tensor, scores: 
     blocks = -(-cells // SCORE_CELLS)
     parts, chance = scores.new_empty((batch, blocks, 2)), torch.empty_like(scores)
     parameters = _TAIL.pack(
-        values=values,
-        last=last,
-        added=added,
-        shown=shown,
-        scores=scores,
-        parts=parts,
-        chance=chance,
-        rows=rows,
-        columns=columns,
-        width=values.shape[1],
-        blocks=blocks,
-    )
+        values=values, last=last, added=added, shown=shown, scores=scores, parts=parts, chance=chance, rows=rows,
+        columns=columns, width=values.shape[1], blocks=blocks,
+    )  # fmt: skip
     device, scalar = values.device, scalar_bits(values.dtype)
     launch("scout.cu", "scout_scores", device, (blocks, batch), parameters, SCALAR=scalar)
     spots = -(-rows * columns // THREADS)

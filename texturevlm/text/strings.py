@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
-MOST_LETTERS = 4000  # of a question are used
-MOST_TERMS = 64  # of a question are used
-LEAST_SHARED = 0.5  # pairs of letters: below this two words are unrelated
-MOST_OF_A_WORD = 80  # letters are used for its kind
+MOST_LETTERS = 4000  # of a question; the rest is ignored
+MOST_TERMS = 64  # of a question; the rest is ignored
+LEAST_SHARED = 0.5  # share of equal letter pairs: with fewer, two words are unrelated
+MOST_OF_A_WORD = 80  # letters; the rest does not affect its kind
 GLUED = 0.7  # the similarity of a word that is part of another
 
 STOP_WORDS = """
