@@ -20,7 +20,7 @@ PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
 def rebuild(
     texture: Texture, allocation: Allocation, *, box: PixelBox | None = None, grey: Tensor | None = None
 ) -> Tensor:
-    """Paint what the tokens of an allocation carry of a texture's finest level. For pictures: labels are averaged too.
+    """Paint the tokens of an allocation, sampled from a texture's finest level. For pictures: labels are averaged too.
 
     box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
     grey:   (B,), the value where there is no token; None: `median_grey` of the texture, which takes time

@@ -1,4 +1,4 @@
-"""image → a Texture of named layers, built once per image, whatever the question."""
+"""image → a Texture of named layers, built once per image and used for every question."""
 
 import math
 import warnings
@@ -158,7 +158,7 @@ def _checked_previous(previous: Texture | None, image: Tensor) -> Texture | None
 
 @dataclass(eq=False)
 class Source:
-    """The inputs of one build; what several layers need is computed once."""
+    """The inputs of one build, and intermediate results that several layers share."""
 
     levels: Sequence[Tensor]
     previous: Texture | None

@@ -28,7 +28,7 @@ from texturevlm.check import check_count, check_finite, check_floating, check_sh
 
 DIMENSIONS = 16  # of a reduced feature
 FORMAT = "texturevlm projection 1"
-_ARCHITECTURES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # fixed-resolution SigLIP 2 says "siglip" too
+_ARCHITECTURES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # fixed-resolution SigLIP 2 has the type "siglip" too
 RESAMPLE = {2: "bilinear"}  # Pillow's numbers; everything else is bicubic
 _TOGETHER = 1 << 14  # tokens pooled alone in one call: attention kernels take at most 65,535 sequences
 
@@ -91,7 +91,7 @@ class DenseEncoder:
         return features.clone()  # outside: an inference tensor could not be trained on
 
     def text(self, question: str) -> Tensor:
-        """The feature of a text, (D,) float32 of unit length; what is longer than the model's context is cut off.
+        """The feature of a text, (D,) float32 of unit length; text beyond the model's context is cut off.
 
         In lower case, as SigLIP 2 was trained and the other tokenizers do anyway. The SigLIPs were trained on texts
         padded on the right to full length, and without a mask.

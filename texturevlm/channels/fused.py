@@ -1,7 +1,7 @@
 """The layers of `build` by our kernels: few launches, each reading what it needs once and writing layers in place.
 
-The functions in this package's other modules are the specification. What no kernel makes (maps that were given,
-embeddings, SAM's regions, an OCR model's text) is made by them and copied to its place.
+The functions in this package's other modules are the specification. They also make the layers that have no kernel
+(given maps, embeddings, SAM's regions, an OCR model's text), which are then copied into the tensor.
 """
 
 from collections.abc import Callable, Sequence
@@ -108,7 +108,7 @@ def build_layers(
 
 
 class LayersInPlace:
-    """Layers of small reach, remade where tiles are marked, in a tensor that somebody else owns.
+    """Layers of small reach in a tensor of the caller, updated where tiles are marked.
 
     names:  of the layers in `layers`, (1, C, H, W)
     which:  the names that are made here, all of them in IN_PARTS

@@ -160,7 +160,7 @@ def distinct(boxes: Tensor, quality: Tensor, overlap: float) -> Tensor:
 
 
 def paint(logits: Tensor, size: tuple[int, int], side: int, extent: tuple[int, int]) -> Tensor:
-    """Masks (M, h, w) over one another, largest first → (H, W) int32; 0 where none lies, the others without gaps.
+    """Paint masks (M, h, w), largest first → (H, W) int32: 0 where there is none, else region numbers without gaps.
 
     size: of the image in the model's pixels; side: of the model's square; extent: (H, W)
     """

@@ -1,4 +1,4 @@
-"""What is known of each cell of an image when tokens are allocated: how much it matters and how fine its content is."""
+"""Maps over the cells of an image, which tokens are allocated by: how relevant a cell is, and how fine its content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_CELLS_ALONG = 288  # along the longer side
 
 
 class ImageMaps(NamedTuple):
-    """What is known of an image without a question, on one grid of cells.
+    """Maps of an image that do not depend on a question, on one grid of cells.
 
     salience: (B, h, w), how likely a question is about each cell; sums to 1 per image
     legible_scale, ink, photograph: as in Relevance

@@ -58,7 +58,7 @@ class WordsScorer:
     def score(
         self, prepared: tuple[Page, ...], question: str | Question, maps: ImageMaps
     ) -> tuple[Tensor | None, ImageMaps]:
-        """The words' probabilities on the cells; words say how fine they are, and that there is something to read."""
+        """The words' probabilities on the cells; the maps get the words' legible scale and ink."""
         text = question_text(self.name, question)
         scales, inks = zip(*(_refined(page, *one) for page, *one in zip(prepared, maps.legible_scale, maps.ink)))
         maps = maps._replace(legible_scale=torch.stack(scales), ink=torch.stack(inks))
@@ -68,7 +68,7 @@ class WordsScorer:
 
 
 def _refined(page: Page, legible_scale: Tensor, ink: Tensor) -> tuple[Tensor, Tensor]:
-    """One image's legible_scale and ink, both (h, w), with what the words' heights say."""
+    """One image's legible_scale and ink, both (h, w), set from the words' heights where there are words."""
     finer, marked = legible_scale.cpu().numpy().copy(), ink.cpu().numpy().copy()
     down, across = page.size[0] / finer.shape[0], page.size[1] / finer.shape[1]
     for word, height in zip(page.words, layout_of(page).heights.tolist()):  # turned lines are measured across

@@ -51,7 +51,7 @@ class Scout(nn.Module):
 
     @torch.inference_mode()
     def read(self, texture: Texture) -> Spots:
-        """What is where on the images of a texture."""
+        """Read the images of a texture: the words, and whether there is text, at each spot."""
         colours, size = _to_read(texture)
         spots = self._read(colours, size)
         if self.fused.takes(colours):

@@ -180,7 +180,7 @@ def film_(values: Tensor, films: Tensor, start: int) -> Tensor:
 
 
 def lift_(values: Tensor, coarse: Tensor, weight: Tensor, added: Tensor) -> Tensor:
-    """Add a coarser scale to a finer one, in place, by way of a 1×1 convolution and the nearest cell.
+    """Add a coarser scale to a finer one, in place, through a 1×1 convolution and nearest-neighbour upsampling.
 
     values: (B, C, h, w), coarse: (B, D, ⌈h / 2⌉, ⌈w / 2⌉), both channels-last, C and D multiples of PACK
     weight: (D, C), added: (C,), of the same dtype
@@ -200,7 +200,7 @@ def chances(values: Tensor, last: Tensor, added: Tensor, shown: Tensor, scores: 
 
     values: (B, C, h / 2, w / 2), channels-last, C a multiple of PACK
     last:   (4, C), added: (5,), the last convolution, and the score of "not on this page"; float32
-    shown:  (B, h, w), what the chance is multiplied by; scores: (B, h, w), what is added to those of the maps, in place
+    shown:  (B, h, w), a factor of the chance; scores: (B, h, w), added to the scores of the maps, in place
     """
     batch, rows, columns = scores.shape
     cells = rows * columns // 4

@@ -24,7 +24,7 @@ could would should will shall may s t le la les de du des el los las der die das
 quel quelle wer wo wie est es ist cual quien como cuando donde en un une una ein eine
 """
 STOP = frozenset(STOP_WORDS.split())
-# What a page may say instead of a word of the question.
+# Abbreviations and synonyms that a page may use for a word of a question.
 ALIASES = {
     "number": ("no", "nos", "num", "nr", "#"),
     "telephone": ("tel", "phone"),
