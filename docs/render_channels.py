@@ -12,7 +12,7 @@ from PIL import Image
 
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, build
-from texturevlm.channels.registry import EMBEDDING
+from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.sheet import layer_picture
 
 DOCS = Path(__file__).parent
@@ -90,11 +90,11 @@ def main() -> None:
     folder = DOCS / "channels"
     folder.mkdir(exist_ok=True)
     for name, channel in CHANNELS.items():
-        if name in EMBEDDING[1:]:
+        if name in EMBEDDING_LAYERS[1:]:
             continue  # one row for all of them
         shown, title, holds = "–", f"{channel.layer} **{name}**", channel.holds
-        if name == EMBEDDING[0]:
-            last = CHANNELS[EMBEDDING[-1]]
+        if name == EMBEDDING_LAYERS[0]:
+            last = CHANNELS[EMBEDDING_LAYERS[-1]]
             title = f"{channel.layer} to {last.layer} **{name}** to **{last.name}**"
             holds = "Dense image-text features, reduced to 16 numbers by a PCA."
         else:

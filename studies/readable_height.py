@@ -21,12 +21,12 @@ from torch import Tensor
 
 from studies.study import provenance, run_study, study_parser, versions, write_study
 from texturevlm.evaluate.data import Sample, load_data
-from texturevlm.evaluate.legibility import PixelBox, as_bytes, crop_boxes, similarity
+from texturevlm.evaluate.legibility import as_bytes, crop_boxes, similarity
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.image import to_tensor
 from texturevlm.progress import Progress
-from texturevlm.rebuilding import shrunk_axis
+from texturevlm.rebuilding import PixelBox, shrunk_axis
 
 HEIGHTS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24)  # token pixels
 RATIOS = (1 / 2, 2 / 3, 1, 3 / 2, 2)  # shrunk that many times more across than down

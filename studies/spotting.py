@@ -31,7 +31,7 @@ from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
 from texturevlm.scout.letters import letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT
-from texturevlm.text.strings import STOP, plain, similarity, terms
+from texturevlm.text.strings import STOP, plain, terms, word_similarity
 from texturevlm.types import Texture
 
 SHORTEST = 3  # letters or digits of a query word
@@ -238,7 +238,7 @@ def _middles(low: float, high: float, count: int) -> slice:
 
 def rapidocr_scores(page: Page, boxes: Sequence[Box], words: Sequence[str]) -> np.ndarray:
     """(words, boxes): how alike the word and the likest of the page's words in the box are."""
-    alike = similarity(words, [plain(word.text) for word in page.words])
+    alike = word_similarity(words, [plain(word.text) for word in page.words])
     theirs = np.array([word.box for word in page.words], dtype=float).reshape(-1, 4)
     ours = np.array(boxes, dtype=float).reshape(-1, 4)
     both = np.minimum(ours[:, None, 2:], theirs[:, 2:]) - np.maximum(ours[:, None, :2], theirs[:, :2])

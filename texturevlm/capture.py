@@ -30,7 +30,7 @@ from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
 from texturevlm.types import COLUMNS, Allocation, Patches, Texture
 
-GRAPHS = 8
+MOST_GRAPHS = 8
 
 
 def compile(
@@ -42,7 +42,7 @@ def compile(
     relevance: str = RELEVANCE,
     batch: int = 1,
     device: torch.device | str | None = None,
-    graphs: int = GRAPHS,
+    graphs: int = MOST_GRAPHS,
     **options: Any,
 ) -> CompiledChooser:
     """Image → patches in one call; on a GPU by replaying a CUDA graph.
@@ -73,7 +73,7 @@ class CompiledChooser:
     """
 
     def __init__(
-        self, budget: int, allocator: str, *, patch: int, relevance: str, graphs: int = GRAPHS, **options: Any
+        self, budget: int, allocator: str, *, patch: int, relevance: str, graphs: int = MOST_GRAPHS, **options: Any
     ) -> None:
         check_count("compile", "budget", budget, 1)
         check_count("compile", "patch", patch, 1)

@@ -14,12 +14,12 @@ from texturevlm.rebuilding import rebuild, resized
 from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.types import Allocation, Texture
 
-# From fine (bright) to coarse (dark); told apart by lightness alone, so also by the colour-blind and in print.
+# From fine (bright) to coarse (dark). Lightness alone separates them, for the colour-blind and for print.
 RAMP = ((253, 231, 37), (122, 209, 81), (34, 168, 132), (42, 120, 142), (65, 68, 135), (68, 1, 84))
-# From what does not matter (white) to what does (dark red), for multiplying.
+# From irrelevant (white) to relevant (dark red); the image is multiplied by it.
 HEAT = ((255, 255, 255), (254, 217, 118), (253, 141, 60), (227, 26, 28), (128, 0, 38))
-PALE = 10.0  # times the mean: relevance that nowhere reaches it is not drawn in full colour
-WASH = 70  # of 255: how much a footprint's colour covers of the image
+PALE = 10.0  # times the mean relevance: a maximum below this is not drawn in full colour
+WASH = 70  # of 255: opacity of a footprint's colour
 MARGIN = 16
 PANEL, TALLEST = 620, 1400  # width of one panel, and its height at most
 INK, PAPER, FAINT = (25, 28, 35), (255, 255, 255), (120, 125, 135)
@@ -27,7 +27,7 @@ INK, PAPER, FAINT = (25, 28, 35), (255, 255, 255), (120, 125, 135)
 
 @dataclass(frozen=True)
 class Panel:
-    """One column: a title, a picture, a caption and a close-up, and the meaning of its colours if they have one."""
+    """One column: a title, a picture, a caption, a close-up, and a legend of its colours if they mean something."""
 
     title: str
     image: Image.Image
@@ -52,13 +52,7 @@ def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, f
     columns = [
         Panel(f"whole image resized to {tokens}", baseline, "close-up", _enlarge(baseline, near)),
         Panel(f"level of detail: {tokens}", seen, "close-up", _enlarge(seen, near)),
-        Panel(
-            "footprints by level",
-            footprints(original, allocation),
-            "close-up of the original",
-            _enlarge(original, near),
-            legend(allocation),
-        ),
+        _footprints_panel(original, allocation, near),
     ]
     return _arrange(columns)
 
@@ -66,7 +60,7 @@ def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, f
 def question_picture(texture: Texture, allocation: Allocation, relevance: Relevance, question: str = "") -> Image.Image:
     """What the tokens deliver, their footprints, and the relevance that they were chosen by; below, a close-up.
 
-    The close-up lies where most relevance is; beside it the original, and the whole image resized to as many tokens.
+    The close-up shows the most relevant part, beside the original and the whole image resized to as many tokens.
     """
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     used = int(allocation.valid[0].sum())
@@ -77,30 +71,29 @@ def question_picture(texture: Texture, allocation: Allocation, relevance: Releva
     tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"
     columns = [
         Panel(f"what the model sees: {tokens}", _framed(seen, near), "close-up", _enlarge(seen, near)),
-        Panel(
-            "footprints by level",
-            footprints(original, allocation),
-            "close-up of the original",
-            _enlarge(original, near),
-            legend(allocation),
-        ),
+        _footprints_panel(original, allocation, near),
         Panel(
             f"relevance, by {described}",
             heat(original, relevance),
             "close-up of the whole image resized to as many tokens",
             _enlarge(baseline, near),
-            _heat_legend(),
+            _key(HEAT, "matters least", "matters most"),
         ),
     ]
     return _arrange(columns, question)
 
 
+def _footprints_panel(original: Image.Image, allocation: Allocation, near: tuple[int, int, int, int]) -> Panel:
+    """The footprints over the original; near: the box of the close-up."""
+    picture, close_up = footprints(original, allocation), _enlarge(original, near)
+    return Panel("footprints by level", picture, "close-up of the original", close_up, legend(allocation))
+
+
 def heat(image: Image.Image, relevance: Relevance) -> Image.Image:
-    """An image, faded, under its relevance: the deeper the colour, the likelier what matters is there."""
+    """A faded image, multiplied by the colours of its relevance: the darker, the more relevant."""
     mass = relevance.mass[:1, None].detach().float()
     density = torch.nn.functional.interpolate(mass, (image.height, image.width), mode="bilinear")[0, 0].cpu()
-    # Relevance spans orders of magnitude: the square root lets what is faint be seen at all, and what is nearly even
-    # all over stays pale.
+    # Relevance spans orders of magnitude: the square root makes low values visible. Uniform relevance stays pale.
     strongest = density.max().maximum(PALE * density.mean()).clamp(min=1e-30)
     strength = (density / strongest).sqrt()[..., None]
     grey = torch.from_numpy(np.array(image.convert("L"))).float()[..., None] / 255
@@ -134,7 +127,7 @@ def to_pil(image: Tensor) -> Image.Image:
 
 
 def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
-    """An image with the footprints of its tokens laid over it, coarse ones first, coloured by level."""
+    """An image with its tokens' footprints drawn on top, the coarse ones first, coloured by level."""
     picture = Image.blend(image, Image.new("RGB", image.size, PAPER), 0.35)
     over = Image.new("RGBA", image.size)
     draw = ImageDraw.Draw(over)
@@ -156,8 +149,8 @@ def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
 
 
 def legend(allocation: Allocation) -> Image.Image:
-    """The colours of the levels, in words that need no manual."""
-    first, last = (f"level {level:.1f}: {2**level:.1f} px a sample" for level in _level_range(allocation))
+    """The colours of the levels, and how many pixels a sample covers."""
+    first, last = (f"level {level:.1f}: {2**level:.1f} px per sample" for level in _level_range(allocation))
     return _key(RAMP, first, last if last != first else "")
 
 
@@ -179,14 +172,10 @@ def _level_range(allocation: Allocation) -> tuple[float, float]:
 
 
 def ramp_colour(position: float, ramp: Sequence[tuple[int, ...]] = RAMP) -> tuple[int, ...]:
-    """A place on a ramp, 0 to 1."""
+    """The colour at a position, 0 to 1, of a ramp."""
     scaled = min(max(position, 0.0), 1.0) * (len(ramp) - 1)
     first = min(int(scaled), len(ramp) - 2)
     return tuple(round(a + (b - a) * (scaled - first)) for a, b in zip(ramp[first], ramp[first + 1]))
-
-
-def _heat_legend() -> Image.Image:
-    return _key(HEAT, "matters least", "matters most")
 
 
 def _weightiest(relevance: Relevance, size: tuple[int, int]) -> tuple[float, float]:
@@ -203,7 +192,7 @@ def _weightiest(relevance: Relevance, size: tuple[int, int]) -> tuple[float, flo
 
 
 def _framed(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
-    """With a frame around what the close-up shows."""
+    """A copy with a frame around the box that the close-up shows."""
     picture = image.copy()
     line = max(1, round(max(image.size) / 500))
     ImageDraw.Draw(picture).rectangle([box[0], box[1], box[2] - 1, box[3] - 1], outline=HEAT[-1], width=line)
@@ -216,7 +205,7 @@ def _close_up_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _around(point: tuple[float, float], size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The box of a close-up about a point."""
+    """The box of a close-up around a point, inside the image."""
     width, height = _close_up_size(size)
     left = min(max(round(point[0] - width / 2), 0), size[0] - width)
     top = min(max(round(point[1] - height / 2), 0), size[1] - height)
@@ -229,7 +218,7 @@ def _enlarge(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
 
 
 def _fit(image: Image.Image) -> Image.Image:
-    """As wide as a panel, or as tall as one may be."""
+    """Resize to the width of a panel, or to its greatest height."""
     scale = min(PANEL / image.width, TALLEST / image.height)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     return image.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST)

@@ -97,7 +97,7 @@ def check_textures(textures: Sequence[Texture]) -> list[Texture]:
 
 
 def question_chance(prepared: Prepared, question: str | Question, relevance: Relevance) -> float:
-    """The chance (MIN_CHANCE to 1) that a question to several images is about this one; 1 if no words tell."""
+    """The chance (MIN_CHANCE to 1) that a question to several images is about this one; 1 if the scorer cannot tell."""
     if relevance.scorer not in ("words", "scout"):
         return 1.0
     query = prepared.query(question, relevance.scorer)[0]

@@ -1,7 +1,7 @@
 """The picture that the tokens deliver.
 
-Each token is painted as the mean of the image over each of its P×P cells, enlarged again (bicubic) to its footprint;
-smaller footprints over larger ones; where no token lies, the image's median grey stays.
+A token holds the mean of the image over each of its P×P cells. It is enlarged (bicubic) to its footprint. Smaller
+footprints are painted over larger ones. Where there is no token, the picture is the image's median grey.
 """
 
 import math
@@ -14,14 +14,16 @@ from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.patches import sample_patches
 from texturevlm.types import Allocation, Texture
 
-Box = tuple[int, int, int, int]
+PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
 
 
-def rebuild(texture: Texture, allocation: Allocation, *, box: Box | None = None, grey: Tensor | None = None) -> Tensor:
-    """Paint what the tokens of an allocation carry of a texture's finest level. For pictures: names are averaged too.
+def rebuild(
+    texture: Texture, allocation: Allocation, *, box: PixelBox | None = None, grey: Tensor | None = None
+) -> Tensor:
+    """Paint the tokens of an allocation, sampled from a texture's finest level. For pictures: labels are averaged too.
 
     box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
-    grey:   (B,), what shows where no token lies; `median_grey` of the texture, which takes time to find, if None
+    grey:   (B,), the value where there is no token; None: `median_grey` of the texture, which takes time
     returns (B, C, H, W), the size of the image, or of the box
     """
     if texture.size != allocation.size or texture.levels[0].shape[2:] != texture.size:
@@ -42,7 +44,7 @@ def rebuild(texture: Texture, allocation: Allocation, *, box: Box | None = None,
     touched = allocation.valid.cpu() & (first < last).all(-1)
     area, upright = allocation.area.detach().cpu(), allocation.upright.cpu()
     if not upright[touched].all():
-        texture = texture.mipmapped()  # turned footprints are sampled
+        texture = texture.mipmapped()  # rotated footprints are sampled
     for index in range(texture.batch):
         slots = touched[index].nonzero()[:, 0].tolist()
         for slot in sorted(slots, key=lambda slot: -area[index, slot].item()):
@@ -62,10 +64,10 @@ def median_grey(texture: Texture) -> Tensor:
     return texture.levels[0].detach().mean(1).flatten(1).median(1).values
 
 
-def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: Box | None = None) -> Tensor:
+def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: PixelBox | None = None) -> Tensor:
     """The baseline: the whole image scaled by √(budget·patch² / (H·W)) with area averaging, enlarged again (bicubic).
 
-    The ideal resize, which may use fractions of a token; the image itself where it has no more pixels than that.
+    This ideal resize may use fractions of a token. An image that has no more pixels than that is returned unchanged.
     box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
     returns (B, C, H, W), the size of the image, or of the box
     """
@@ -89,16 +91,16 @@ def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: 
 
 
 def shrunk_axis(extent: int, cells: int, first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor, slice]:
-    """Down to equal cells and up again to the pixels from first to last: two matrices, and the pixels that matter."""
+    """Matrices from pixels down to equal cells and up to the pixels first to last; and the pixels that are read."""
     side = extent / cells
-    low = max(0, math.floor(first / side) - 3)  # a pixel blends the two cells on either side of it
+    low = max(0, math.floor(first / side) - 3)  # bicubic interpolation reads two cells on either side
     high = min(cells, math.ceil(last / side) + 3)
     source = slice(math.floor(low * side), min(extent, math.ceil(high * side)))
     down = _means(low * side, high * side, high - low, source.start, source.stop, like)
     return down, _bicubic(low * side, high * side, high - low, first, last, like), source
 
 
-def _check_box(function: str, box: Box | None, size: tuple[int, int]) -> Box:
+def _check_box(function: str, box: PixelBox | None, size: tuple[int, int]) -> PixelBox:
     height, width = size
     if box is None:
         return 0, 0, width, height
@@ -112,7 +114,7 @@ def _upright(image: Tensor, box: list[float], patch: int, corner: tuple[int, int
     """One footprint's pixels: cell means down to P×P and bicubic up again, each axis on its own."""
     x0, y0, x1, y1 = box
     height, width = image.shape[1:]
-    # Cells outside the image see its edge, so the source is what lies inside, at least one pixel.
+    # Cells outside the image repeat its edge, so the source is the part inside, at least one pixel.
     top, bottom = _inside(y0, y1, height)
     left, right = _inside(x0, x1, width)
     source = image[:, top:bottom, left:right]
@@ -139,7 +141,7 @@ def _means(low: float, high: float, cells: int, first: int, last: int, like: Ten
 
 
 def _bicubic(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
-    """(last − first, cells): how pixels blend the equal cells between low and high; edge cells go on outside."""
+    """(last − first, cells): bicubic weights of the equal cells between low and high; the edge cells are repeated."""
     pixel = torch.arange(first, last, dtype=torch.float64) + 0.5
     position = (pixel - low) / (high - low) * cells - 0.5
     base = position.floor()
@@ -152,7 +154,7 @@ def _bicubic(low: float, high: float, cells: int, first: int, last: int, like: T
 
 
 def cubic(distance: Tensor) -> Tensor:
-    """Keys' cubic kernel with a = -1/2, the one that reproduces quadratics (and Pillow's)."""
+    """Keys' cubic kernel with a = -1/2, which reproduces quadratics; Pillow uses the same."""
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
     return torch.where(distance <= 1, near, torch.where(distance < 2, far, torch.zeros_like(distance)))
@@ -161,7 +163,7 @@ def cubic(distance: Tensor) -> Tensor:
 def _paint_turned(
     part: Tensor, texture: Texture, allocation: Allocation, index: int, slot: int, corner: tuple[int, int]
 ) -> None:
-    """A footprint that is not upright: sampled as the tokens are, then read back in its own axes."""
+    """Paint a rotated footprint: sample it like a token, then interpolate in its own axes."""
     levels = [level[index : index + 1] for level in texture.levels]
     one = (slice(index, index + 1), slice(slot, slot + 1))
     footprint = (allocation.centre[one], allocation.ddx[one], allocation.ddy[one])

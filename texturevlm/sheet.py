@@ -1,4 +1,4 @@
-"""A contact sheet of a texture's layers: each as a small picture with its name, what it holds and what it took."""
+"""A contact sheet of a texture's layers: each as a small picture with its name and the time that it took."""
 
 import time
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from texturevlm.channels import CHANNELS, build, resolve
 from texturevlm.draw import FAINT, INK, PAPER, ramp_colour, to_pil
 from texturevlm.types import COLOURS, Texture
 
-TILE, GAP, CAPTION, COLUMNS = 232, 14, 46, 8
-SHADES = 256
-EMPTY = (244, 244, 246)
+_TILE, _GAP, _CAPTION, _COLUMNS = 232, 14, 46, 8
+_SHADES = 256
+_EMPTY = (244, 244, 246)
 
 
 def contact_sheet(texture: Texture, channels: str | Sequence[str] = "fast") -> tuple[Image.Image, dict[str, float]]:
-    """Build the layers one by one and draw them; also how many milliseconds each took by itself.
+    """Build the layers one by one and draw them; returns the picture and the milliseconds per layer.
 
     Layers that share work (edges and edge_distance, the clusters) each count it in full. A preset is drawn without the
     layers that need a model.
@@ -27,7 +27,7 @@ def contact_sheet(texture: Texture, channels: str | Sequence[str] = "fast") -> t
         names = tuple(name for name in names if CHANNELS[name].cost != "model")
     milliseconds: dict[str, float] = {}
     pictures: list[tuple[str, Image.Image]] = []
-    build(texture, list(names))  # what is compiled or loaded at first use is not the layer's own time
+    build(texture, list(names))  # compiling and loading at first use must not count as a layer's time
     for name in names:
         _wait(texture)
         started = time.perf_counter()
@@ -44,7 +44,7 @@ def _wait(texture: Texture) -> None:
 
 
 def layer_picture(name: str, layer: Tensor) -> Image.Image:
-    """Colours in their own hue, regions in colours that tell neighbours apart, everything else on one ramp."""
+    """Red, green and blue in their own colour, regions in contrasting colours, everything else on one ramp."""
     layer = layer.float().cpu()
     if name in COLOURS:
         hue = torch.zeros(3, *layer.shape)
@@ -56,36 +56,38 @@ def layer_picture(name: str, layer: Tensor) -> Image.Image:
     low, high = CHANNELS[name].range
     if name == "cluster_size":
         high = max(layer.max().item(), 1e-6)
-    shade = ((layer - low) / (high - low)).clamp(0, 1).mul(SHADES - 1).round().long()
-    ramp = torch.tensor([ramp_colour(1 - step / (SHADES - 1)) for step in range(SHADES)], dtype=torch.float32) / 255
+    shade = ((layer - low) / (high - low)).clamp(0, 1).mul(_SHADES - 1).round().long()
+    ramp = torch.tensor([ramp_colour(1 - step / (_SHADES - 1)) for step in range(_SHADES)], dtype=torch.float32) / 255
     return to_pil(ramp[shade].permute(2, 0, 1)[None])
 
 
 def _arrange(
     pictures: Sequence[tuple[str, Image.Image]], milliseconds: dict[str, float], size: tuple[int, int]
 ) -> Image.Image:
-    height = max(24, min(round(TILE * size[0] / size[1]), 2 * TILE))
-    columns = min(COLUMNS, len(pictures))
+    height = max(24, min(round(_TILE * size[0] / size[1]), 2 * _TILE))
+    columns = min(_COLUMNS, len(pictures))
     rows = -(-len(pictures) // columns)
     head = 44
-    sheet = Image.new("RGB", (GAP + columns * (TILE + GAP), head + rows * (height + CAPTION + GAP) + GAP), PAPER)
+    sheet = Image.new("RGB", (_GAP + columns * (_TILE + _GAP), head + rows * (height + _CAPTION + _GAP) + _GAP), PAPER)
     draw = ImageDraw.Draw(sheet)
     large, small = ImageFont.load_default(16), ImageFont.load_default(12)
     draw.text(
-        (GAP, 12), f"{len(pictures)} layers of {size[1]} x {size[0]} pixels", fill=INK, font=ImageFont.load_default(20)
+        (_GAP, 12), f"{len(pictures)} layers of {size[1]} x {size[0]} pixels", fill=INK, font=ImageFont.load_default(20)
     )
     for x in range(160):
-        draw.line([(sheet.width - GAP - 160 + x, 14), (sheet.width - GAP - 160 + x, 28)], fill=ramp_colour(1 - x / 159))
-    draw.text((sheet.width - GAP - 168, 14), "none", fill=FAINT, font=small, anchor="ra")
+        draw.line(
+            [(sheet.width - _GAP - 160 + x, 14), (sheet.width - _GAP - 160 + x, 28)], fill=ramp_colour(1 - x / 159)
+        )
+    draw.text((sheet.width - _GAP - 168, 14), "none", fill=FAINT, font=small, anchor="ra")
     for index, (name, picture) in enumerate(pictures):
-        x = GAP + index % columns * (TILE + GAP)
-        y = head + index // columns * (height + CAPTION + GAP)
+        x = _GAP + index % columns * (_TILE + _GAP)
+        y = head + index // columns * (height + _CAPTION + _GAP)
         if CHANNELS[name].needs:  # a single image has no history
-            draw.rectangle([x, y, x + TILE - 1, y + height - 1], fill=EMPTY)
-            draw.text((x + TILE / 2, y + height / 2), "nothing known yet", fill=FAINT, font=small, anchor="mm")
+            draw.rectangle([x, y, x + _TILE - 1, y + height - 1], fill=_EMPTY)
+            draw.text((x + _TILE / 2, y + height / 2), "nothing known yet", fill=FAINT, font=small, anchor="mm")
         else:
-            sheet.paste(picture.resize((TILE, height), Image.Resampling.BOX), (x, y))
-        draw.rectangle([x - 1, y - 1, x + TILE, y + height], outline=FAINT)
+            sheet.paste(picture.resize((_TILE, height), Image.Resampling.BOX), (x, y))
+        draw.rectangle([x - 1, y - 1, x + _TILE, y + height], outline=FAINT)
         draw.text((x, y + height + 5), f"{CHANNELS[name].layer} {name}", fill=INK, font=large)
         cost = f"{milliseconds[name]:.1f} ms"
         missing = CHANNELS[name].needs

@@ -8,10 +8,10 @@ from PIL import Image
 
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, PRESETS, build
-from texturevlm.channels.registry import EMBEDDING
+from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.ops import mipmap
 
-WITHOUT_MODEL = [name for name in PRESETS["all"] if name not in EMBEDDING]
+WITHOUT_MODEL = [name for name in PRESETS["all"] if name not in EMBEDDING_LAYERS]
 
 
 def picture(height=70, width=90, batch=1):

@@ -179,7 +179,7 @@ def test_another_model_has_another_digest(folders, tmp_path):
 def test_patches_pooled_in_several_calls_are_the_same(encoder, monkeypatch):
     image = torch.rand(2, 3, 64, 64)
     whole = encoder.encode(image)
-    monkeypatch.setattr("texturevlm.channels.embedding.TOGETHER", 7)
+    monkeypatch.setattr("texturevlm.channels.embedding._TOGETHER", 7)
     assert worst(encoder.encode(image), whole) < 1e-6
 
 

@@ -14,7 +14,7 @@ from texturevlm.channels import CHANNELS, PRESETS, build, fused, saliency, struc
 from texturevlm.channels import channels_kernel as kernels
 from texturevlm.channels import text_kernel as text_kernels
 from texturevlm.channels.build import EDGE_THRESHOLD, Source
-from texturevlm.channels.registry import EDGE_DISTANCE_LIMIT, EMBEDDING
+from texturevlm.channels.registry import EDGE_DISTANCE_LIMIT, EMBEDDING_LAYERS
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import backend as backends
 from texturevlm.ops import distance_kernel as distance
@@ -22,7 +22,7 @@ from texturevlm.ops import mipmap
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
 
-WITHOUT_MODEL = tuple(name for name in PRESETS["all"] if name not in EMBEDDING)
+WITHOUT_MODEL = tuple(name for name in PRESETS["all"] if name not in EMBEDDING_LAYERS)
 SIZES = [(1, 1), (1, 40), (40, 1), (37, 50), (130, 70), (64, 300)]
 LARGE = [*SIZES, (1024, 1024), (425, 551), (1080, 1920), (3, 5000)]
 EXACT = {"red", "green", "blue", "x", "y", "cluster_id", "boundaries", "fixation_history", "gaze", "attention"}
@@ -243,17 +243,19 @@ def test_the_kernels_constants_are_the_specifications():
         },
         "coarse.cu": {
             **{name: getattr(saliency, name) for name in ("COLOUR", "EPSILON")},
-            "SALIENCY_HALF": saliency.HALF,
-            "TEXT_HALF": text.HALF,
+            "SALIENCY_HALF": saliency.SALIENCY_HALF,
+            "TEXT_HALF": text.TEXT_HALF,
         },
         "text.cuh": {
-            **{name: getattr(text, name) for name in ("CONTRAST", "RULED", "LETTER", "GAP", "MARGIN")},
+            **{name: getattr(text, name) for name in ("CONTRAST", "RULED", "LETTER")},
+            "GAP": text._GAP,
+            "MARGIN": text._MARGIN,
             **dict(zip(("DASH_ROWS", "DASH_COLUMNS"), text.DASH)),
         },
-        "text.cu": {name: getattr(text, name) for name in ("FULL", "FAINT", "SPARSE")},
+        "text.cu": {"FULL": text.FULL, "FAINT": text._FAINT, "SPARSE": text.SPARSE},
         "distance.cu": {"LIMIT": EDGE_DISTANCE_LIMIT},
     }
-    assert text_kernels.TEXT_LEVELS == text.SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
+    assert text_kernels.TEXT_LEVELS == text.TEXT_SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
     assert len(CHANNELS) <= kernels.MOST_LAYERS and fused.REGIONS < kernels.MOST_REGIONS // 2
     for source, wanted in python.items():
         known = definitions(source).constants

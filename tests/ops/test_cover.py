@@ -14,7 +14,7 @@ from texturevlm.ops import cover_kernel as kernels
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.select import UNIT
 from texturevlm.relevance import Relevance
-from texturevlm.relevance.maps import MOST_CELLS
+from texturevlm.relevance.maps import MOST_CELLS_ALONG
 from texturevlm.types import Texture
 
 
@@ -155,13 +155,13 @@ def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
 
 def test_the_kernels_constants_are_the_references():
     known = definitions("cover.cu").constants
-    wanted = {"MOST_CELLS": MOST_CELLS, "KEYS": CellRanking.KEYS, "UNIT": UNIT, "LEAST": CellRanking.LEAST}
+    wanted = {"MOST_CELLS": MOST_CELLS_ALONG, "KEYS": CellRanking.KEYS, "UNIT": UNIT, "LEAST": CellRanking.LEAST}
     wanted |= {"BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
     assert {name: known[name] for name in wanted} == wanted and kernels.SHARES**2 == 1 << BISECTIONS
 
 
 def test_every_ladder_fits_the_kernels():
-    for coarsest in range(1, MOST_CELLS + 1):
+    for coarsest in range(1, MOST_CELLS_ALONG + 1):
         for finest in (1, 2, 3, 5, 8, coarsest):
             if finest <= coarsest:
                 scales = kernels._scales(finest, coarsest)

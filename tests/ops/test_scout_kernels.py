@@ -129,7 +129,7 @@ def test_what_the_network_is_given(device, dtype, rows, columns, count):
         maps, shown, found = kernels.spot_inputs(given_to, packed, (laid.steps, laid.seen, laid.direct), pitch=80)
         assert torch.equal(real.films, films)
         assert maps.shape == (2, 80, rows // 2, columns // 2) and maps.is_contiguous(memory_format=torch.channels_last)
-        assert near(maps[:, : ranker.INPUTS], given[0], dtype) and maps[:, ranker.INPUTS :].eq(0).all()
+        assert near(maps[:, : ranker.RANKER_INPUTS], given[0], dtype) and maps[:, ranker.RANKER_INPUTS :].eq(0).all()
         assert near(shown, exact.text.sigmoid()) and near(found, scores)
 
 
@@ -200,7 +200,9 @@ CONSTANTS = {
         "WEIGHING": ranker.Ranker().worth[0].out_features,
     },
     "scout_spots.cu": {
-        **named(ranker, "SURE", "VAGUE", "SEEN", "INPUTS"),
+        **named(ranker, "SURE", "VAGUE"),
+        "SEEN": ranker.SEEN_MAPS,
+        "INPUTS": ranker.RANKER_INPUTS,
         **named(question, "WORDS"),
         **named(spotter, "EMBEDDING"),
         **starts(),

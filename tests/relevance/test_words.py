@@ -9,7 +9,7 @@ import pytest
 from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.relevance.words import WordRanker, answer_probability, load_word_ranker, overlaps, spread, words_map
-from texturevlm.text.strings import ASKED, KINDS, asked_kinds, kinds, plain, similarity, terms
+from texturevlm.text.strings import ASKED, KINDS, asked_kinds, kinds, plain, terms, word_similarity
 
 LETTER, HEIGHT = 11, 20  # pixels
 
@@ -130,7 +130,7 @@ class TestMatching:
         "page_word", ["Registration", "registratlon", "REGISTRATIONS", "Regstration", "Registrations:"]
     )
     def test_in_spite_of_reading_errors(self, page_word):
-        assert similarity(["registration"], [plain(page_word)])[0, 0] > 0.6
+        assert word_similarity(["registration"], [plain(page_word)])[0, 0] > 0.6
 
     @pytest.mark.parametrize(
         "ours, theirs, low, high",
@@ -145,7 +145,7 @@ class TestMatching:
         ],
     )
     def test_likeness(self, ours, theirs, low, high):
-        assert low <= similarity([ours], [theirs])[0, 0] <= high
+        assert low <= word_similarity([ours], [theirs])[0, 0] <= high
 
     def test_terms(self):
         found = terms("What is the ‘Net Weight’ of Étoile-7?")

@@ -7,7 +7,7 @@ from texturevlm.scout.letters import (
     ALPHABET,
     LETTER_FEATURES,
     LONGEST,
-    OTHER,
+    OTHER_LETTER,
     PARTS,
     SYMBOLS,
     letter_codes,
@@ -40,7 +40,7 @@ def test_case_accents_and_punctuation_do_not_count():
 def test_letters_of_other_scripts_are_one_symbol():
     rows = letter_codes(["合計", "итог", "αβγ"])
     assert [(row >= 0).sum().item() for row in rows] == [2, 4, 3]
-    assert all(set(row[row >= 0].tolist()) == {OTHER} for row in rows)
+    assert all(set(row[row >= 0].tolist()) == {OTHER_LETTER} for row in rows)
     assert of("合計")[0].isfinite().all()
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from tests.conftest import worst
 from tests.scout.networks import lively, random_question, random_spots
 from texturevlm.scout.layer import folded
-from texturevlm.scout.ranker import BLOCK_DILATIONS, INPUT_MAPS, INPUTS, Ranker, _made_places
+from texturevlm.scout.ranker import BLOCK_DILATIONS, INPUT_MAPS, RANKER_INPUTS, Ranker, _made_places
 from texturevlm.scout.spotter import Spots
 
 WIDTHS = (8, 12, 16)
@@ -25,7 +25,7 @@ def test_shapes_and_that_the_last_is_absent(ranker):
         scores = ranker(random_spots(3, rows, columns), *random_question(batch=3))
         assert scores.shape == (3, rows * columns + 1) and scores.isfinite().all() and scores.dtype == torch.float32
         assert (scores[:, -1] == ranker.absent).all()
-    assert ranker.enter[0].convolution.in_channels == INPUTS == sum(INPUT_MAPS.values())
+    assert ranker.enter[0].convolution.in_channels == RANKER_INPUTS == sum(INPUT_MAPS.values())
 
 
 def test_how_deep_it_is():

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import worst
 from tests.scout.networks import shipped
 from texturevlm.scout import encode, load_scout
-from texturevlm.scout.scout import spotter_input
+from texturevlm.scout.scout import _grey, _to_read
 from texturevlm.scout.spotter import SPOT, input_size
 from texturevlm.types import Texture
 
@@ -111,6 +111,10 @@ def test_a_batch_is_its_pages_one_by_one(scout, invoice):
         assert worst(each[row], scout.where(alone, question)[0]) < 1e-4
     with pytest.raises(ValueError, match=r"Scout\.where: question must be one, or one for each of 2 pages, got 3"):
         scout.where(together, encode([TOTAL] * 3))
+
+
+def spotter_input(texture):
+    return _grey(*_to_read(texture))
 
 
 def test_colours_in_any_order_and_grey():

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from texturevlm.channels.pretrained import load_pretrained, optional, readable, torch_device
+from texturevlm.channels.pretrained import load_pretrained, model_errors, optional, torch_device
 
 ARCHITECTURES = {
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
@@ -47,7 +47,7 @@ def load(
 def _tokenizer(name: str, image_token: int) -> Any:
     """The tokenizer with its chat template, wherever the checkpoint keeps that."""
     transformers = optional("load_vlm", "transformers")
-    with readable("load_vlm", f"complete with its tokenizer, got {name}"):
+    with model_errors("load_vlm", f"complete with its tokenizer, got {name}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
         if tokenizer.chat_template is None:
             found, _ = transformers.ProcessorMixin.get_processor_dict(name)

@@ -1,8 +1,9 @@
-"""image → a Texture of named layers, built once per image, whatever the question."""
+"""image → a Texture of named layers, built once per image and used for every question."""
 
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
@@ -11,11 +12,9 @@ from torch import Tensor
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
 from texturevlm.channels.fused import CLUSTERS, REGIONS, build_layers
-from texturevlm.channels.registry import CHANNELS, EDGE_DISTANCE_LIMIT, EMBEDDING, MAKERS, resolve
-from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
+from texturevlm.channels.registry import CHANNELS, EDGE_DISTANCE_LIMIT, EMBEDDING_LAYERS, resolve
 from texturevlm.channels.segments import Segmenter, sam_regions
-from texturevlm.channels.structure import COARSER, centre_surround
-from texturevlm.channels.text import SCALES as TEXT_LEVELS
+from texturevlm.channels.structure import centre_surround
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.check import check_choice, check_count
 from texturevlm.ops import backend as backends
@@ -26,8 +25,9 @@ from texturevlm.types import COLOURS, Texture
 
 MOST_TEXELS = 1 << 22  # of the base level by default: 40 float layers of it take 670 MB, 890 with mips
 EDGE_THRESHOLD = 0.3  # finds strokes that differ by ten grey steps from their background
-DEEPEST = {"low_pass": COARSER, "saliency": SALIENCY_LEVELS[-1], "text": TEXT_LEVELS - 1}  # level of colour needed
-MAPS = {"previous_relevance": "relevance", "fixation_history": "fixations", "attention": "attention", "gaze": "gaze"}
+_MAPS = {
+    name: row.needs for name, row in CHANNELS.items() if row.needs in ("relevance", "fixations", "attention", "gaze")
+}
 
 
 def build(
@@ -75,9 +75,9 @@ def build(
         warnings.warn("build: the embedding layers are zero, since no encoder and projection were given", stacklevel=2)
     levels = _colour(texture, base, deepest, backend)
     given = {"relevance": relevance, "fixations": fixations, "attention": attention, "gaze": gaze}
-    source = Source(
-        levels, _checked_previous(previous, levels[0]), given, encoder, projection, segmenter, text, backend
-    )
+    operations = "reference" if backend == "reference" else "auto"
+    before = _checked_previous(previous, levels[0])
+    source = Source(levels, before, given, encoder, projection, segmenter, text, operations)
     if _choose(levels[0], backend) == "cuda":
         layers = build_layers(
             levels,
@@ -96,7 +96,11 @@ def build(
 def _declared(names: tuple[str, ...]) -> tuple[tuple[str, ...], int, tuple[str, ...]]:
     """The layers' reductions, the coarsest level of colour that one of them needs, and which are embeddings."""
     reduce = tuple(CHANNELS[name].reduce for name in names)
-    return reduce, max(DEEPEST.get(name, 0) for name in names), tuple(name for name in names if name in EMBEDDING)
+    return (
+        reduce,
+        max(CHANNELS[name].deepest for name in names),
+        tuple(name for name in names if name in EMBEDDING_LAYERS),
+    )
 
 
 def _choose(image: Tensor, asked: str) -> str:
@@ -152,39 +156,33 @@ def _checked_previous(previous: Texture | None, image: Tensor) -> Texture | None
     return previous
 
 
+@dataclass(eq=False)
 class Source:
-    """The inputs of one build; what several layers need is computed once."""
+    """The inputs of one build, and intermediate results that several layers share."""
 
-    def __init__(
-        self,
-        levels: Sequence[Tensor],
-        previous: Texture | None,
-        given: dict[str, Tensor | None],
-        encoder: DenseEncoder | None,
-        projection: Projection | None,
-        segmenter: Segmenter | None,
-        text: str,
-        backend: str,
-    ) -> None:
-        self.image, self.levels = levels[0], levels
+    levels: Sequence[Tensor]
+    previous: Texture | None
+    given: dict[str, Tensor | None]
+    encoder: DenseEncoder | None
+    projection: Projection | None
+    segmenter: Segmenter | None
+    text: str
+    backend: str  # of the operations
+
+    def __post_init__(self) -> None:
+        self.image = self.levels[0]
         self.batch, _, self.height, self.width = self.image.shape
-        self.previous, self.given = previous, given
-        self.encoder, self.projection = encoder, projection
-        self.segmenter, self.text = segmenter, text
-        self.backend = "reference" if backend == "reference" else "auto"  # of the operations
 
     @property
     def unknown(self) -> frozenset[str]:
         """The layers whose input was not given."""
         before = None if self.previous is None else self.previous.names
-        maps = tuple([name for name, argument in MAPS.items() if self.given[argument] is None])
+        maps = tuple([name for name, argument in _MAPS.items() if self.given[argument] is None])
         return _unknown(maps, before, self.encoder is None or self.projection is None)
 
     def layer(self, name: str) -> Tensor:
         """(B, H, W), within the channel's range."""
-        if name in EMBEDDING:
-            return self._embedding[:, EMBEDDING.index(name)]
-        return MAKERS[name](self)
+        return CHANNELS[name].make(self)
 
     @property
     def nothing(self) -> Tensor:
@@ -256,10 +254,10 @@ class Source:
         return text_map_ocr(self.image) if self.text == "ocr" else text_map(self.image, self.levels)
 
     @cached_property
-    def _embedding(self) -> Tensor:
+    def embedding(self) -> Tensor:
         """(B, 16, H, W)."""
         if self.encoder is None or self.projection is None:
-            return self.image.new_zeros(self.batch, len(EMBEDDING), self.height, self.width)
+            return self.image.new_zeros(self.batch, len(EMBEDDING_LAYERS), self.height, self.width)
         return embed(self.image, self.encoder, self.projection, size=(self.height, self.width)).to(self.image)
 
 
@@ -268,4 +266,4 @@ def _unknown(maps: tuple[str, ...], before: tuple[str, ...] | None, no_model: bo
     """maps: the layers whose map was not given; before: the names of the last frame's layers, if it was given."""
     needed = {"motion": COLOURS, "previous_saliency": ("saliency",), "previous_attention": ("attention",)}
     temporal = [name for name, wanted in needed.items() if not set(wanted) <= set(before or ())]
-    return frozenset({*maps, *(EMBEDDING if no_model else ()), *temporal})
+    return frozenset({*maps, *(EMBEDDING_LAYERS if no_model else ()), *temporal})

@@ -48,17 +48,10 @@ def near_layers(
     before_slots: of its red, green, blue, saliency and attention; −1 reads as zero
     """
     parameters = _NEAR.pack(
-        layers=pack_layers(layers),
-        before=None if before is None else pack_layers(before),
-        marks=packed(marks),
-        image=image,
-        edges=edges,
-        zero=(zero & 0xFFFFFFFF, zero >> 32),
-        slot=slots,
-        before_slot=before_slots,
-        windows=windows,
-        diagonal=math.hypot(*image.shape[2:]),
-    )
+        layers=pack_layers(layers), before=None if before is None else pack_layers(before), marks=packed(marks),
+        image=image, edges=edges, zero=(zero & 0xFFFFFFFF, zero >> 32), slot=slots, before_slot=before_slots,
+        windows=windows, diagonal=math.hypot(*image.shape[2:]),
+    )  # fmt: skip
     blocks = _blocks(layers.shape, (NEAR_TILE, NEAR_TILE))
     launch("channels.cu", "channels_near", layers.device, blocks, parameters)
 
@@ -78,15 +71,9 @@ def coarse_layers(
     """
     coarse, middle, coarser = [_LEVEL(level.data_ptr(), *level.shape[2:]) for level in levels]
     parameters = _COARSE.pack(
-        layers=pack_layers(layers),
-        coarse=coarse,
-        middle=middle,
-        coarser=coarser,
-        low_pass=low_pass,
-        saliency=saliency,
-        reach=reach,
-        marks=packed(marks),
-    )
+        layers=pack_layers(layers), coarse=coarse, middle=middle, coarser=coarser, low_pass=low_pass, saliency=saliency,
+        reach=reach, marks=packed(marks),
+    )  # fmt: skip
     blocks = _blocks(layers.shape, (COARSE_TILE, COARSE_TILE))
     launch("coarse.cu", "channels_coarse", layers.device, blocks, parameters)
 

@@ -6,7 +6,7 @@ nothing ever trained them to be. So each patch is pooled alone, by the weights t
 - CLIP gathers the image in its last block. That block is run on each patch by itself, so that its attention is the
   value path and nothing else (MaskCLIP, Zhou et al. 2022), then the post-layernorm and the visual projection follow.
 - SigLIP and SigLIP 2 gather the image in an attention head behind the tower. The head is run on each patch by itself:
-  what the model would say of an image if it attended to that one patch.
+  the result is the model's answer to an image in which it attends to that patch alone.
 
 Images keep their aspect: they are resized to as many whole patches as the model was trained with, and its position
 embeddings are interpolated to that grid. Tiling would keep the positions as trained, but a tile does not see the rest
@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.pretrained import load_pretrained, optional, readable
+from texturevlm.channels.pretrained import load_pretrained, model_errors, model_pixels, optional
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 
-NUMBERS = 16  # what a feature is reduced to
+DIMENSIONS = 16  # of a reduced feature
 FORMAT = "texturevlm projection 1"
-ARCHITECTURES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # fixed-resolution SigLIP 2 says "siglip" too
+_ARCHITECTURES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # fixed-resolution SigLIP 2 has the type "siglip" too
 RESAMPLE = {2: "bilinear"}  # Pillow's numbers; everything else is bicubic
-TOGETHER = 1 << 14  # tokens pooled alone in one call: attention kernels take at most 65,535 sequences
+_TOGETHER = 1 << 14  # tokens pooled alone in one call: attention kernels take at most 65,535 sequences
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class DenseEncoder:
         dtype: torch.dtype = torch.float32,
     ) -> "DenseEncoder":
         """From a hub id (openai/clip-vit-base-patch16, google/siglip2-base-patch16-224) or a folder of such files."""
-        network, processor, digest = load_pretrained("DenseEncoder.load", model, ARCHITECTURES, device)
+        network, processor, digest = load_pretrained("DenseEncoder.load", model, _ARCHITECTURES, device)
         if network.config.model_type == "siglip" and not network.vision_model.use_head:
             raise ValueError(f"DenseEncoder.load: model must have its pooling head, got {model} without one")
         mean, std = (torch.tensor(list(values)) for values in (processor.image_mean, processor.image_std))
@@ -76,7 +76,7 @@ class DenseEncoder:
         """The feature of each patch, of unit length: its dot product with `text` is their similarity.
 
         image:   (B, 3, H, W) or (B, 1, H, W), values 0 to 1, any size and aspect
-        patches: at most this many; the model's own number if None. More is finer, and further from its training
+        patches: at most this many; the model's own number if None. More are finer, and further from the training
         returns  (B, D, h, w) float32 on the model's device, h : w as near to H : W as whole patches allow
         """
         sizes = check_shapes("DenseEncoder.encode", image=(image, "B C H W"))
@@ -91,7 +91,7 @@ class DenseEncoder:
         return features.clone()  # outside: an inference tensor could not be trained on
 
     def text(self, question: str) -> Tensor:
-        """The feature of a text, (D,) float32 of unit length; what is longer than the model's context is cut off.
+        """The feature of a text, (D,) float32 of unit length; text beyond the model's context is cut off.
 
         In lower case, as SigLIP 2 was trained and the other tokenizers do anyway. The SigLIPs were trained on texts
         padded on the right to full length, and without a mask.
@@ -108,20 +108,16 @@ class DenseEncoder:
         return feature.clone()
 
     def _pixels(self, image: Tensor, rows: int, columns: int) -> Tensor:
-        """(B, 3, rows·P, columns·P), resized and normalised as the model's own image processor does."""
+        """(B, 3, rows·P, columns·P), the input of the network."""
         side = self.network.config.vision_config.patch_size
-        pixels = image.to(self.network.device, torch.float32)
         size = (rows * side, columns * side)
-        if pixels.shape[2:] != size:
-            pixels = functional.interpolate(pixels, size, mode=self.resample, align_corners=False, antialias=True)
-        mean, std = (values.to(pixels.device)[:, None, None] for values in (self.mean, self.std))
-        return ((pixels.clamp(0, 1) - mean) / std).to(self.network.dtype)
+        return model_pixels(self.network, image, size, self.mean, self.std, mode=self.resample)
 
     @cached_property
     def _tokenizer(self) -> Any:
         """Only texts need it, so it is loaded with the first one."""
         transformers = optional("DenseEncoder.text", "transformers")
-        with readable("DenseEncoder.text", f"a model with a tokenizer, got {self.model}"):
+        with model_errors("DenseEncoder.text", f"a model with a tokenizer, got {self.model}"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(self.model)
         words, known = self.network.config.text_config.vocab_size, len(tokenizer)
         if known < words // 2:  # without its files, transformers makes an empty one and does not complain
@@ -159,17 +155,17 @@ FEATURES = {"clip": _clip_features, "siglip": _siglip_features}
 
 def _each_alone(layer: Any, tokens: Tensor) -> Tensor:
     """A layer run on every token (B, N, D) as if there were no other."""
-    parts = torch.split(tokens.reshape(-1, 1, tokens.shape[2]), TOGETHER)
+    parts = torch.split(tokens.reshape(-1, 1, tokens.shape[2]), _TOGETHER)
     return torch.cat([layer(part) for part in parts]).reshape(tokens.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """From features to 16 numbers between -1 and 1, and what that costs.
+    """A linear map from features to 16 numbers between -1 and 1.
 
     mean:     (D,)
     basis:    (16, D), orthonormal rows. Distances between features are kept as well as 16 numbers can
-    scale:    what is 1 afterwards
+    scale:    the value that becomes 1
     variance: the share of the features' variance that is kept
     model, digest: the model whose features these are
     """
@@ -182,7 +178,7 @@ class Projection:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        check_shapes("Projection", mean=(self.mean, "D"), basis=(self.basis, f"{NUMBERS} D"))
+        check_shapes("Projection", mean=(self.mean, "D"), basis=(self.basis, f"{DIMENSIONS} D"))
         check_floating("Projection", mean=self.mean, basis=self.basis)
         check_finite("Projection", mean=self.mean, basis=self.basis)
         if not 0 < self.scale < float("inf"):
@@ -197,14 +193,14 @@ class Projection:
         return (torch.einsum("kd,bdhw->bkhw", basis, centred) / self.scale).clamp(-1, 1)
 
     def similarity(self, reduced: Tensor, text: Tensor) -> Tensor:
-        """The dot product of a text with each feature, as far as its 16 numbers tell.
+        """The dot product of a text with each feature, estimated from its 16 numbers.
 
         reduced: (B, 16, h, w), from `apply`
         text:    (D,), from `DenseEncoder.text`
         returns  (B, h, w)
         """
         mean, basis = self._at(reduced)
-        shapes = {"reduced": (reduced, f"B {NUMBERS} h w"), "mean": (mean, "D"), "text": (text, "D")}
+        shapes = {"reduced": (reduced, f"B {DIMENSIONS} h w"), "mean": (mean, "D"), "text": (text, "D")}
         check_shapes("Projection.similarity", **shapes)
         return torch.einsum("k,bkhw->bhw", basis @ text, reduced) * self.scale + mean @ text
 

@@ -1,7 +1,7 @@
 """The layers of `build` by our kernels: few launches, each reading what it needs once and writing layers in place.
 
-The functions in this package's other modules are the specification. What no kernel makes (maps that were given,
-embeddings, SAM's regions, an OCR model's text) is made by them and copied to its place.
+The functions in this package's other modules are the specification. They also make the layers that have no kernel
+(given maps, embeddings, SAM's regions, an OCR model's text), which are then copied into the tensor.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from texturevlm.channels import channels_kernel as kernels
 from texturevlm.channels import text_kernel as text
-from texturevlm.channels.saliency import SALIENCY_REACH
-from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
-from texturevlm.channels.structure import COARSE, COARSER, EDGES_REACH, LOW_PASS_REACH
+from texturevlm.channels.saliency import SALIENCY_LEVELS, SALIENCY_REACH
+from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, EDGES_REACH, LOW_PASS_REACH
 from texturevlm.channels.text import TEXT_REACH
 from texturevlm.ops.distance_kernel import distance_within_cuda
 from texturevlm.ops.marks import Marks
@@ -37,10 +36,10 @@ BY_KERNEL = {*NEAR, *CLUSTERS, "edge_distance", "low_pass", "saliency", "text"}
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayerPlan:
     """Which kernels run, and where each layer goes; a slot is its index among the layers, −1 for none.
 
-    zero: a bit for each layer that nothing is known of; rest: the names that no kernel makes, with their slots
+    zero: one bit per layer whose input is missing; rest: the names that no kernel makes, with their slots
     """
 
     near: tuple[int, ...]
@@ -55,11 +54,11 @@ class Plan:
 
 
 @lru_cache(maxsize=64)
-def plan(names: tuple[str, ...], unknown: frozenset[str], elsewhere: tuple[str, ...]) -> Plan:
+def plan(names: tuple[str, ...], unknown: frozenset[str], elsewhere: tuple[str, ...]) -> LayerPlan:
     """unknown: layers that become zero; elsewhere: layers that PyTorch makes, though there is a kernel."""
     other = unknown.union(elsewhere)
     slots = {name: slot for slot, name in enumerate(names) if name in BY_KERNEL and name not in other}
-    return Plan(
+    return LayerPlan(
         near=tuple(slots.get(name, -1) for name in NEAR),
         zero=sum(1 << slot for slot, name in enumerate(names) if name in unknown),
         windows=bool(WINDOWS & slots.keys()),
@@ -84,7 +83,7 @@ def build_layers(
     """(B, C, H, W), level 0 of the layers `names`.
 
     levels:    colour's mip levels, as many as the layers need, each (B, 3, H_l, W_l) float32
-    unknown:   the layers that nothing is known of, which become zero
+    unknown:   the layers whose input is missing; they become zero
     elsewhere: the layers that `layer` makes, by name, though there is a kernel
     """
     levels = [level.contiguous() for level in levels]
@@ -109,7 +108,7 @@ def build_layers(
 
 
 class LayersInPlace:
-    """Layers of small reach, remade where tiles are marked, in a tensor that somebody else owns.
+    """Layers of small reach in a tensor of the caller, updated where tiles are marked.
 
     names:  of the layers in `layers`, (1, C, H, W)
     which:  the names that are made here, all of them in IN_PARTS
@@ -126,36 +125,36 @@ class LayersInPlace:
             self._text_tiles = text.no_text_tiles(levels)
 
     def near(self, marks: Marks | None) -> None:
-        """What level 0 alone says; marks: the tiles that changed, None for all of them."""
+        """Update the layers that read level 0 alone; marks: the tiles that changed, None for all of them."""
         _near(self.layers, self.levels[0], self._plan, self._edges, None, marks)
         if self._edges is not None:
             field = self.layers.select(1, self._plan.edge_distance)
             distance_within_cuda(self._edges, field, marks=marks, reach=EDGES_REACH)
 
     def coarse(self, marks: Marks | None) -> None:
-        """What coarser levels say."""
+        """Update the layers that read coarser levels."""
         _coarse(self.layers, self.levels, self._plan, marks)
 
     def text_tiles(self, marks: Marks) -> Tensor | None:
-        """Which tiles `text` has to make; known before the levels are."""
+        """List the tiles that `text` must update; needs no levels yet."""
         if self._text_tiles is not None:
             text.list_text_tiles(self._text_tiles, self.levels, marks, TEXT_REACH)
         return self._text_tiles
 
     def text(self, tiles: Tensor | None) -> None:
-        """tiles: of `text_tiles`, None for all of them."""
+        """Update the text layer; tiles: from `text_tiles`, None for all of them."""
         if self._text is not None:
             text.text_layer(self.layers, self.levels, self._plan.text, kept=self._text, tiles=tiles)
 
 
 def edge_bits(image: Tensor) -> Tensor:
-    """Room for a bit a pixel."""
+    """Memory for one bit per pixel."""
     batch, _, height, width = image.shape
     return torch.empty((batch, height, -(-width // 32)), dtype=torch.int32, device=image.device)
 
 
 def _near(
-    layers: Tensor, image: Tensor, todo: Plan, edges: Tensor | None, previous: Texture | None, marks: Marks | None
+    layers: Tensor, image: Tensor, todo: LayerPlan, edges: Tensor | None, previous: Texture | None, marks: Marks | None
 ) -> None:
     if not (todo.windows or todo.zero or max(todo.near) >= 0):
         return
@@ -172,10 +171,10 @@ def _near(
     )
 
 
-def _coarse(layers: Tensor, levels: Sequence[Tensor], todo: Plan, marks: Marks | None) -> None:
+def _coarse(layers: Tensor, levels: Sequence[Tensor], todo: LayerPlan, marks: Marks | None) -> None:
     if max(todo.low_pass, todo.saliency) < 0:
         return
-    wanted = [levels[min(level, len(levels) - 1)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)]
+    wanted = [levels[min(level, len(levels) - 1)] for level in (COARSE_LEVEL, SALIENCY_LEVELS[-1], COARSER_LEVEL)]
     reach = max(LOW_PASS_REACH, SALIENCY_REACH)
     kernels.coarse_layers(layers, wanted, todo.low_pass, todo.saliency, marks=marks, reach=reach)
 

@@ -1,8 +1,8 @@
-"""Principal components of a stream of features: one pass, bounded memory, and an honest report.
+"""Principal components of a stream of features: one pass, bounded memory, measured on held-out patches.
 
-Mean and scatter are kept in double precision and merged batch by batch (Chan, Golub and LeVeque), so that neither
-a large mean nor the order of the images matters. A tenth of the patches, at most `held_out` of them, never enters the
-fit: the report is measured on those.
+Mean and scatter are double precision and are merged batch by batch (Chan, Golub and LeVeque), so that neither a large
+mean nor the order of the images matters. A tenth of the patches, at most `held_out` of them, is left out of the fit and
+used for the report.
 """
 
 from collections.abc import Iterable
@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.channels.embedding import NUMBERS, Projection
+from texturevlm.channels.embedding import DIMENSIONS, Projection
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 
-FEWEST = 10 * NUMBERS  # patches; fewer say nothing about 16 directions
-SHARE = 0.1  # of the patches may be held out
+FEWEST = 10 * DIMENSIONS  # patches; fewer do not determine 16 directions
+_SHARE = 0.1  # of the patches may be held out
 TARGET = 0.95  # of the nearest neighbours should be kept
-HEADROOM = 1.25  # the largest number among the held-out patches becomes 1 / HEADROOM
-TIE = 1e-6  # similarities closer than this are the same: a blank page has many nearest neighbours
+HEADROOM = 1.25  # the largest value of the held-out patches becomes 1 / HEADROOM
+TIE = 1e-6  # similarities that differ by less are equal: a blank page has many nearest neighbours
 
 
 @dataclass(frozen=True)
-class Report:
-    """What 16 numbers keep, measured on patches that were held out of the fit.
+class PcaReport:
+    """How well 16 numbers represent a feature, measured on patches that were left out of the fit.
 
-    nearest:   how often the nearest neighbour by distance between 16 numbers is the nearest by cosine in full
-    among_ten: how often the nearest in full is among the ten nearest in 16 numbers
+    nearest:   how often the nearest neighbour in 16 numbers (distance) is the nearest in full features (cosine)
+    among_ten: how often the nearest in full features is among the ten nearest in 16 numbers
     """
 
     images: int
@@ -76,9 +76,9 @@ class Moments:
 
 
 class HeldOut:
-    """A uniform sample of a stream, of bounded size; what it does not keep, or keeps no longer, it gives back.
+    """A uniform sample of a stream, of bounded size.
 
-    Each row draws a number; rows below SHARE are candidates, the `size` lowest of them stay.
+    Each row draws a random number. Rows below SHARE are candidates; the `size` lowest of them are kept.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -88,9 +88,9 @@ class HeldOut:
         self.rows = torch.empty(0)
 
     def add(self, features: Tensor) -> Tensor:
-        """Offer features (N, D); returns those to fit on, (M, D)."""
+        """Offer features (N, D); returns those that are not kept (any longer), to fit on, (M, D)."""
         draws = torch.from_numpy(self.random.random(len(features)))
-        candidate = draws < SHARE
+        candidate = draws < _SHARE
         first = self.rows.numel() == 0
         draws = torch.cat([self.draws, draws[candidate]])
         chosen = features[candidate.to(features.device)]
@@ -103,12 +103,12 @@ class HeldOut:
 
 def fit_pca(
     feature_batches: Iterable[Tensor], *, model: str = "", digest: str = "", held_out: int = 4096, seed: int = 0
-) -> tuple[Projection, Report]:
+) -> tuple[Projection, PcaReport]:
     """Fit a projection onto the 16 directions in which features vary most, in one pass.
 
-    feature_batches: each (B, D, h, w), of unit length as `DenseEncoder.encode` gives them; D alone must agree
-    model, digest:   of the encoder, so that the projection is not used with another one
-    held_out:        at most this many patches are kept out of the fit, to measure on
+    feature_batches: each (B, D, h, w), of unit length, from `DenseEncoder.encode`; D must be equal, h and w may differ
+    model, digest:   of the encoder; `embed` refuses a projection of another one
+    held_out:        the most patches to leave out of the fit and measure on
     returns          the projection, in float32 on the CPU, and the report
     """
     check_count("fit_pca", "held_out", held_out, 2)
@@ -119,11 +119,11 @@ def fit_pca(
         check_floating("fit_pca", features=features)
         check_finite("fit_pca", features=features)
         width = width or sizes["D"]
-        if sizes["D"] != width or width < NUMBERS:
-            wanted = f"{width} wide like the first" if sizes["D"] != width else f"at least {NUMBERS} wide"
+        if sizes["D"] != width or width < DIMENSIONS:
+            wanted = f"{width} wide like the first" if sizes["D"] != width else f"at least {DIMENSIONS} wide"
             raise ValueError(f"fit_pca: features must be {wanted}, got {tuple(features.shape)}")
         rows = features.movedim(1, 3).flatten(0, 2)
-        moments.add(sample.add(rows.cpu() if rows.device.type == "mps" else rows))  # which has no doubles
+        moments.add(sample.add(rows.cpu() if rows.device.type == "mps" else rows))  # MPS has no float64
         images, patches = images + sizes["B"], patches + len(rows)
     if patches < FEWEST:
         raise ValueError(f"fit_pca: feature_batches must hold at least {FEWEST} patches, got {patches}")
@@ -131,32 +131,27 @@ def fit_pca(
     mean, basis = moments.mean.float().cpu(), basis.float().cpu()
     largest = float(((sample.rows.cpu() - mean) @ basis.T).abs().max())
     projection = Projection(mean, basis, max(HEADROOM * largest, 1e-6), variance, model, digest)
-    reduced = _reduce(projection, sample.rows)
+    reduced = projection.apply(sample.rows.T[None, :, :, None])[0, :, :, 0].T  # (N, D) → (N, 16)
     nearest, among_ten = (neighbours_kept(sample.rows, reduced, among=count) for count in (1, 10))
-    return projection, Report(images, patches, len(sample.rows), variance, nearest, among_ten)
+    return projection, PcaReport(images, patches, len(sample.rows), variance, nearest, among_ten)
 
 
 def principal(moments: Moments) -> tuple[Tensor, float]:
     """The 16 directions of greatest variance (16, D), greatest first, and the share of the variance they keep.
 
-    A direction's sign is arbitrary; here its largest entry is positive, so that a fit can be repeated.
+    A direction's sign is arbitrary: its largest entry is made positive, so that fits are reproducible.
     """
     values, vectors = torch.linalg.eigh(moments.scatter)
     total = float(values.clamp(min=0).sum())
     if not total > 1e-12 * moments.count:
         raise ValueError(f"fit_pca: feature_batches must vary, got the same feature {moments.count} times")
-    basis = vectors[:, -NUMBERS:].flip(1).T
+    basis = vectors[:, -DIMENSIONS:].flip(1).T
     largest = basis.gather(1, basis.abs().argmax(1, keepdim=True))
-    return basis * largest.sign(), float(values[-NUMBERS:].clamp(min=0).sum()) / total
-
-
-def _reduce(projection: Projection, rows: Tensor) -> Tensor:
-    """(N, D) → (N, 16)."""
-    return projection.apply(rows.T[None, :, :, None])[0, :, :, 0].T
+    return basis * largest.sign(), float(values[-DIMENSIONS:].clamp(min=0).sum()) / total
 
 
 def neighbours_kept(features: Tensor, reduced: Tensor, *, among: int = 1) -> float:
-    """How often the nearest by cosine between features is among the nearest by distance between reduced ones.
+    """How often the nearest feature by cosine is among the `among` nearest reduced features by distance.
 
     features: (N, D); reduced: (N, R)
     """

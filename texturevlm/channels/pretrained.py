@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from texturevlm.check import check_choice
 
@@ -18,6 +20,27 @@ def optional(function: str, package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(f"{function}: needs {package}; pip install 'texturevlm[hf]' ({error})") from error
+
+
+def load_rapidocr(function: str, **parameters: Any) -> Any:
+    """RapidOCR (extra `ocr`), which comes with its models; parameters: its settings, by their full names."""
+    try:
+        from rapidocr import RapidOCR
+    except ImportError:
+        raise ImportError(f"{function}: needs the extra ocr: pip install 'texturevlm[ocr]'") from None
+    return RapidOCR(params={"Global.log_level": "critical", **parameters})
+
+
+def model_pixels(
+    network: Any, image: Tensor, size: tuple[int, int], mean: Tensor, std: Tensor, *, mode: str = "bilinear"
+) -> Tensor:
+    """(B, 3 or 1, H, W) → (B, 3, *size), resized and normalised as a model's own image processor does."""
+    pixels = image.to(network.device, torch.float32)
+    if pixels.shape[2:] != size:
+        pixels = functional.interpolate(pixels, size, mode=mode, align_corners=False, antialias=True)
+    mean, std = (values.to(pixels.device)[:, None, None] for values in (mean, std))
+    normalised: Tensor = ((pixels.clamp(0, 1) - mean) / std).to(network.dtype)
+    return normalised
 
 
 def load_pretrained(
@@ -40,10 +63,10 @@ def load_pretrained(
         raise FileNotFoundError(f"{function}: no such folder: {name}")
     place = torch_device(function, device)
     transformers = optional(function, "transformers")
-    with readable(function, f"a hub id or a folder, got {name}"):
+    with model_errors(function, f"a hub id or a folder, got {name}"):
         kind = transformers.AutoConfig.from_pretrained(name).model_type
     check_choice(function, f"model_type of {name}", kind, architectures)
-    with readable(function, f"complete and undamaged, got {name}"):
+    with model_errors(function, f"complete and undamaged, got {name}"):
         # by its module: in 5.10 the name in `transformers` itself wants torchvision
         auto = optional(function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
         processor = auto.from_pretrained(name, backend="pil")
@@ -57,7 +80,7 @@ def load_pretrained(
 
 
 @contextmanager
-def readable(function: str, wanted: str) -> Iterator[None]:
+def model_errors(function: str, wanted: str) -> Iterator[None]:
     """What transformers raises for a model it cannot read, as one line in our style."""
     try:
         yield

@@ -1,8 +1,8 @@
-"""The forty layers: what each holds, how it is made and reduced, what it costs and needs, and how far a pixel acts.
+"""The forty layers: what each holds, how it is made and reduced, what it costs and needs, and its reach.
 
-They hold what is known about an image without a question, so that one fetch brings all of it. The order is fixed: a
+They hold what is known about an image without a question. The order is fixed: a
 layer's index means the same in every texture of all forty. To add one, write its function in a file of this folder, and
-add it here to `_layers` and to MAKERS.
+add one row here.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,132 +12,103 @@ from typing import Any
 
 from torch import Tensor
 
-from texturevlm.channels.saliency import SALIENCY_REACH, saliency
-from texturevlm.channels.structure import EDGES_REACH, HIGH_PASS_REACH, LOW_PASS_REACH, high_pass, low_pass
-from texturevlm.channels.text import TEXT_REACH
+from texturevlm.channels.saliency import SALIENCY_LEVELS, SALIENCY_REACH, saliency
+from texturevlm.channels.structure import (
+    COARSER_LEVEL,
+    EDGES_REACH,
+    HIGH_PASS_REACH,
+    LOW_PASS_REACH,
+    high_pass,
+    low_pass,
+)
+from texturevlm.channels.text import TEXT_REACH, TEXT_SCALES
 from texturevlm.ops.segment import boundaries
 
 EDGE_DISTANCE_LIMIT = 64  # pixels: distances are clamped to it, which also limits the reach of a pixel
 EVERYWHERE = None
-EMBEDDING = tuple(f"embedding_{index}" for index in range(16))
+EMBEDDING_LAYERS = tuple(f"embedding_{index}" for index in range(16))
 
 
 @dataclass(frozen=True)
 class Channel:
     """One layer.
 
-    layer:  its index among the forty
-    holds:  what it is, in one sentence
-    reduce: how its mip levels are made: mean, max, min or nearest
-    cost:   free (given, or known from positions alone), fast (small stencils), medium (several passes), model
-    needs:  the argument of `build` without which it is zero; "" for nothing
-    reach:  how many pixels away a changed pixel can act (texels of the level that it is built from); None: everywhere
-    range:  its least and greatest value; (0, inf) for labels
+    layer:   its index among the forty
+    holds:   what it is, in one sentence
+    make:    computes it, (B, H, W), from the inputs of a build (`build.Source`)
+    reduce:  how its mip levels are made: mean, max, min or nearest
+    cost:    free (given, or known from positions alone), fast (small stencils), medium (several passes), model
+    needs:   the argument of `build` without which it is zero; "" for nothing
+    reach:   of a changed pixel, in texels of the level that the layer is built from; None: everywhere
+    range:   its least and greatest value; (0, inf) for labels
+    deepest: the coarsest level of colour that it reads, counted from the layer's own level
     """
 
     layer: int
     name: str
     holds: str
+    make: Callable[[Any], Tensor]
     reduce: str = "mean"
     cost: str = "fast"
     needs: str = ""
     reach: int | None = 0
     range: tuple[float, float] = (0.0, 1.0)
+    deepest: int = 0
 
 
-def _layers() -> list[Channel]:
-    rows = [
-        Channel(0, "red", "The image's red.", cost="free"),
-        Channel(1, "green", "The image's green.", cost="free"),
-        Channel(2, "blue", "The image's blue.", cost="free"),
-        Channel(3, "edges", "Dark structure on a lighter ground, whatever its contrast.", reach=EDGES_REACH),
-        Channel(4, "edges_inverted", "Light structure on a darker ground, whatever its contrast.", reach=EDGES_REACH),
-        Channel(5, "high_pass", "Fine detail.", reach=HIGH_PASS_REACH),
-        Channel(6, "low_pass", "Coarse structure.", reach=LOW_PASS_REACH),
-        Channel(7, "motion", "How much a pixel changed since the previous frame.", "max", needs="previous"),
-        Channel(8, "saliency", "What stands out from its surroundings.", reach=SALIENCY_REACH),
-        Channel(9, "x", "Position from left to right.", cost="free"),
-        Channel(10, "y", "Position from top to bottom.", cost="free"),
-        Channel(11, "eccentricity", "Distance from the image's centre; 1 in the corners.", cost="free"),
-        Channel(
-            12,
-            "cluster_id",
-            "Which of about 50 regions a pixel belongs to.",
-            "nearest",
-            "medium",
-            reach=EVERYWHERE,
-            range=(0.0, float("inf")),
-        ),
-        Channel(
-            13,
-            "cluster_distance",
-            "Distance from the centroid of the pixel's region, in longer image sides.",
-            cost="medium",
-            reach=EVERYWHERE,
-        ),
-        Channel(14, "cluster_size", "The region's share of the image.", "nearest", "medium", reach=EVERYWHERE),
-        Channel(15, "previous_relevance", "The last frame's relevance.", cost="free", needs="relevance"),
-        Channel(16, "previous_saliency", "The last frame's saliency.", cost="free", needs="previous"),
-        Channel(17, "fixation_history", "Where the model has looked.", "max", "free", needs="fixations"),
-    ]
-    rows += [
-        Channel(
-            18 + index,
-            name,
-            f"Number {index + 1} of 16 that dense image-text features are reduced to.",
-            cost="model",
-            needs="encoder",
-            reach=EVERYWHERE,
-            range=(-1.0, 1.0),
-        )
-        for index, name in enumerate(EMBEDDING)
-    ]
-    rows += [
-        Channel(
-            34,
-            "edge_distance",
-            f"Distance to the nearest edge, in units of {EDGE_DISTANCE_LIMIT} pixels.",
-            "min",
-            reach=EDGES_REACH + EDGE_DISTANCE_LIMIT,
-        ),
-        Channel(35, "previous_attention", "The attention of the layer or pass before.", cost="free", needs="previous"),
-        Channel(36, "attention", "A model's attention now.", cost="free", needs="attention"),
-        Channel(37, "gaze", "Where a person has looked.", "max", "free", needs="gaze"),
-        Channel(38, "boundaries", "Borders between regions.", "max", "medium", reach=EVERYWHERE),
-        Channel(39, "text", "Where text is.", "max", reach=TEXT_REACH),
-    ]
-    return rows
+def _embedding(index: int) -> Channel:
+    holds = f"Number {index + 1} of 16 that dense image-text features are reduced to."
+    options: Any = {"cost": "model", "needs": "encoder", "reach": EVERYWHERE, "range": (-1.0, 1.0)}
+    return Channel(18 + index, EMBEDDING_LAYERS[index], holds, lambda source: source.embedding[:, index], **options)
 
 
-# How each layer is made, (B, H, W), from what `build` holds (`build.Source`); the embeddings come together.
-MAKERS: dict[str, Callable[[Any], Tensor]] = {
-    "red": lambda source: source.image[:, 0],
-    "green": lambda source: source.image[:, 1],
-    "blue": lambda source: source.image[:, 2],
-    "edges": lambda source: source.polarity.clamp(min=0),
-    "edges_inverted": lambda source: (-source.polarity).clamp(min=0),
-    "high_pass": lambda source: high_pass(source.image, source.levels),
-    "low_pass": lambda source: low_pass(source.image, source.levels),
-    "motion": lambda source: source.motion(),
-    "saliency": lambda source: saliency(source.image, source.levels),
-    "x": lambda source: source.position(-1),
-    "y": lambda source: source.position(-2),
-    "eccentricity": lambda source: source.eccentricity(),
-    "cluster_id": lambda source: source.regions.to(source.image.dtype),
-    "cluster_distance": lambda source: source.region_facts[1],
-    "cluster_size": lambda source: source.region_facts[0],
-    "previous_relevance": lambda source: source.map("relevance"),
-    "previous_saliency": lambda source: source.before("saliency"),
-    "fixation_history": lambda source: source.map("fixations"),
-    "edge_distance": lambda source: source.edge_distance(),
-    "previous_attention": lambda source: source.before("attention"),
-    "attention": lambda source: source.map("attention"),
-    "gaze": lambda source: source.map("gaze"),
-    "boundaries": lambda source: boundaries(source.regions, backend=source.backend),
-    "text": lambda source: source.text_layer(),
-}
-
-CHANNELS: dict[str, Channel] = {channel.name: channel for channel in _layers()}
+_REGIONS: Any = {"cost": "medium", "reach": EVERYWHERE}
+_ROWS = (
+    Channel(0, "red", "The image's red.", lambda source: source.image[:, 0], cost="free"),
+    Channel(1, "green", "The image's green.", lambda source: source.image[:, 1], cost="free"),
+    Channel(2, "blue", "The image's blue.", lambda source: source.image[:, 2], cost="free"),
+    Channel(3, "edges", "Dark structure on a lighter ground, whatever its contrast.",
+            lambda source: source.polarity.clamp(min=0), reach=EDGES_REACH),
+    Channel(4, "edges_inverted", "Light structure on a darker ground, whatever its contrast.",
+            lambda source: (-source.polarity).clamp(min=0), reach=EDGES_REACH),
+    Channel(5, "high_pass", "Fine detail.",
+            lambda source: high_pass(source.image, source.levels), reach=HIGH_PASS_REACH),
+    Channel(6, "low_pass", "Coarse structure.",
+            lambda source: low_pass(source.image, source.levels), reach=LOW_PASS_REACH, deepest=COARSER_LEVEL),
+    Channel(7, "motion", "How much a pixel changed since the previous frame.",
+            lambda source: source.motion(), "max", needs="previous"),
+    Channel(8, "saliency", "What stands out from its surroundings.",
+            lambda source: saliency(source.image, source.levels), reach=SALIENCY_REACH, deepest=SALIENCY_LEVELS[-1]),
+    Channel(9, "x", "Position from left to right.", lambda source: source.position(-1), cost="free"),
+    Channel(10, "y", "Position from top to bottom.", lambda source: source.position(-2), cost="free"),
+    Channel(11, "eccentricity", "Distance from the image's centre; 1 in the corners.",
+            lambda source: source.eccentricity(), cost="free"),
+    Channel(12, "cluster_id", "Which of about 50 regions a pixel belongs to.",
+            lambda source: source.regions.to(source.image.dtype), "nearest", range=(0.0, float("inf")), **_REGIONS),
+    Channel(13, "cluster_distance", "Distance from the centroid of the pixel's region, in longer image sides.",
+            lambda source: source.region_facts[1], **_REGIONS),
+    Channel(14, "cluster_size", "The region's share of the image.",
+            lambda source: source.region_facts[0], "nearest", **_REGIONS),
+    Channel(15, "previous_relevance", "The last frame's relevance.",
+            lambda source: source.map("relevance"), cost="free", needs="relevance"),
+    Channel(16, "previous_saliency", "The last frame's saliency.",
+            lambda source: source.before("saliency"), cost="free", needs="previous"),
+    Channel(17, "fixation_history", "Where the model has looked.",
+            lambda source: source.map("fixations"), "max", "free", needs="fixations"),
+    *map(_embedding, range(16)),
+    Channel(34, "edge_distance", f"Distance to the nearest edge, in units of {EDGE_DISTANCE_LIMIT} pixels.",
+            lambda source: source.edge_distance(), "min", reach=EDGES_REACH + EDGE_DISTANCE_LIMIT),
+    Channel(35, "previous_attention", "The attention of the layer or pass before.",
+            lambda source: source.before("attention"), cost="free", needs="previous"),
+    Channel(36, "attention", "A model's attention now.",
+            lambda source: source.map("attention"), cost="free", needs="attention"),
+    Channel(37, "gaze", "Where a person has looked.", lambda source: source.map("gaze"), "max", "free", needs="gaze"),
+    Channel(38, "boundaries", "Borders between regions.",
+            lambda source: boundaries(source.regions, backend=source.backend), "max", **_REGIONS),
+    Channel(39, "text", "Where text is.",
+            lambda source: source.text_layer(), "max", reach=TEXT_REACH, deepest=TEXT_SCALES - 1),
+)  # fmt: skip
+CHANNELS: dict[str, Channel] = {channel.name: channel for channel in _ROWS}
 PRESETS: dict[str, tuple[str, ...]] = {
     "mvp": (
         *("red", "green", "blue", "x", "y", "eccentricity", "edges", "edges_inverted"),
@@ -158,7 +129,9 @@ def resolve(channels: str | Sequence[str]) -> tuple[str, ...]:
     names = tuple(channels) if isinstance(channels, Sequence) else (channels,)
     unknown = [name for name in names if not isinstance(name, str) or name not in CHANNELS]
     if unknown or not names or len(set(names)) != len(names):
-        all_names = [name for name in CHANNELS if name not in EMBEDDING] + [f"{EMBEDDING[0]} … {EMBEDDING[-1]}"]
+        all_names = [name for name in CHANNELS if name not in EMBEDDING_LAYERS] + [
+            f"{EMBEDDING_LAYERS[0]} … {EMBEDDING_LAYERS[-1]}"
+        ]
         wanted = f"different names of {', '.join(all_names)}, or a preset ({', '.join(PRESETS)})"
         raise ValueError(f"build: channels must be {wanted}; got {_complaint(names, unknown)}")
     return names

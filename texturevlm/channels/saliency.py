@@ -1,10 +1,10 @@
-"""What stands out: where brightness and colour change in every direction, not along one.
+"""Saliency: where brightness and colour change in every direction, not only along one.
 
-Multi-scale centre-surround differences answer to a horizon or a shadow's edge as loudly as to a face. An edge changes
-along one direction only; an object, seen at the scale of 8 to 16 pixels, changes along both. So the differences across
-x and y at two mip levels are squared, multiplied and averaged over a neighbourhood (the structure tensor of the
-opponent colours), and what stays in the weaker direction counts. Measured on COCO it covers more of the objects than
-centre-surround and than the spectral residual, which needs the whole image; `studies.channels` compares.
+Multi-scale centre-surround differences are as strong on a horizon or a shadow's edge as on a face. An edge changes
+along one direction only; an object, at the scale of 8 to 16 pixels, changes along both. So saliency is nearly the
+smaller eigenvalue of the structure tensor of the opponent colours, at two mip levels, averaged over a neighbourhood. On
+COCO it covers more of the objects than centre-surround and than the spectral residual, which needs the whole image;
+`studies.channels` compares them.
 """
 
 from collections.abc import Sequence
@@ -16,42 +16,42 @@ from torch.nn import functional
 from texturevlm.channels.structure import box_mean, check_image, enlarge, mip_reach
 from texturevlm.ops.mip import mipmap
 
-SCALES = (3, 4)  # levels whose changes are measured; they are averaged on the last one
+SALIENCY_LEVELS = (3, 4)  # mip levels of the differences; both are averaged on the last one
 NEIGHBOURHOOD = 3  # texels, averaged twice
-COLOUR = 2.0  # how much more a change of colour counts than one of brightness
-HALF = 0.01  # the squared change in the weaker direction that becomes 0.5
-EPSILON = 1e-9  # far below the square of the faintest change
+COLOUR = 2.0  # weight of a change of colour; a change of brightness has 1
+SALIENCY_HALF = 0.01  # the squared change in the weaker direction that becomes 0.5
+EPSILON = 1e-9  # far below the square of the smallest change
 CENTRE = 0.45  # standard deviation of the centre prior, of the image's sides
 
-SALIENCY_REACH = mip_reach(1 + 2 * (NEIGHBOURHOOD // 2), SCALES[-1])
+SALIENCY_REACH = mip_reach(1 + 2 * (NEIGHBOURHOOD // 2), SALIENCY_LEVELS[-1])
 
 
 def saliency(image: Tensor, levels: Sequence[Tensor], *, centre: bool = False) -> Tensor:
-    """How much a spot stands out from what is around it.
+    """How much a place differs from its surroundings.
 
     image:  (B, 3, H, W), 0 to 1
     levels: its mip pyramid, finest first, each (B, 3, H_l, W_l)
-    centre: times a wide Gaussian about the image's centre. Photographers put objects there, so it helps on
-            photographs; it knows nothing of documents, and eccentricity is a channel of its own
-    returns (B, H, W), 0 to 1; a pixel acts SALIENCY_REACH pixels away
+    centre: whether to multiply by a wide Gaussian around the image's centre, where photographers put objects.
+            It does not help on documents
+    returns (B, H, W), 0 to 1; a changed pixel reaches SALIENCY_REACH pixels
     """
     check_image("saliency", image, levels)
     last = len(levels) - 1
     total: Tensor | None = None
-    for scale in SCALES:
-        here, there = min(scale, last), min(SCALES[-1], last)
+    for scale in SALIENCY_LEVELS:
+        here, there = min(scale, last), min(SALIENCY_LEVELS[-1], last)
         tensor = mipmap(structure_tensor(opponents(levels[here])), levels=there - here + 1)[-1]
         energy = weaker(box_mean(box_mean(tensor, NEIGHBOURHOOD, NEIGHBOURHOOD), NEIGHBOURHOOD, NEIGHBOURHOOD))
         total = energy if total is None else total + energy
     assert total is not None
-    found = enlarge(total / (total + HALF), image.shape[-2:]).squeeze(1)
+    found = enlarge(total / (total + SALIENCY_HALF), image.shape[-2:]).squeeze(1)
     if centre:
         found = found * centre_prior(image)
     return found.to(image.dtype)
 
 
 def opponents(image: Tensor) -> Tensor:
-    """(B, 3, H, W) → brightness, red against green, yellow against blue; orthogonal, colour counting COLOUR times."""
+    """(B, 3, H, W) → brightness, red against green, yellow against blue; orthogonal; colour is weighted by COLOUR."""
     wide = image.float() if image.dtype in (torch.float16, torch.bfloat16) else image
     red, green, blue = torch.split(wide, 1, 1)
     brightness = (red + green + blue) / 3**0.5
@@ -69,13 +69,13 @@ def structure_tensor(texels: Tensor) -> Tensor:
 
 
 def weaker(tensor: Tensor) -> Tensor:
-    """(B, 3, H, W) → (B, 1, H, W): det / trace, near the lesser eigenvalue; 0 for an edge, however strong."""
+    """(B, 3, H, W) → (B, 1, H, W): det / trace, close to the smaller eigenvalue; 0 for a straight edge."""
     xx, yy, xy = torch.split(tensor, 1, 1)
     return (xx * yy - xy * xy).clamp(min=0) / (xx + yy + EPSILON)
 
 
 def centre_prior(image: Tensor) -> Tensor:
-    """(H, W) for an image (B, C, H, W): 1 at the centre, falling off as a Gaussian of CENTRE of the sides."""
+    """(H, W) for an image (B, C, H, W): a Gaussian, 1 at the centre, its deviation CENTRE of the sides."""
     dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
     y, x = (
         (torch.arange(extent, device=image.device, dtype=dtype) + 0.5) / extent - 0.5 for extent in image.shape[-2:]

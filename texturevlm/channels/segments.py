@@ -1,6 +1,6 @@
 """Regions from SAM: an alternative to superpixels where objects matter and a model may be run.
 
-A grid of points asks the model what lies under each of them; it answers with three masks per point. Masks of high
+The model is asked for three masks at each point of a grid. Masks of high
 quality that do not depend on the threshold are kept, one of each group of near-duplicates, and painted from the largest
 to the smallest, so that a button stays visible on its coat. Masks are chosen at the decoder's resolution (a quarter of
 the model's) and only painted at the image's: a page at 300 dpi would need gigabytes otherwise.
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.pretrained import load_pretrained
+from texturevlm.channels.pretrained import load_pretrained, model_pixels
 from texturevlm.check import check_count, check_floating, check_shapes
 
-TOGETHER = 64  # points decoded in one call
+_TOGETHER = 64  # points decoded in one call
 STEP = 1.0  # how far the threshold is moved to see whether a mask is stable, in logits
 
 
@@ -42,17 +42,13 @@ class Segmenter:
         return cls(network.to(dtype), torch.tensor(list(processor.image_mean)), torch.tensor(list(processor.image_std)))
 
     def embed(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """The model's view of one image (1, 3, H, W), and the size the image had in it."""
+        """The model's embedding of one image (1, 3, H, W), and the size that the image was resized to."""
         side = self.network.config.vision_config.image_size
         height, width = image.shape[2:]
         scale = side / max(height, width)
         size = max(int(height * scale + 0.5), 1), max(int(width * scale + 0.5), 1)
-        pixels = image.to(self.network.device, torch.float32)
-        if pixels.shape[2:] != size:
-            pixels = functional.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True)
-        mean, std = (values.to(pixels.device)[:, None, None] for values in (self.mean, self.std))
-        pixels = functional.pad((pixels - mean) / std, (0, side - size[1], 0, side - size[0]))
-        return self.network.get_image_embeddings(pixels.to(self.network.dtype)), size
+        pixels = model_pixels(self.network, image, size, self.mean, self.std)
+        return self.network.get_image_embeddings(functional.pad(pixels, (0, side - size[1], 0, side - size[0]))), size
 
     def masks(self, embedding: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         """Three masks for each point (N, 2), x then y in the model's pixels: logits (3·N, h, w) and trust (3·N,)."""
@@ -77,7 +73,7 @@ def sam_regions(
     image:     (B, 3, H, W) or (B, 1, H, W), values 0 to 1
     model:     a Segmenter, or what Segmenter.load takes (then it is loaded anew with every call)
     points:    along each side of the grid
-    trust:     the least quality a mask must have in the model's own opinion
+    trust:     the least quality of a mask, as the model itself estimates it
     stability: the least share of its pixels that a mask must keep when its threshold is moved
     overlap:   of two masks whose boxes overlap more than this, the one of lower quality is dropped
     limit:     at most this many masks, the best ones
@@ -106,7 +102,7 @@ def _regions(
     embedding, size = segmenter.embed(image.expand(-1, 3, -1, -1))
     found = [
         _good(*segmenter.masks(embedding, part), size, side, trust, stability)
-        for part in torch.split(point_grid(points, size), TOGETHER)
+        for part in torch.split(point_grid(points, size), _TOGETHER)
     ]
     logits, quality = (torch.cat(parts) for parts in zip(*found))
     keep = distinct(mask_boxes(_inside(logits, size, side) > 0), quality, overlap)[:limit]
@@ -164,7 +160,7 @@ def distinct(boxes: Tensor, quality: Tensor, overlap: float) -> Tensor:
 
 
 def paint(logits: Tensor, size: tuple[int, int], side: int, extent: tuple[int, int]) -> Tensor:
-    """Masks (M, h, w) over one another, largest first → (H, W) int32; 0 where none lies, the others without gaps.
+    """Paint masks (M, h, w), largest first → (H, W) int32: 0 where there is none, else region numbers without gaps.
 
     size: of the image in the model's pixels; side: of the model's square; extent: (H, W)
     """

@@ -1,7 +1,7 @@
-"""Structure: dark on light, light on dark, fine and coarse, and the small stencils that the other channels share.
+"""Structure: dark on light, light on dark, fine and coarse; and the small stencils that the other channels share.
 
-Every stencil reads clamped (beyond the border the edge texel goes on), none knows a statistic of the whole image, and
-each channel says how many pixels away a changed pixel can act: a stream refreshes that much and no more.
+Stencils repeat the edge texel beyond the border. None uses a statistic of the whole image. Each channel has a reach:
+how many pixels away a changed pixel changes the result. A stream updates that much and no more.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,31 +15,31 @@ from texturevlm.ops.mip import check_pyramid, mipmap
 from texturevlm.types import COLOURS, Texture
 
 LUMA = (0.299, 0.587, 0.114)
-NOISE = 2.5 / 255  # a difference that a camera or a JPEG makes from nothing
+NOISE = 2.5 / 255  # a difference that a camera or JPEG adds
 SURROUND = 17  # pixels: wide enough for the strokes of a headline, narrow enough for one line of small print
 DETAIL = 5  # pixels
-COARSE, COARSER = 3, 5  # levels
+COARSE_LEVEL, COARSER_LEVEL = 3, 5  # levels
 
 
 def mip_reach(texels: int, level: int) -> int:
-    """How many pixels away a pixel can act through a window of ± `texels` on a mip level that is read bilinearly.
+    """The reach, in pixels, of a window of ± `texels` on a mip level that is read bilinearly.
 
-    At odd extents a texel looks at up to 2^(level + 1) − 1 pixels, so the two that are read look at 2.5 texels.
+    At odd extents a texel covers up to 2^(level + 1) − 1 pixels, so the two that are read cover 2.5 texels.
     """
     return ((2 * texels + 5) << level) // 2 - 2
 
 
 EDGES_REACH = SURROUND // 2
 HIGH_PASS_REACH = DETAIL // 2
-LOW_PASS_REACH = mip_reach(0, COARSER)
+LOW_PASS_REACH = mip_reach(0, COARSER_LEVEL)
 
 
 def edges(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Dark-on-light structure: how surely a pixel is darker than its surroundings, whatever the contrast.
+    """Dark-on-light structure: how much darker a pixel is than its surroundings, relative to their contrast.
 
     image:  (B, 3, H, W), 0 to 1
     levels: its mip pyramid, finest first, each (B, 3, H_l, W_l)
-    returns (B, H, W), 0 to 1; a pixel acts EDGES_REACH pixels away
+    returns (B, H, W), 0 to 1; a changed pixel reaches EDGES_REACH pixels
     """
     check_image("edges", image, levels)
     return centre_surround(image).clamp(min=0)
@@ -54,9 +54,9 @@ def edges_inverted(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
 def centre_surround(image: Tensor) -> Tensor:
     """Both polarities at once: (B, 3, H, W) → (B, H, W), −1 to 1, `edges` above 0 and `edges_inverted` below.
 
-    With d the surround's mean less the pixel, and σ² the surround's variance, it is ±d² / (d² + σ² + NOISE²), where
-    NOISE is first taken off |d|. Where two tones share the surround, that is the share of the other tone: the tone
-    of the strokes, which cover less, comes near ±1, that of the paper near 0, at any contrast above the noise.
+    The value is ±d² / (d² + σ² + NOISE²): d is the surround's mean minus the pixel, with NOISE subtracted from |d|, and
+    σ² is the surround's variance. If the surround has two tones, the value is the share of the other tone: strokes,
+    which cover less, are near ±1 and paper is near 0, at any contrast above the noise.
     """
     check_shapes("centre_surround", image=(image, "B 3 H W"))
     check_floating("centre_surround", image=image)
@@ -69,9 +69,9 @@ def centre_surround(image: Tensor) -> Tensor:
 
 
 def high_pass(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Fine detail: how far a pixel is from the mean of the 5×5 around it, less the noise.
+    """Fine detail: the difference between a pixel and the mean of the 5×5 around it, minus the noise.
 
-    returns (B, H, W), 0 to 1; a pixel acts HIGH_PASS_REACH pixels away
+    returns (B, H, W), 0 to 1; a changed pixel reaches HIGH_PASS_REACH pixels
     """
     check_image("high_pass", image, levels)
     grey = luma(image)
@@ -80,26 +80,26 @@ def high_pass(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
 
 
 def low_pass(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Coarse structure: how far the image blurred to 8 pixels is from the image blurred to 32.
+    """Coarse structure: the difference between the image blurred to 8 pixels and the image blurred to 32.
 
-    (The blurred image itself is no news: the mip levels of red, green and blue hold it.)
-    returns (B, H, W), 0 to 1; a pixel acts LOW_PASS_REACH pixels away
+    The blurred image itself is already in the mip levels of red, green and blue.
+    returns (B, H, W), 0 to 1; a changed pixel reaches LOW_PASS_REACH pixels
     """
     check_image("low_pass", image, levels)
-    coarse, coarser = (luma(levels[min(level, len(levels) - 1)]) for level in (COARSE, COARSER))
+    coarse, coarser = (luma(levels[min(level, len(levels) - 1)]) for level in (COARSE_LEVEL, COARSER_LEVEL))
     size = image.shape[-2:]
     return (enlarge(coarse, size) - enlarge(coarser, size)).abs().squeeze(1).to(image.dtype)
 
 
 def check_image(function: str, image: Tensor, levels: Sequence[Tensor]) -> None:
-    """An image with its pyramid."""
+    """Check an image and its mip pyramid."""
     check_pyramid(function, levels)
     check_shapes(function, image=(image, "B 3 H W"), levels=(levels[0], "B 3 H W"))
     check_floating(function, image=image)
 
 
 def luma(image: Tensor) -> Tensor:
-    """(B, 3, H, W) → (B, 1, H, W), brightness as television weighs it; half precision becomes float32."""
+    """(B, 3, H, W) → (B, 1, H, W), brightness (BT.601 weights); half precision becomes float32."""
     wide = image.float() if image.dtype in (torch.float16, torch.bfloat16) else image
     return wide[:, 0:1] * LUMA[0] + wide[:, 1:2] * LUMA[1] + wide[:, 2:3] * LUMA[2]
 

@@ -38,8 +38,8 @@ def text_layer(
 ) -> None:
     """Where text is, from colour's mip levels 0, 1 and 2, as many as there are.
 
-    kept:  (`text_memory`,), what the next call with `tiles` needs of this one
-    tiles: `list_text_tiles`: only these are made
+    kept:  (`text_memory`,), intermediate results that the next call with `tiles` needs
+    tiles: from `list_text_tiles`: only these are updated
     """
     levels = levels[:TEXT_LEVELS]
     texels, scales, blocks = _plan(layers.shape[0], tuple([level.shape[2:] for level in levels]))
@@ -67,11 +67,11 @@ def text_memory(levels: Sequence[Tensor]) -> int:
 
 
 def list_text_tiles(lists: Tensor, levels: Sequence[Tensor], marks: Marks, reach: int) -> None:
-    """The tiles that `text_layer` has to make, of one image.
+    """List the tiles that `text_layer` must update, of one image.
 
-    lists:  of `no_text_tiles`: for each of its kernels how many tiles, and their numbers
+    lists:  from `no_text_tiles`: per kernel the number of tiles, and their indices
     levels: as for `text_layer`; layers have the extent of the first
-    reach:  how many texels of it a texel acts on the layer
+    reach:  of a changed texel, in texels of the first level
     """
     levels = levels[:TEXT_LEVELS]
     text = _pack_text(1, [_SCALE(*[0] * 5, *level.shape[2:]) for level in levels], [0] * 3)
@@ -80,7 +80,7 @@ def list_text_tiles(lists: Tensor, levels: Sequence[Tensor], marks: Marks, reach
 
 
 def no_text_tiles(levels: Sequence[Tensor]) -> Tensor:
-    """Lists for `list_text_tiles`, with nothing on them yet."""
+    """Empty lists for `list_text_tiles`."""
     blocks = _plan(levels[0].shape[0], tuple([level.shape[2:] for level in levels[:TEXT_LEVELS]]))[2]
     return torch.zeros((len(blocks), 1 + max(blocks)), dtype=torch.int32, device=levels[0].device)
 
@@ -96,7 +96,7 @@ def _listed(list_start: int) -> bytes:
 
 
 def _lists(tiles: Tensor | None) -> list[int]:
-    """Where each kernel's list begins; 0: it makes all."""
+    """The address of each kernel's list; 0: the kernel updates all tiles."""
     return [0] * 4 if tiles is None else [tiles.data_ptr() + 4 * index * tiles.shape[1] for index in range(4)]
 
 

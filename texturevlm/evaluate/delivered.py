@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from texturevlm.evaluate.legibility import PixelBox
 from texturevlm.evaluate.recall import box_scale, resize_scale
-from texturevlm.rebuilding import rebuild, resized
+from texturevlm.rebuilding import PixelBox, rebuild, resized
 from texturevlm.types import Allocation, Texture
 
 

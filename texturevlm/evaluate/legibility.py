@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from texturevlm.rebuilding import PixelBox
+
 MOST_BOXES = 3  # of an answer that are read
 LEAST_SIMILAR = 0.5  # a similarity below this counts as nothing read
-
-PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
 
 
 def pixel_box(box: Sequence[float], size: tuple[int, int]) -> PixelBox:

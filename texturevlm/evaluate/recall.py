@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.evaluate.data import Box
-from texturevlm.evaluate.legibility import MOST_BOXES, PixelBox
+from texturevlm.evaluate.legibility import MOST_BOXES
+from texturevlm.rebuilding import PixelBox
 from texturevlm.types import Allocation
 
 LEGIBLE_HEIGHT = 6.0  # token pixels: the height of a line at which legibility reaches 80% of its ceiling

@@ -35,8 +35,6 @@ class Balance:
         else:
             confidence = query.sum((1, 2), keepdim=True).clamp(max=1) * (1 - self.explore)
             mass = normalised(query**self.focus) * confidence + maps.salience * (1 - confidence)
-        return Relevance(mass, self._finer(maps.legible_scale), maps.ink, size, scorer, maps.photograph)
-
-    def _finer(self, legible_scale: Tensor) -> Tensor:
         unchanged = isinstance(self.particularise, float) and self.particularise == 1
-        return legible_scale if unchanged else legible_scale / self.particularise
+        legible_scale = maps.legible_scale if unchanged else maps.legible_scale / self.particularise
+        return Relevance(mass, legible_scale, maps.ink, size, scorer, maps.photograph)

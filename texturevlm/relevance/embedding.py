@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
-from texturevlm.channels.registry import EMBEDDING
+from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.scorer import question_text
 from texturevlm.scout.question import Question
@@ -30,8 +30,8 @@ class EmbeddingScorer:
 
     def prepare(self, texture: Texture) -> tuple[Tensor, str]:
         """Features (B, 16, h', w') and how to resize them: the texture's embedding channels, else the encoder's."""
-        if set(EMBEDDING) <= set(texture.names):
-            layers = [texture.names.index(name) for name in EMBEDDING]
+        if set(EMBEDDING_LAYERS) <= set(texture.names):
+            layers = [texture.names.index(name) for name in EMBEDDING_LAYERS]
             return texture.levels[0][:, layers].float(), "area"
         return embed(texture.levels[0][:, :3], self.encoder, self.projection), "bilinear"
 

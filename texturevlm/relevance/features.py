@@ -1,8 +1,9 @@
 """Named features of every word of a page, given a question: what makes a word likely to be the answer.
 
 A word of the question that occurs on the page is a label. Answers are right of a label, below it, in its table row or
-column, or next in reading order. Each relation is a kernel between boxes, in units of the label's height. Under each of
-them a candidate collects the share of the question (rare words count more) that is found in that relation to it.
+column, or next in reading order. Each such relation is a kernel between two boxes, in units of the label's height. For
+each relation, a word's feature is the share of the question whose labels have that relation to the word. Rare words of
+the question count more.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from texturevlm.relevance.layout import PLACE_FEATURES, SHAPE_FEATURES, Layout, layout_of
+from texturevlm.relevance.layout import PLACE_FEATURES, SHAPE_FEATURES, PageLayout, layout_of
 from texturevlm.relevance.ocr import Page
-from texturevlm.text.strings import ASKED, KINDS, STOP, asked_kinds, similarity, terms
+from texturevlm.text.strings import ASKED, KINDS, STOP, asked_kinds, terms, word_similarity
 
-MOST_LABELS = 200  # words of the page that match the question best; more only cost time
+MOST_LABELS = 200  # the best matches on a page; more cost time and add nothing
 MATCHED = 0.3  # similarity from which a word counts as a label
-STOP_WEIGHT = 0.05  # of a stop word, where other words have up to 1
+STOP_WEIGHT = 0.05  # weight of a stop word; other words have up to 1
 
 RELATIONS = (
     "right", "row", "below", "column", "above", "left", "near", "around", "after", "before", "line", "next",
@@ -43,7 +44,7 @@ FEATURE_NAMES = (
 def word_features(page: Page, question: str, commonness: Mapping[str, float]) -> np.ndarray:
     """(N, len(FEATURE_NAMES)) float32: the features of every word of the page.
 
-    commonness: of words in questions, 0 to 1; common words count less
+    commonness: how common words are in questions, 0 to 1; common words count less
     """
     layout = layout_of(page)
     count = len(layout.boxes)
@@ -59,7 +60,7 @@ def word_features(page: Page, question: str, commonness: Mapping[str, float]) ->
 
 
 def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str, np.ndarray]:
-    """Whether the word is of the kind that the question asks for."""
+    """Whether a word has the kind that the question asks for."""
     fits = {
         f"fits_{name}": wanted[name] * np.maximum.reduce([columns[f"kind_{kind}"] for kind in fitting])
         for name, fitting in FITS.items()
@@ -82,8 +83,8 @@ def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str,
     return fits
 
 
-def _evidence(layout: Layout, question: str, commonness: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """How much of the question is found in each relation to each word."""
+def _evidence(layout: PageLayout, question: str, commonness: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """The share of the question in each relation to each word."""
     count = len(layout.boxes)
     alike, weight = _matched(layout, question, commonness)
     found = float((weight * alike.max(1, initial=0.0)).sum())
@@ -115,11 +116,11 @@ def _evidence(layout: Layout, question: str, commonness: Mapping[str, float]) ->
     }
 
 
-def _matched(layout: Layout, question: str, commonness: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+def _matched(layout: PageLayout, question: str, commonness: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
     """The similarity (terms, N) of the page's words to the question's, and the weight (terms,) of each term."""
     asked_terms = terms(question)
     vocabulary, which = layout.vocabulary
-    alike = similarity([term for term, _ in asked_terms], vocabulary)[:, which]
+    alike = word_similarity([term for term, _ in asked_terms], vocabulary)[:, which]
     weight = np.array([emphasis * _rarity(term, commonness) for term, emphasis in asked_terms], dtype=np.float32)
     words = max(len(layout.boxes), 1)
     return alike, weight * np.log1p(words / (1 + (alike > 0.6).sum(1))) / np.log1p(words)
@@ -141,7 +142,7 @@ def _collected(alike: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     return collected
 
 
-def runs(layout: Layout, alike: np.ndarray, share: np.ndarray) -> np.ndarray:
+def runs(layout: PageLayout, alike: np.ndarray, share: np.ndarray) -> np.ndarray:
     """(N,): the share of the question in the run of labels that a word is part of.
 
     A run is a part of a line whose words are words of the question in the same order, with at most one gap at a time.
@@ -169,7 +170,7 @@ def runs(layout: Layout, alike: np.ndarray, share: np.ndarray) -> np.ndarray:
     return total
 
 
-def relations(layout: Layout, labels: np.ndarray) -> dict[str, np.ndarray]:
+def relations(layout: PageLayout, labels: np.ndarray) -> dict[str, np.ndarray]:
     """Each (labels, N), 0 to 1: how strongly a word is in that relation to a label."""
     box, line = layout.boxes, layout.line
     unit = layout.heights[labels][:, None]
@@ -204,8 +205,8 @@ def relations(layout: Layout, labels: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.where(itself, 0.0, value).astype(np.float32) for name, value in kernel.items()}
 
 
-def _first(layout: Layout, eligible: np.ndarray, distance: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """(labels, N): 1 for the words of the nearest other line in that direction."""
+def _first(layout: PageLayout, eligible: np.ndarray, distance: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """(labels, N): 1 for the words of the nearest other line among the eligible words."""
     other = eligible & (layout.line != layout.line[labels][:, None])
     nearest = np.where(other, distance, np.inf)
     if not nearest.size:

@@ -1,8 +1,8 @@
 """Information: what coarser sampling would lose in each cell, from the mip levels alone.
 
-A mip texel is a mean, so the variance lost at a level is the mean square of level 0 less that of the level: no filter,
-no second image. A cell whose whole variance is no more than noise is blank. How the loss grows from level to level says
-how fine the content is: small print is lost at level 2, a headline at level 4.
+A mip texel is a mean, so the variance lost at a level is the mean square of level 0 minus that of the level. A cell
+whose variance does not exceed the noise is blank. The growth of the loss from level to level tells how fine the content
+is: small print is lost at level 2, a headline at level 4.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,12 @@ from texturevlm.ops.mip import mipmap
 
 COARSEST = 6  # levels above the finest: a detail of 64 pixels
 WINDOW = 5  # cells over which losses are averaged, so that the gaps between words do not differ from the words
-LOST = 0.6  # of the variance: where that is lost, half of the words are no longer legible (measured)
+LOST = 0.6  # of the variance: with this loss, half of the words are no longer legible (measured)
 BLANK = (0.012, 0.03)  # standard deviation of a blank cell on the cleanest page and on the noisiest
-NOISE_SHARE, NOISE_TIMES = 0.2, 3.0  # a fifth of the cells is blank on nearly any page; three times their noise is not
+NOISE_SHARE, NOISE_TIMES = (
+    0.2,
+    3.0,
+)  # a fifth of nearly any page is blank; content exceeds three times its noise
 QUIET_STEPS = 255  # of noise between the two of BLANK: a GPU counts the cells per step and needs no sort
 
 
@@ -40,7 +43,7 @@ def losses(levels: Sequence[Tensor], cell: int) -> Tensor:
 
 
 def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
-    """How much content a cell has, how fine it is, and whether there is any.
+    """How much content each cell has, how fine it is, and whether there is any.
 
     levels, cell: as in `losses`
     returns bits, the information of a sample above the noise, and legible_scale and ink as in Relevance; all (B, h, w)

@@ -9,7 +9,7 @@ from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops.mip import mipmap
 
-MOST_CELL, COARSEST, COUNTS, SIDE = constants("information.cu", "MOST_CELL", "COARSEST", "COUNTS", "SIDE")
+_MOST_CELL, _COARSEST, COUNTS, _SIDE = constants("information.cu", "MOST_CELL", "COARSEST", "COUNTS", "SIDE")
 _LOSSES, _MAPS = Layout("information.cu", "Losses"), Layout("information.cu", "Maps")
 _COARSER = Layout("information.cu", "Coarser").in_order("squares", "colour", "height", "width")
 
@@ -31,40 +31,23 @@ def information_cuda(
     histogram = torch.zeros((batch, COUNTS), dtype=torch.int32, device=squares.device)
     marks = torch.empty(batch * (rows * columns + 1), dtype=torch.bool, device=squares.device)
     ink, photograph = marks[batch:].view(batch, rows, columns), marks[:batch]
-    blocks = -(-rows // SIDE) * -(-columns // SIDE) * batch
+    blocks = -(-rows // _SIDE) * -(-columns // _SIDE) * batch
     finer = levels[: cell + 1]
     parameters = _LOSSES.pack(
-        level=finer,
-        squares=squares,
-        gone=gone,
-        histogram=histogram,
-        height=[level.shape[2] for level in finer],
-        width=[level.shape[3] for level in finer],
-        batch=batch,
-        cell=cell,
-    )
+        level=finer, squares=squares, gone=gone, histogram=histogram, height=[level.shape[2] for level in finer],
+        width=[level.shape[3] for level in finer], batch=batch, cell=cell,
+    )  # fmt: skip
     launch("information.cu", "information_losses", squares.device, blocks, parameters)
-    means = mipmap(squares[:, None], levels=COARSEST - cell + 1, backend="cuda")
+    means = mipmap(squares[:, None], levels=_COARSEST - cell + 1, backend="cuda")
     coarser = []
-    for above in (min(level, len(means) - 1) for level in range(1, COARSEST)):
+    for above in (min(level, len(means) - 1) for level in range(1, _COARSEST)):
         colour = levels[cell + above]
         coarser.append(_COARSER(means[above].data_ptr(), colour.data_ptr(), *colour.shape[2:]))
     cells = rows * columns
     parameters = _MAPS.pack(
-        gone=gone,
-        histogram=histogram,
-        found=found,
-        legible_scale=legible_scale,
-        worth=worth,
-        ink=ink,
-        photograph=photograph,
-        coarser=coarser,
-        batch=batch,
-        cell=cell,
-        rows=rows,
-        columns=columns,
-        quiet_rank=int(quiet * (cells - 1)),
-        page=page * cells,
-    )
+        gone=gone, histogram=histogram, found=found, legible_scale=legible_scale, worth=worth, ink=ink,
+        photograph=photograph, coarser=coarser, batch=batch, cell=cell, rows=rows, columns=columns,
+        quiet_rank=int(quiet * (cells - 1)), page=page * cells,
+    )  # fmt: skip
     launch("information.cu", "information_maps", squares.device, blocks, parameters)
     return worth, legible_scale, ink, photograph

@@ -1,4 +1,4 @@
-"""The layout of a page: places of its words and lines, and features of words that do not depend on the question."""
+"""The layout of a page: the positions of words and lines, and word features that do not depend on the question."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from texturevlm.relevance.ocr import Page
 from texturevlm.text.strings import KINDS, STOP, kinds, plain
 
-MARGIN = 0.25  # of a line's height, added on each side of a word: OCR's boxes are a little off
+WORD_MARGIN = 0.25  # of a line's height, added on each side of a word: OCR's boxes are inexact
 SHAPE_FEATURES = (
     "letters", "digits", "capitals", "title_case", "small", "colon", "stop", "length", "initial", "bracket",
     "after_colon", "named",
@@ -22,8 +22,8 @@ PLACE_FEATURES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """What is known about a page's N words without a question; each part is computed when first used."""
+class PageLayout:
+    """Properties of a page's N words that do not depend on the question; each is computed at first use."""
 
     page: Page
 
@@ -34,7 +34,7 @@ class Layout:
 
     @cached_property
     def line(self) -> np.ndarray:
-        """(N,): the number of each word's line, from 0 without gaps."""
+        """(N,): the index of each word's line, from 0 without gaps."""
         numbers = np.array([word.line for word in self.page.words], dtype=np.int64)
         return np.unique(numbers, return_inverse=True)[1].reshape(-1)
 
@@ -44,7 +44,7 @@ class Layout:
 
     @cached_property
     def vocabulary(self) -> tuple[list[str], np.ndarray]:
-        """The different words, and which of them each word is."""
+        """The distinct words, and the index (N,) of each word among them."""
         different, which = np.unique(np.array(self.plain, dtype=object), return_inverse=True)
         return list(different), which.reshape(-1)
 
@@ -55,14 +55,14 @@ class Layout:
 
     @cached_property
     def heights(self) -> np.ndarray:
-        """(N,): the height of each word's letters; a turned line is measured across."""
+        """(N,): the height of each word's letters; in a vertical line, the width of the line."""
         height = self.boxes[:, 3] - self.boxes[:, 1]
         heights: np.ndarray = np.maximum(np.where(self.turned, self.line_box[:, 2] - self.line_box[:, 0], height), 1.0)
         return heights
 
     @cached_property
     def turned(self) -> np.ndarray:
-        """(N,): whether the word's line is vertical; a line of one or two letters is only narrow."""
+        """(N,): whether the word's line is vertical; a line of one or two letters never is."""
         letters = np.bincount(self.line, [len(word.text) for word in self.page.words])[self.line]
         across, down = self.line_box[:, 2] - self.line_box[:, 0], self.line_box[:, 3] - self.line_box[:, 1]
         turned: np.ndarray = (down > 1.5 * across) & (letters > 2)
@@ -80,8 +80,8 @@ class Layout:
 
     @cached_property
     def areas(self) -> np.ndarray:
-        """(N,): the area of each word's box with MARGIN around it, in squares of the height of ordinary text."""
-        margin = 2 * MARGIN * self.heights
+        """(N,): the area of each word's box with WORD_MARGIN around it, in squares of the height of ordinary text."""
+        margin = 2 * WORD_MARGIN * self.heights
         sides = self.boxes[:, 2:] - self.boxes[:, :2] + margin[:, None]
         areas: np.ndarray = sides.prod(1) / self.unit**2
         return areas
@@ -102,7 +102,7 @@ class Layout:
 
     @cached_property
     def members(self) -> list[np.ndarray]:
-        """The words of each line."""
+        """The indices of the words of each line."""
         order = np.argsort(self.line, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(self.line[order])) + 1) if len(order) else []
 
@@ -157,6 +157,6 @@ class Layout:
 
 
 @lru_cache(maxsize=8)
-def layout_of(page: Page) -> Layout:
+def layout_of(page: Page) -> PageLayout:
     """Cached, since several questions are asked about one page."""
-    return Layout(page)
+    return PageLayout(page)

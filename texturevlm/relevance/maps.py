@@ -1,4 +1,4 @@
-"""What is known of each cell of an image when tokens are allocated: how much it matters and how fine its content is."""
+"""Maps over the cells of an image, which tokens are allocated by: how relevant a cell is, and how fine its content."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from texturevlm.check import check_floating, check_shapes, check_size
 from texturevlm.ops.mip import level_extents
 
-MOST_CELLS = 288  # along the longer side
+MOST_CELLS_ALONG = 288  # along the longer side
 
 
 class ImageMaps(NamedTuple):
-    """What is known of an image without a question, on one grid of cells.
+    """Maps of an image that do not depend on a question, on one grid of cells.
 
     salience: (B, h, w), how likely a question is about each cell; sums to 1 per image
     legible_scale, ink, photograph: as in Relevance
@@ -82,5 +82,5 @@ class Relevance:
 def cell_level(size: tuple[int, int], patch: int) -> int:
     """The mip level whose texels are the cells: few enough to search, and never larger than half a token."""
     extents = level_extents(*size)
-    few = next(level for level, extent in enumerate(extents) if max(extent) <= MOST_CELLS)
+    few = next(level for level, extent in enumerate(extents) if max(extent) <= MOST_CELLS_ALONG)
     return min(few, max(0, patch.bit_length() - 2))

@@ -18,17 +18,18 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from texturevlm.channels.pretrained import load_rapidocr
 from texturevlm.check import check_count, check_size
 from texturevlm.image import to_tensor
 from texturevlm.text.strings import is_ideograph
 
 MOST_PIXELS = 3_100_000  # larger images are shrunk to it before they are read; a 200-dpi page has 3.7 million
-LONGEST_SIDE = 8000  # pixels
+MOST_PIXELS_ALONG = 8000  # pixels
 SHORTEST_SIDE = 32  # pixels, which the detector needs: a smaller side is padded
-THREADS = 2
+_THREADS = 2
 WIDE_GAP = 0.8  # of the line's height: pieces that far apart are two words, even without a space
 BREAKS = ":;,)]"  # a letter right after one of these begins a new word
-Box = tuple[float, float, float, float]
+WordBox = tuple[float, float, float, float]
 Piece = tuple[str, float, Sequence[Sequence[float]]]  # text, confidence, four corners
 
 
@@ -37,7 +38,7 @@ class Word:
     """text; box (x0, y0, x1, y1) in level-0 pixels; line, its number in reading order; confidence, 0 to 1."""
 
     text: str
-    box: Box
+    box: WordBox
     line: int
     confidence: float
 
@@ -83,11 +84,11 @@ def _word(text: str, box: Sequence[float], line: int, confidence: float) -> Word
     return Word(text, (x0, y0, x1, y1), check_count("Page.from_json", "line", line, 0), float(confidence))
 
 
-def read_page(image: Any, *, threads: int = THREADS, most_pixels: int = MOST_PIXELS) -> Page:
+def read_page(image: Any, *, threads: int = _THREADS, most_pixels: int = MOST_PIXELS) -> Page:
     """Read the words of one image: a path, a PIL image, an array or a tensor (extra `ocr`; runs on the CPU).
 
-    An image of more than `most_pixels`, or with a side of more than LONGEST_SIDE, is shrunk first: fewer pixels are
-    read faster and less well. Boxes are in pixels of the original image.
+    An image of more than `most_pixels`, or with a side of more than MOST_PIXELS_ALONG, is shrunk first: fewer pixels
+    are read faster and less well. Boxes are in pixels of the original image.
     """
     check_count("read_page", "most_pixels", most_pixels, 1)
     pixels = to_tensor(image)
@@ -106,24 +107,15 @@ def read_page(image: Any, *, threads: int = THREADS, most_pixels: int = MOST_PIX
 
 @lru_cache(maxsize=2)
 def _engine(threads: int) -> Any:
-    try:
-        from rapidocr import RapidOCR
-    except ImportError:
-        raise ImportError("read_page: needs the extra ocr: pip install 'texturevlm[ocr]'") from None
-    return RapidOCR(
-        params={
-            "Global.log_level": "critical",
-            "Global.max_side_len": LONGEST_SIDE,
-            "EngineConfig.onnxruntime.intra_op_num_threads": threads,
-            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
-        }
-    )
+    runtime = "EngineConfig.onnxruntime"
+    limits = {f"{runtime}.intra_op_num_threads": threads, f"{runtime}.inter_op_num_threads": 1}
+    return load_rapidocr("read_page", **{"Global.max_side_len": MOST_PIXELS_ALONG, **limits})
 
 
 def _within_limits(array: np.ndarray, most_pixels: int) -> np.ndarray:
-    """(H, W, 3) bytes, shrunk to `most_pixels` and LONGEST_SIDE where it is larger."""
+    """(H, W, 3) bytes, shrunk to `most_pixels` and MOST_PIXELS_ALONG where it is larger."""
     height, width = array.shape[:2]
-    scale = min(1.0, math.sqrt(most_pixels / (height * width)), LONGEST_SIDE / max(height, width))
+    scale = min(1.0, math.sqrt(most_pixels / (height * width)), MOST_PIXELS_ALONG / max(height, width))
     if scale == 1.0:
         return array
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -172,7 +164,7 @@ def _letters(pieces: Sequence[Piece]) -> str:
 
 def split_line(
     text: str, pieces: Sequence[Piece], corners: Sequence[Sequence[float]]
-) -> Iterable[tuple[str, Box, float]]:
+) -> Iterable[tuple[str, WordBox, float]]:
     """The words of one line, each with its box and confidence: split at spaces, at wide gaps and after punctuation."""
     frame = np.asarray(corners, dtype=float)
     across, down = np.ptp(frame, axis=0)

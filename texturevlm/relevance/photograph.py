@@ -9,7 +9,7 @@ STEPS = 32  # of brightness
 GROUND = 3  # steps of the background: paper is not lit evenly
 # The share of cells with the background's brightness: at least .70 on nine pages of ten, at most .59 on nine
 # photographs of ten.
-PAGE = 0.55
+PAGE_SHARE = 0.55
 
 
 def is_photograph(cells: Tensor) -> Tensor:
@@ -22,4 +22,4 @@ def is_photograph(cells: Tensor) -> Tensor:
     counts = torch.zeros(len(cells), STEPS, device=cells.device).scatter_add_(
         1, step, torch.ones_like(step, dtype=torch.float32)
     )
-    return counts.topk(GROUND, dim=1).values.sum(1) < PAGE * step.shape[1]
+    return counts.topk(GROUND, dim=1).values.sum(1) < PAGE_SHARE * step.shape[1]

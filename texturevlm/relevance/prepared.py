@@ -36,11 +36,11 @@ class Prepared:
 
     @cached_property
     def maps(self) -> ImageMaps:
-        """What is known without a question."""
+        """The maps that do not depend on a question."""
         return image_maps(self.texture, patch=self.patch)
 
     def reading(self, scorer: Scorer) -> Any:
-        """What the scorer makes of the images, once."""
+        """The result of the scorer's `prepare`, computed once."""
         if scorer not in self.readings:
             self.readings[scorer] = scorer.prepare(self.texture)
         return self.readings[scorer]
@@ -59,7 +59,7 @@ class Prepared:
         return balance.weigh(query, maps, self.texture.size, "none" if query is None else chosen.name)
 
     def moved(self, texture: Texture) -> Prepared:
-        """For the same images on another device; what was read into tensors is read again there, OCR's pages stay."""
+        """A copy for the same images on another device; OCR's pages are kept, tensors are computed again there."""
         other = Prepared(texture, patch=self.patch, scorer=self.scorer)
         for scorer, reading in self.readings.items():
             parts = reading if isinstance(reading, tuple) else (reading,)
@@ -104,7 +104,7 @@ def find_relevance(
 
 
 def image_maps(texture: Texture, *, patch: int = PATCH) -> ImageMaps:
-    """What is known of an image without a question, on the grid of cells for tokens of `patch` samples."""
+    """The maps of an image that do not depend on a question, on the grid of cells for tokens of `patch` samples."""
     if texture.levels[0].shape[2:] != texture.size:
         raise ValueError(f"choose_tokens: texture must start at the image's size {texture.size}, got a coarser base")
     texture = texture.mipmapped()

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from texturevlm.channels.saliency import SCALES as SALIENCY_LEVELS
-from texturevlm.channels.saliency import centre_prior, saliency
-from texturevlm.channels.structure import COARSE, COARSER, colour_levels, grey_levels
+from texturevlm.channels.saliency import SALIENCY_LEVELS, centre_prior, saliency
+from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, colour_levels, grey_levels
 from texturevlm.channels.text import text_map
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import mipmap
 from texturevlm.relevance.information import NOISE_SHARE, information
 from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.photograph import PAGE, is_photograph
+from texturevlm.relevance.photograph import PAGE_SHARE, is_photograph
 from texturevlm.types import Texture
 
 STANDING_OUT = 0.15  # weight of saliency on a page, where text has 1
@@ -61,9 +60,11 @@ def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> ImageMaps:
     last = len(finer) - 1
     layers = finer[0].new_empty((finer[0].shape[0], 2, *finer[0].shape[2:]))
     text_layer(layers, finer, 0)
-    coarse_layers(layers, [finer[min(level, last)] for level in (COARSE, SALIENCY_LEVELS[-1], COARSER)], -1, 1)
+    coarse_layers(
+        layers, [finer[min(level, last)] for level in (COARSE_LEVEL, SALIENCY_LEVELS[-1], COARSER_LEVEL)], -1, 1
+    )
     found = mipmap(layers, levels=cell, backend="cuda")[-1]
-    worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE)
+    worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE_SHARE)
     return ImageMaps(normalised(worth), legible_scale, ink, photograph)
 
 

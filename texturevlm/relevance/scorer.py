@@ -1,4 +1,4 @@
-"""What a scorer is: it says where in an image the answer to a question is expected.
+"""The protocol of scorers. A scorer finds where in an image the answer to a question is expected.
 
 To add one, write a file in this folder with a class like `Scorer`, and add a line to SCORERS in `scorers.py`.
 """

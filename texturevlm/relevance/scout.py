@@ -19,7 +19,7 @@ class ScoutScorer:
     name, description, capturable = "scout", "the scout", True
 
     def prepare(self, texture: Texture) -> Spots:
-        """What the scout reads on the images."""
+        """The scout's reading of the images."""
         return load_scout(device=texture.device).read(texture)
 
     def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor | None, ImageMaps]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_size
 from texturevlm.relevance.features import FEATURE_NAMES, word_features
-from texturevlm.relevance.layout import MARGIN, Layout, layout_of
+from texturevlm.relevance.layout import WORD_MARGIN, PageLayout, layout_of
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.ocr import Page, read_page
 from texturevlm.relevance.scorer import question_text
@@ -34,7 +34,7 @@ _WEIGHTS = "words.json"
 FARTHEST = 5.0  # standard deviations: features are clamped to this
 TOUCHED = 0.25  # of a cell's side: a word that reaches that far into a cell fills it
 WORD_HEIGHT = 5.5  # samples: half of the words of that height, as RapidOCR boxes them, are legible
-FINEST = 0.5  # pixels: no word is thought legible only at a finer scale
+_FINEST = 0.5  # pixels: no word is thought legible only at a finer scale
 
 
 class WordsScorer:
@@ -58,7 +58,7 @@ class WordsScorer:
     def score(
         self, prepared: tuple[Page, ...], question: str | Question, maps: ImageMaps
     ) -> tuple[Tensor | None, ImageMaps]:
-        """The words' probabilities on the cells; words say how fine they are, and that there is something to read."""
+        """The words' probabilities on the cells; the maps get the words' legible scale and ink."""
         text = question_text(self.name, question)
         scales, inks = zip(*(_refined(page, *one) for page, *one in zip(prepared, maps.legible_scale, maps.ink)))
         maps = maps._replace(legible_scale=torch.stack(scales), ink=torch.stack(inks))
@@ -68,13 +68,13 @@ class WordsScorer:
 
 
 def _refined(page: Page, legible_scale: Tensor, ink: Tensor) -> tuple[Tensor, Tensor]:
-    """One image's legible_scale and ink, both (h, w), with what the words' heights say."""
+    """One image's legible_scale and ink, both (h, w), set from the words' heights where there are words."""
     finer, marked = legible_scale.cpu().numpy().copy(), ink.cpu().numpy().copy()
     down, across = page.size[0] / finer.shape[0], page.size[1] / finer.shape[1]
     for word, height in zip(page.words, layout_of(page).heights.tolist()):  # turned lines are measured across
         x0, y0, x1, y1 = word.box
         cells = np.s_[int(y0 / down) : int(np.ceil(y1 / down)), int(x0 / across) : int(np.ceil(x1 / across))]
-        finer[cells] = max(height / WORD_HEIGHT, FINEST)
+        finer[cells] = max(height / WORD_HEIGHT, _FINEST)
         marked[cells] = True
     return torch.from_numpy(finer).to(legible_scale), torch.from_numpy(marked).to(ink.device)
 
@@ -105,7 +105,7 @@ class WordRanker:
         mean, scale = (np.array(record[name], np.float32) for name in ("mean", "scale"))
         return cls(mean, scale, members, float(record["sharpness"]))
 
-    def probabilities(self, features: np.ndarray, layout: Layout) -> np.ndarray:
+    def probabilities(self, features: np.ndarray, layout: PageLayout) -> np.ndarray:
         """(N, F) → (N,), summing to at most 1: the rest is the probability that the answer is not on the page."""
         inputs = np.clip((features - self.mean) / self.scale, -FARTHEST, FARTHEST)
         room = np.append(np.log(layout.areas), 0.0)
@@ -120,7 +120,7 @@ def load_word_ranker() -> WordRanker:
     return WordRanker.from_json(files("texturevlm.relevance").joinpath(_WEIGHTS).read_text(encoding="utf-8"))
 
 
-def _scores(member: dict[str, np.ndarray], inputs: np.ndarray, layout: Layout) -> np.ndarray:
+def _scores(member: dict[str, np.ndarray], inputs: np.ndarray, layout: PageLayout) -> np.ndarray:
     """(N + 1,): one per word, and last that of "not on this page"."""
     inner = np.maximum(inputs @ member["inner"] + member["inner_bias"], 0)
     around = np.concatenate([inner, *surroundings(inner, layout)], 1)
@@ -128,7 +128,7 @@ def _scores(member: dict[str, np.ndarray], inputs: np.ndarray, layout: Layout) -
     return np.append(outer @ member["last"] + inputs @ member["direct"], member["absent"])
 
 
-def surroundings(inner: np.ndarray, layout: Layout) -> list[np.ndarray]:
+def surroundings(inner: np.ndarray, layout: PageLayout) -> list[np.ndarray]:
     """Four (N, H): the mean and the maximum over the word's line, the word before it and the word after it."""
     mean, greatest, before, after = (np.zeros_like(inner) for _ in range(4))
     for members in layout.members:
@@ -168,7 +168,7 @@ def words_map(page: Page, question: str, cells: Sequence[int]) -> Tensor:
 
 
 def spread(page: Page, share: np.ndarray, cells: Sequence[int]) -> Tensor:
-    """Spread one share per word (N,) evenly over the word's box and MARGIN around it: (h, w) float32.
+    """Spread one share per word (N,) evenly over the word's box and WORD_MARGIN around it: (h, w) float32.
 
     A cell takes the densest word that reaches into it, so that a word's edge counts as much as its middle; then all
     cells are scaled to the sum of the shares.
@@ -176,7 +176,7 @@ def spread(page: Page, share: np.ndarray, cells: Sequence[int]) -> Tensor:
     rows, columns = check_size("spread", cells)
     height, width = page.size
     layout = layout_of(page)
-    margin = MARGIN * layout.heights
+    margin = WORD_MARGIN * layout.heights
     left, top, right, bottom = layout.boxes.T
     across = _touched(overlaps(left - margin, right + margin, columns, width), width / columns)
     down = _touched(overlaps(top - margin, bottom + margin, rows, height), height / rows)

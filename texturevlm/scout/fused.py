@@ -1,7 +1,7 @@
 """The scout on a GPU: the same networks, with our kernels for everything but the 3×3 convolutions.
 
-Beside its convolutions a page takes some sixty small operations, each of which takes longer to launch than to run. Here
-they are a dozen (scout_kernel.py). The weights are laid out for the kernels once, when a scout is made. Spotter and
+Besides its convolutions a page takes about sixty small operations, each slower to launch than to run. Here they are a
+dozen (scout_kernel.py). The weights are laid out for the kernels once, when a scout is made. Spotter and
 Ranker are the specification.
 """
 
@@ -17,7 +17,7 @@ from texturevlm.ops import backend
 from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.layer import FoldedConv, widen
 from texturevlm.scout.question import Question
-from texturevlm.scout.ranker import INPUT_MAPS, Ranker
+from texturevlm.scout.ranker import INPUT_MAPS, RANKER_INPUTS, Ranker
 from texturevlm.scout.scout_kernel import Laid, QuestionWeights
 from texturevlm.scout.spotter import Spots, Spotter, as_spots
 
@@ -119,7 +119,7 @@ def _entrance(ranker: Ranker) -> FoldedConv:
     """The ranker's first layer with zero weights for padding maps and for the inputs that the ranker leaves out."""
     first = ranker.enter[0]
     assert isinstance(first, FoldedConv)
-    layer = widen(first, kernels.INPUTS + -kernels.INPUTS % ALIGNED)
+    layer = widen(first, RANKER_INPUTS + -RANKER_INPUTS % ALIGNED)
     start = 0
     for name, count in INPUT_MAPS.items():
         if name in ranker.without:

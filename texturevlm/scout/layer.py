@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Module = TypeVar("Module", bound=nn.Module)
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class ConvLayer(nn.Module):
@@ -70,17 +70,17 @@ class ResidualBlock(nn.Module):
         self.second = ConvLayer(width, width, dilation=dilation[1])
 
     def forward(self, values: Tensor, page: Tensor | None = None) -> Tensor:
-        """page: 1 on the page and 0 on its padding, which must stay zero: a padded page gives what it gives alone"""
+        """page: 1 on the page, 0 on its padding, which stays zero, so that padding does not change the result"""
         inner = keep_page(self.first(values), page)
         return keep_page(self.second(inner, values), page)
 
 
 def keep_page(values: Tensor, page: Tensor | None) -> Tensor:
-    """Zero what is not page; everything is page if `page` is None."""
+    """Set the padding to zero; there is none if `page` is None."""
     return values if page is None else values * page.to(values.dtype)
 
 
-def folded(module: Module) -> Module:
+def folded(module: _Module) -> _Module:
     """Replace every ConvLayer in the module by its FoldedConv; for inference, not for training."""
     for name, child in module.named_children():
         if isinstance(child, ConvLayer):

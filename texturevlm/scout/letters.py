@@ -14,7 +14,7 @@ from torch import Tensor
 from texturevlm.text.strings import plain
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789%#"
-OTHER = len(ALPHABET)  # code of any other letter
+OTHER_LETTER = len(ALPHABET)  # code of any other letter
 SYMBOLS = len(ALPHABET) + 1
 LONGEST = 24  # letters of a word are used
 PARTS = 6  # bins from the beginning of a word to its end
@@ -27,7 +27,7 @@ def letter_codes(words: Sequence[str]) -> Tensor:
     """(N, LONGEST) int64: the letters of each word as `strings.plain` makes it, −1 after the last."""
     rows = torch.full((len(words), LONGEST), -1)
     for row, word in enumerate(words):
-        found = [_CODES.get(letter, OTHER) for letter in plain(word)[:LONGEST]]
+        found = [_CODES.get(letter, OTHER_LETTER) for letter in plain(word)[:LONGEST]]
         rows[row, : len(found)] = torch.tensor(found, dtype=torch.int64)
     return rows
 

@@ -23,7 +23,7 @@ from texturevlm.scout.spotter import EMBEDDING, Spots
 from texturevlm.text.strings import ASKED, KINDS
 
 SURE, VAGUE = 8, 4  # maps of sharp hits, and of words that only resemble the question's
-SEEN = 24  # maps that are a projection of the spotter's embedding
+SEEN_MAPS = 24  # maps that are a projection of the spotter's embedding
 WIDTHS = (64, 96, 128)
 BLOCK_DILATIONS = ((1, 1), (1, 2))  # of the layers of a scale's blocks; fewer blocks use the last ones
 STEER = 64
@@ -33,11 +33,11 @@ INPUT_MAPS = {
     "hits": SURE + VAGUE,
     "kinds": len(KINDS),
     "along": 2 * SURE,
-    "seen": SEEN,
+    "seen": SEEN_MAPS,
     "text": 3,
     "place": PLACE_MAPS,
 }
-INPUTS = sum(INPUT_MAPS.values())
+RANKER_INPUTS = sum(INPUT_MAPS.values())
 
 
 class QuestionInputs(NamedTuple):
@@ -82,11 +82,11 @@ class Ranker(nn.Module):
         self.steps = nn.Parameter(
             torch.tensor([[16.0, 8.0], [8.0, 3.0]])
         )  # sharpness and doubt, of sharp and of vague hits
-        self.seen = nn.Conv2d(EMBEDDING, SEEN, 1)
+        self.seen = nn.Conv2d(EMBEDDING, SEEN_MAPS, 1)
         self.asked = nn.Sequential(nn.Linear(len(ASKED) + EMBEDDING, STEER), nn.ReLU(), nn.Dropout(drop))
         self.steer = nn.ModuleList(nn.Linear(STEER, 2 * width) for width in widths)
         self.enter = nn.ModuleList(
-            [ConvLayer(INPUTS, fine), ConvLayer(fine, middle, stride=2), ConvLayer(middle, coarse, stride=2)]
+            [ConvLayer(RANKER_INPUTS, fine), ConvLayer(fine, middle, stride=2), ConvLayer(middle, coarse, stride=2)]
         )
         self.inner = nn.ModuleList(
             nn.ModuleList(ResidualBlock(width, dilation) for dilation in dilations) for width in widths
@@ -155,8 +155,8 @@ class Ranker(nn.Module):
             "hits": small[:, : SURE + VAGUE],
             "kinds": small[:, SURE + VAGUE : -1],
             "along": torch.cat([sure.cummax(3).values, sure.cummax(2).values], 1),
-            "seen": pooled[:, :SEEN],
-            "text": torch.cat([small[:, -1:], pooled[:, SEEN:]], 1),
+            "seen": pooled[:, :SEEN_MAPS],
+            "text": torch.cat([small[:, -1:], pooled[:, SEEN_MAPS:]], 1),
             "place": place.to(small.dtype),
         }
         inputs = torch.cat([part * 0 if name in self.without else part for name, part in parts.items()], 1)

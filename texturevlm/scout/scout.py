@@ -51,7 +51,7 @@ class Scout(nn.Module):
 
     @torch.inference_mode()
     def read(self, texture: Texture) -> Spots:
-        """What is where on the images of a texture."""
+        """Read the images of a texture: the words, and whether there is text, at each spot."""
         colours, size = _to_read(texture)
         spots = self._read(colours, size)
         if self.fused.takes(colours):
@@ -129,11 +129,6 @@ def _read_in_place(question: Question) -> bool:
     )
 
 
-def spotter_input(texture: Texture) -> Tensor:
-    """(B, 1, H, W): the images of a texture in grey, at the spotter's input size."""
-    return _grey(*_to_read(texture))
-
-
 def _to_read(texture: Texture) -> tuple[Tensor, tuple[int, int]]:
     """The coarsest level (B, 3, H, W) that is still as fine as the spotter's input, and the size of that input."""
     size = input_size(texture.size)
@@ -143,6 +138,7 @@ def _to_read(texture: Texture) -> tuple[Tensor, tuple[int, int]]:
 
 
 def _grey(colours: Tensor, size: tuple[int, int]) -> Tensor:
+    """(B, 1, *size): the spotter's input."""
     return functional.interpolate(luma(colours).float(), size, mode="bilinear", antialias=True)
 
 

@@ -21,8 +21,8 @@ from texturevlm.text.strings import KINDS
 SPOT = 8  # pixels on a side
 PIXELS = 1100 * 850  # of the spotter's input: half of 200 dots per inch
 EMBEDDING = 64
-FINE, FINE_BLOCKS = 64, 3
-WIDE = 160
+FINE_WIDTH, FINE_BLOCKS = 64, 3
+COARSE_WIDTH = 160
 DILATIONS = ((1, 2), (4, 1), (2, 4), (1, 1))  # horizontal, of the two convolutions of each block
 INNER = 256
 STEM = 4
@@ -68,11 +68,11 @@ class Spotter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = ConvLayer(STEM * STEM, FINE)
-        self.fine = nn.ModuleList(ResidualBlock(FINE, (1, 1)) for _ in range(FINE_BLOCKS))
-        self.down = ConvLayer(FINE, WIDE, stride=2)
-        self.wide = nn.ModuleList(ResidualBlock(WIDE, dilation) for dilation in DILATIONS)
-        self.head = nn.Conv2d(WIDE, OUTPUTS, 1)
+        self.stem = ConvLayer(STEM * STEM, FINE_WIDTH)
+        self.fine = nn.ModuleList(ResidualBlock(FINE_WIDTH, (1, 1)) for _ in range(FINE_BLOCKS))
+        self.down = ConvLayer(FINE_WIDTH, COARSE_WIDTH, stride=2)
+        self.wide = nn.ModuleList(ResidualBlock(COARSE_WIDTH, dilation) for dilation in DILATIONS)
+        self.head = nn.Conv2d(COARSE_WIDTH, OUTPUTS, 1)
         self.letters = nn.Sequential(nn.Linear(LETTER_FEATURES, INNER), nn.ReLU(), nn.Linear(INNER, EMBEDDING))
         self.sharpness = nn.Parameter(torch.tensor(math.log(16.0)))
         self.doubt = nn.Parameter(torch.tensor(8.0))
@@ -84,7 +84,7 @@ class Spotter(nn.Module):
         return spots._replace(words=functional.normalize(spots.words, dim=1))
 
     def features(self, cells: Tensor) -> Tensor:
-        """The input of the head: cells of STEM · STEM pixels (B, 16, H / 4, W / 4) → (B, WIDE, h, w)."""
+        """The input of the head: cells of STEM · STEM pixels (B, 16, H / 4, W / 4) → (B, COARSE_WIDTH, h, w)."""
         values = self.stem(cells)
         for block in self.fine:
             values = block(values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from texturevlm.channels.pretrained import optional
 from texturevlm.scout.ranker import Ranker
 
-Module = TypeVar("Module", bound=nn.Module)
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
-def load_module(module: Module, path: Path | str, *, prefix: str = "") -> Module:
+def load_module(module: _Module, path: Path | str, *, prefix: str = "") -> _Module:
     """Fill a module with the weights of a file that `save_modules` or a training run (weights.safetensors) wrote.
 
     prefix: of the names of its weights in the file
@@ -24,7 +24,7 @@ def load_module(module: Module, path: Path | str, *, prefix: str = "") -> Module
     return fill_module(module, read_weights(path), str(path), prefix=prefix)
 
 
-def fill_module(module: Module, tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> Module:
+def fill_module(module: _Module, tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> _Module:
     """Fill a module from tensors that were read already; where: the file's name, for errors."""
     tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     kind = type(module).__name__
@@ -49,13 +49,6 @@ def load_arrays(path: Path | str) -> dict[str, Tensor]:
         return {name: torch.from_numpy(file[name].astype(np.float32)) for name in file.files}
 
 
-class RankerShape(NamedTuple):
-    """The arguments of `Ranker` that fit given weights."""
-
-    widths: tuple[int, int, int]
-    blocks: int
-
-
 def load_ranker(path: Path | str, *, prefix: str = "") -> Ranker:
     """Load a ranker of the width and depth that the file has."""
     return fill_ranker(read_weights(path), str(path), prefix=prefix)
@@ -67,14 +60,14 @@ def fill_ranker(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> 
     return fill_module(Ranker(widths, blocks=blocks), tensors, where, prefix=prefix)
 
 
-def ranker_shape(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> RankerShape:
-    """The width and depth of the ranker whose weights a file holds; where: its name, for errors."""
+def ranker_shape(tensors: dict[str, Tensor], where: str, *, prefix: str = "") -> tuple[tuple[int, int, int], int]:
+    """The widths and the number of blocks of the ranker whose weights a file holds; where: its name, for errors."""
     names = [f"{prefix}{name}.weight" for name in ("last", "lift.0", "lift.1", "inner.0.0.first.convolution")]
     if missing := [name for name in names if name not in tensors]:
         raise ValueError(f"ranker_shape: {where} must hold the weights of Ranker, lacks {missing[0]}")
     fine, middle, coarse = (tensors[name].shape[1] for name in names[:3])
     block = re.compile(rf"{re.escape(prefix)}inner\.0\.\d+\.first\.convolution\.weight")
-    return RankerShape((fine, middle, coarse), sum(block.fullmatch(name) is not None for name in tensors))
+    return (fine, middle, coarse), sum(block.fullmatch(name) is not None for name in tensors)
 
 
 def save_modules(path: Path | str, **modules: nn.Module) -> None:

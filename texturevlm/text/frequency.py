@@ -1,4 +1,4 @@
-"""How common words are in questions. A common word says little about where an answer is."""
+"""How common words are in questions. A common word hardly helps to find an answer."""
 
 import json
 from functools import lru_cache

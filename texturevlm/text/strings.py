@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
-MOST_LETTERS = 4000  # of a question are used
-MOST_TERMS = 64  # of a question are used
-LEAST_SHARED = 0.5  # pairs of letters: below this two words are unrelated
-MOST_OF_A_WORD = 80  # letters are used for its kind
+MOST_LETTERS = 4000  # of a question; the rest is ignored
+MOST_TERMS = 64  # of a question; the rest is ignored
+LEAST_SHARED = 0.5  # share of equal letter pairs: with fewer, two words are unrelated
+MOST_OF_A_WORD = 80  # letters; the rest does not affect its kind
 GLUED = 0.7  # the similarity of a word that is part of another
 
 STOP_WORDS = """
@@ -24,7 +24,7 @@ could would should will shall may s t le la les de du des el los las der die das
 quel quelle wer wo wie est es ist cual quien como cuando donde en un une una ein eine
 """
 STOP = frozenset(STOP_WORDS.split())
-# What a page may say instead of a word of the question.
+# Abbreviations and synonyms that a page may use for a word of a question.
 ALIASES = {
     "number": ("no", "nos", "num", "nr", "#"),
     "telephone": ("tel", "phone"),
@@ -68,7 +68,7 @@ KINDS: dict[str, str] = {
     "honour": r"\b(?:mr|mrs|ms|dr|prof|professor|jr|sr|m\.?d|ph\.?\s?d|president|chairman|director|manager|"
     r"secretary)\b\.?",
 }
-PATTERNS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in KINDS.items()}
+_PATTERNS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in KINDS.items()}
 
 # What a question asks for, by the words that it uses.
 ASKED: dict[str, str] = {
@@ -100,7 +100,7 @@ ASKED: dict[str, str] = {
     "left": r"\bleft\b",
     "text": r"\b(?:what|which|how|why|purpose|reason|objective|type|kind|role|designation|position)\b",
 }
-ASKING = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in ASKED.items()}
+_ASKING = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in ASKED.items()}
 
 
 def plain(text: str) -> str:
@@ -132,7 +132,7 @@ def _parts(word: str) -> list[str]:
 def asked_kinds(question: str) -> np.ndarray:
     """(len(ASKED),) of 0 and 1: the kinds of answer that the question asks for."""
     text = unicodedata.normalize("NFKC", question[:MOST_LETTERS])
-    return np.array([bool(pattern.search(text)) for pattern in ASKING.values()], dtype=np.float32)
+    return np.array([bool(pattern.search(text)) for pattern in _ASKING.values()], dtype=np.float32)
 
 
 def kinds(line: Sequence[str]) -> np.ndarray:
@@ -142,13 +142,13 @@ def kinds(line: Sequence[str]) -> np.ndarray:
     end = np.cumsum(sizes + 1) - 1
     begin, text = end - sizes, " ".join(cut)
     found = np.zeros((len(line), len(KINDS)), dtype=np.float32)
-    for column, pattern in enumerate(PATTERNS.values()):
+    for column, pattern in enumerate(_PATTERNS.values()):
         for match in pattern.finditer(text):
             found[(begin < match.end()) & (end > match.start()), column] = 1
     return found
 
 
-def similarity(asked_words: Sequence[str], page_words: Sequence[str]) -> np.ndarray:
+def word_similarity(asked_words: Sequence[str], page_words: Sequence[str]) -> np.ndarray:
     """(asked, page) from 0 to 1: 1 for the same word, .95 for the same stem, else by shared pairs of letters.
 
     Both lists hold words as `plain` makes them. Numbers must be equal.

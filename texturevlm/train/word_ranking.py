@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from texturevlm.progress import Progress
 from texturevlm.relevance.features import FEATURE_NAMES, word_features
-from texturevlm.relevance.layout import Layout, layout_of
+from texturevlm.relevance.layout import PageLayout, layout_of
 from texturevlm.relevance.ocr import Page, load_page
 from texturevlm.relevance.words import FARTHEST
 from texturevlm.text.strings import terms
@@ -44,7 +44,7 @@ class WordExample:
     """One question: clues (N, F), the page's layout, the words of each place of the answer, and its weight."""
 
     features: Array
-    layout: Layout
+    layout: PageLayout
     places: tuple[Array, ...]
     weight: float
     document: str

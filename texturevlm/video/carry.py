@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
-from texturevlm.channels.registry import EMBEDDING
+from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.relevance import AttentionScorer, Balance, EmbeddingScorer, Relevance, Scorer, find_relevance
 from texturevlm.types import Texture
 from texturevlm.video.channels import StreamChannels
@@ -174,14 +174,14 @@ class CarriedRelevance:
             if key in self.maps:
                 found[name] = self.maps[key][:, 0]
         if "embedding" in self.maps:
-            found |= {name: self.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING)}
+            found |= {name: self.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING_LAYERS)}
         return found
 
     def write_channels(self, carried: dict[str, Tensor], channels: StreamChannels) -> None:
         """Write carried maps into a stream's channels, and read those that the next frame will carry."""
         assert self.relevance is not None
         channels.write(carried)
-        for key, names in (("saliency", ("saliency",)), ("embedding", EMBEDDING)):
+        for key, names in (("saliency", ("saliency",)), ("embedding", EMBEDDING_LAYERS)):
             if set(names) <= set(channels.names):
                 self.maps[key] = channels.on_grid(names, self.relevance.grid)
 

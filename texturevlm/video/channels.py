@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.channels import CHANNELS, DenseEncoder, Projection, build
-from texturevlm.channels.build import DEEPEST, MOST_TEXELS
-from texturevlm.channels.registry import EMBEDDING
+from texturevlm.channels.build import MOST_TEXELS
+from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import enlarge, luma
-from texturevlm.channels.text import HALF, SCALES, TEXELS, text_lines
+from texturevlm.channels.text import TEXELS, TEXT_HALF, TEXT_SCALES, text_lines
 from texturevlm.ops.mip import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Texture
 from texturevlm.video.change import Changes
@@ -159,7 +159,7 @@ class StreamChannels:
         if not names:
             return
         previous = None if self._before is None else Texture((self._before,))
-        models = self.models if any(name in EMBEDDING for name in names) else {}
+        models = self.models if any(name in EMBEDDING_LAYERS for name in names) else {}
         built = build(self.texture, names, previous=previous, **models)
         for level, made in zip(self.levels, built.levels):
             level.index_copy_(1, self._slots(names), made)
@@ -177,7 +177,7 @@ class StreamChannels:
         size, tile = self.texture.size, self.tile
         reach = max(CHANNELS[name].reach or 0 for name in names)
         boxes = mask_rectangles(grow_mask(marked, reach, tile), tile, size)
-        texel = 1 << max(DEEPEST.get(name, 0) for name in names)
+        texel = 1 << max(CHANNELS[name].deepest for name in names)
         aligned = texel == 1 or all(extent % texel == 0 and extent >= texel for extent in (*size, tile))
         if names == ["text"]:
             assert self._strokes is not None
@@ -227,7 +227,7 @@ def _groups(names: Sequence[str]) -> list[list[str]]:
     for name in names:
         if name not in COLOURS:
             # a tile is larger than the difference between a reach of 2 and of 8
-            key = (-(-(CHANNELS[name].reach or 0) // 32), DEEPEST.get(name, 0), name == "text")
+            key = (-(-(CHANNELS[name].reach or 0) // 32), CHANNELS[name].deepest, name == "text")
             found.setdefault(key, []).append(name)
     colours = [name for name in names if name in COLOURS]
     return [*found.values(), *([colours] if colours else [])]
@@ -242,7 +242,7 @@ class TextStrokes:
     """
 
     def __init__(self, levels: Sequence[Tensor]) -> None:
-        self.maps = [torch.zeros_like(level[:, :1]) for level in levels[:SCALES]]
+        self.maps = [torch.zeros_like(level[:, :1]) for level in levels[:TEXT_SCALES]]
 
     def rebuild(self, levels: Sequence[Tensor]) -> None:
         for found, level in zip(self.maps, levels):
@@ -283,4 +283,4 @@ class TextStrokes:
                 wide = enlarge(coarse[..., y0:y1, x0:x1], shape)
                 wide = wide[..., above : above + bottom - top, beside : beside + right - left]
             found = torch.maximum(found, wide * 0.5**index)
-        return (found / (found + HALF)).squeeze(1)
+        return (found / (found + TEXT_HALF)).squeeze(1)

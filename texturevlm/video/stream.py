@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
-from texturevlm.channels.registry import EMBEDDING
+from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import luma
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance.maps import cell_level
@@ -131,7 +131,7 @@ class VideoStream:
 
     def _make_gpu_relevance(self) -> GpuRelevance | None:
         names = () if self.channels is None else self.channels.names
-        carried = any(name in (*CARRIED, *EMBEDDING) for name in names)
+        carried = any(name in (*CARRIED, *EMBEDDING_LAYERS) for name in names)
         if carried or not isinstance(self.update, GpuFrameUpdate) or not kernels_can_score(self.texture, self._cell):
             return None
         return GpuRelevance(self.texture, self._cell, self.settings.balance, self.update.comparison)
@@ -338,4 +338,4 @@ def make_update(settings: StreamSettings, pixels: Tensor) -> FrameUpdate:
 
 def _without_embedding(carried: dict[str, Tensor]) -> dict[str, Tensor]:
     """Without the channels that were just computed again."""
-    return {name: one for name, one in carried.items() if name not in EMBEDDING}
+    return {name: one for name, one in carried.items() if name not in EMBEDDING_LAYERS}

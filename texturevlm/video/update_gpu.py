@@ -18,7 +18,7 @@ from torch import Tensor
 
 from texturevlm.channels import CHANNELS
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
-from texturevlm.channels.structure import COARSER
+from texturevlm.channels.structure import COARSER_LEVEL
 from texturevlm.channels.text_kernel import TEXT_LEVELS
 from texturevlm.cuda.graph import Replay
 from texturevlm.cuda.launch import MAX_LEVELS
@@ -249,7 +249,7 @@ class GpuFrameUpdate(FrameUpdate):
         made = self._update_mips(until=TEXT_LEVELS - 1)
 
         def coarse() -> int:
-            last = self._update_mips(since=made, until=COARSER) if made < COARSER else made
+            last = self._update_mips(since=made, until=COARSER_LEVEL) if made < COARSER_LEVEL else made
             channels.kernels.coarse(marks)
             return last
 
