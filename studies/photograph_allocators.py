@@ -7,6 +7,7 @@ treated as a photograph. Fine tokens on objects is `evaluate.objects`; PSNR is o
 over all pixels and over the pixels of objects, at most 50 dB.
 """
 
+import argparse
 import json
 import math
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.study import command_line, command_parser, format_interval, provenance, versions, write_study
+from studies.study import document, format_interval, provenance, run_study, study_parser, table, versions, write_study
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.evaluate.objects import on_objects, painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
@@ -74,44 +75,36 @@ def measure(data: Path, limit: int | None) -> dict[str, list[dict[str, float]]]:
 
 def report(record: dict[str, Any]) -> str:
     """The table, with paired 95% bootstrap intervals."""
-    lines = [
-        "# Photographs without a question: `layers` against `density`",
-        "",
-        provenance(record),
-        "",
-        f"{record['images']} images, split train, tokens of {PATCH}×{PATCH}. Differences are paired by image, with 95% "
-        "bootstrap intervals. Lift: fine tokens on objects over the objects' share of the area, pooled.",
-        "",
-        "| tokens | measure | layers | density | layers − density | layers higher in |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows: list[Sequence[object]] = []
     for budget in BUDGETS:
-        rows = [record["measured"][f"{budget}/{name}"] for name in COMPARED]
-        lifts = [pooled_ratio([one["fine_on_objects"] for one in r], [one["object_area"] for one in r]) for r in rows]
-        shown = [f"{middle:.2f} ({low:.2f} to {high:.2f})" for middle, low, high in lifts]
-        lines.append(f"| {budget} | lift | {' | '.join(shown)} | – | – |")
+        pair = [record["measured"][f"{budget}/{name}"] for name in COMPARED]
+        lifts = [pooled_ratio([one["fine_on_objects"] for one in r], [one["object_area"] for one in r]) for r in pair]
+        rows.append((budget, "lift", *(format_interval(lift, ".2f") for lift in lifts), "–", "–"))
         for key, words in MEASURES.items():
-            ours, theirs = ([one[key] for one in r] for r in rows)
+            ours, theirs = ([one[key] for one in r] for r in pair)
             more = sum(a > b for a, b in zip(ours, theirs))
             difference = format_interval(paired_difference(ours, theirs))
-            means = f"{np.mean(ours):.3f} | {np.mean(theirs):.3f}"
-            lines.append(f"| {budget} | {words} | {means} | {difference} | {more} of {len(ours)} |")
-    return "\n".join([*lines, ""])
+            means = (f"{np.mean(ours):.3f}", f"{np.mean(theirs):.3f}")
+            rows.append((budget, words, *means, difference, f"{more} of {len(ours)}"))
+    return document(
+        "# Photographs without a question: `layers` against `density`",
+        provenance(record),
+        f"{record['images']} images, split train, tokens of {PATCH}×{PATCH}. Differences are paired by image, with 95% "
+        "bootstrap intervals. Lift: fine tokens on objects over the objects' share of the area, pooled.",
+        table(("tokens", "measure", "layers", "density", "layers − density", "layers higher in"), rows),
+    )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of this study."""
-    parser = command_parser("studies.photograph_allocators", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with questions.jsonl and object boxes")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the report and its numbers")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N images (default: all)")
-    options = parser.parse_args(arguments)
+def study(options: argparse.Namespace, command: str) -> None:
     torch.set_num_threads(1)
     measured = measure(options.data, options.limit)
     images = len(next(iter(measured.values())))
-    record = {"command": command_line(parser, options), **versions(), "images": images, "measured": measured}
+    record = {"command": command, **versions(), "images": images, "measured": measured}
     print(write_study(options.out, NAME, record, report))
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_study(study_parser("photograph_allocators", __doc__), arguments, study)
 
 
 if __name__ == "__main__":

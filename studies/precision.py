@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from studies.study import run_study, study_parser, write_study
+from studies.study import document, run_study, study_parser, table, write_study
 from texturevlm.evaluate.data import load_data
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
@@ -52,18 +52,15 @@ def study(options: argparse.Namespace, command: str) -> None:
 
 
 def report(record: dict[str, Any]) -> str:
-    lines = [
-        "# Half or float textures",
-        "",
-        f"Command: `{record['command']}`. 273 tokens of 32×32 by `auto`, {record['pages']} pages.",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| greatest difference of a sample | {record['greatest_difference']:.3f} of a step of 1/255 |",
-        f"| samples that round to another step | {record['changed']:.2%} |",
-        "",
+    rows = [
+        ("greatest difference of a sample", f"{record['greatest_difference']:.3f} of a step of 1/255"),
+        ("samples that round to another step", f"{record['changed']:.2%}"),
     ]
-    return "\n".join(lines)
+    return document(
+        "# Half or float textures",
+        f"Command: `{record['command']}`. 273 tokens of 32×32 by `auto`, {record['pages']} pages.",
+        table(("", ""), rows),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

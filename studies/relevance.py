@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
+from studies.study import document, format_interval, provenance, run_study, study_parser, table, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.evaluate.data import Sample, load_data
@@ -172,44 +172,27 @@ def gain(difference: np.ndarray, pages: Sequence[str]) -> list[float]:
 
 
 def report(record: dict[str, Any]) -> str:
-    tops = " | ".join(f"top {100 * top:.0f}%" for top in TOPS)
-    lines = [
+    tops = [f"top {100 * top:.0f}%" for top in TOPS]
+    scores = record["scores"].items()
+    calibrated = [
+        (f"{row['low']:g} to {row['high']:g}", row["words"], f"{row['predicted']:.4f}", f"{row['true']:.4f}")
+        for row in record["calibration"]
+    ]
+    return document(
         "# Relevance: how often the whole answer lies in the part of the page that a map ranks highest",
-        "",
         provenance(record),
-        "",
         f"{record['questions']} questions with a located answer on {record['pages']} pages, all `eval`. Cells of "
         f"{CELL}×{CELL} pixels; found if {100 * COVERED:.0f}% of one of the answer's boxes lies in the chosen cells. "
         "Words by RapidOCR.",
-        "",
-        f"| map | {tops} |",
-        "|---|" + "---|" * len(TOPS),
-    ]
-    for method, score in record["scores"].items():
-        lines.append(f"| {method} | " + " | ".join(f"{value:.3f}" for value in score["found"]) + " |")
-    lines += [
-        "",
+        table(("map", *tops), [(method, *(f"{value:.3f}" for value in score["found"])) for method, score in scores]),
         f"Difference to “{RIVAL}”, paired, with a 95% interval from resampling pages:",
-        "",
-        f"| map | {tops} |",
-        "|---|" + "---|" * len(TOPS),
-    ]
-    for method, score in record["scores"].items():
-        if method != RIVAL:
-            cells = map(format_interval, score["gain"])
-            lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
+        table(
+            ("map", *tops),
+            [(method, *map(format_interval, score["gain"])) for method, score in scores if method != RIVAL],
+        ),
         "Calibration: words sorted by their probability; the words of an answer share what comes true by area.",
-        "",
-        "| probability | words | mean probability | came true |",
-        "|---|---|---|---|",
-    ]
-    for row in record["calibration"]:
-        lines.append(
-            f"| {row['low']:g} to {row['high']:g} | {row['words']} | {row['predicted']:.4f} | {row['true']:.4f} |"
-        )
-    return "\n".join(lines) + "\n"
+        table(("probability", "words", "mean probability", "came true"), calibrated),
+    )
 
 
 def study(options: argparse.Namespace, command: str) -> None:

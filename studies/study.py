@@ -8,7 +8,7 @@ import json
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,10 +80,21 @@ def provenance(record: dict[str, Any], *details: str) -> str:
     return "; ".join([f"Command: `{record['command']}`", *details, made_with]) + "."
 
 
-def format_interval(interval: Sequence[float]) -> str:
-    """A difference and its interval: +0.012 (−0.003 to +0.027)."""
-    mean, low, high = interval
-    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+def format_interval(interval: Sequence[float], form: str = "+.3f") -> str:
+    """A mean and its interval: +0.012 (−0.003 to +0.027); `form` is the format of each number."""
+    mean, low, high = (format(number, form) for number in interval)
+    return f"{mean} ({low} to {high})"
+
+
+def table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    first, *others = ("|" + "".join(f" {cell} |" if cell != "" else " |" for cell in row) for row in (heads, *rows))
+    return "\n".join([first, "|" + "---|" * len(heads), *others])
+
+
+def document(*blocks: str) -> str:
+    """A Markdown document: headings, paragraphs and tables with a blank line between them."""
+    return "\n\n".join(blocks) + "\n"
 
 
 def write_study(out: Path, name: str, record: Record, report: Callable[[Record], str]) -> str:
