@@ -7,7 +7,6 @@ are chosen on `train` images; results are for `eval`.
 """
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,12 +22,14 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from studies.baselines import Map, bias, centred, contrast_over_mips, edge_density, spectral_residual
-from studies.study import document, format_interval, provenance, run_study, study_parser, table, versions, write_study
+from studies.study import boxes_by_image, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.structure import edges, edges_inverted
 from texturevlm.channels.text import text_map, text_map_ocr
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
+from texturevlm.progress import Progress
 
 TEXT_SETS = ("funsd", "sroie")
 BLURS = (1, 5, 9, 13, 17, 25)  # pixels: the baseline may choose
@@ -52,22 +53,15 @@ def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[An
     """The images of one set and split, with all boxes of an image; reports progress on stderr."""
     folder = data / name
     listing = folder / ("text_boxes.jsonl" if name in TEXT_SETS else "questions.jsonl")
-    if not listing.is_file():
-        raise FileNotFoundError(f"DATA must hold {name}/{listing.name}, got {data}")
-    boxes: dict[str, list[list[float]]] = {}
-    for line in listing.read_text().splitlines():
-        row = json.loads(line)
-        if row["split"] == split:
-            boxes.setdefault(row["image"], []).extend(row["boxes"])
-    chosen = list(boxes.items())[:limit]
-    for number, (path, found) in enumerate(chosen, 1):
-        print(f"\r{name} {split} {number}/{len(chosen)} ", end="", file=sys.stderr, flush=True)
+    boxes = boxes_by_image(listing, split, limit)
+    progress = Progress(len(boxes), f"images of {name}, {split}")
+    for path, found in boxes.items():
         image = to_tensor(folder / path)
         inside = np.zeros(image.shape[-2:], dtype=bool)
         for x0, y0, x1, y1 in found:
             inside[_pixels(y0, y1), _pixels(x0, x1)] = True
         yield AnnotatedImage(image, mipmap(image), found, inside)
-    print(file=sys.stderr)
+        progress.step()
 
 
 def _pixels(low: float, high: float) -> slice:
@@ -280,7 +274,7 @@ def report(record: dict[str, Any]) -> str:
         mean = float(np.mean(score["covered"]))
         gain = "–" if method == score["rival"] else format_interval(score["gain"])
         objects.append((method, f"{mean:.3f}", f"{mean / TOP:.2f}", f"{100 * score['found']:.0f}%", gain))
-    return document(
+    return markdown_page(
         "# Channels that find structure: how good they are",
         provenance(record),
         "## Text: pixels inside a box or not",
@@ -289,9 +283,11 @@ def report(record: dict[str, Any]) -> str:
         "sets, and the baseline's blur, chosen on `train`. The gain over edge density is paired by image, with a 95% "
         f"bootstrap interval. Photographs: the share of the pixels of {text['photographs']} COCO `eval` images that "
         "is called text (most have none).",
-        table(("method", "threshold", "FUNSD", "SROIE", "both", "gain over edge density", "photographs"), texts),
+        markdown_table(
+            ("method", "threshold", "FUNSD", "SROIE", "both", "gain over edge density", "photographs"), texts
+        ),
         "On `train`, from which thresholds and blur were chosen:",
-        table(
+        markdown_table(
             ("method", "threshold", "both"),
             [(name, f"{row['threshold']:.3f}", f"{row['train_f1']:.3f}") for name, row in text["tuning"].items()],
         ),
@@ -302,12 +298,12 @@ def report(record: dict[str, Any]) -> str:
         f"{salient['best_possible']:.3f} at best). Lift: covered over chance. Objects: the share of boxes of which at "
         f"least {100 * FOUND:.0f}% is covered. The gain in covered is over the spectral residual (with the same centre "
         "prior where it says × centre), paired by image, with a 95% bootstrap interval.",
-        table(("method", "covered", "lift", "objects", "gain over spectral residual"), objects),
+        markdown_table(("method", "covered", "lift", "objects", "gain over spectral residual"), objects),
         "## Edges: polarity and contrast, on rendered text",
         f"Text {', '.join(map(str, HEIGHTS))} pixels high, with and without noise of 2 grey steps. The channel of the "
         "right and of the wrong polarity, mean over the ink; and how often a pixel of ink has a greater value than "
         "one of paper (0.5 is chance), beside a Sobel magnitude.",
-        table(
+        markdown_table(
             ("ink", "right channel", "wrong channel", "ink above paper", "by Sobel"),
             [
                 (name, f"{row['right']:.3f}", f"{row['wrong']:.4f}", f"{row['auc']:.3f}", f"{row['auc_sobel']:.3f}")

@@ -8,7 +8,6 @@ over all pixels and over the pixels of objects, at most 50 dB.
 """
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -18,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.study import document, format_interval, provenance, run_study, study_parser, table, versions, write_study
+from studies.study import boxes_by_image, provenance, run_study, study_parser, versions, write_study
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.objects import on_objects, painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm.rebuilding import rebuild
@@ -35,16 +35,6 @@ MEASURES = {
     "psnr": "PSNR in dB",
     "psnr_objects": "PSNR on objects in dB",
 }
-
-
-def object_boxes(data: Path, limit: int | None) -> dict[str, list[list[float]]]:
-    """image → the boxes of all its objects, for the split `train`."""
-    found: dict[str, list[list[float]]] = {}
-    for line in (data / "questions.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if row["split"] == "train":
-            found.setdefault(row["image"], []).extend(row["boxes"])
-    return dict(list(found.items())[:limit])
 
 
 def measures(texture: Texture, allocation: Allocation, boxes: Sequence[Sequence[float]]) -> dict[str, float]:
@@ -63,7 +53,7 @@ def _decibel(error: torch.Tensor) -> float:
 def measure(data: Path, limit: int | None) -> dict[str, list[dict[str, float]]]:
     """ "budget/allocator" → measures, one per image."""
     found: dict[str, list[dict[str, float]]] = {}
-    for image, boxes in object_boxes(data, limit).items():
+    for image, boxes in boxes_by_image(data / "questions.jsonl", "train", limit).items():
         texture = Texture.open(data / image).mipmapped()
         relevance = find_relevance(texture, patch=PATCH, relevance="none")
         for budget in BUDGETS:
@@ -86,12 +76,12 @@ def report(record: dict[str, Any]) -> str:
             difference = format_interval(paired_difference(ours, theirs))
             means = (f"{np.mean(ours):.3f}", f"{np.mean(theirs):.3f}")
             rows.append((budget, words, *means, difference, f"{more} of {len(ours)}"))
-    return document(
+    return markdown_page(
         "# Photographs without a question: `layers` against `density`",
         provenance(record),
         f"{record['images']} images, split train, tokens of {PATCH}×{PATCH}. Differences are paired by image, with 95% "
         "bootstrap intervals. Lift: fine tokens on objects over the objects' share of the area, pooled.",
-        table(("tokens", "measure", "layers", "density", "layers − density", "layers higher in"), rows),
+        markdown_table(("tokens", "measure", "layers", "density", "layers − density", "layers higher in"), rows),
     )
 
 

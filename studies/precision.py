@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from studies.study import document, run_study, study_parser, table, write_study
+from studies.study import run_study, study_parser, write_study
 from texturevlm.evaluate.data import load_data
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
@@ -56,10 +57,10 @@ def report(record: dict[str, Any]) -> str:
         ("greatest difference of a sample", f"{record['greatest_difference']:.3f} of a step of 1/255"),
         ("samples that round to another step", f"{record['changed']:.2%}"),
     ]
-    return document(
+    return markdown_page(
         "# Half or float textures",
         f"Command: `{record['command']}`. 273 tokens of 32×32 by `auto`, {record['pages']} pages.",
-        table(("", ""), rows),
+        markdown_table(("", ""), rows),
     )
 
 

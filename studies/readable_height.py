@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.study import document, provenance, run_study, study_parser, table, versions, write_study
+from studies.study import provenance, run_study, study_parser, versions, write_study
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import PixelBox, as_bytes, crop_boxes, similarity
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.image import to_tensor
@@ -155,12 +156,12 @@ def report(record: dict[str, Any]) -> str:
         if rows:
             cells = [f"{row['legibility']:.3f}" + ("" if row["ratio"] == 1 else _bracket(row)) for row in rows]
             stretched.append((height, *cells, rows[0]["places"]))
-    return document(
+    return markdown_page(
         "# How tall text must stand in the tokens' pixels to be read",
         provenance(record, record["ocr"]),
         f"{record['places']} places of answers to {record['questions']} questions, those that OCR reads in the "
         "full image. Height: of the answer's box, in token pixels. Legibility as in the evaluation, of one place.",
-        table(
+        markdown_table(
             ("height", "legibility", "places"),
             [(row["height"], f"{row['legibility']:.3f}", row["places"]) for row in record["heights"]],
         ),
@@ -169,7 +170,9 @@ def report(record: dict[str, Any]) -> str:
         "Shrunk r times more across than down, so that the token pixels are r times wider than tall in the image; the "
         "height is that of the unstretched square of the same area. In brackets: the paired difference to r = 1 with "
         "its 95% bootstrap interval.",
-        table(("height", *(f"r = {Fraction(ratio).limit_denominator(9)}" for ratio in RATIOS), "places"), stretched),
+        markdown_table(
+            ("height", *(f"r = {Fraction(ratio).limit_denominator(9)}" for ratio in RATIOS), "places"), stretched
+        ),
         f"Text that is r times coarser across than down (r > 1) reads like unstretched text r^{record['across']:.2f} "
         "times smaller.",
     )

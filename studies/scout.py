@@ -27,10 +27,11 @@ from torch import Tensor
 
 from studies.relevance import COVERED, ENOUGH, TOPS, channel_maps, gain, of_another_page, shares_within
 from studies.spotting import evenly, measure_spotting
-from studies.study import document, format_interval, provenance, run_study, study_parser, table, versions, write_study
+from studies.study import provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
@@ -200,7 +201,7 @@ def report(record: dict[str, Any]) -> str:
     for name, what in (("look", "reading a page"), ("where", "one question")):
         middle, low, high = record["milliseconds"][name]
         costs.append(f"- `scout.{name}`, {what}: {middle:.0f} ms (median; the middle half {low:.0f} to {high:.0f}).")
-    return document(
+    return markdown_page(
         "# The scout: does it know where the answer is?",
         provenance(record),
         f"{record['questions']} `eval` questions with a located answer on {record['pages']} pages of {record['set']}. "
@@ -225,9 +226,11 @@ def _recall_blocks(recall: dict[str, Any]) -> list[str]:
     rows = [(f"{SCOUT} − {rival}", *map(format_interval, row)) for rival, row in recall["difference"].items()]
     ratios = (format_interval(row, ".2f") if row else "–" for row in recall["ratio"])
     return [
-        table(("map", *heads), [(name, *(f"{mean:.3f}" for mean in means)) for name, means in recall["mean"].items()]),
+        markdown_table(
+            ("map", *heads), [(name, *(f"{mean:.3f}" for mean in means)) for name, means in recall["mean"].items()]
+        ),
         "Paired, with a 95% interval from resampling pages:",
-        table(("", *heads), [*rows, (f"{SCOUT} / {BLIND}", *ratios)]),
+        markdown_table(("", *heads), [*rows, (f"{SCOUT} / {BLIND}", *ratios)]),
     ]
 
 
@@ -247,14 +250,14 @@ def _spotting_blocks(spotting: dict[str, Any]) -> list[str]:
         "surely that word is there. Each: mean average precision over these words. Pooled: average precision of "
         f"one ranking of all pages and of all {spotting['words sought']} words, also those that are not on their page. "
         "95% intervals, pages resampled.",
-        table(
+        markdown_table(
             ("ranked by", "each", "pooled"),
             [
                 *((name, format_interval(each, ".3f"), format_interval(pooled, ".3f")) for name, each, pooled in pairs),
                 ("scout − RapidOCR", *difference),
             ],
         ),
-        table(("height of the word as the scout sees it", "words", "scout", "RapidOCR"), by_height),
+        markdown_table(("height of the word as the scout sees it", "words", "scout", "RapidOCR"), by_height),
         "What favours RapidOCR: the truth is another OCR engine's, so a word that no engine reads is not asked for; it "
         "reads the page at three times as many pixels, and the same word scores exactly 1. What favours the scout: "
         "places are given, so it need not say where words begin and end, while RapidOCR's rough places of words must "

@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from studies.study import document, run_study, study_parser, table
+from studies.study import run_study, study_parser
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.scout.question import encode
 from texturevlm.scout.ranker import BLOCK_DILATIONS
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
@@ -94,12 +95,12 @@ def measure(settings: RankerTask.Settings, config: FitConfig) -> Iterator[tuple[
 def report(found: dict[str, dict[str, float]], config: FitConfig, command: str) -> str:
     where = torch.cuda.get_device_name(config.device) if config.device.startswith("cuda") else platform.machine()
     scores = ("loss", "recall", "recall_blind")
-    return document(
+    return markdown_page(
         "# The ranker's parts",
         f"Command: `{command}`; {where}, torch {torch.__version__}. {config.steps} steps each. Questions of documents "
         "that nothing was learned from: cross-entropy of the answer's place, and how often it lies whole in the tenth "
         "of the page that scores highest, with the question and without.",
-        table(
+        markdown_table(
             ("variant", "loss", "recall in the top 10%", "the same, no question"),
             [(name, *(f"{row[score]:.3f}" for score in scores)) for name, row in found.items()],
         ),

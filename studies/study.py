@@ -8,7 +8,7 @@ import json
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,6 +69,18 @@ def command_line(parser: ArgumentParser, options: Namespace) -> str:
     return " ".join(words)
 
 
+def boxes_by_image(listing: Path, split: str, limit: int | None) -> dict[str, list[list[float]]]:
+    """image → all its boxes, for the first `limit` images of a split in a file of JSON lines."""
+    if not listing.is_file():
+        raise FileNotFoundError(f"DATA must hold {listing.parent.name}/{listing.name}, got {listing.parents[1]}")
+    found: dict[str, list[list[float]]] = {}
+    for line in listing.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["split"] == split:
+            found.setdefault(row["image"], []).extend(row["boxes"])
+    return dict(list(found.items())[:limit])
+
+
 def versions() -> dict[str, str]:
     """The versions of the software, as a record keeps them."""
     return {"torch": torch.__version__, "python": platform.python_version()}
@@ -78,23 +90,6 @@ def provenance(record: dict[str, Any], *details: str) -> str:
     """The line of a report that says how to make it again, from a record with its command and `versions`."""
     made_with = f"torch {record['torch']}, Python {record['python']}"
     return "; ".join([f"Command: `{record['command']}`", *details, made_with]) + "."
-
-
-def format_interval(interval: Sequence[float], form: str = "+.3f") -> str:
-    """A mean and its interval: +0.012 (−0.003 to +0.027); `form` is the format of each number."""
-    mean, low, high = (format(number, form) for number in interval)
-    return f"{mean} ({low} to {high})"
-
-
-def table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
-    first, *others = ("|" + "".join(f" {cell} |" if cell != "" else " |" for cell in row) for row in (heads, *rows))
-    return "\n".join([first, "|" + "---|" * len(heads), *others])
-
-
-def document(*blocks: str) -> str:
-    """A Markdown document: headings, paragraphs and tables with a blank line between them."""
-    return "\n\n".join(blocks) + "\n"
 
 
 def write_study(out: Path, name: str, record: Record, report: Callable[[Record], str]) -> str:

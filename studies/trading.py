@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.study import document, format_interval, provenance, run_study, study_parser, table, versions, write_study
+from studies.study import provenance, run_study, study_parser, versions, write_study
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import split_budget
 from texturevlm.allocate.value import expected_value
@@ -25,6 +25,7 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.delivered import Delivered
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.run import without_colour
@@ -148,14 +149,14 @@ def report(record: dict[str, Any]) -> str:
         tokens = ", ".join(str(count) for count in row["tokens"].values())
         compared = (*_cells(row["value"]), *_cells(row["legibility"]))
         rows.append((row["relevance"], row["budget"], tokens, *compared, row["pages"]))
-    return document(
+    return markdown_page(
         "# One budget shared by a batch of pages against the same budget for each",
         provenance(record, record["ocr"] or "no OCR"),
         f"Groups of {record['pages']} pages drawn at random, one question per page, allocator `{record['allocator']}`, "
         f"patches of {record['patch']}. Shared: the group's pages trade k tokens per page among themselves by expected "
         f"value, none below {FLOOR:g} k or above {CEILING:g} k. Differences are paired by page, with 95% bootstrap "
         "intervals.",
-        table(heads, rows),
+        markdown_table(heads, rows),
     )
 
 

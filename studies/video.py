@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from studies import video_measures as study
-from studies.study import check_limit, document, format_interval, run_study, study_parser, table, versions, write_study
+from studies.study import check_limit, run_study, study_parser, versions, write_study
 from texturevlm.allocate.footprints import Box
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.video.flow import FLOW_METHODS
 from texturevlm.video.sources import open_video
@@ -32,31 +33,12 @@ FEWEST_FRAMES = 3  # frames: two in a row, after the first
 STILL_BUDGET, REUSE_BUDGET = 128, 64
 FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
 CONTEXTS = (0.0, 1.0, 3.0)
-VISION: dict[str, Any] = {
-    "depth": 8,
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_heads": 4,
-    "out_hidden_size": 64,
-    "num_position_embeddings": 2304,
-    "deepstack_visual_indexes": [3],
-    "patch_size": 16,
-}
-TEXT: dict[str, Any] = {
-    "vocab_size": 152000,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-}
 
 
 def measure(data: Path, limit: int | None) -> dict[str, Any]:
     """Everything; `limit` frames of each clip at most."""
     record: dict[str, Any] = {"still": {}, "drift": {}, "reuse": {}, "clusters": {}}
-    tower = study.random_tower(_model)
+    tower = study.random_tower()
     for name in CLIPS:
         path = data / name
         made = f"still camera, from {name}"
@@ -115,17 +97,6 @@ def _face(data: Path, limit: int | None) -> dict[str, Any]:
     }
 
 
-def _model() -> Any:
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
-
-    from texturevlm.vlm import adapt
-
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4], "mrope_interleaved": True}
-    config = Qwen3VLConfig(text_config=TEXT | {"rope_parameters": rope}, vision_config=VISION, tie_word_embeddings=True)
-    model = Qwen3VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
-    return adapt(model.eval().requires_grad_(False))
-
-
 def report(record: dict[str, Any]) -> str:
     still = [
         (
@@ -135,12 +106,12 @@ def report(record: dict[str, Any]) -> str:
         for name, row in record["still"].items()
     ]
     heads = ("clip", "frames", "tiles changed a frame", "median", "frames without change", "sampled", "chosen anew")
-    return document(
+    return markdown_page(
         "# Video: what is still, how relevance drifts, what reuse costs",
         f"`{record['command']}`, torch {record['torch']}, CPU. Clips at their own size, tiles of {study.TILE} pixels.",
         "## 26. What share of frames and tiles is static?",
         f"{STILL_BUDGET} tokens of {study.PATCH}, chosen by salience. Sampled: the share of tokens that had to be.",
-        table((*heads, "cuts"), still),
+        markdown_table((*heads, "cuts"), still),
         *_drift_blocks(record["drift"]),
         *_reuse_blocks(record["reuse"]),
         *_face_blocks(record["face"]),
@@ -163,9 +134,9 @@ def _drift_blocks(drift: dict[str, Any]) -> list[str]:
         "Correlation of carried with fresh relevance, cell by cell, mean over the frames (least). `none`: differences\n"
         "only, nothing moves. Looking again: cells that are not trusted take the fresh value, as in a stream, which\n"
         "here is what they are compared with. A cut is a keyframe always.",
-        table(("flow and keyframes", *drift), rows),
+        markdown_table(("flow and keyframes", *drift), rows),
         "After so many frames without a keyframe (a cut begins anew):",
-        table(("clip", "flow", *study.AGES), aged),
+        markdown_table(("clip", "flow", *study.AGES), aged),
     ]
 
 
@@ -177,11 +148,11 @@ def _reuse_blocks(reuse: dict[str, Any]) -> list[str]:
             rows.append((name, context, f"{row['encoded']:.1%}", *errors, f"{row['cosine']:.4f}"))
     return [
         "## 28. What does reusing encoded tokens cost?",
-        f"A Qwen3-VL tower of {VISION['depth']} layers with random weights, {REUSE_BUDGET} tokens: it shows how\n"
+        f"A Qwen3-VL tower of {study.VISION['depth']} layers with random weights, {REUSE_BUDGET} tokens: it shows how\n"
         "strongly attention couples tokens, not what a trained model's answers lose. Error: the length of the\n"
         "difference from encoding the whole frame, by the length of that; of all tokens, and of the kept ones alone.\n"
         "Context: unchanged tokens encoded along, for each changed one.",
-        table(("clip", "context", "encoded", "error", "worst frame", "of kept tokens", "cosine"), rows),
+        markdown_table(("clip", "context", "encoded", "error", "worst frame", "of kept tokens", "cosine"), rows),
     ]
 
 
@@ -196,7 +167,7 @@ def _face_blocks(face: dict[str, Any]) -> list[str]:
         f"tokens of at most {study.FINE_SCALE} pixels per sample cover (one scale for all would be 2.74), how often\n"
         "that is half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so\n"
         "the interval is too narrow).",
-        table(("how tokens were chosen", "covered", "at least half", "the stream's lead"), rows),
+        markdown_table(("how tokens were chosen", "covered", "at least half", "the stream's lead"), rows),
     ]
 
 
@@ -207,7 +178,9 @@ def _cluster_blocks(clusters: dict[str, Any]) -> list[str]:
         "## Channels of global reach",
         "Borders between regions: the share of those made anew that have one within two pixels. Made again: the share\n"
         "of frames in which a quarter of the tiles had changed since.",
-        table(("clip", "kept by the stream's rule", "made again", "those of the frame before, made anew"), rows),
+        markdown_table(
+            ("clip", "kept by the stream's rule", "made again", "those of the frame before, made anew"), rows
+        ),
     ]
 
 
