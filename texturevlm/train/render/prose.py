@@ -56,6 +56,14 @@ def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]
         yield line
 
 
+def shortened(text: str, pen: Pen, width: float, *, least: int = 0) -> str:
+    """As many of a text's first words as fit into `width`, at least `least` of them."""
+    words = text.split()
+    while len(words) > least and pen.width(" ".join(words)) > width:
+        words.pop()
+    return " ".join(words)
+
+
 def heading(page: PageContext, column: Column, y: float) -> float:
     """A line or two in larger letters, left or centred, sometimes numbered, sometimes underlined."""
     rng, sheet = page.rng, page.sheet
@@ -142,7 +150,7 @@ def address_lines(page: PageContext) -> list[str]:
 
 
 def address_block(page: PageContext, column: Column, y: float) -> float:
-    """An address_block, left or centred."""
+    """An address, left or centred."""
     centred = page.rng.random() < 0.3
     for line in address_lines(page):
         if page.style.body.width(line) > column.x1 - column.x0:
