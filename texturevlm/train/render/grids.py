@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from texturevlm.train.render.prose import Column, PageContext, shortened
+from texturevlm.train.render.prose import Column, PageContext
 from texturevlm.train.render.sheet import Pen
 from texturevlm.train.render.vocabulary import amount, code, date, number, percentage, person
 
@@ -60,7 +60,7 @@ def _cell(page: PageContext, kind: Callable[..., str] | None, row: int) -> str:
 
 def _write_cell(page: PageContext, text: str, x0: float, x1: float, y: float, pen: Pen, align: str) -> None:
     room = x1 - x0 - 6
-    text = shortened(text, pen, room)
+    text = pen.shortened(text, room)
     slack = room - pen.width(text)
     page.sheet.write(text, x0 + 3 + slack * {"left": 0.0, "centre": 0.5, "right": 1.0}[align], y, pen)
 

@@ -4,16 +4,7 @@ from collections.abc import Callable, Sequence
 
 from texturevlm.train.render.fields import checks, fields, leaders, purchases
 from texturevlm.train.render.grids import chart, table
-from texturevlm.train.render.prose import (
-    Column,
-    PageContext,
-    address_block,
-    bullets,
-    heading,
-    opening,
-    paragraph,
-    shortened,
-)
+from texturevlm.train.render.prose import Column, PageContext, address_block, bullets, heading, opening, paragraph
 from texturevlm.train.render.vocabulary import company, number
 
 _INVERTED = 0.03  # the share of blocks in white on black
@@ -45,7 +36,7 @@ def title(page: PageContext, column: Column, y: float) -> float:
     """The name of the page or the firm at the top, now and then white on black."""
     rng, sheet, pen = page.rng, page.sheet, page.style.title
     text = company(rng) if rng.random() < 0.4 else page.vocabulary.phrase(rng, longest=4)
-    text = shortened(text, pen, column.x1 - column.x0 - 8, least=1)
+    text = pen.shortened(text, column.x1 - column.x0 - 8, least=1)
     y += pen.x_height * 2.6
     if rng.choice((True, True, False)):
         sheet.centre(text, column.x0, column.x1, y, pen)

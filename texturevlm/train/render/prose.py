@@ -56,14 +56,6 @@ def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]
         yield line
 
 
-def shortened(text: str, pen: Pen, width: float, *, least: int = 0) -> str:
-    """As many of a text's first words as fit into `width`, at least `least` of them."""
-    words = text.split()
-    while len(words) > least and pen.width(" ".join(words)) > width:
-        words.pop()
-    return " ".join(words)
-
-
 def heading(page: PageContext, column: Column, y: float) -> float:
     """A line or two in larger letters, left or centred, sometimes numbered, sometimes underlined."""
     rng, sheet = page.rng, page.sheet

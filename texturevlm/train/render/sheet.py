@@ -43,6 +43,13 @@ class Pen:
     def spelled(self, text: str) -> str:
         return text.upper() if self.capitals else text
 
+    def shortened(self, text: str, width: float, *, least: int = 0) -> str:
+        """As many of a text's first words as fit into `width`, at least `least` of them."""
+        words = text.split()
+        while len(words) > least and self.width(" ".join(words)) > width:
+            words.pop()
+        return " ".join(words)
+
 
 class Sheet:
     """Blank paper of (height, width) to be written on."""
