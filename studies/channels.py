@@ -7,7 +7,6 @@ are chosen on `train` images; results are for `eval`.
 """
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,20 +21,15 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from studies.baselines import (
-    Map,
-    bias,
-    centred,
-    contrast_over_mips,
-    edge_density,
-    spectral_residual,
-)
-from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
+from studies.baselines import Map, bias, centred, contrast_over_mips, edge_density, spectral_residual
+from studies.study import boxes_by_image, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.structure import edges, edges_inverted
 from texturevlm.channels.text import text_map, text_map_ocr
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
+from texturevlm.progress import Progress
 
 TEXT_SETS = ("funsd", "sroie")
 BLURS = (1, 5, 9, 13, 17, 25)  # pixels: the baseline may choose
@@ -59,22 +53,15 @@ def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[An
     """The images of one set and split, with all boxes of an image; reports progress on stderr."""
     folder = data / name
     listing = folder / ("text_boxes.jsonl" if name in TEXT_SETS else "questions.jsonl")
-    if not listing.is_file():
-        raise FileNotFoundError(f"DATA must hold {name}/{listing.name}, got {data}")
-    boxes: dict[str, list[list[float]]] = {}
-    for line in listing.read_text().splitlines():
-        row = json.loads(line)
-        if row["split"] == split:
-            boxes.setdefault(row["image"], []).extend(row["boxes"])
-    chosen = list(boxes.items())[:limit]
-    for number, (path, found) in enumerate(chosen, 1):
-        print(f"\r{name} {split} {number}/{len(chosen)} ", end="", file=sys.stderr, flush=True)
+    boxes = boxes_by_image(listing, split, limit)
+    progress = Progress(len(boxes), f"images of {name}, {split}")
+    for path, found in boxes.items():
         image = to_tensor(folder / path)
         inside = np.zeros(image.shape[-2:], dtype=bool)
         for x0, y0, x1, y1 in found:
             inside[_pixels(y0, y1), _pixels(x0, x1)] = True
         yield AnnotatedImage(image, mipmap(image), found, inside)
-    print(file=sys.stderr)
+        progress.step()
 
 
 def _pixels(low: float, high: float) -> slice:
@@ -274,69 +261,56 @@ def ranking(ink: np.ndarray, paper: np.ndarray) -> float:
 
 
 def report(record: dict[str, Any]) -> str:
-    text, salient, polarity = record["text"], record["saliency"], record["polarity"]
+    text, salient = record["text"], record["saliency"]
     number = {name: len(text["scores"]["fast map"]["f1"][name]) for name in TEXT_SETS}
-    lines = [
+    texts, objects = [], []
+    for method, score in text["scores"].items():
+        means = [float(np.mean(score["f1"][name])) for name in TEXT_SETS]
+        cells = [f"{mean:.3f} ({score['pooled'][name]:.3f})" for mean, name in zip(means, TEXT_SETS)]
+        gain = "–" if method == text["baseline"] else format_interval(score["gain"])
+        shares = (f"{np.mean(means):.3f}", gain, f"{100 * score['photographs']:.1f}%")
+        texts.append((method, f"{score['threshold']:.3f}", *cells, *shares))
+    for method, score in salient["scores"].items():
+        mean = float(np.mean(score["covered"]))
+        gain = "–" if method == score["rival"] else format_interval(score["gain"])
+        objects.append((method, f"{mean:.3f}", f"{mean / TOP:.2f}", f"{100 * score['found']:.0f}%", gain))
+    return markdown_page(
         "# Channels that find structure: how good they are",
-        "",
         provenance(record),
-        "",
         "## Text: pixels inside a box or not",
-        "",
         f"FUNSD ({number['funsd']} `eval` images, words) and SROIE ({number['sroie']}, lines). F1 is the mean over "
         "images (in brackets: all pixels of the set pooled); both is the mean of the two sets. One threshold for both "
         "sets, and the baseline's blur, chosen on `train`. The gain over edge density is paired by image, with a 95% "
         f"bootstrap interval. Photographs: the share of the pixels of {text['photographs']} COCO `eval` images that "
         "is called text (most have none).",
-        "",
-        "| method | threshold | FUNSD | SROIE | both | gain over edge density | photographs |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for method, score in text["scores"].items():
-        means = {name: float(np.mean(score["f1"][name])) for name in TEXT_SETS}
-        cells = [f"{means[name]:.3f} ({score['pooled'][name]:.3f})" for name in TEXT_SETS]
-        gain = "–" if method == text["baseline"] else format_interval(score["gain"])
-        lines.append(
-            f"| {method} | {score['threshold']:.3f} | {cells[0]} | {cells[1]} | {np.mean(list(means.values())):.3f} | "
-            f"{gain} | {100 * score['photographs']:.1f}% |"
-        )
-    lines += ["", "On `train`, from which thresholds and blur were chosen:", ""]
-    lines += ["| method | threshold | both |", "|---|---|---|"]
-    lines += [f"| {name} | {row['threshold']:.3f} | {row['train_f1']:.3f} |" for name, row in text["tuning"].items()]
-    lines += [
-        "",
+        markdown_table(
+            ("method", "threshold", "FUNSD", "SROIE", "both", "gain over edge density", "photographs"), texts
+        ),
+        "On `train`, from which thresholds and blur were chosen:",
+        markdown_table(
+            ("method", "threshold", "both"),
+            [(name, f"{row['threshold']:.3f}", f"{row['train_f1']:.3f}") for name, row in text["tuning"].items()],
+        ),
         "## Saliency: COCO objects",
-        "",
         f"{salient['images']} `eval` images, {salient['objects']} objects, whose boxes cover "
         f"{100 * salient['object_area']:.0f}% of an image on average. Covered: the share of that area that the most "
         f"salient {100 * TOP:.0f}% of the pixels cover, mean over images ({TOP} by chance, "
         f"{salient['best_possible']:.3f} at best). Lift: covered over chance. Objects: the share of boxes of which at "
         f"least {100 * FOUND:.0f}% is covered. The gain in covered is over the spectral residual (with the same centre "
         "prior where it says × centre), paired by image, with a 95% bootstrap interval.",
-        "",
-        "| method | covered | lift | objects | gain over spectral residual |",
-        "|---|---|---|---|---|",
-    ]
-    for method, score in salient["scores"].items():
-        mean = float(np.mean(score["covered"]))
-        gain = "–" if method == score["rival"] else format_interval(score["gain"])
-        lines.append(f"| {method} | {mean:.3f} | {mean / TOP:.2f} | {100 * score['found']:.0f}% | {gain} |")
-    lines += [
-        "",
+        markdown_table(("method", "covered", "lift", "objects", "gain over spectral residual"), objects),
         "## Edges: polarity and contrast, on rendered text",
-        "",
         f"Text {', '.join(map(str, HEIGHTS))} pixels high, with and without noise of 2 grey steps. The channel of the "
         "right and of the wrong polarity, mean over the ink; and how often a pixel of ink has a greater value than "
         "one of paper (0.5 is chance), beside a Sobel magnitude.",
-        "",
-        "| ink | right channel | wrong channel | ink above paper | by Sobel |",
-        "|---|---|---|---|---|",
-    ]
-    for name, row in polarity.items():
-        lines.append(
-            f"| {name} | {row['right']:.3f} | {row['wrong']:.4f} | {row['auc']:.3f} | {row['auc_sobel']:.3f} |"
-        )
-    return "\n".join(lines) + "\n"
+        markdown_table(
+            ("ink", "right channel", "wrong channel", "ink above paper", "by Sobel"),
+            [
+                (name, f"{row['right']:.3f}", f"{row['wrong']:.4f}", f"{row['auc']:.3f}", f"{row['auc_sobel']:.3f}")
+                for name, row in record["polarity"].items()
+            ],
+        ),
+    )
 
 
 def study(options: argparse.Namespace, command: str) -> None:

@@ -7,7 +7,7 @@ treated as a photograph. Fine tokens on objects is `evaluate.objects`; PSNR is o
 over all pixels and over the pixels of objects, at most 50 dB.
 """
 
-import json
+import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.study import command_line, command_parser, format_interval, provenance, versions, write_study
+from studies.study import boxes_by_image, provenance, run_study, study_parser, versions, write_study
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.objects import on_objects, painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm.rebuilding import rebuild
@@ -34,16 +35,6 @@ MEASURES = {
     "psnr": "PSNR in dB",
     "psnr_objects": "PSNR on objects in dB",
 }
-
-
-def object_boxes(data: Path, limit: int | None) -> dict[str, list[list[float]]]:
-    """image → the boxes of all its objects, for the split `train`."""
-    found: dict[str, list[list[float]]] = {}
-    for line in (data / "questions.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if row["split"] == "train":
-            found.setdefault(row["image"], []).extend(row["boxes"])
-    return dict(list(found.items())[:limit])
 
 
 def measures(texture: Texture, allocation: Allocation, boxes: Sequence[Sequence[float]]) -> dict[str, float]:
@@ -62,7 +53,7 @@ def _decibel(error: torch.Tensor) -> float:
 def measure(data: Path, limit: int | None) -> dict[str, list[dict[str, float]]]:
     """ "budget/allocator" → measures, one per image."""
     found: dict[str, list[dict[str, float]]] = {}
-    for image, boxes in object_boxes(data, limit).items():
+    for image, boxes in boxes_by_image(data / "questions.jsonl", "train", limit).items():
         texture = Texture.open(data / image).mipmapped()
         relevance = find_relevance(texture, patch=PATCH, relevance="none")
         for budget in BUDGETS:
@@ -74,44 +65,36 @@ def measure(data: Path, limit: int | None) -> dict[str, list[dict[str, float]]]:
 
 def report(record: dict[str, Any]) -> str:
     """The table, with paired 95% bootstrap intervals."""
-    lines = [
-        "# Photographs without a question: `layers` against `density`",
-        "",
-        provenance(record),
-        "",
-        f"{record['images']} images, split train, tokens of {PATCH}×{PATCH}. Differences are paired by image, with 95% "
-        "bootstrap intervals. Lift: fine tokens on objects over the objects' share of the area, pooled.",
-        "",
-        "| tokens | measure | layers | density | layers − density | layers higher in |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows: list[Sequence[object]] = []
     for budget in BUDGETS:
-        rows = [record["measured"][f"{budget}/{name}"] for name in COMPARED]
-        lifts = [pooled_ratio([one["fine_on_objects"] for one in r], [one["object_area"] for one in r]) for r in rows]
-        shown = [f"{middle:.2f} ({low:.2f} to {high:.2f})" for middle, low, high in lifts]
-        lines.append(f"| {budget} | lift | {' | '.join(shown)} | – | – |")
+        pair = [record["measured"][f"{budget}/{name}"] for name in COMPARED]
+        lifts = [pooled_ratio([one["fine_on_objects"] for one in r], [one["object_area"] for one in r]) for r in pair]
+        rows.append((budget, "lift", *(format_interval(lift, ".2f") for lift in lifts), "–", "–"))
         for key, words in MEASURES.items():
-            ours, theirs = ([one[key] for one in r] for r in rows)
+            ours, theirs = ([one[key] for one in r] for r in pair)
             more = sum(a > b for a, b in zip(ours, theirs))
             difference = format_interval(paired_difference(ours, theirs))
-            means = f"{np.mean(ours):.3f} | {np.mean(theirs):.3f}"
-            lines.append(f"| {budget} | {words} | {means} | {difference} | {more} of {len(ours)} |")
-    return "\n".join([*lines, ""])
+            means = (f"{np.mean(ours):.3f}", f"{np.mean(theirs):.3f}")
+            rows.append((budget, words, *means, difference, f"{more} of {len(ours)}"))
+    return markdown_page(
+        "# Photographs without a question: `layers` against `density`",
+        provenance(record),
+        f"{record['images']} images, split train, tokens of {PATCH}×{PATCH}. Differences are paired by image, with 95% "
+        "bootstrap intervals. Lift: fine tokens on objects over the objects' share of the area, pooled.",
+        markdown_table(("tokens", "measure", "layers", "density", "layers − density", "layers higher in"), rows),
+    )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of this study."""
-    parser = command_parser("studies.photograph_allocators", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with questions.jsonl and object boxes")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the report and its numbers")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N images (default: all)")
-    options = parser.parse_args(arguments)
+def study(options: argparse.Namespace, command: str) -> None:
     torch.set_num_threads(1)
     measured = measure(options.data, options.limit)
     images = len(next(iter(measured.values())))
-    record = {"command": command_line(parser, options), **versions(), "images": images, "measured": measured}
+    record = {"command": command, **versions(), "images": images, "measured": measured}
     print(write_study(options.out, NAME, record, report))
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_study(study_parser("photograph_allocators", __doc__), arguments, study)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import torch
 
 from studies.study import run_study, study_parser, write_study
 from texturevlm.evaluate.data import load_data
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
@@ -52,18 +53,15 @@ def study(options: argparse.Namespace, command: str) -> None:
 
 
 def report(record: dict[str, Any]) -> str:
-    lines = [
-        "# Half or float textures",
-        "",
-        f"Command: `{record['command']}`. 273 tokens of 32×32 by `auto`, {record['pages']} pages.",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| greatest difference of a sample | {record['greatest_difference']:.3f} of a step of 1/255 |",
-        f"| samples that round to another step | {record['changed']:.2%} |",
-        "",
+    rows = [
+        ("greatest difference of a sample", f"{record['greatest_difference']:.3f} of a step of 1/255"),
+        ("samples that round to another step", f"{record['changed']:.2%}"),
     ]
-    return "\n".join(lines)
+    return markdown_page(
+        "# Half or float textures",
+        f"Command: `{record['command']}`. 273 tokens of 32×32 by `auto`, {record['pages']} pages.",
+        markdown_table(("", ""), rows),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

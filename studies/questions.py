@@ -53,21 +53,13 @@ def whole_levels(texture: Texture, relevance: Relevance, *, budget: int, patch: 
     return each_image(texture, relevance, budget, patch, fitted)
 
 
-def salience_first(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
-    """`cascade` whose coarse stage goes by salience and whose later stages go by the question."""
-    scan = find_relevance(texture, patch=patch, relevance="none")
-    return cascade(texture, relevance, budget=budget, patch=patch, scan=scan)
-
-
-def salience_last(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
-    """`cascade` whose coarse stage goes by the question and whose later stages go by salience."""
-    later = find_relevance(texture, patch=patch, relevance="none")
-    return cascade(texture, later, budget=budget, patch=patch, scan=relevance)
-
-
-def salience_only(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
-    """`cascade` that never hears the question."""
-    return cascade(texture, find_relevance(texture, patch=patch, relevance="none"), budget=budget, patch=patch)
+def heard(
+    texture: Texture, relevance: Relevance, *, budget: int, patch: int, coarse: bool = False, later: bool = False
+) -> Allocation:
+    """`cascade` that hears the question in its coarse stage, in its later stages, or never; else it uses salience."""
+    salience = find_relevance(texture, patch=patch, relevance="none")
+    scan = relevance if coarse else salience if later else None
+    return cascade(texture, relevance if later else salience, budget=budget, patch=patch, scan=scan)
 
 
 def _with(name: str, **options: Any) -> Allocator:
@@ -82,9 +74,9 @@ def experiments() -> dict[str, Experiment]:
         "question": Experiment(
             "2: salience or the question, at which stage",
             {
-                "never": salience_only,
-                "later stages only": salience_first,
-                "coarse stage only": salience_last,
+                "never": heard,
+                "later stages only": partial(heard, later=True),
+                "coarse stage only": partial(heard, coarse=True),
                 "at every stage": _with("cascade"),
             },
         ),

@@ -10,7 +10,9 @@ across than down, and the reverse. `recall` takes its threshold from here.
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from torch import Tensor
 from studies.study import provenance, run_study, study_parser, versions, write_study
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, similarity
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.image import to_tensor
@@ -66,7 +69,9 @@ def trials(height: float) -> list[Trial]:
 def measure(samples: Sequence[Sample], ocr: OcrEngine) -> list[dict[Trial, float]]:
     """For each box that OCR reads in the full image: its legibility in each trial."""
     found = []
-    for sample, image in _opened(samples):
+    progress = Progress(len(samples), "questions")
+    for sample in samples:
+        image = _grey(sample.image)
         for box, place in zip(sample.boxes, crop_boxes(sample.boxes, sample.size)):
             height = box[3] - box[1]
             tried = trials(height)
@@ -80,17 +85,13 @@ def measure(samples: Sequence[Sample], ocr: OcrEngine) -> list[dict[Trial, float
             }
             if scores.pop(FULL) == 1:
                 found.append(scores)
+        progress.step()
     return found
 
 
-def _opened(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Tensor]]:
-    progress = Progress(len(samples), "questions")
-    opened: tuple[Path, Tensor] | None = None
-    for sample in samples:
-        if opened is None or opened[0] != sample.image:
-            opened = sample.image, to_tensor(sample.image)[0].mean(0, keepdim=True)
-        yield sample, opened[1]
-        progress.step()
+@lru_cache(maxsize=1)  # the questions of a page follow one another
+def _grey(path: Path) -> Tensor:
+    return to_tensor(path)[0].mean(0, keepdim=True)
 
 
 def summary(found: Sequence[dict[Trial, float]]) -> dict[str, Any]:
@@ -148,48 +149,33 @@ def across_exponent(curve: Sequence[tuple[float, float]], stretched: Sequence[di
 
 
 def report(record: dict[str, Any]) -> str:
-    lines = [
-        "# How tall text must stand in the tokens' pixels to be read",
-        "",
-        provenance(record, record["ocr"]),
-        "",
-        f"{record['places']} places of answers to {record['questions']} questions, those that OCR reads in the "
-        "full image. Height: of the answer's box, in token pixels. Legibility as in the evaluation, of one place.",
-        "",
-        "| height | legibility | places |",
-        "|---|---|---|",
-    ]
-    lines += [f"| {row['height']} | {row['legibility']:.3f} | {row['places']} |" for row in record["heights"]]
     shares = ", ".join(f"{100 * float(share):.0f}% at {height:.1f}" for share, height in record["reached"].items())
-    lines += [
-        "",
-        f"The ceiling is {record['ceiling']:.3f}; of it are reached: {shares} token pixels.",
-        "",
-        "## Stretched, at equal token area",
-        "",
-        "Shrunk r times more across than down, so that the token pixels are r times wider than tall in the image; the "
-        "height is that of the unstretched square of the same area. In brackets: the paired difference to r = 1 with "
-        "its 95% bootstrap interval.",
-        "",
-        "| height | " + " | ".join(f"r = {_ratio(ratio)}" for ratio in RATIOS) + " | places |",
-        "|---|" + "---|" * (len(RATIOS) + 1),
-    ]
+    stretched = []
     for height in STRETCHED:
         rows = [row for row in record["stretched"] if row["height"] == height]
         if rows:
             cells = [f"{row['legibility']:.3f}" + ("" if row["ratio"] == 1 else _bracket(row)) for row in rows]
-            lines.append(f"| {height} | " + " | ".join(cells) + f" | {rows[0]['places']} |")
-    lines += [
-        "",
+            stretched.append((height, *cells, rows[0]["places"]))
+    return markdown_page(
+        "# How tall text must stand in the tokens' pixels to be read",
+        provenance(record, record["ocr"]),
+        f"{record['places']} places of answers to {record['questions']} questions, those that OCR reads in the "
+        "full image. Height: of the answer's box, in token pixels. Legibility as in the evaluation, of one place.",
+        markdown_table(
+            ("height", "legibility", "places"),
+            [(row["height"], f"{row['legibility']:.3f}", row["places"]) for row in record["heights"]],
+        ),
+        f"The ceiling is {record['ceiling']:.3f}; of it are reached: {shares} token pixels.",
+        "## Stretched, at equal token area",
+        "Shrunk r times more across than down, so that the token pixels are r times wider than tall in the image; the "
+        "height is that of the unstretched square of the same area. In brackets: the paired difference to r = 1 with "
+        "its 95% bootstrap interval.",
+        markdown_table(
+            ("height", *(f"r = {Fraction(ratio).limit_denominator(9)}" for ratio in RATIOS), "places"), stretched
+        ),
         f"Text that is r times coarser across than down (r > 1) reads like unstretched text r^{record['across']:.2f} "
         "times smaller.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _ratio(ratio: float) -> str:
-    return {1 / 2: "1/2", 2 / 3: "2/3", 1: "1", 3 / 2: "3/2", 2: "2"}[ratio]
+    )
 
 
 def _bracket(row: dict[str, Any]) -> str:

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
+from studies.study import provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
@@ -55,16 +56,21 @@ def shares_within(values: np.ndarray, boxes: Sequence[Sequence[float]], size: Se
     values: (h, w); boxes: xyxy in pixels; size: (height, width) in pixels
     """
     height, width = size
-    shuffled = np.random.default_rng(0).permutation(values.size)
-    order = shuffled[np.argsort(-values.ravel()[shuffled], kind="stable")]
     rank = np.empty(values.size)
-    rank[order] = np.arange(values.size) / values.size
+    rank[descending(values.ravel())] = np.arange(values.size) / values.size
     corners = np.array(boxes, dtype=float)
     across = overlaps(corners[:, 0], corners[:, 2], values.shape[1], width)
     down = overlaps(corners[:, 1], corners[:, 3], values.shape[0], height)
     area = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     chosen = [(rank < top).reshape(values.shape).astype(float) for top in TOPS]
     return np.stack([((down @ cells) * across).sum(1) / area for cells in chosen])
+
+
+def descending(values: np.ndarray) -> np.ndarray:
+    """The order of values (N,) from the greatest, equal values in random order."""
+    shuffled = np.random.default_rng(0).permutation(len(values))
+    order: np.ndarray = shuffled[np.argsort(-values[shuffled], kind="stable")]
+    return order
 
 
 def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
@@ -172,44 +178,29 @@ def gain(difference: np.ndarray, pages: Sequence[str]) -> list[float]:
 
 
 def report(record: dict[str, Any]) -> str:
-    tops = " | ".join(f"top {100 * top:.0f}%" for top in TOPS)
-    lines = [
+    tops = [f"top {100 * top:.0f}%" for top in TOPS]
+    scores = record["scores"].items()
+    calibrated = [
+        (f"{row['low']:g} to {row['high']:g}", row["words"], f"{row['predicted']:.4f}", f"{row['true']:.4f}")
+        for row in record["calibration"]
+    ]
+    return markdown_page(
         "# Relevance: how often the whole answer lies in the part of the page that a map ranks highest",
-        "",
         provenance(record),
-        "",
         f"{record['questions']} questions with a located answer on {record['pages']} pages, all `eval`. Cells of "
         f"{CELL}×{CELL} pixels; found if {100 * COVERED:.0f}% of one of the answer's boxes lies in the chosen cells. "
         "Words by RapidOCR.",
-        "",
-        f"| map | {tops} |",
-        "|---|" + "---|" * len(TOPS),
-    ]
-    for method, score in record["scores"].items():
-        lines.append(f"| {method} | " + " | ".join(f"{value:.3f}" for value in score["found"]) + " |")
-    lines += [
-        "",
+        markdown_table(
+            ("map", *tops), [(method, *(f"{value:.3f}" for value in score["found"])) for method, score in scores]
+        ),
         f"Difference to “{RIVAL}”, paired, with a 95% interval from resampling pages:",
-        "",
-        f"| map | {tops} |",
-        "|---|" + "---|" * len(TOPS),
-    ]
-    for method, score in record["scores"].items():
-        if method != RIVAL:
-            cells = map(format_interval, score["gain"])
-            lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
+        markdown_table(
+            ("map", *tops),
+            [(method, *map(format_interval, score["gain"])) for method, score in scores if method != RIVAL],
+        ),
         "Calibration: words sorted by their probability; the words of an answer share what comes true by area.",
-        "",
-        "| probability | words | mean probability | came true |",
-        "|---|---|---|---|",
-    ]
-    for row in record["calibration"]:
-        lines.append(
-            f"| {row['low']:g} to {row['high']:g} | {row['words']} | {row['predicted']:.4f} | {row['true']:.4f} |"
-        )
-    return "\n".join(lines) + "\n"
+        markdown_table(("probability", "words", "mean probability", "came true"), calibrated),
+    )
 
 
 def study(options: argparse.Namespace, command: str) -> None:

@@ -27,10 +27,11 @@ from torch import Tensor
 
 from studies.relevance import COVERED, ENOUGH, TOPS, channel_maps, gain, of_another_page, shares_within
 from studies.spotting import evenly, measure_spotting
-from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
+from studies.study import provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
@@ -195,68 +196,68 @@ def _times(ours: np.ndarray, theirs: np.ndarray, pages: Sequence[str]) -> list[f
 
 
 def report(record: dict[str, Any]) -> str:
-    heads = " | ".join(f"top {100 * top:.0f}%" for top in TOPS)
     boxes = "all of the answer's boxes together" if record["together"] else "one of the answer's boxes"
-    lines = [
+    costs = []
+    for name, what in (("look", "reading a page"), ("where", "one question")):
+        middle, low, high = record["milliseconds"][name]
+        costs.append(f"- `scout.{name}`, {what}: {middle:.0f} ms (median; the middle half {low:.0f} to {high:.0f}).")
+    return markdown_page(
         "# The scout: does it know where the answer is?",
-        "",
         provenance(record),
-        "",
         f"{record['questions']} `eval` questions with a located answer on {record['pages']} pages of {record['set']}. "
         f"Every map is ranked on the scout's spots (8×8 of the pixels that it sees, 16×16 of a page of 200 dots an "
         f"inch). Whole: {100 * COVERED:.0f}% of {boxes} is in the top part of the page; share: how much of it is, on "
         "average. `words` are RapidOCR's; the oracle is the box itself.",
-    ]
-    for name, title in (("whole", "Whole answers"), ("share", "Share of the answer's box")):
-        lines += ["", f"## {title}", "", f"| map | {heads} |", "|---|" + "---|" * len(TOPS)]
-        for method, means in record[name]["mean"].items():
-            lines.append(f"| {method} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
-        lines += ["", "Paired, with a 95% interval from resampling pages:", ""]
-        lines += [f"| | {heads} |", "|---|" + "---|" * len(TOPS)]
-        for rival, rows in record[name]["difference"].items():
-            lines.append(f"| {SCOUT} − {rival} | " + " | ".join(map(format_interval, rows)) + " |")
-        cells = (f"{row[0]:.2f} ({row[1]:.2f} to {row[2]:.2f})" if row else "–" for row in record[name]["ratio"])
-        lines.append(f"| {SCOUT} / {BLIND} | " + " | ".join(cells) + " |")
-    lines += ["", "## Word spotting", "", *_spotting_lines(record["spotting"]), "", "## Cost", ""]
-    for name, what in (("look", "reading a page"), ("where", "one question")):
-        middle, low, high = record["milliseconds"][name]
-        lines.append(f"- `scout.{name}`, {what}: {middle:.0f} ms (median; the middle half {low:.0f} to {high:.0f}).")
-    lines += [
-        "",
+        "## Whole answers",
+        *_recall_blocks(record["whole"]),
+        "## Share of the answer's box",
+        *_recall_blocks(record["share"]),
+        "## Word spotting",
+        *_spotting_blocks(record["spotting"]),
+        "## Cost",
+        "\n".join(costs),
         f"Wall clock on {record['threads']} thread(s) of this machine's {record['processors']}, weights in "
         f"{record['dtype']}, whatever else was running; mips made before. `texturevlm bench scout` is the measurement.",
+    )
+
+
+def _recall_blocks(recall: dict[str, Any]) -> list[str]:
+    heads = [f"top {100 * top:.0f}%" for top in TOPS]
+    rows = [(f"{SCOUT} − {rival}", *map(format_interval, row)) for rival, row in recall["difference"].items()]
+    ratios = (format_interval(row, ".2f") if row else "–" for row in recall["ratio"])
+    return [
+        markdown_table(
+            ("map", *heads), [(name, *(f"{mean:.3f}" for mean in means)) for name, means in recall["mean"].items()]
+        ),
+        "Paired, with a 95% interval from resampling pages:",
+        markdown_table(("", *heads), [*rows, (f"{SCOUT} / {BLIND}", *ratios)]),
     ]
-    return "\n".join(lines) + "\n"
 
 
-def _spotting_lines(spotting: dict[str, Any]) -> list[str]:
+def _spotting_blocks(spotting: dict[str, Any]) -> list[str]:
     if not spotting.get("words"):
         return [spotting.get("reason", "No word of a question was read on its page.")]
-    lines = [
+    pairs = [(name, each, spotting["pooled precision"][name]) for name, each in spotting["precision"].items()]
+    difference = (format_interval(spotting["difference"]), format_interval(spotting["pooled difference"]))
+    by_height = []
+    for row in spotting["by height"]:
+        means = row["precision"]
+        above = f"{row['low']} pixels and more" if row["high"] >= 1000 else f"{row['low']} to {row['high']} pixels"
+        by_height.append((above, row["words"], f"{means['scout']:.3f}", f"{means['RapidOCR']:.3f}"))
+    return [
         f"{spotting['words']} words of questions (not stop words, three letters or more) that {spotting['reader']} "
         f"reads on their page at full resolution, on {spotting['pages']} pages. Its word boxes are ranked by how "
         "surely that word is there. Each: mean average precision over these words. Pooled: average precision of "
         f"one ranking of all pages and of all {spotting['words sought']} words, also those that are not on their page. "
         "95% intervals, pages resampled.",
-        "",
-        "| ranked by | each | pooled |",
-        "|---|---|---|",
-    ]
-    for method, each in spotting["precision"].items():
-        both = (each, spotting["pooled precision"][method])
-        cells = " | ".join(f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in both)
-        lines.append(f"| {method} | {cells} |")
-    both = (spotting["difference"], spotting["pooled difference"])
-    cells = " | ".join(map(format_interval, both))
-    lines += [f"| scout − RapidOCR | {cells} |", ""]
-    lines += ["| height of the word as the scout sees it | words | scout | RapidOCR |", "|---|---|---|---|"]
-    for row in spotting["by height"]:
-        means = row["precision"]
-        above = f"{row['low']} pixels and more" if row["high"] >= 1000 else f"{row['low']} to {row['high']} pixels"
-        lines.append(f"| {above} | {row['words']} | {means['scout']:.3f} | {means['RapidOCR']:.3f} |")
-    return [
-        *lines,
-        "",
+        markdown_table(
+            ("ranked by", "each", "pooled"),
+            [
+                *((name, format_interval(each, ".3f"), format_interval(pooled, ".3f")) for name, each, pooled in pairs),
+                ("scout − RapidOCR", *difference),
+            ],
+        ),
+        markdown_table(("height of the word as the scout sees it", "words", "scout", "RapidOCR"), by_height),
         "What favours RapidOCR: the truth is another OCR engine's, so a word that no engine reads is not asked for; it "
         "reads the page at three times as many pixels, and the same word scores exactly 1. What favours the scout: "
         "places are given, so it need not say where words begin and end, while RapidOCR's rough places of words must "

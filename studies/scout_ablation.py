@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from studies.study import run_study, study_parser
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.scout.question import encode
 from texturevlm.scout.ranker import BLOCK_DILATIONS
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
@@ -93,19 +94,17 @@ def measure(settings: RankerTask.Settings, config: FitConfig) -> Iterator[tuple[
 
 def report(found: dict[str, dict[str, float]], config: FitConfig, command: str) -> str:
     where = torch.cuda.get_device_name(config.device) if config.device.startswith("cuda") else platform.machine()
-    lines = [
+    scores = ("loss", "recall", "recall_blind")
+    return markdown_page(
         "# The ranker's parts",
-        "",
         f"Command: `{command}`; {where}, torch {torch.__version__}. {config.steps} steps each. Questions of documents "
         "that nothing was learned from: cross-entropy of the answer's place, and how often it lies whole in the tenth "
         "of the page that scores highest, with the question and without.",
-        "",
-        "| variant | loss | recall in the top 10% | the same, no question |",
-        "|---|---|---|---|",
-    ]
-    for name, row in found.items():
-        lines.append(f"| {name} | {row['loss']:.3f} | {row['recall']:.3f} | {row['recall_blind']:.3f} |")
-    return "\n".join(lines) + "\n"
+        markdown_table(
+            ("variant", "loss", "recall in the top 10%", "the same, no question"),
+            [(name, *(f"{row[score]:.3f}" for score in scores)) for name, row in found.items()],
+        ),
+    )
 
 
 def study(options: argparse.Namespace, command: str) -> None:

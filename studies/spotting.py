@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,9 +22,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from studies.relevance import gain
+from studies.relevance import descending, gain
 from texturevlm.evaluate.data import Box, Sample
-from texturevlm.evaluate.ocr import TIMEOUT, Tesseract
+from texturevlm.evaluate.ocr import Tesseract, run_tesseract
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
@@ -133,7 +132,7 @@ def pooled_precision(values: Sequence[np.ndarray], right: Sequence[np.ndarray]) 
     """
     every, truth = np.concatenate(values), np.concatenate(right)
     page = np.repeat(np.arange(len(values)), [len(one) for one in values])
-    order = _order(every)
+    order = descending(every)
     page, truth = page[order], truth[order]
     places = np.flatnonzero(truth)
     # For each right one and each page: how many, and how many right ones, are ranked as high or higher.
@@ -175,19 +174,13 @@ def tesseract_page(image: Path, cache: Path | None, program: str = "tesseract") 
         return Page.from_json(kept.read_text(encoding="utf-8"))
     with Image.open(image) as opened:
         upright = ImageOps.exif_transpose(opened).convert("L")
-    pixels = io.BytesIO()
-    upright.save(pixels, "PPM")
-    alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}
-    try:
-        done = subprocess.run(
-            [program, "-", "-", "tsv"], input=pixels.getvalue(), capture_output=True, env=alone, timeout=TIMEOUT
-        )
-    except subprocess.TimeoutExpired:
-        raise OSError(f"tesseract_page: {program} took more than {TIMEOUT} s for {image}") from None
+    with tempfile.TemporaryDirectory(prefix="texturevlm-") as folder:
+        upright.save(Path(folder) / "page.ppm")
+        done = run_tesseract([program, f"{folder}/page.ppm", "-", "tsv"])
     if done.returncode != 0:
-        reason = done.stderr.decode(errors="replace").strip()
+        reason = done.stderr.strip()
         raise OSError(f"tesseract_page: {program} ended with {done.returncode} on {image}: {reason:.300}")
-    page = Page(words_of_table(done.stdout.decode("utf-8", "replace")), (upright.height, upright.width))
+    page = Page(words_of_table(done.stdout), (upright.height, upright.width))
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(page.to_json(), encoding="utf-8")
@@ -255,12 +248,5 @@ def _areas(boxes: np.ndarray) -> np.ndarray:
 
 def average_precision(values: np.ndarray, right: np.ndarray) -> float:
     """The mean, over the right ones, of the share of right ones among those ranked as high or higher."""
-    places = np.flatnonzero(right[_order(values)])
+    places = np.flatnonzero(right[descending(values)])
     return float(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
-
-
-def _order(values: np.ndarray) -> np.ndarray:
-    """From the greatest, equal values in random order."""
-    shuffled = np.random.default_rng(0).permutation(len(values))
-    found: np.ndarray = shuffled[np.argsort(-values[shuffled], kind="stable")]
-    return found

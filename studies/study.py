@@ -69,6 +69,18 @@ def command_line(parser: ArgumentParser, options: Namespace) -> str:
     return " ".join(words)
 
 
+def boxes_by_image(listing: Path, split: str, limit: int | None) -> dict[str, list[list[float]]]:
+    """image → all its boxes, for the first `limit` images of a split in a file of JSON lines."""
+    if not listing.is_file():
+        raise FileNotFoundError(f"DATA must hold {listing.parent.name}/{listing.name}, got {listing.parents[1]}")
+    found: dict[str, list[list[float]]] = {}
+    for line in listing.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["split"] == split:
+            found.setdefault(row["image"], []).extend(row["boxes"])
+    return dict(list(found.items())[:limit])
+
+
 def versions() -> dict[str, str]:
     """The versions of the software, as a record keeps them."""
     return {"torch": torch.__version__, "python": platform.python_version()}
@@ -78,12 +90,6 @@ def provenance(record: dict[str, Any], *details: str) -> str:
     """The line of a report that says how to make it again, from a record with its command and `versions`."""
     made_with = f"torch {record['torch']}, Python {record['python']}"
     return "; ".join([f"Command: `{record['command']}`", *details, made_with]) + "."
-
-
-def format_interval(interval: Sequence[float]) -> str:
-    """A difference and its interval: +0.012 (−0.003 to +0.027)."""
-    mean, low, high = interval
-    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def write_study(out: Path, name: str, record: Record, report: Callable[[Record], str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.study import format_interval, provenance, run_study, study_parser, versions, write_study
+from studies.study import provenance, run_study, study_parser, versions, write_study
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import split_budget
 from texturevlm.allocate.value import expected_value
@@ -25,6 +25,7 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.delivered import Delivered
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.run import without_colour
@@ -141,31 +142,28 @@ def _compared(pairs: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def report(record: dict[str, Any]) -> str:
-    lines = [
+    heads = ["relevance", "k", "tokens per page when shared: least, middle, most", "expected value, each k", "shared"]
+    heads += ["difference", "legibility, each k", "shared", "difference", "pages"]
+    rows = []
+    for row in record["rows"]:
+        tokens = ", ".join(str(count) for count in row["tokens"].values())
+        compared = (*_cells(row["value"]), *_cells(row["legibility"]))
+        rows.append((row["relevance"], row["budget"], tokens, *compared, row["pages"]))
+    return markdown_page(
         "# One budget shared by a batch of pages against the same budget for each",
-        "",
         provenance(record, record["ocr"] or "no OCR"),
-        "",
         f"Groups of {record['pages']} pages drawn at random, one question per page, allocator `{record['allocator']}`, "
         f"patches of {record['patch']}. Shared: the group's pages trade k tokens per page among themselves by expected "
         f"value, none below {FLOOR:g} k or above {CEILING:g} k. Differences are paired by page, with 95% bootstrap "
         "intervals.",
-        "",
-        "| relevance | k | tokens per page when shared: least, middle, most | expected value, each k | shared | "
-        "difference | legibility, each k | shared | difference | pages |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in record["rows"]:
-        tokens = ", ".join(str(count) for count in row["tokens"].values())
-        cells = [f"{row['relevance']} | {row['budget']} | {tokens}", _cells(row["value"]), _cells(row["legibility"])]
-        lines.append(f"| {' | '.join(cells)} | {row['pages']} |")
-    return "\n".join([*lines, ""])
+        markdown_table(heads, rows),
+    )
 
 
-def _cells(compared: dict[str, Any] | None) -> str:
+def _cells(compared: dict[str, Any] | None) -> Sequence[str]:
     if compared is None:
-        return "– | – | –"
-    return f"{compared['equal']:.3f} | {compared['shared']:.3f} | {format_interval(compared['difference'])}"
+        return ("–",) * 3
+    return f"{compared['equal']:.3f}", f"{compared['shared']:.3f}", format_interval(compared["difference"])
 
 
 def trading(options: argparse.Namespace, command: str) -> None:

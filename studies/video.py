@@ -1,12 +1,13 @@
 """Questions 26 to 28, on real clips: what is still in them, how carried relevance drifts, what reuse costs.
 
-    python -m studies.video DATA --out DIR [--limit N]
+    python -m studies.video DATA --out DIR [--limit N frames of each clip, 3 or more]
 
 DATA holds big_buck_bunny.mp4, Megamind.avi, david.webm and david_gt.txt (a face's x, y, width, height, one line per
 frame, for the last frames of the clip). One frame of each becomes a clip of a still camera. Writes video.md and
 video.json.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from studies import video_measures as study
-from studies.study import MISTAKES, check_limit, command_parser, complain, versions, write_study
+from studies.study import check_limit, run_study, study_parser, versions, write_study
 from texturevlm.allocate.footprints import Box
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.video.flow import FLOW_METHODS
 from texturevlm.video.sources import open_video
@@ -31,31 +33,12 @@ FEWEST_FRAMES = 3  # frames: two in a row, after the first
 STILL_BUDGET, REUSE_BUDGET = 128, 64
 FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
 CONTEXTS = (0.0, 1.0, 3.0)
-VISION: dict[str, Any] = {
-    "depth": 8,
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_heads": 4,
-    "out_hidden_size": 64,
-    "num_position_embeddings": 2304,
-    "deepstack_visual_indexes": [3],
-    "patch_size": 16,
-}
-TEXT: dict[str, Any] = {
-    "vocab_size": 152000,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-}
 
 
 def measure(data: Path, limit: int | None) -> dict[str, Any]:
     """Everything; `limit` frames of each clip at most."""
     record: dict[str, Any] = {"still": {}, "drift": {}, "reuse": {}, "clusters": {}}
-    tower = study.random_tower(_model)
+    tower = study.random_tower()
     for name in CLIPS:
         path = data / name
         made = f"still camera, from {name}"
@@ -114,148 +97,107 @@ def _face(data: Path, limit: int | None) -> dict[str, Any]:
     }
 
 
-def _model() -> Any:
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
-
-    from texturevlm.vlm import adapt
-
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4], "mrope_interleaved": True}
-    config = Qwen3VLConfig(text_config=TEXT | {"rope_parameters": rope}, vision_config=VISION, tie_word_embeddings=True)
-    model = Qwen3VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
-    return adapt(model.eval().requires_grad_(False))
-
-
 def report(record: dict[str, Any]) -> str:
-    lines = [
-        "# Video: what is still, how relevance drifts, what reuse costs",
-        "",
-        f"`{record['command']}`, torch {record['torch']}, CPU. Clips at their own size, tiles of {study.TILE} pixels.",
-        "",
-        "## 26. What share of frames and tiles is static?",
-        "",
-        f"{STILL_BUDGET} tokens of {study.PATCH}, chosen by salience. Sampled: the share of tokens that had to be.",
-        "",
-        "| clip | frames | tiles changed a frame | median | frames without change | sampled | chosen anew | cuts |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, row in record["still"].items():
-        lines.append(
-            f"| {name} | {row['frames']} | {row['changed']:.1%} | {row['median']:.1%} | {row['still_frames']:.1%} | "
-            f"{row['sampled']:.1%} | {row['chosen']:.1%} of frames | {row['cuts']} |"
+    still = [
+        (
+            *(name, row["frames"], f"{row['changed']:.1%}", f"{row['median']:.1%}", f"{row['still_frames']:.1%}"),
+            *(f"{row['sampled']:.1%}", f"{row['chosen']:.1%} of frames", row["cuts"]),
         )
-    return "\n".join(
-        [*lines, *_drift_table(record), *_reuse_table(record), *_face_table(record), *_cluster_table(record)]
+        for name, row in record["still"].items()
+    ]
+    heads = ("clip", "frames", "tiles changed a frame", "median", "frames without change", "sampled", "chosen anew")
+    return markdown_page(
+        "# Video: what is still, how relevance drifts, what reuse costs",
+        f"`{record['command']}`, torch {record['torch']}, CPU. Clips at their own size, tiles of {study.TILE} pixels.",
+        "## 26. What share of frames and tiles is static?",
+        f"{STILL_BUDGET} tokens of {study.PATCH}, chosen by salience. Sampled: the share of tokens that had to be.",
+        markdown_table((*heads, "cuts"), still),
+        *_drift_blocks(record["drift"]),
+        *_reuse_blocks(record["reuse"]),
+        *_face_blocks(record["face"]),
+        *_cluster_blocks(record["clusters"]),
     )
 
 
-def _drift_table(record: dict[str, Any]) -> list[str]:
-    drift = record["drift"]
-    lines = [
-        "",
-        "## 27. Frame differences or optical flow? How fast does carried relevance drift?",
-        "",
-        "Correlation of carried with fresh relevance, cell by cell, mean over the frames (least). `none`: differences",
-        "only, nothing moves. Looking again: cells that are not trusted take the fresh value, as in a stream, which",
-        "here is what they are compared with. A cut is a keyframe always.",
-        "",
-        "| flow and keyframes | " + " | ".join(drift) + " |",
-        "|---|" + "---|" * len(drift),
-    ]
+def _drift_blocks(drift: dict[str, Any]) -> list[str]:
+    rows = []
     for key in next(iter(drift.values())):
-        cells = [f"{rows[key]['mean']:.3f} ({rows[key]['least']:.2f})" for rows in drift.values()]
-        lines.append(f"| {key} | " + " | ".join(cells) + " |")
-    lines += ["", "After so many frames without a keyframe (a cut begins anew):", ""]
-    lines += ["| clip | flow | " + " | ".join(map(str, study.AGES)) + " |", "|---|---|" + "---|" * len(study.AGES)]
-    for name, rows in drift.items():
+        found = [clip[key] for clip in drift.values()]
+        rows.append((key, *(f"{one['mean']:.3f} ({one['least']:.2f})" for one in found)))
+    aged = []
+    for name, clip in drift.items():
         for method in FLOW_METHODS:
-            ages = rows[f"{method}, {NO_KEYFRAMES}"]["ages"]
-            cells = [f"{ages[str(age)]:.3f}" if str(age) in ages else "–" for age in study.AGES]
-            lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
-    return lines
+            ages = clip[f"{method}, {NO_KEYFRAMES}"]["ages"]
+            aged.append((name, method, *(f"{ages[str(age)]:.3f}" if str(age) in ages else "–" for age in study.AGES)))
+    return [
+        "## 27. Frame differences or optical flow? How fast does carried relevance drift?",
+        "Correlation of carried with fresh relevance, cell by cell, mean over the frames (least). `none`: differences\n"
+        "only, nothing moves. Looking again: cells that are not trusted take the fresh value, as in a stream, which\n"
+        "here is what they are compared with. A cut is a keyframe always.",
+        markdown_table(("flow and keyframes", *drift), rows),
+        "After so many frames without a keyframe (a cut begins anew):",
+        markdown_table(("clip", "flow", *study.AGES), aged),
+    ]
 
 
-def _reuse_table(record: dict[str, Any]) -> list[str]:
-    lines = [
-        "",
+def _reuse_blocks(reuse: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, contexts in reuse.items():
+        for context, row in contexts.items():
+            errors = (f"{row[key]:.3f}" for key in ("error", "worst", "kept"))
+            rows.append((name, context, f"{row['encoded']:.1%}", *errors, f"{row['cosine']:.4f}"))
+    return [
         "## 28. What does reusing encoded tokens cost?",
-        "",
-        f"A Qwen3-VL tower of {VISION['depth']} layers with random weights, {REUSE_BUDGET} tokens: it shows how",
-        "strongly attention couples tokens, not what a trained model's answers lose. Error: the length of the",
-        "difference from encoding the whole frame, by the length of that; of all tokens, and of the kept ones alone.",
+        f"A Qwen3-VL tower of {study.VISION['depth']} layers with random weights, {REUSE_BUDGET} tokens: it shows how\n"
+        "strongly attention couples tokens, not what a trained model's answers lose. Error: the length of the\n"
+        "difference from encoding the whole frame, by the length of that; of all tokens, and of the kept ones alone.\n"
         "Context: unchanged tokens encoded along, for each changed one.",
-        "",
-        "| clip | context | encoded | error | worst frame | of kept tokens | cosine |",
-        "|---|---|---|---|---|---|---|",
+        markdown_table(("clip", "context", "encoded", "error", "worst frame", "of kept tokens", "cosine"), rows),
     ]
-    for name, rows in record["reuse"].items():
-        for context, row in rows.items():
-            lines.append(
-                f"| {name} | {context} | {row['encoded']:.1%} | {row['error']:.3f} | {row['worst']:.3f} | "
-                f"{row['kept']:.3f} | {row['cosine']:.4f} |"
-            )
-    return lines
 
 
-def _face_table(record: dict[str, Any]) -> list[str]:
-    lines = [
-        "",
+def _face_blocks(face: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, row in face.items():
+        lead = "–" if name == CARRIED_LABEL else format_interval(row["difference"])
+        rows.append((name, f"{row['covered']:.3f}", f"{row['half']:.1%}", lead))
+    return [
         "## The face of david.webm",
-        "",
-        f"{FACE_BUDGET} tokens of {FACE_PATCH} by `density`, every {FACE_EVERY}th frame: the share of the face that",
-        f"tokens of at most {study.FINE_SCALE} pixels per sample cover (one scale for all would be 2.74), how often",
-        "that is half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so",
+        f"{FACE_BUDGET} tokens of {FACE_PATCH} by `density`, every {FACE_EVERY}th frame: the share of the face that\n"
+        f"tokens of at most {study.FINE_SCALE} pixels per sample cover (one scale for all would be 2.74), how often\n"
+        "that is half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so\n"
         "the interval is too narrow).",
-        "",
-        "| how tokens were chosen | covered | at least half | the stream's lead |",
-        "|---|---|---|---|",
+        markdown_table(("how tokens were chosen", "covered", "at least half", "the stream's lead"), rows),
     ]
-    for name, row in record["face"].items():
-        mean, low, high = row["difference"]
-        lead = "–" if name == CARRIED_LABEL else f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
-        lines.append(f"| {name} | {row['covered']:.3f} | {row['half']:.1%} | {lead} |")
-    return lines
 
 
-def _cluster_table(record: dict[str, Any]) -> list[str]:
-    lines = [
-        "",
+def _cluster_blocks(clusters: dict[str, Any]) -> list[str]:
+    keys = ("kept", "made again", "consecutive")
+    rows = [(name, *(f"{row[key]:.3f}" if key in row else "–" for key in keys)) for name, row in clusters.items()]
+    return [
         "## Channels of global reach",
-        "",
-        "Borders between regions: the share of those made anew that have one within two pixels. Made again: the share",
+        "Borders between regions: the share of those made anew that have one within two pixels. Made again: the share\n"
         "of frames in which a quarter of the tiles had changed since.",
-        "",
-        "| clip | kept by the stream's rule | made again | those of the frame before, made anew |",
-        "|---|---|---|---|",
+        markdown_table(
+            ("clip", "kept by the stream's rule", "made again", "those of the frame before, made anew"), rows
+        ),
     ]
-    for name, row in record["clusters"].items():
-        cells = [f"{row[key]:.3f}" if key in row else "–" for key in ("kept", "made again", "consecutive")]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return [*lines, ""]
 
 
 def _tell(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command_parser("studies.video", __doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with the clips")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for video.md and video.json")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"at most N frames of each clip, {FEWEST_FRAMES} or more: to try it out"
-    )
-    options = parser.parse_args(arguments)
-    command = "python -m studies.video DATA --out DIR"
-    command += f" --limit {options.limit}" if options.limit else ""
-    try:
-        check_limit(options.limit, FEWEST_FRAMES)
-        options.out.mkdir(parents=True, exist_ok=True)
-        found = measure(options.data, options.limit)
-    except MISTAKES as error:
-        return complain(parser, error)
+def run(options: argparse.Namespace, command: str) -> None:
+    check_limit(options.limit, FEWEST_FRAMES)
+    options.out.mkdir(parents=True, exist_ok=True)
+    found = measure(options.data, options.limit)
     write_study(options.out, "video", {"command": command, **versions(), **found}, report)
     _tell(f"{options.out / 'video.md'} and video.json written")
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_study(study_parser("video", __doc__), arguments, run)
 
 
 if __name__ == "__main__":

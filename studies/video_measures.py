@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,25 @@ from texturevlm.video.update import FrameUpdate
 PATCH, TILE = 32, 32
 FINE_SCALE = 1.75  # pixels per sample: what counts as fine
 AGES = (1, 10, 30, 60, 120, 300)
+VISION: dict[str, Any] = {
+    "depth": 8,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_heads": 4,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [3],
+    "patch_size": 16,
+}
+TEXT: dict[str, Any] = {
+    "vocab_size": 152000,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+}
 
 
 def frames_of(path: Path, limit: int | None, first: int = 0) -> Iterator[Tensor]:
@@ -241,9 +260,16 @@ def at_ages(correlations: Sequence[float]) -> dict[str, float]:
     return {str(age): correlations[age - 1] for age in AGES if age <= len(correlations)}
 
 
-def random_tower(build_model: Callable[[], Any]) -> Any:
-    """A tower whose random weights are large enough that tokens do attend to one another."""
-    adapter = build_model()
+def random_tower() -> Any:
+    """A small Qwen3-VL whose random weights are large enough that tokens do attend to one another."""
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    from texturevlm.vlm import adapt
+
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4], "mrope_interleaved": True}
+    config = Qwen3VLConfig(text_config=TEXT | {"rope_parameters": rope}, vision_config=VISION, tie_word_embeddings=True)
+    model = Qwen3VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    adapter: Any = adapt(model.eval().requires_grad_(False))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in adapter.tower.parameters():

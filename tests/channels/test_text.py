@@ -164,6 +164,6 @@ def test_the_measuring_command_writes_its_report(tmp_path, capsys):
     table = (tmp_path / "out" / "channels.md").read_text()
     for method in [*record["text"]["scores"], *record["saliency"]["scores"], *record["polarity"]]:
         assert f"| {method} |" in table
-    assert "funsd eval 1/1" in capsys.readouterr().err
+    assert "1/1 images of funsd, eval" in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]) == 2
     assert "DATA must hold funsd/text_boxes.jsonl" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Tables, curves, failures, the decision rule, and the command that writes them."""
 
 import csv
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -148,10 +147,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     with (folder / "questions.jsonl").open("a") as file:
         file.write("{broken\n")
     choose = Choose()
-    pipeline = SimpleNamespace(
-        choose_tokens=choose,
-    )
-    monkeypatch.setattr("texturevlm.evaluate.run._pipeline", lambda: pipeline)
+    monkeypatch.setattr("texturevlm.evaluate.run.choose_tokens", choose)
     monkeypatch.setattr("texturevlm.evaluate.run.open_ocr", lambda name: Ink())
     command = ["eval", str(folder), "--allocators", "near,far", "--relevance", "none", "--budgets", "4,16"]
     command += ["--patch", str(PATCH), "--out", str(tmp_path / "out")]

@@ -47,7 +47,7 @@ class Tesseract:
                 f"Tesseract: program must be an installed tesseract 5, got {program!r}, which is not found"
             )
         self.program = found
-        version = (_run([found, "--version"]).stdout.splitlines() or ["nothing"])[0]
+        version = (run_tesseract([found, "--version"]).stdout.splitlines() or ["nothing"])[0]
         if not version.startswith("tesseract 5"):
             raise ValueError(f"Tesseract: program must be tesseract 5, got {version!r} ({found})")
         self.name = f"{version} --psm 7"
@@ -68,7 +68,7 @@ class Tesseract:
                 path.write_bytes(_as_pnm(crop))
             listing = Path(folder) / "list.txt"
             listing.write_text("\n".join(map(str, paths)) + "\n")
-            done = _run([self.program, str(listing), "-", "--psm", "7"])
+            done = run_tesseract([self.program, str(listing), "-", "--psm", "7"])
         if done.returncode < 0:  # some crops of a few grey pixels crash it: nothing was read
             middle = len(crops) // 2
             return [""] if not middle else self._read_together(crops[:middle]) + self._read_together(crops[middle:])
@@ -81,7 +81,8 @@ class Tesseract:
         return texts
 
 
-def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+def run_tesseract(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    """Run it on one thread; more than TIMEOUT seconds are an OSError."""
     alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}  # its threads block one another on such small images
     options: Any = {"capture_output": True, "encoding": "utf-8", "errors": "replace", "check": False}
     try:

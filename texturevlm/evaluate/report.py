@@ -9,9 +9,10 @@ import torch
 
 from texturevlm.evaluate.curves import draw_curves
 from texturevlm.evaluate.failures import draw_failures, worst
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OTHER, OWN, Configuration, Results
 from texturevlm.evaluate.run import Evaluation
-from texturevlm.evaluate.statistics import Interval, pooled_ratio
+from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.evaluate.summary import (
     BASELINES,
     POINTS,
@@ -26,6 +27,7 @@ from texturevlm.evaluate.summary import (
 
 _FAILURES = 6
 _ASKED = {OWN: "its own", OTHER: "another page's", NONE: "none"}
+_CONFIGURATION = ("allocator", "relevance", "question", "budget")
 _COLUMNS = ("score_name", "allocator", "relevance", "budget", "question", "count", "score", "difference", "low", "high")
 _COSTS = ("tokens", "ms_first_question", "ms_later_question", "mb")
 
@@ -93,53 +95,46 @@ def _write_csv(path: Path, lines: Sequence[Line]) -> None:
 def markdown(results: Results, lines: Sequence[Line], *, title: str, notes: Sequence[str] = ()) -> str:
     settings = results.settings
     ocr = f"OCR: {settings['ocr']}. " if settings.get("ocr") else ""
-    text = [
+    blocks = [
         f"# {title}",
-        "",
         f"{ocr}A token is {settings['patch']}×{settings['patch']} pixels. Device {settings['device']}, "
         f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads; code {settings['code']}.",
-        "",
         "The difference is to the ideal resize at the same budget (fractions of a token allowed), paired, with a 95% "
         "bootstrap interval. Milliseconds are medians: of the first question about a page, with all work done once per "
         "page (reading its words), and of a later one. Memory is the peak above what was held before.",
-        *(f"\n{note}" for note in notes),
+        *notes,
     ]
     for name in dict.fromkeys(line.score_name for line in lines):
         own = [line for line in lines if line.score_name == name]
-        text += ["", f"## {name.replace('_', ' ')}", "", *_overview(own), "", *_detail(own)]
-    text += _lift(results)
-    text += ["", *_decision_table(lines), ""]
-    return "\n".join(text)
+        blocks += [f"## {name.replace('_', ' ')}", *_overview(own), _detail(own)]
+    return markdown_page(*blocks, *_lift(results), *_decision(lines))
 
 
 def _overview(lines: Sequence[Line]) -> list[str]:
-    """A table: one row per budget, one column per method."""
+    """A table: one row per budget, one column per method; and the ceiling."""
     methods = _by_method([line for line in lines if line.configuration.allocator != FULL_IMAGE])
-    table = ["| tokens | " + " | ".join(methods) + " |", "|---|" + "---|" * len(methods)]
-    for budget in sorted({budget for scores in methods.values() for budget in scores}):
-        cells = (f"{scores[budget]:.3f}" if budget in scores else "–" for scores in methods.values())
-        table.append(f"| {budget} | " + " | ".join(cells) + " |")
+    rows = [
+        (budget, *(f"{scores[budget]:.3f}" if budget in scores else "–" for scores in methods.values()))
+        for budget in sorted({budget for scores in methods.values() for budget in scores})
+    ]
     ceiling = [line for line in lines if line.configuration.allocator == FULL_IMAGE]
-    return table + [f"\nFull image: {line.score:.3f} ({line.count} questions)." for line in ceiling]
+    full = [f"Full image: {line.score:.3f} ({line.count} questions)." for line in ceiling]
+    return [markdown_table(("tokens", *methods), rows), *full]
 
 
-def _detail(lines: Sequence[Line]) -> list[str]:
-    head = ["allocator", "relevance", "question", "budget", "score", "difference to resize", "n"]
-    head += ["tokens", "ms first", "ms later", "MB"]
-    table = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+def _detail(lines: Sequence[Line]) -> str:
+    heads = [*_CONFIGURATION, "score", "difference to resize", "n", "tokens", "ms first", "ms later", "MB"]
+    rows = []
     for line in lines:
-        own = line.configuration
-        difference = "–" if line.difference is None else _interval(line.difference)
-        numbers = [_short(value) for value in (line.tokens, line.ms_first, line.ms_later, line.mb)]
-        table.append(
-            f"| {own.allocator} | {own.relevance or '–'} | {_ASKED[own.asked]} | {own.budget or '–'} | "
-            f"{line.score:.3f} | {difference} | {line.count} | " + " | ".join(numbers) + " |"
-        )
-    return table
+        difference = "–" if line.difference is None else format_interval(line.difference)
+        costs = (_short(value) for value in (line.tokens, line.ms_first, line.ms_later, line.mb))
+        rows.append((*_described(line.configuration), f"{line.score:.3f}", difference, line.count, *costs))
+    return markdown_table(heads, rows)
 
 
-def _interval(value: Interval) -> str:
-    return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
+def _described(own: Configuration) -> tuple[object, ...]:
+    """The cells of _CONFIGURATION."""
+    return own.allocator, own.relevance or "–", _ASKED[own.asked], own.budget or "–"
 
 
 def _short(value: float | None) -> str:
@@ -148,43 +143,34 @@ def _short(value: float | None) -> str:
 
 def _lift(results: Results) -> list[str]:
     """How much more often fine tokens fall on objects than area alone would give; pooled over images."""
-    table = [
-        "",
+    rows = []
+    for own, found in by_configuration(results).items():
+        if amounts := units(found, "fine_on_objects"):
+            chances = units(found, "object_area")
+            lift = pooled_ratio(list(amounts.values()), [chances[image] for image in amounts])
+            rows.append((*_described(own), format_interval(lift, ".2f"), len(amounts)))
+    if not rows:
+        return []
+    return [
         "## lift",
-        "",
         "How often fine tokens (level under the median) fall on objects, over the objects' share of the area; pooled "
         "over images, with a 95% bootstrap interval. 1 is chance.",
-        "",
-        "| allocator | relevance | question | budget | lift | images |",
-        "|---|---|---|---|---|---|",
+        markdown_table((*_CONFIGURATION, "lift", "images"), rows),
     ]
-    found = []
-    for own, rows in by_configuration(results).items():
-        if amounts := units(rows, "fine_on_objects"):
-            chances = units(rows, "object_area")
-            lift = pooled_ratio(list(amounts.values()), [chances[image] for image in amounts])
-            found.append(
-                f"| {own.allocator} | {own.relevance or '–'} | {_ASKED[own.asked]} | {own.budget} | "
-                f"{lift.mean:.2f} ({lift.low:.2f} to {lift.high:.2f}) | {len(amounts)} |"
-            )
-    return table + found if found else []
 
 
-def _decision_table(lines: Sequence[Line]) -> list[str]:
+def _decision(lines: Sequence[Line]) -> list[str]:
     verdicts = decision_rule(lines)
     if not verdicts:
         return ["No method beside the baselines was run."]
-    table = [
+    rows = []
+    for verdict in verdicts:
+        reasons = ", ".join(verdict.worth) if verdict.worth else "**not worth its complexity**"
+        rows.append((verdict.method, f"{verdict.best:+.3f} at {verdict.budget}", reasons))
+    return [
         "## Decision rule",
-        "",
         f"Worth its complexity: beats both `grid` and `resize` by more than {100 * POINTS:.0f} points of "
         f"{main_score(lines).replace('_', ' ')}, or is {SPEED:.0f} × faster at no loss of more than that, at some "
         "budget.",
-        "",
-        "| method | largest lead | verdict |",
-        "|---|---|---|",
+        markdown_table(("method", "largest lead", "verdict"), rows),
     ]
-    for verdict in verdicts:
-        reasons = ", ".join(verdict.worth) if verdict.worth else "**not worth its complexity**"
-        table.append(f"| {verdict.method} | {verdict.best:+.3f} at {verdict.budget} | {reasons} |")
-    return table

@@ -31,6 +31,7 @@ from texturevlm.evaluate.results import (
     Results,
     code_digest,
 )
+from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import SCORERS, Prepared, find_scorer, prepare
@@ -91,7 +92,7 @@ def evaluate(
     results = Results.open(out / "results.jsonl", settings, fresh=fresh)
     wanted = configurations(list(allocators), list(relevances), budgets, controls)
     runner = Runner(
-        choose=choose or _pipeline().choose_tokens,
+        choose=choose or choose_tokens,
         allocators=_by_name(allocators),
         relevances=_by_name(relevances),
         others=other_questions(judged),
@@ -115,12 +116,6 @@ def evaluate(
             results.add(runner.judge(image, work))
             progress.step(len(work))
     return Evaluation(judged, results, runner)
-
-
-def _pipeline() -> Any:
-    from texturevlm import pipeline
-
-    return pipeline
 
 
 def _check_metrics(metrics: Sequence[str] | None, samples: Sequence[Sample]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A cached_face is one font file at one size and width, with a cache of drawn glyphs.
+"""A face is one font file at one size and width, with a cache of drawn glyphs.
 
 Copying a cached glyph takes about a microsecond, drawing a word anew seventy, and a page holds hundreds of words. Each
 process has its own cache of faces.
@@ -70,5 +70,5 @@ class Face:
 
 @lru_cache(maxsize=KEPT_FACES)
 def cached_face(path: Path, size: int, stretch: float = 1.0) -> Face:
-    """The cached_face of a file at a size and width, cached per process."""
+    """The face of a file at a size and width, cached per process."""
     return Face(path, size, stretch)

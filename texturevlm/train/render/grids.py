@@ -19,10 +19,8 @@ def table(page: PageContext, column: Column, y: float) -> float:
         edges.append(edges[-1] + width * share / sum(shares))
     kinds = [rng.choice((number, number, amount, percentage, date, code, person)) for _ in shares]
     rules = rng.choice(("all", "all", "rows", "head", "columns", "none"))
-    head_pen, pen = (
-        rng.choice((style.bold, style.body, style.italic)),
-        rng.choice((style.body, style.body, style.small)),
-    )
+    head_pen = rng.choice((style.bold, style.body, style.italic))
+    pen = rng.choice((style.body, style.body, style.small))
     step = pen.x_height * rng.uniform(2.4, 4.5)
     align = rng.choice(("left", "right", "centre"))
     thick = rng.choice((0.5, 1, 1, 1.5))
@@ -62,12 +60,7 @@ def _cell(page: PageContext, kind: Callable[..., str] | None, row: int) -> str:
 
 def _write_cell(page: PageContext, text: str, x0: float, x1: float, y: float, pen: Pen, align: str) -> None:
     room = x1 - x0 - 6
-    words = text.split()
-    while words and pen.width(" ".join(words)) > room:
-        words.pop()
-    if not words:
-        return
-    text = " ".join(words)
+    text = pen.shortened(text, room)
     slack = room - pen.width(text)
     page.sheet.write(text, x0 + 3 + slack * {"left": 0.0, "centre": 0.5, "right": 1.0}[align], y, pen)
 

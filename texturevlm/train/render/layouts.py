@@ -36,15 +36,12 @@ def title(page: PageContext, column: Column, y: float) -> float:
     """The name of the page or the firm at the top, now and then white on black."""
     rng, sheet, pen = page.rng, page.sheet, page.style.title
     text = company(rng) if rng.random() < 0.4 else page.vocabulary.phrase(rng, longest=4)
-    words = text.split()
-    while len(words) > 1 and pen.width(" ".join(words)) > column.x1 - column.x0 - 8:
-        words.pop()
+    text = pen.shortened(text, column.x1 - column.x0 - 8, least=1)
     y += pen.x_height * 2.6
-    place = rng.choice((sheet.centre, sheet.centre, None))
-    if place is None:
-        sheet.write(" ".join(words), column.x0 + 4, y, pen)
+    if rng.choice((True, True, False)):
+        sheet.centre(text, column.x0, column.x1, y, pen)
     else:
-        place(" ".join(words), column.x0, column.x1, y, pen)
+        sheet.write(text, column.x0 + 4, y, pen)
     if rng.random() < 0.12:
         sheet.invert(column.x0, y - pen.x_height * 2.4, column.x1, y + pen.x_height)
     return y + pen.x_height * 2
@@ -125,12 +122,8 @@ def mixture(page: PageContext) -> None:
     """Anything beside anything: brochures, newspapers, advertisements."""
     column, y = margins(page)
     for part in column.split(page.rng.choice((1, 2, 2, 3)), gap=page.sheet.width * 0.03):
-        stack(
-            page,
-            part,
-            y,
-            (paragraph, heading, bullets, fields, checks, leaders, table, chart, address_block, paragraph),
-        )
+        blocks = (paragraph, heading, bullets, fields, checks, leaders, table, chart, address_block, paragraph)
+        stack(page, part, y, blocks)
 
 
 def foot(page: PageContext) -> None:

@@ -142,7 +142,7 @@ def address_lines(page: PageContext) -> list[str]:
 
 
 def address_block(page: PageContext, column: Column, y: float) -> float:
-    """An address_block, left or centred."""
+    """An address, left or centred."""
     centred = page.rng.random() < 0.3
     for line in address_lines(page):
         if page.style.body.width(line) > column.x1 - column.x0:

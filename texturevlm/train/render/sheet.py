@@ -43,6 +43,13 @@ class Pen:
     def spelled(self, text: str) -> str:
         return text.upper() if self.capitals else text
 
+    def shortened(self, text: str, width: float, *, least: int = 0) -> str:
+        """As many of a text's first words as fit into `width`, at least `least` of them."""
+        words = text.split()
+        while len(words) > least and self.width(" ".join(words)) > width:
+            words.pop()
+        return " ".join(words)
+
 
 class Sheet:
     """Blank paper of (height, width) to be written on."""
@@ -101,15 +108,18 @@ class Sheet:
 
     def fill(self, x0: float, y0: float, x1: float, y1: float, shade: int = 255) -> None:
         """A filled rectangle."""
-        left, top, right, bottom = (max(0, round(edge * FINE)) for edge in (x0, y0, x1, y1))
-        spot = self.ink[top:bottom, left:right]
+        spot = self._within(x0, y0, x1, y1)
         np.maximum(spot, shade, out=spot, casting="unsafe")
 
     def invert(self, x0: float, y0: float, x1: float, y1: float) -> None:
         """White on black within a rectangle."""
-        left, top, right, bottom = (max(0, round(edge * FINE)) for edge in (x0, y0, x1, y1))
-        spot = self.ink[top:bottom, left:right]
+        spot = self._within(x0, y0, x1, y1)
         np.subtract(255, spot, out=spot)
+
+    def _within(self, *box: float) -> Grey:
+        """The ink in a rectangle, xyxy, as a view."""
+        left, top, right, bottom = (max(0, round(edge * FINE)) for edge in box)
+        return self.ink[top:bottom, left:right]
 
     def rule(self, x0: float, y0: float, x1: float, y1: float, *, thick: float = 1.0, dash: float = 0.0) -> None:
         """A line along one axis; with `dash` it is broken into pieces of that length."""

@@ -65,7 +65,7 @@ def make_style(
 
 
 def _face(path: Path, size: float, stretch: float) -> Face:
-    """The cached_face nearest to a size; large sizes are rounded in coarser steps to keep the cache small."""
+    """The face nearest to a size; large sizes are rounded in coarser steps to keep the cache small."""
     fine = size * FINE
     step = 1 if fine < 24 else 2 if fine < 48 else 4
     return cached_face(path, max(12, round(fine / step) * step), stretch)
