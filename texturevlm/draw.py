@@ -157,7 +157,7 @@ def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
 
 def legend(allocation: Allocation) -> Image.Image:
     """The colours of the levels, in words that need no manual."""
-    first, last = (f"level {level:.1f}: {2**level:.1f} px a sample" for level in _level_range(allocation))
+    first, last = (f"level {level:.1f}: {2**level:.1f} px per sample" for level in _level_range(allocation))
     return _key(RAMP, first, last if last != first else "")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from texturevlm.check import check_count
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.patches import sample_patches
-from texturevlm.types import Allocation, Texture
+from texturevlm.types import Allocation, Texture, check_allocation, check_texture
 
 Box = tuple[int, int, int, int]
 
@@ -24,6 +24,8 @@ def rebuild(texture: Texture, allocation: Allocation, *, box: Box | None = None,
     grey:   (B,), what shows where no token lies; `median_grey` of the texture, which takes time to find, if None
     returns (B, C, H, W), the size of the image, or of the box
     """
+    check_texture("rebuild", texture)
+    check_allocation("rebuild", allocation)
     if texture.size != allocation.size or texture.levels[0].shape[2:] != texture.size:
         raise ValueError(
             f"rebuild: texture must hold the full image of {allocation.size}, "
@@ -69,6 +71,7 @@ def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: 
     box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
     returns (B, C, H, W), the size of the image, or of the box
     """
+    check_texture("resized", texture)
     height, width = texture.size
     check_count("resized", "budget", budget, 1)
     check_count("resized", "patch", patch, 1)
