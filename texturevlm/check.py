@@ -88,7 +88,8 @@ def check_size(function: str, size: Sequence[int]) -> tuple[int, int]:
     try:
         height, width = size
     except (TypeError, ValueError):
-        raise ValueError(f"{function}: size must be (height, width), got {size!r}") from None
+        got = "Tensor" if isinstance(size, Tensor) else repr(size)
+        raise ValueError(f"{function}: size must be (height, width), got {got}") from None
     return check_count(function, "height", height, 1), check_count(function, "width", width, 1)
 
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from texturevlm import __version__
 from texturevlm.commands.allocate import add_allocate
 from texturevlm.commands.ask import add_ask
 from texturevlm.commands.bench import add_bench
@@ -47,6 +48,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="texturevlm", description="Level of detail for vision-language models.")
+    parser.add_argument("--version", action="version", version=f"texturevlm {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)

@@ -28,6 +28,11 @@ def to_tensor(source: Any) -> Tensor:
             of floats become float32, a float tensor is returned as it is, not copied
     """
     if isinstance(source, (str, os.PathLike)):
+        if is_url(source):
+            url = os.fspath(source)
+            raise ValueError(
+                f"Texture.open: source must be a file on this machine, got the URL {url}; download it first"
+            )
         with _opened(Path(source)) as image:
             return _from_pil(image, str(source))
     if isinstance(source, Image.Image):
@@ -49,8 +54,6 @@ def to_tensor(source: Any) -> Tensor:
 
 def _opened(path: Path) -> Image.Image:
     """Read the header of a file, not its pixels."""
-    if is_url(path):
-        raise ValueError(f"Texture.open: source must be a file on this machine, got the URL {path}; download it first")
     try:
         return Image.open(path)
     except FileNotFoundError:

@@ -53,6 +53,8 @@ def choose_tokens(
     if isinstance(allocator, str):
         check_choice("choose_tokens", "allocator", allocator, tuple(ALLOCATORS))
         allocator = ALLOCATORS[allocator]
+    elif not callable(allocator):
+        raise TypeError(f"choose_tokens: allocator must be a name or a function, got {allocator!r:.40}")
     given: Any = {"budget": budget, "patch": patch, "allocator": allocator}
     if share:
         return _share(texture, question, relevance=relevance, balance=balance, **given, **options)
@@ -78,6 +80,10 @@ def _share(
     if isinstance(relevance, (Prepared, Relevance)):
         raise TypeError(f"choose_tokens: relevance must be a scorer or its name if share, got {relevance!r:.40}")
     textures = texture.split() if isinstance(texture, Texture) else check_textures(texture)
+    if options["budget"] < len(textures):
+        raise ValueError(
+            f"choose_tokens: budget must be at least {len(textures)}, one token per image, got {options['budget']}"
+        )
     prepared = [Prepared(one, patch=patch, scorer=relevance) for one in textures]
     maps = [one.find(question, balance=balance) for one in prepared]
     weights = [question_chance(one, question, own) for one, own in zip(prepared, maps)]
@@ -88,7 +94,8 @@ def _share(
 def check_textures(textures: Sequence[Texture]) -> list[Texture]:
     """A list of textures of one image each."""
     if not isinstance(textures, (list, tuple)) or not textures:
-        raise TypeError(f"choose_tokens: texture must be a Texture or a list of them, got {textures!r:.60}")
+        got = "an empty list" if isinstance(textures, (list, tuple)) else type(textures).__name__
+        raise TypeError(f"choose_tokens: texture must be a Texture or a list of them, got {got}")
     for one in textures:
         if not isinstance(one, Texture) or one.batch != 1:
             got = f"a batch of {one.batch}" if isinstance(one, Texture) else type(one).__name__

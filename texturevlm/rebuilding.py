@@ -12,7 +12,7 @@ from torch import Tensor
 from texturevlm.check import check_count
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.patches import sample_patches
-from texturevlm.types import Allocation, Texture
+from texturevlm.types import Allocation, Texture, check_allocation, check_texture
 
 PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
 
@@ -26,6 +26,8 @@ def rebuild(
     grey:   (B,), the value where there is no token; None: `median_grey` of the texture, which takes time
     returns (B, C, H, W), the size of the image, or of the box
     """
+    check_texture("rebuild", texture)
+    check_allocation("rebuild", allocation)
     if texture.size != allocation.size or texture.levels[0].shape[2:] != texture.size:
         raise ValueError(
             f"rebuild: texture must hold the full image of {allocation.size}, "
@@ -71,6 +73,7 @@ def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: 
     box:    xyxy in whole pixels: only that part of the picture, at a fraction of the cost
     returns (B, C, H, W), the size of the image, or of the box
     """
+    check_texture("resized", texture)
     height, width = texture.size
     check_count("resized", "budget", budget, 1)
     check_count("resized", "patch", patch, 1)

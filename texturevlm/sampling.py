@@ -9,18 +9,18 @@ from texturevlm.allocate.foveated import Magnification, foveate
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.image import ImageLike
 from texturevlm.ops.patches import sample_patches
-from texturevlm.types import Allocation, Patches, Texture
+from texturevlm.types import Allocation, Patches, Texture, check_allocation, check_texture
 
 
 @overload
-def generate_mipmaps(image: ImageLike, *, levels: int | None = None) -> Texture: ...
+def generate_mipmaps(image: Texture | ImageLike, *, levels: int | None = None) -> Texture: ...
 @overload
 def generate_mipmaps(image: list[Any] | tuple[Any, ...], *, levels: int | None = None) -> list[Texture]: ...
 def generate_mipmaps(image: Any, *, levels: int | None = None) -> Texture | list[Texture]:
-    """Make a texture with its mip levels, from anything that `Texture.open` takes; from a list of those, a list."""
+    """Make a texture with its mip levels, from a texture or anything that `Texture.open` takes; from a list, a list."""
     if isinstance(image, (list, tuple)):
         return [generate_mipmaps(one, levels=levels) for one in image]
-    return Texture.open(image).mipmapped(levels)
+    return (image if isinstance(image, Texture) else Texture.open(image)).mipmapped(levels)
 
 
 def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -> Patches:
@@ -32,6 +32,8 @@ def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -
     backend:    auto (the texture units if the texture is resident there, else our kernels, else PyTorch), or by name
     returns     Patches with pixels (B, K, C, P, P)
     """
+    check_texture("sample", texture)
+    check_allocation("sample", allocation)
     if texture.size != allocation.size:
         raise ValueError(
             f"sample: allocation must be for an image of {texture.size} like the texture, got {allocation.size}"

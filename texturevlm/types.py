@@ -366,3 +366,16 @@ class Patches:
             raise ValueError(
                 f"Patches: pixels must be patches of {self.allocation.patch} like the allocation, got {sizes['P']}"
             )
+
+
+def check_texture(function: str, texture: Texture) -> None:
+    """Refuse an image that is not a Texture yet."""
+    if not isinstance(texture, Texture):
+        got = type(texture).__name__
+        raise TypeError(f"{function}: texture must be a Texture (Texture.open makes one), got {got}")
+
+
+def check_allocation(function: str, allocation: Allocation) -> None:
+    """Refuse what is not an Allocation."""
+    if not isinstance(allocation, Allocation):
+        raise TypeError(f"{function}: allocation must be an Allocation, got {type(allocation).__name__}")

@@ -6,6 +6,7 @@ density of tokens is proportional to M², scaled so that K tokens fill the image
 """
 
 from collections.abc import Callable
+from typing import SupportsFloat
 
 import torch
 from torch import Tensor
@@ -43,6 +44,9 @@ def foveate(
               sampled finer than its pixels
     """
     height, width = check_size("foveate", size)
+    if isinstance(budget, int) and budget > height * width:
+        most = f"between 1 and {height * width}, got {budget} (at most one token per pixel)"
+        raise ValueError(f"foveate: budget must be {most}")
     check_count("foveate", "budget", budget, 1, height * width)
     check_count("foveate", "patch", patch, 1)
     if cortical_magnification is not None and not callable(cortical_magnification):
@@ -50,6 +54,8 @@ def foveate(
             f"foveate: cortical_magnification must be a function of the eccentricity, got {cortical_magnification!r}"
         )
     for name, value in (("M0", M0), ("e0", e0)):
+        if not isinstance(value, SupportsFloat):
+            raise TypeError(f"foveate: {name} must be a positive number, got {value!r}")
         if not 0 < value < float("inf"):
             raise ValueError(f"foveate: {name} must be a positive number, got {value}")
         if not 1e-30 <= value <= 1e30:  # beyond that, squares overflow

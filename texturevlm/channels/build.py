@@ -21,7 +21,7 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.mip import level_extents, mipmap
 from texturevlm.ops.segment import region_statistics, seed_grid, superpixels
-from texturevlm.types import COLOURS, Texture
+from texturevlm.types import COLOURS, Texture, check_texture
 
 MOST_TEXELS = 1 << 22  # of the base level by default: 40 float layers of it take 670 MB, 890 with mips
 EDGE_THRESHOLD = 0.3  # finds strokes that differ by ten grey steps from their background
@@ -120,8 +120,7 @@ def _choose(image: Tensor, asked: str) -> str:
 
 def _colour(texture: Texture, base: int | None, deepest: int, backend: str) -> list[Tensor]:
     """Red, green and blue from the base level on, down to `deepest` levels above it, float32."""
-    if not isinstance(texture, Texture):
-        raise TypeError(f"build: texture must be a Texture (Texture.open makes one), got {type(texture).__name__}")
+    check_texture("build", texture)
     if not set(COLOURS) <= set(texture.names) and texture.names != ("grey",):
         raise ValueError(f"build: texture must hold red, green and blue, or grey, got {', '.join(texture.names)}")
     extents = level_extents(*texture.levels[0].shape[2:])

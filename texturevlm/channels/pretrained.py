@@ -94,8 +94,10 @@ def torch_device(function: str, device: torch.device | str | None) -> torch.devi
     """The device, if this machine has it; the CPU if None."""
     try:
         found = torch.device("cpu" if device is None else device)
-    except RuntimeError as error:
-        raise ValueError(f"{function}: device must be one of torch, got {device!r}: {error}") from None
+    except RuntimeError:
+        raise ValueError(
+            f"{function}: device must be one of torch's, such as cpu, cuda or cuda:1, got {device!r}"
+        ) from None
     count = torch.cuda.device_count()
     if found.type == "cuda" and (found.index or 0) >= count:
         raise ValueError(f"{function}: device must be one of this machine's {count} GPUs or cpu, got {device}")

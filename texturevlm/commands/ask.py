@@ -50,7 +50,7 @@ def _ask(options: argparse.Namespace) -> int:
     paths, question = _images_and_question(options.inputs)
     if options.out is not None:
         check_out(options.out, ".png")
-    allocator, relevance = names_of(options)
+    allocator, relevance = names_of(options, unusable=("embedding",))
 
     import texturevlm as tv
     from texturevlm.ask.model import check_options

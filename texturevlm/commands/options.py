@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -104,15 +104,20 @@ def device_of(options: argparse.Namespace) -> "torch.device":
     return torch_device(options.command, options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def names_of(options: argparse.Namespace) -> tuple[str, str]:
-    """The allocator and the relevance, both known names."""
+def names_of(options: argparse.Namespace, *, unusable: Container[str] = ("embedding", "attention")) -> tuple[str, str]:
+    """The allocator and the relevance, both known names.
+
+    unusable: scorers that the command cannot make, since they need a model or a map
+    """
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.check import check_choice
     from texturevlm.relevance import SCORERS
 
     allocator, relevance = options.allocator or ALLOCATOR, options.relevance or RELEVANCE
     check_choice(options.command, "--allocator", allocator, ALLOCATORS)
-    check_choice(options.command, "--relevance", relevance, ("auto", *SCORERS))
+    check_choice(
+        options.command, "--relevance", relevance, ("auto", *(name for name in SCORERS if name not in unusable))
+    )
     return allocator, relevance
 
 

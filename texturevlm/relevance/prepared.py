@@ -15,7 +15,7 @@ from texturevlm.relevance.salience import cell_maps
 from texturevlm.relevance.scorer import Scorer
 from texturevlm.relevance.scorers import find_scorer
 from texturevlm.scout.question import Question
-from texturevlm.types import Texture
+from texturevlm.types import Texture, check_texture
 
 BALANCE = Balance()
 
@@ -75,6 +75,7 @@ def prepare(texture: Texture, relevance: str | Scorer = RELEVANCE, *, patch: int
     relevance: a scorer or its name; with `auto` the images are read when the first question comes
     patch:     as given to `choose_tokens`
     """
+    check_texture("prepare", texture)
     scorer: str | Scorer = relevance if relevance == "auto" else find_scorer("prepare", relevance)
     prepared = Prepared(texture, patch=patch, scorer=scorer)
     _ = prepared.maps
@@ -92,6 +93,9 @@ def find_relevance(
     balance: Balance = BALANCE,
 ) -> Relevance:
     """How much each cell of an image matters for a question; arguments as in `choose_tokens`."""
+    check_texture("find_relevance", texture)
+    if not isinstance(balance, Balance):
+        raise TypeError(f"find_relevance: balance must be a Balance, got {type(balance).__name__}")
     if not isinstance(relevance, Prepared):
         relevance = Prepared(texture, patch=patch, scorer=relevance)
     elif relevance.texture.levels[0] is not texture.levels[0] or relevance.patch != patch:

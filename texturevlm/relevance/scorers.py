@@ -31,6 +31,9 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
     """
     if not isinstance(question, (str, Question)):
         raise TypeError(f"{function}: question must be text, got {type(question).__name__}")
+    if isinstance(relevance, type):
+        name = relevance.__name__
+        raise TypeError(f"{function}: relevance must be a scorer, got the class {name}; {name}(…) makes a scorer")
     if not isinstance(relevance, str):
         missing = [name for name in ("name", "prepare", "score") if not hasattr(relevance, name)]
         if missing:

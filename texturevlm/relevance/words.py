@@ -43,6 +43,9 @@ class WordsScorer:
     name, description, capturable = "words", "the question's words", False
 
     def __init__(self, *pages: Page) -> None:
+        for page in pages:
+            if not isinstance(page, Page):
+                raise TypeError(f"WordsScorer: pages must be what read_page returns, got {type(page).__name__}")
         self.pages = pages
 
     def prepare(self, texture: Texture) -> tuple[Page, ...]:

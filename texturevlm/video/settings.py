@@ -13,7 +13,7 @@ from texturevlm.capture import no_capture_because
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.pipeline import Allocator
-from texturevlm.relevance import Balance, Relevance, Scorer
+from texturevlm.relevance import SCORERS, Balance, Relevance, Scorer
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import BLOCK
 from texturevlm.video.flow import FLOW_METHODS
@@ -81,6 +81,14 @@ class StreamSettings:
             raise ValueError(f"VideoStream: tile must be a multiple of {BLOCK}, got {self.tile}")
         if isinstance(self.allocator, str):
             check_choice("VideoStream", "allocator", self.allocator, tuple(ALLOCATORS))
+            known = ALLOCATORS[self.allocator].options
+            if unknown := [name for name in self.options if name not in known]:
+                raise TypeError(
+                    f"VideoStream: {unknown[0]!r} is neither a setting nor an option of {self.allocator} "
+                    f"({', '.join(known) or 'it has none'})"
+                )
+        if isinstance(self.relevance, str):
+            check_choice("VideoStream", "relevance", self.relevance, ("auto", *SCORERS))
         check_choice("VideoStream", "flow", self.flow, FLOW_METHODS)
         check_choice("VideoStream", "keep", self.keep, KEEP)
         if not 0 <= self.hold < 1:

@@ -1,0 +1,117 @@
+"""Mistakes that a newcomer makes with the public API: each error names the function, the argument and what came."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import texturevlm as tv
+from tests.test_cli import PHOTO, status
+
+IMAGE = torch.rand(3, 48, 64)
+
+
+@pytest.fixture
+def texture():
+    return tv.Texture(IMAGE)
+
+
+@pytest.fixture
+def allocation():
+    return tv.foveate((48, 64), fixation=(9, 9), budget=4)
+
+
+NOT_A_TEXTURE = r"{}: texture must be a Texture \(Texture.open makes one\), got Tensor"
+
+
+def test_an_image_in_place_of_a_texture_is_named(allocation):
+    for name, call in {
+        "prepare": lambda: tv.prepare(IMAGE, "scout"),
+        "find_relevance": lambda: tv.find_relevance(IMAGE, relevance="none"),
+        "sample": lambda: tv.sample(IMAGE, allocation),
+        "rebuild": lambda: tv.rebuild(IMAGE, allocation),
+        "resized": lambda: tv.resized(IMAGE),
+        "build": lambda: tv.build_channels(IMAGE, ["edges"]),
+    }.items():
+        with pytest.raises(TypeError, match=NOT_A_TEXTURE.format(name)):
+            call()
+    with pytest.raises(TypeError, match=r"choose_tokens: texture must be a Texture or a list of them, got Tensor"):
+        tv.choose_tokens(IMAGE)
+
+
+def test_something_else_in_place_of_an_allocation_is_named(texture):
+    for name, call in {"sample": tv.sample, "rebuild": tv.rebuild}.items():
+        with pytest.raises(TypeError, match=rf"{name}: allocation must be an Allocation, got int"):
+            call(texture, 3)
+
+
+def test_wrong_arguments_of_choose_tokens_are_named(texture):
+    with pytest.raises(TypeError, match=r"choose_tokens: allocator must be a name or a function, got 3"):
+        tv.choose_tokens(texture, allocator=3)
+    with pytest.raises(TypeError, match=r"balance must be a Balance, got int"):
+        tv.choose_tokens(texture, relevance="none", balance=2)
+    with pytest.raises(TypeError, match=r"relevance must be a scorer, got the class ScoutScorer; ScoutScorer\(…\)"):
+        tv.choose_tokens(texture, relevance=tv.SCORERS["scout"])
+    with pytest.raises(TypeError, match=r"WordsScorer: pages must be what read_page returns, got int"):
+        tv.SCORERS["words"](3)
+    with pytest.raises(ValueError, match=r"choose_tokens: budget must be at least 2, one token per image, got 1"):
+        tv.choose_tokens([texture, texture], budget=1, share=True)
+
+
+def test_a_size_is_not_printed_as_a_tensor():
+    for call in (tv.compile, tv.VideoStream):
+        with pytest.raises(ValueError, match=r"size must be \(height, width\), got Tensor$"):
+            call(IMAGE)
+
+
+def test_wrong_settings_of_a_stream_are_refused_at_once():
+    with pytest.raises(TypeError, match=r"VideoStream: 'bugdet' is neither a setting nor an option of auto"):
+        tv.VideoStream((48, 64), bugdet=3)
+    with pytest.raises(ValueError, match=r"VideoStream: relevance must be one of auto, words.*got 'nope'"):
+        tv.VideoStream((48, 64), relevance="nope")
+
+
+def test_foveate_says_why_a_budget_is_too_large():
+    with pytest.raises(ValueError, match=r"budget must be between 1 and 1, got 273 \(at most one token per pixel\)"):
+        tv.foveate((1, 1), fixation=(0, 0))
+    with pytest.raises(TypeError, match=r"foveate: e0 must be a positive number, got 'a'"):
+        tv.foveate((48, 64), fixation=(0, 0), budget=4, e0="a")
+
+
+def test_a_url_is_shown_as_it_was_given():
+    with pytest.raises(ValueError, match=r"got the URL https://x.y/a.png; download it first"):
+        tv.Texture("https://x.y/a.png")
+
+
+def test_mips_of_a_texture_are_made_like_those_of_an_image(texture):
+    made = tv.generate_mipmaps(texture)
+    assert all(torch.equal(one, other) for one, other in zip(made.levels, texture.generate_mipmaps().levels))
+    assert len(made.levels) == 7
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_what_the_functions_return_can_be_copied(texture, allocation, copied):
+    assert torch.equal(copied(texture).levels[0], IMAGE[None])
+    assert copied(allocation).to_json() == allocation.to_json()
+    assert torch.equal(copied(tv.sample(texture, allocation)).pixels, tv.sample(texture, allocation).pixels)
+    prepared = tv.prepare(texture, "scout")
+    assert torch.equal(copied(prepared).find("total?").mass, prepared.find("total?").mass)
+
+
+def test_the_version_is_printed(capsys):
+    assert status("--version") == 0
+    assert capsys.readouterr().out == f"texturevlm {tv.__version__}\n"
+
+
+def test_the_command_line_offers_only_scorers_that_it_can_make(capsys):
+    for name in ("embedding", "attention", "nope"):
+        assert status("look", PHOTO, "--query", "total?", "--relevance", name) == 2
+        assert f"--relevance must be one of auto, words, scout, none, got '{name}'" in capsys.readouterr().err
+
+
+def test_an_unknown_device_is_one_short_line(capsys):
+    assert status("allocate", PHOTO, "--device", "tpu") == 2
+    assert capsys.readouterr().err == (
+        "texturevlm allocate: device must be one of torch's, such as cpu, cuda or cuda:1, got 'tpu'\n"
+    )
