@@ -227,6 +227,16 @@ def test_images_share_one_budget_and_a_blank_one_needs_little():
     assert torch.equal(batch.centre[0, : used[0]], first.centre[0, : used[0]])
 
 
+def test_images_that_share_a_budget_are_read_once_by_the_scorer_given(texture, read, monkeypatch):
+    def read_page(image):
+        raise AssertionError("the pages were given")
+
+    monkeypatch.setattr("texturevlm.relevance.words.read_page", read_page)
+    question = "What is the total?"
+    found = choose_tokens([texture, texture], question, budget=24, patch=16, relevance=WordsScorer(read), share=True)
+    assert sum(int(one.valid.sum()) for one in found) <= 24 and all(one.valid.any() for one in found)
+
+
 def test_what_cannot_be_shared_is_named():
     page = Texture.open(torch.rand(3, 64, 64))
     relevance = find_relevance(page, relevance="none")

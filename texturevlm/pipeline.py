@@ -100,5 +100,6 @@ def question_chance(prepared: Prepared, question: str | Question, relevance: Rel
     """The chance (MIN_CHANCE to 1) that a question to several images is about this one; 1 if no words tell."""
     if relevance.scorer not in ("words", "scout"):
         return 1.0
-    query = prepared.query(question, relevance.scorer)[0]
+    own = [scorer for scorer in prepared.readings if scorer.name == relevance.scorer]
+    query = prepared.query(question, own[-1] if own else relevance.scorer)[0]  # not read again by another scorer
     return 1.0 if query is None else max(MIN_CHANCE, float(query.sum()))
