@@ -307,6 +307,7 @@ __device__ int cut_in_two(const Cover& job, Tokens& tokens, int count) {
             if (score > best || (score == best && theirs < number)) best = score, number = theirs, slot = other;
         }
         if (slot < 0) break;
+        __syncwarp();  // all lanes have read what lane 0 now replaces
         if (lane == 0) {
             const double x0 = tokens.x0[slot], y0 = tokens.y0[slot], x1 = tokens.x1[slot], y1 = tokens.y1[slot];
             const double wide = x1 - x0, tall = y1 - y0, patch = job.patch;

