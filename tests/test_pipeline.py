@@ -157,9 +157,9 @@ def test_without_a_question_nothing_was_asked(texture, read, scorer, question):
 
 
 def test_what_a_scorer_needs_is_said(texture):
-    with pytest.raises(ValueError, match="relevance 'attention' needs a map"):
+    with pytest.raises(ValueError, match=r"'attention' needs a map: relevance=tv\.SCORERS\['attention'\]\(map\)"):
         choose_tokens(texture, relevance="attention")
-    with pytest.raises(ValueError, match="relevance 'embedding' needs models"):
+    with pytest.raises(ValueError, match=r"relevance 'embedding' needs models: relevance=tv\.SCORERS\['embedding'\]"):
         choose_tokens(texture, "a dog", relevance="embedding")
     with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, embedding"):
         choose_tokens(texture, relevance="magic")
@@ -225,6 +225,16 @@ def test_images_share_one_budget_and_a_blank_one_needs_little():
     batch = choose_tokens(Texture.open(torch.stack([busy, blank])), budget=24, relevance="none", share=True)
     assert batch.batch == 2 and batch.valid.sum(1).tolist() == used
     assert torch.equal(batch.centre[0, : used[0]], first.centre[0, : used[0]])
+
+
+def test_images_that_share_a_budget_are_read_once_by_the_scorer_given(texture, read, monkeypatch):
+    def read_page(image):
+        raise AssertionError("the pages were given")
+
+    monkeypatch.setattr("texturevlm.relevance.words.read_page", read_page)
+    question = "What is the total?"
+    found = choose_tokens([texture, texture], question, budget=24, patch=16, relevance=WordsScorer(read), share=True)
+    assert sum(int(one.valid.sum()) for one in found) <= 24 and all(one.valid.any() for one in found)
 
 
 def test_what_cannot_be_shared_is_named():

@@ -41,8 +41,8 @@ def choose_tokens(
     texture:   one image, or a batch of one size; or a list of textures of any sizes. One question for all of them
     question:  any text; "" for none; or what `scout.encode` made of one, for relevance "scout"
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
-    relevance: auto or a name of `texturevlm.relevance.SCORERS`; a scorer, such as AttentionScorer(map); what `prepare`
-               made of the texture, so that several questions share the work; or a Relevance, used as it is
+    relevance: auto or a name of `texturevlm.SCORERS`; a scorer, such as SCORERS["attention"](map); what `prepare` made
+               of the texture, so that several questions share the work; or a Relevance, used as it is
     share:     whether all images share one budget, spent by the expected value of tokens in each, instead of having
                `budget` tokens each
     options:   the allocator's own
@@ -107,5 +107,6 @@ def question_chance(prepared: Prepared, question: str | Question, relevance: Rel
     """The chance (MIN_CHANCE to 1) that a question to several images is about this one; 1 if the scorer cannot tell."""
     if relevance.scorer not in ("words", "scout"):
         return 1.0
-    query = prepared.query(question, relevance.scorer)[0]
+    own = [scorer for scorer in prepared.readings if scorer.name == relevance.scorer]
+    query = prepared.query(question, own[-1] if own else relevance.scorer)[0]  # not read again by another scorer
     return 1.0 if query is None else max(MIN_CHANCE, float(query.sum()))

@@ -6,7 +6,8 @@ import torch
 from tests.conftest import worst
 from tests.ops.test_lookup import footprints, gradients
 from tests.ops.test_mip import MIXED, change_inside, random_boxes
-from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
+from texturevlm.cuda.struct import Layout
+from texturevlm.ops import lookup, lookup_grad, mipmap, probe_kernel, sample_patches, update_region
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.mip import _ChannelsLast
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
@@ -115,6 +116,27 @@ def test_lookups_of_any_number_of_points_write_each_value():
         points, lod = torch.rand(1, count, 2) * 16, torch.rand(1, count) * 4
         wanted = lookup([level.double() for level in levels], points.double(), lod.double(), backend="reference")
         assert worst(lookup(levels, points, lod, backend="cuda"), wanted) < 1e-4
+
+
+@pytest.mark.parametrize("operation", ["lookup", "lookup_grad"])
+def test_points_that_begin_between_two_pairs_are_moved_before_kernels_read_pairs(operation, monkeypatch):
+    levels = stored(mipmap(torch.rand(1, 8, 16, 16, dtype=torch.float64), backend="reference"), "channels last")
+    start, layout = probe_kernel.launch, Layout("lookup.cu", "Lookup")
+    pairs = [field.offset for field in layout.fields if field.name in ("points", "ddx", "ddy")]
+    read = []
+
+    def launch(source, name, device, blocks, parameters, **options):
+        read.extend(int.from_bytes(parameters[offset : offset + 8], "little") for offset in pairs)
+        start(source, name, device, blocks, parameters, **options)
+
+    monkeypatch.setattr(probe_kernel, "launch", launch)
+    points, ddx, ddy = (torch.rand(1 + 2 * 33)[1:].view(1, 33, 2).add_(1).requires_grad_() for _ in range(3))
+    assert points.is_contiguous() and points.data_ptr() % 8 == 4
+    call, where = (lookup, (points, torch.rand(1, 33))) if operation == "lookup" else (lookup_grad, (points, ddx, ddy))
+    got = call(levels, *where, backend="cuda")
+    assert worst(got, call(levels, *where, backend="reference")) < 1e-4
+    got.sum().backward()
+    assert points.grad is not None and len(read) == 6 and not any(address % 8 for address in read)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (37, 53), (65, 33), (2, 1100), (130, 70)])

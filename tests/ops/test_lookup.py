@@ -50,6 +50,14 @@ def test_levels_blend_and_clamp():
     assert at(-3) == at(0) and at(99) == at(3) == pytest.approx(levels[0].mean().item(), abs=1e-14)
 
 
+def test_numbers_of_another_type_are_refused_after_an_equal_one_was_taken():
+    levels, where = mipmap(torch.rand(1, 2, 8, 8)), (torch.rand(1, 3, 2), torch.ones(1, 3, 2), torch.ones(1, 3, 2))
+    sample_patches(levels, *where, patch=1, max_anisotropy=2, nearest=(1,))
+    for wrong in ({"patch": 1.0}, {"patch": True}, {"max_anisotropy": 2.0}, {"nearest": (1.0,)}, {"nearest": (True,)}):
+        with pytest.raises(TypeError, match=f"sample_patches: {next(iter(wrong))} must be a whole number"):
+            sample_patches(levels, *where, **{"patch": 1, "max_anisotropy": 2, "nearest": (1,), **wrong})
+
+
 def test_outside_the_image_the_edge_goes_on():
     levels = mipmap(torch.rand(1, 1, 5, 7, dtype=torch.float64))
     points = torch.tensor([[[-50.0, -50.0], [500.0, 2.5]]]).double()

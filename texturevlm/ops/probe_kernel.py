@@ -22,6 +22,7 @@ from texturevlm.ops.patches import lattice
 from texturevlm.ops.sampling import Call
 
 CHANNELS_PER_THREAD = 4
+PAIR_BYTES = 8  # of x and y
 BUSY = 1200  # blocks
 _LOOKUP = Layout("lookup.cu", "Lookup")
 _PATCHES = Layout("patches.cu", "PatchJob")
@@ -66,8 +67,9 @@ def probe(
 
 
 def _plain(where: _Where) -> _Where:
-    """As the kernels read it: contiguous float32."""
-    points, *others = (None if tensor is None else tensor.float().contiguous() for tensor in where)
+    """As the kernels read it: contiguous float32, on a multiple of eight bytes, since x and y are one load."""
+    plain = [None if tensor is None else tensor.float().contiguous() for tensor in where]
+    points, *others = (None if t is None else t if t.data_ptr() % PAIR_BYTES == 0 else t.clone() for t in plain)
     assert points is not None
     return _Where(points, *others)
 
@@ -106,11 +108,12 @@ def _forward(call: Call, hardware: bool, levels: Sequence[Tensor], where: _Where
         if bits & plan.misaligned or (plan.padded and not _padding_is_there(levels)):
             assert plan.other is not None
             plan = plan.other
-    if not plan.plain:
+    given = [0 if tensor is None else tensor.data_ptr() for tensor in where]
+    if not plan.plain or (given[0] | given[2] | given[3]) % PAIR_BYTES:
         where = _plain(where)
+        given = [0 if tensor is None else tensor.data_ptr() for tensor in where]
     values = levels[0].new_empty(plan.shape)
     if plan.grid[0]:
-        given = [0 if tensor is None else tensor.data_ptr() for tensor in where]
         parameters = (
             plan.pack_levels(*addresses) + plan.between + plan.pack_where(*given, values.data_ptr()) + plan.after
         )

@@ -67,7 +67,9 @@ def sample(
             None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             for tensor in (points, lod, ddx, ddy, *levels)
         ]
-        key = (function, patch, max_anisotropy, tuple(nearest), backend, *tensors)
+        # With types: 16.0 equals 16 and True equals 1, and the checks refuse both.
+        kinds = (type(patch), type(max_anisotropy), *map(type, nearest))
+        key = (function, patch, max_anisotropy, tuple(nearest), kinds, backend, *tensors)
         call = _calls.get(key)
     except (AttributeError, TypeError):  # not a tensor, or not a number: the checks say which
         key, call = (), None

@@ -20,7 +20,7 @@ class AttentionScorer:
 
     def __init__(self, attention: Tensor | None = None) -> None:
         if attention is None:
-            raise ValueError("choose_tokens: relevance 'attention' needs a map: relevance=AttentionScorer(map)")
+            raise ValueError("choose_tokens: relevance 'attention' needs a map: relevance=tv.SCORERS['attention'](map)")
         self.attention = attention
 
     def prepare(self, texture: Texture) -> None:

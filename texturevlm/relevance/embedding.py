@@ -24,7 +24,8 @@ class EmbeddingScorer:
         if encoder is None or projection is None:
             raise ValueError(
                 "choose_tokens: relevance 'embedding' needs models: "
-                "relevance=EmbeddingScorer(DenseEncoder.load(model), Projection.load(file))"
+                "relevance=tv.SCORERS['embedding'](encoder, projection), "
+                "a DenseEncoder and a Projection of texturevlm.channels"
             )
         self.encoder, self.projection = encoder, projection
 
