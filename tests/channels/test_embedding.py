@@ -261,7 +261,7 @@ def test_a_folder_without_a_tokenizer_still_encodes_images(folders, tmp_path, mo
         ({"model": None}, "model must be a hub id or a folder with a model of transformers, got None"),
         ({"model": "/nowhere/model"}, "no such folder: /nowhere/model"),
         ({"device": "cuda:99"}, r"device must be one of this machine's \d+ GPUs or cpu, got cuda:99"),
-        ({"device": "abacus"}, "device must be one of torch, got 'abacus'"),
+        ({"device": "abacus"}, "device must be one of torch's, such as cpu, cuda or cuda:1, got 'abacus'"),
     ],
 )
 def test_bad_arguments(folders, arguments, message):
