@@ -1,6 +1,6 @@
-"""How much can still be made out of what is looked at coarsely: the one curve that all choosing goes by.
+"""The share of content that stays legible at a coarser scale: the one curve that every allocator uses.
 
-Fitted to what Tesseract reads of words that shrink (results/readable-height.md).
+Fitted to what Tesseract reads from words at falling resolution (results/readable-height.md).
 """
 
 from typing import Any, TypeVar
