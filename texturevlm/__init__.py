@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from texturevlm import ops
     from texturevlm.allocate import ALLOCATORS, foveate
-    from texturevlm.ask import VLM, attach, load_vlm
+    from texturevlm.ask import VLM, attach, detach, load_vlm
+    from texturevlm.ask.processor import TextureProcessor
     from texturevlm.capture import compile
     from texturevlm.channels import CHANNELS
     from texturevlm.channels.build import build as build_channels
@@ -35,12 +36,14 @@ _MODULES = {
     "Relevance": "relevance",
     "SCORERS": "relevance",
     "Texture": "types",
+    "TextureProcessor": "ask.processor",
     "VLM": "ask",
     "VideoStream": "video",
     "attach": "ask",
     "build_channels": "channels.build:build",
     "choose_tokens": "pipeline",
     "compile": "capture",
+    "detach": "ask",
     "find_relevance": "relevance",
     "foveate": "allocate",
     "generate_mipmaps": "sampling",
@@ -80,11 +83,13 @@ __all__ = [
     "Patches",
     "Relevance",
     "Texture",
+    "TextureProcessor",
     "VideoStream",
     "attach",
     "build_channels",
     "choose_tokens",
     "compile",
+    "detach",
     "find_relevance",
     "foveate",
     "generate_mipmaps",

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from PIL import Image
+from texturevlm.ask.attached import question_in
 
 import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION
 from tests.vlm import small
-from texturevlm.ask.attached import question_in
 
 OPTIONS = {"max_new_tokens": 4, "do_sample": False}
 

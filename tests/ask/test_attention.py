@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from texturevlm.ask.inputs import inputs_with_ids
 
 from tests.ask import models
 from tests.ask.models import QUESTION
@@ -9,7 +10,6 @@ from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.ask import VLM
 from texturevlm.ask.attention import pointed_at, question_attention
-from texturevlm.ask.inputs import inputs_with_ids
 from texturevlm.types import Allocation
 
 

@@ -1,7 +1,8 @@
 """Ask a vision-language model: load or attach one, and it reads a budget of tokens chosen for the question."""
 
-from texturevlm.ask.attached import attach
-from texturevlm.ask.model import VLM, load_vlm
-from texturevlm.ask.session import Chosen, ImageSession
+from texturevlm.ask.attach import attach, detach
+from texturevlm.ask.choose import Chosen
+from texturevlm.ask.model import VLM, Answer, load_vlm
+from texturevlm.ask.session import ImageSession
 
-__all__ = ["VLM", "Chosen", "ImageSession", "attach", "load_vlm"]
+__all__ = ["VLM", "Answer", "Chosen", "ImageSession", "attach", "detach", "load_vlm"]

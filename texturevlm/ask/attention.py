@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from texturevlm.ask.inputs import inputs_with_ids
+from texturevlm.ask.messages import conversation_about
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.loops import rotated, text_rotary
 from texturevlm.vlm.prompts import Picture
@@ -45,7 +45,9 @@ def question_attention(
     number = len(language.layers) // 2 if layer is None else layer
     if not -len(language.layers) <= number < len(language.layers):
         raise ValueError(f"ask: layer must be below {len(language.layers)}, the layers of this model, got {layer}")
-    inputs = inputs_with_ids(adapter, question, list(textures), list(allocations))
+    prompt = conversation_about(len(textures), question, adapter.marks)
+    inputs = adapter.prepare(prompt, list(textures), list(allocations))
+    positions = adapter.positions(inputs)
     ids = inputs["input_ids"][0]
     visual = ids == adapter.model.config.image_token_id
     asking = slice(int(visual.nonzero()[-1]) + 1, len(ids))
@@ -53,13 +55,13 @@ def question_attention(
 
     def stop_here(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        found.append(_weights(attention, hidden, _rotary(language, hidden, inputs), asking))
+        found.append(_weights(attention, hidden, text_rotary(language, hidden, positions), asking))
         raise _Enough
 
     hook = language.layers[number].self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
     try:
         with torch.no_grad(), contextlib.suppress(_Enough):
-            adapter.model(**_given(inputs), use_cache=False)
+            adapter.model(**inputs, use_cache=False)
     finally:
         hook.remove()
     return _by_slot(adapter, found[0][visual], textures, allocations)
@@ -79,17 +81,6 @@ def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -
     worth = (1 - undecided) * together + undecided * parts / entropy.clamp(min=1e-30)
     split = worth.split([len(one) for one in attention])
     return [_painted(one, allocation) for one, allocation in zip(split, allocations)]
-
-
-def _given(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs without ids if there are embeddings: a model takes one of them."""
-    return {name: value for name, value in inputs.items() if name != "input_ids" or "inputs_embeds" not in inputs}
-
-
-def _rotary(language: Any, hidden: Tensor, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    if "position_ids" in inputs:  # Qwen: time, row and column behind the text's own
-        return text_rotary(language, hidden, inputs["position_ids"][1:])
-    return text_rotary(language, hidden, torch.arange(hidden.shape[1], device=hidden.device)[None])
 
 
 def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice) -> Tensor:
@@ -113,7 +104,7 @@ def _by_slot(
         (view,) = still_views("ask", Picture(texture, allocation), adapter.side)
         own = weights[taken : taken + len(view)]
         found.append(weights.new_zeros(allocation.budget).index_put((view.slot.to(weights.device),), own))
-        taken += adapter.tokens_for(len(view)) if hasattr(adapter, "tokens_for") else len(view)
+        taken += adapter.length(len(view))
     total = torch.stack([one.sum() for one in found]).sum().clamp(min=1e-30)
     return [one / total for one in found]
 

@@ -38,6 +38,9 @@ PLAIN = (
     "logits_processor",
     "stopping_criteria",
     "streamer",
+    "output_logits",
+    "output_scores",
+    "return_dict_in_generate",
 )
 # Values that change nothing, of options that are not listed.
 AS_ALWAYS = {"num_beams": (1, None), "num_return_sequences": (1, None), "use_cache": (True, None)}

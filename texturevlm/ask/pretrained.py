@@ -11,54 +11,78 @@ from typing import Any
 
 import torch
 
-from texturevlm.channels.pretrained import load_pretrained, model_errors, optional, torch_device
-
-ARCHITECTURES = {
-    "qwen3_vl": "Qwen3VLForConditionalGeneration",
-    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
-    "llava": "LlavaForConditionalGeneration",
-    "llava_onevision": "LlavaOnevisionForConditionalGeneration",
-}
+from texturevlm.channels.pretrained import HUB_OPTIONS, load_pretrained, model_errors, optional, torch_device
+from texturevlm.vlm import FAMILIES
 
 
 @dataclass(frozen=True)
-class Processor:
-    """The parts of a processor that an adapter uses."""
+class PlainProcessor:
+    """A tokenizer and an image processor, loaded one by one: what a processor has, without videos."""
 
     tokenizer: Any
     image_processor: Any
 
+    @property
+    def chat_template(self) -> Any:
+        """The tokenizer's."""
+        return self.tokenizer.chat_template
+
+    def save_pretrained(self, folder: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> list[str]:
+        """Both parts in one folder."""
+        parts = (self.tokenizer, self.image_processor)
+        return [
+            str(file) for part in parts for file in part.save_pretrained(folder, push_to_hub=push_to_hub, **options)
+        ]
+
 
 def load(
-    model: str | os.PathLike[str], *, device: torch.device | str | None = None, dtype: torch.dtype | str | None = None
-) -> tuple[Any, Processor]:
+    model: str | os.PathLike[str],
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    **options: Any,
+) -> tuple[Any, PlainProcessor]:
     """The model in evaluation mode, and its processor.
 
-    device: a GPU if there is one and none is named
-    dtype:  of torch, or its name; the checkpoint's own if None
+    device:  a GPU if there is one and none is named; not with `device_map`
+    dtype:   of torch, or its name; the checkpoint's own if None or "auto"
+    options: of `from_pretrained`
     """
+    if device is not None and "device_map" in options:
+        raise ValueError("load_vlm: device and device_map exclude each other, got both")
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place, wanted = _usable(device), _dtype(dtype)
-    network, images, _ = load_pretrained("load_vlm", model, ARCHITECTURES, place, wanted)
-    return network, Processor(_tokenizer(os.fspath(model), network.config.image_token_id), images)
+    architectures = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
+    network, images, _ = load_pretrained("load_vlm", model, architectures, place, wanted, options)
+    shared = {name: options[name] for name in HUB_OPTIONS if name in options}
+    tokenizer = _tokenizer("load_vlm", os.fspath(model), network.config.image_token_id, **shared)
+    return network, PlainProcessor(tokenizer, images)
 
 
-def _tokenizer(name: str, image_token: int) -> Any:
+def load_processor(function: str, model: str | os.PathLike[str], image_token: int, **options: Any) -> PlainProcessor:
+    """The processor of a checkpoint, without its model."""
+    with model_errors(function, f"a hub id or a folder with a processor, got {os.fspath(model)}"):
+        auto = optional(function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
+        images = auto.from_pretrained(os.fspath(model), backend="pil", **options)
+    return PlainProcessor(_tokenizer(function, os.fspath(model), image_token, **options), images)
+
+
+def _tokenizer(function: str, name: str, image_token: int, **options: Any) -> Any:
     """The tokenizer with its chat template, wherever the checkpoint keeps that."""
-    transformers = optional("load_vlm", "transformers")
-    with model_errors("load_vlm", f"complete with its tokenizer, got {name}"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    transformers = optional(function, "transformers")
+    with model_errors(function, f"complete with its tokenizer, got {name}"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
         if tokenizer.chat_template is None:
-            found, _ = transformers.ProcessorMixin.get_processor_dict(name)
+            found, _ = transformers.ProcessorMixin.get_processor_dict(name, **options)
             tokenizer.chat_template = found.get("chat_template")
     if len(tokenizer) <= image_token:  # transformers makes an empty one where there is no file
         raise ValueError(
-            f"load_vlm: model must be complete with its tokenizer (tokenizer.json), which knows the image token "
+            f"{function}: model must be complete with its tokenizer (tokenizer.json), which knows the image token "
             f"{image_token}, got one of {len(tokenizer)} tokens in {name}"
         )
     if tokenizer.chat_template is None:
-        raise ValueError(f"load_vlm: model must have a chat template (chat_template.jinja), got none in {name}")
+        raise ValueError(f"{function}: model must have a chat template (chat_template.jinja), got none in {name}")
     return tokenizer
 
 
@@ -74,6 +98,8 @@ def _usable(device: torch.device | str) -> torch.device:
 
 
 def _dtype(dtype: torch.dtype | str | None) -> Any:
+    if dtype == "auto":
+        return None
     found = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
     if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
         raise ValueError(f"load_vlm: dtype must be a floating one of torch, such as bfloat16, got {dtype!r}")

@@ -4,25 +4,27 @@
 caller stops reading, generation stops.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
 from typing import Any
 
 
-def streamed(generate: Callable[..., Any], tokenizer: Any) -> Iterator[str]:
+def streamed(generate: Callable[..., Any], tokenizer: Any, criteria: Sequence[Any] | None = None) -> Iterator[str]:
     """Pieces of text.
 
     generate: takes `streamer` and `stopping_criteria` as transformers' does, and one prompt
+    criteria: the caller's own stopping criteria
     """
     from transformers import StoppingCriteriaList, TextIteratorStreamer
 
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     broken_off = Event()
     failed: list[BaseException] = []
+    stops = StoppingCriteriaList([*(criteria or ()), _When(broken_off)])
 
     def work() -> None:
         try:
-            generate(streamer=streamer, stopping_criteria=StoppingCriteriaList([_When(broken_off)]))
+            generate(streamer=streamer, stopping_criteria=stops)
         except BaseException as error:
             failed.append(error)
             streamer.text_queue.put(streamer.stop_signal)

@@ -2,8 +2,9 @@
 
 import hashlib
 import importlib
+import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_choice
+
+HUB_OPTIONS = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "subfolder", "force_download")
 
 
 def optional(function: str, package: str) -> Any:
@@ -49,13 +52,17 @@ def load_pretrained(
     architectures: dict[str, str],
     device: torch.device | str | None,
     dtype: torch.dtype | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Any, Any, str]:
     """A model of transformers in evaluation mode, its image processor and the digest of its weights.
 
     model:         a hub id or a folder
     architectures: the class for each model_type that will do
     dtype:         the checkpoint's own if None
+    options:       further ones of `from_pretrained`; with device_map the device is not used
     """
+    options = dict(options or {})
+    shared = {one: options[one] for one in HUB_OPTIONS if one in options}
     if not model or not isinstance(model, (str, os.PathLike)):
         raise ValueError(f"{function}: model must be a hub id or a folder with a model of transformers, got {model!r}")
     name = os.fspath(model)
@@ -64,19 +71,23 @@ def load_pretrained(
     place = torch_device(function, device)
     transformers = optional(function, "transformers")
     with model_errors(function, f"a hub id or a folder, got {name}"):
-        kind = transformers.AutoConfig.from_pretrained(name).model_type
+        kind = transformers.AutoConfig.from_pretrained(name, **shared).model_type
     check_choice(function, f"model_type of {name}", kind, architectures)
     with model_errors(function, f"complete and undamaged, got {name}"):
         # by its module: in 5.10 the name in `transformers` itself wants torchvision
         auto = optional(function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
-        processor = auto.from_pretrained(name, backend="pil")
+        processor = auto.from_pretrained(name, backend="pil", **shared)
         architecture = getattr(transformers, architectures[kind])
-        network, report = architecture.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True)
+        # straight to the device where accelerate is installed: a large model need not fit into the memory of the host
+        if "device_map" not in options and place.type != "cpu" and importlib.util.find_spec("accelerate"):
+            options["device_map"] = {"": place}
+        network, report = architecture.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{function}: model must be complete, {name} lacks {len(missing)} weights: {missing[0]} …")
     digest = weight_digest(network)
     # Moved by device only: a cast would round the rotary frequencies, which transformers keeps in float32.
-    return network.to(place).eval().requires_grad_(False), processor, digest
+    network = network if "device_map" in options else network.to(place)
+    return network.eval().requires_grad_(False), processor, digest
 
 
 @contextmanager

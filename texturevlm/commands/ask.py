@@ -53,8 +53,8 @@ def _ask(options: argparse.Namespace) -> int:
     allocator, relevance = names_of(options, unusable=("embedding",))
 
     import texturevlm as tv
-    from texturevlm.ask.model import check_options
-    from texturevlm.ask.session import check_budget, check_looks
+    from texturevlm.ask.choose import check_budget
+    from texturevlm.ask.options import check_looks, check_options
 
     check_options("ask", options.budget, allocator, relevance, options.tokens)
     check_looks(options.looks, relevance, options.tokens)

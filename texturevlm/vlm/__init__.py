@@ -6,52 +6,50 @@ from torch import nn
 
 from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
 from texturevlm.vlm.captured import FixedBudget
-from texturevlm.vlm.encoders import ClipEncoder, Encoder
-from texturevlm.vlm.llava import Llava, LlavaOnevision
-from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
-from texturevlm.vlm.qwen3_vl import Qwen3VL
+from texturevlm.vlm.families import ENCODERS, FAMILIES
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.weighted import grid_weights, own_grid, weighted
 
-OLDEST = (5, 10)  # of transformers
-FAMILIES: dict[str, type[Adapter]] = {
-    "qwen3_vl": Qwen3VL,
-    "qwen2_5_vl": Qwen2_5_VL,
-    "llava": Llava,
-    "llava_onevision": LlavaOnevision,
-    "clip": ClipEncoder,
-    "clip_vision_model": ClipEncoder,
-    "siglip": Encoder,
-    "siglip_vision_model": Encoder,
-    "siglip2": Encoder,
-    "siglip2_vision_model": Encoder,
-}
+OLDEST = (5, 10)  # of transformers: precomputed positions exist since then
 
 
 def adapt(model: nn.Module, processor: Any = None) -> Any:
     """The adapter of a model: the one that it has, or a new one. `restore` removes it.
 
-    model:     of one of the FAMILIES
+    model:     of one of the FAMILIES or ENCODERS
     processor: its processor, or its tokenizer, or None: then inputs are assembled from token ids
     """
-    family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    if family not in FAMILIES:
-        raise ValueError(f"adapt: model must be one of {', '.join(FAMILIES)}, got {family}")
-    _check_transformers()
-    adapter: Adapter | None = getattr(model, ATTRIBUTE, None)
-    if adapter is None:
-        return FAMILIES[family](model, processor)
-    if processor is not None:
-        adapter.use(processor)
-    return adapter
+    earlier: Adapter | None = getattr(model, ATTRIBUTE, None)
+    if earlier is not None and processor in (None, earlier.processor):
+        return earlier
+    fresh = adapter_for(getattr(model, "config", None), processor, name=type(model).__name__)
+    if earlier is not None:
+        earlier.restore()
+    return fresh.bind(model)
 
 
-def _check_transformers() -> None:
-    """Precomputed positions exist since 5.10."""
+def adapter_for(config: Any, processor: Any = None, *, name: str = "a model without config") -> Adapter:
+    """The adapter of a config's family, not yet bound to a model."""
     from transformers import __version__
 
+    family = getattr(config, "model_type", name)
+    known = {**{kind: adapter for kind, (adapter, _) in FAMILIES.items()}, **ENCODERS}
+    if family not in known:
+        raise ValueError(f"adapt: model must be one of {', '.join(known)}, got {family}")
     if tuple(int(part) for part in __version__.split(".")[:2]) < OLDEST:
         raise ImportError(f"adapt: transformers must be {OLDEST[0]}.{OLDEST[1]} or newer, got {__version__}")
+    return known[family](config, processor)
 
 
-__all__ = ["FAMILIES", "Adapter", "FixedBudget", "Tokens", "adapt", "grid_weights", "own_grid", "weighted"]
+__all__ = [
+    "ENCODERS",
+    "FAMILIES",
+    "Adapter",
+    "FixedBudget",
+    "Tokens",
+    "adapt",
+    "adapter_for",
+    "grid_weights",
+    "own_grid",
+    "weighted",
+]

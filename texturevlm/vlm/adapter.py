@@ -1,49 +1,152 @@
-"""The base of every adapter: a model, its processor, the normalisation of its pixels, and how to restore it."""
+"""The contract of a model family: what a processor must know of it, and how its model takes packed rows.
+
+An adapter is made from a model's config and its processor alone, so that tokens can be chosen in another process than
+the model's. `bind` hooks a model, and `restore` removes the hooks. A family is one file with one subclass, and one line
+in `FAMILIES`.
+
+A token is `side` × `side` samples: `merge` × `merge` patches of the vision tower, which the model's own merger, pooling
+or pixel shuffle turns into one embedding. Each patch has a position of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from threading import RLock
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor, nn
+
+from texturevlm.check import check_choice
+from texturevlm.types import Allocation, Texture
+from texturevlm.vlm.packed import PICTURE, SEGMENT, Geometry, pack
+from texturevlm.vlm.places import COORDINATES, Places, frame, places
+from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
+from texturevlm.vlm.tokens import Tokens
+from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
 CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
 CENTRED = ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
 
 
-class Adapter:
-    """One model with its processor, until `restore`.
+class Adapter(ABC):
+    """One family of models.
 
-    side: of a token in samples: the `patch` of the allocations that this model takes
-    lock: held while the model runs in a thread: hooks and graphs serve one run at a time
+    config:    of the model
+    processor: of the model, or its tokenizer, or None: then prompts are token ids
+    model:     once `bind` has hooked it
+    lock:      held while the model runs in a thread: hooks and graphs serve one run at a time
     """
 
-    side: int
+    captured: ClassVar[bool] = False  # whether FixedBudget can capture it
+    videos: ClassVar[bool] = False
+    levels: ClassVar[Sequence[str]] = LEVELS[:1]
+    coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]
     normalisation: tuple[Sequence[float], Sequence[float]]  # mean and standard deviation, if no processor gives them
+    side: int
+    merge: int = 1
 
-    def __init__(self, model: Any, processor: Any = None) -> None:
-        self.model = model
-        self.lock = RLock()
-        self._hooks: list[RemovableHandle] = []
-        self.use(processor)
-        setattr(model, ATTRIBUTE, self)
-
-    def use(self, processor: Any) -> None:
-        """Use another processor with the same model."""
-        self.processor = processor
+    def __init__(self, config: Any, processor: Any = None) -> None:
+        self.config, self.processor = config, processor
         self.tokenizer = getattr(processor, "tokenizer", processor)
+        self.model: Any = None
+        self.lock = RLock()
+        self._undo: list[Any] = []
+
+    # What a processor needs.
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of a patch in `pixel_values`."""
+        return 3 * (self.side // self.merge) ** 2
+
+    @property
+    def mark(self) -> str:
+        """The text that stands for an image in a prompt."""
+        return self.word(self.config.image_token_id)
+
+    def word(self, index: int) -> str:
+        """The text of a token id."""
+        return str(self.tokenizer.convert_ids_to_tokens([index])[0])
+
+    def placeholders(self, tokens: int) -> str:
+        """What an image of so many chosen tokens puts in the place of `mark`."""
+        return self.word(self.config.image_token_id) * self.length(tokens)
+
+    def length(self, tokens: int) -> int:
+        """Placeholders of an image with so many chosen tokens: more where a model adds tokens of its own."""
+        return tokens
+
+    @abstractmethod
+    def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of tokens that the unmodified model would use for an image (height, width)."""
+
+    @abstractmethod
+    def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
+        """The inputs of the model that hold packed rows."""
+
+    def id_inputs(self, ids: Tensor) -> dict[str, Tensor]:
+        """Further inputs of the model that follow from the ids (B, L)."""
+        return {}
+
+    # What a model needs.
+
+    @abstractmethod
+    def hooks(self, model: Any) -> Iterator[Any]:
+        """Hook a model so that it takes packed rows; yields what has `remove`, one after another."""
+
+    @abstractmethod
+    def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
+        """Run the vision tower of the bound model: embeddings (n, D) per view; further lists for DeepStack."""
+
+    def positions(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Positions of the language model for prepared inputs, as its rotary embedding takes them."""
+        mask = inputs["attention_mask"]
+        return (mask.long().cumsum(-1) - 1).clamp(min=0)
+
+    # The rest is the same for every family.
+
+    def bind(self, model: nn.Module) -> Adapter:
+        """Hook a model. If anything fails the model is as before."""
+        self.model = model
+        try:
+            for undo in self.hooks(model):
+                self._undo.append(undo)
+            setattr(model, ATTRIBUTE, self)
+            self._probe()
+        except BaseException:
+            self.restore()
+            raise
+        return self
+
+    def beside(self, processor: Any) -> Adapter:
+        """An adapter of the same model for another processor; this one keeps the hooks."""
+        other = type(self)(self.config, processor)
+        other.model, other.lock = self.model, self.lock
+        return other
 
     def restore(self) -> Any:
         """Remove the hooks and return the model."""
-        for hook in self._hooks:
-            hook.remove()
+        while self._undo:
+            self._undo.pop().remove()
         if getattr(self.model, ATTRIBUTE, None) is self:
             delattr(self.model, ATTRIBUTE)
         return self.model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.lock = RLock()
+
+    @property
+    def device(self) -> torch.device:
+        """Of the model; the CPU while there is none."""
+        return torch.device("cpu") if self.model is None else self.model.device
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Pixels (..., 3, P, P) from 0 to 1, normalised as in the training of the model, float32."""
@@ -61,3 +164,213 @@ class Adapter:
         """Answers as text."""
         texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
+
+    def encode(
+        self, texture: Texture, allocation: Allocation, *, levels: str = "joint", coordinates: str = "fine"
+    ) -> Tokens:
+        """The vision tower on the chosen patches alone: embeds (B, K, D), in the allocation's slots.
+
+        texture, allocation: B images of one size, K upright footprints each
+        levels, coordinates: as for `prepare`
+        """
+        self._check_options("encode", levels, coordinates, COORDINATES)
+        views = still_views("encode", Picture(texture, allocation), self.side, levels=levels)
+        return to_tokens(allocation, views, self.embed(views, coordinates=coordinates))
+
+    def prepare(
+        self,
+        prompts: Any,
+        textures: Any,
+        allocations: Any,
+        *,
+        levels: str = "joint",
+        coordinates: str = "fine",
+        fps: float = 2.0,
+        weights: Any = None,
+    ) -> dict[str, Tensor]:
+        """Everything that `model(**inputs)` or `model.generate(**inputs)` needs, batches padded on the left.
+
+        prompts:     a question, a conversation (messages), text with placeholders, or a list of prompts
+        textures:    for one prompt: a Texture or a list of them. Several images of one size may share a Texture whose
+                     allocation has as many; a Texture of frames whose allocation has one sample is a video, `source`
+                     being the frame. For a list of prompts: one such entry each, or one Texture with an image each
+        allocations: likewise; upright footprints of this model's token side
+        levels:      joint: tokens of all scales attend to one another in the vision tower; apart: each scale by itself
+        coordinates: fine: a coarse token sits where its area lies on the finest grid; native: on the grid of its own
+                     scale; crops: every rectangle of one scale is an ordinary image by itself, at stock positions
+        fps:         frames per second of the videos
+        weights:     (B, K) per allocation: factors of the embeddings of each token, differentiable; 1 by default
+        levels, coordinates and videos other than the first are for families that have them.
+        """
+        self._check_options("prepare", levels, coordinates, self.coordinates)
+        ids: list[list[int]] = []
+        views: list[View] = []
+        for prompt, pictures in pair("prepare", prompts, textures, allocations, weights):
+            groups: list[list[View]] = []
+            for picture in pictures:
+                groups += self.groups(picture, levels=levels, coordinates=coordinates)
+            ids.append(self.spell(prompt, pictures, [self.filling(group, fps) for group in groups]))
+            views += [replace(view, fps=fps) for group in groups for view in group]
+        return self.assemble(ids, views, coordinates=coordinates)
+
+    def generate(self, prompts: Any, textures: Any, allocations: Any, **options: Any) -> Any:
+        """The ids of the answers, (B, N). Options of `prepare`, and all that `model.generate` takes."""
+        own = {name: options.pop(name) for name in ("levels", "coordinates", "fps", "weights") if name in options}
+        inputs = self.prepare(prompts, textures, allocations, **own)
+        return answer_ids(self.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
+
+    def groups(self, picture: Picture, *, levels: str = "joint", coordinates: str = "fine") -> list[list[View]]:
+        """The views of a picture, one group per placeholder."""
+        if picture.is_video:
+            raise ValueError(
+                f"prepare: textures must be images for {type(self).__name__}, got a video: give its frames as images"
+            )
+        return [[view] for view in still_views("prepare", picture, self.side, levels=levels)]
+
+    def filling(self, group: Sequence[View], fps: float) -> str:
+        """What a group of views puts in the place of its mark."""
+        return self.image_filling(len(group[0]))
+
+    def image_filling(self, tokens: int) -> str:
+        """What an image puts in the place of its mark: of the longest of `marks` that stands there."""
+        return self.placeholders(tokens)
+
+    @property
+    def marks(self) -> list[str]:
+        """All texts that stand for a picture in a prompt."""
+        return [self.mark]
+
+    def spell(self, prompt: Prompt, pictures: Sequence[Picture], fillings: Sequence[str]) -> list[int]:
+        """The ids of a prompt whose placeholders are filled."""
+        text = worded("prepare", self.processor, prompt, pictures, self.marks)
+        ids: list[int] = self.tokenizer(filled("prepare", text, self.marks, fillings))["input_ids"]
+        return ids
+
+    def assemble(
+        self, ids: Sequence[Sequence[int]], views: Sequence[View], *, coordinates: str = "fine"
+    ) -> dict[str, Tensor]:
+        """Inputs from token ids (per sample, one placeholder per visual token) and the views that they stand for."""
+        length = max(len(one) for one in ids)
+        input_ids = torch.full((len(ids), length), getattr(self.tokenizer, "pad_token_id", None) or 0)
+        mask = torch.zeros_like(input_ids)
+        for sample, own in enumerate(ids):
+            input_ids[sample, length - len(own) :] = torch.as_tensor(own)
+            mask[sample, length - len(own) :] = 1
+        inputs = {"input_ids": input_ids, "attention_mask": mask, **self.id_inputs(input_ids)}
+        self.check_placeholders(input_ids, views)
+        inputs |= self.pixel_inputs(views, coordinates=coordinates)
+        return {name: value.to(self.device) for name, value in inputs.items()}
+
+    def check_placeholders(self, ids: Tensor, views: Sequence[View]) -> None:
+        """The ids must have one placeholder per visual token."""
+        wanted = sum(self.length(len(view)) for view in views)
+        got = int(torch.isin(ids, torch.tensor(self.visual_ids)).sum())
+        if wanted != got:
+            raise ValueError(f"assemble: ids must have {wanted} placeholders, one per visual token, got {got}")
+
+    @property
+    def visual_ids(self) -> list[int]:
+        """The ids that stand for visual tokens."""
+        return [self.config.image_token_id]
+
+    def places(self, view: View, coordinates: str = "fine") -> Places:
+        """Where the tokens of a view lie."""
+        lie = frame(view.size, self.grid_for(view.size)).to(view.centre)
+        return places(
+            view.centre.detach(), view.step.detach(), lie, side=self.side, merge=self.merge, coordinates=coordinates
+        )
+
+    def patch_rows(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels (n, T, 3, P, P) → rows (n · merge², row_width), a token's patches row by row."""
+        count, moments, channels = pixels.shape[:3]
+        inner = self.side // self.merge
+        cut = pixels.reshape(count, moments, channels, self.merge, inner, self.merge, inner)
+        return cut.permute(0, 3, 5, 2, 1, 4, 6).reshape(count * self.merge**2, -1)
+
+    def packed_rows(self, view: View, coordinates: str = "fine") -> Tensor:
+        """The tokens of a view as packed rows."""
+        rows = self.patch_rows(self.normalised(view.pixels))
+        where, patches = self.places(view, coordinates), self.merge**2
+        begins = torch.zeros_like(where.patch[..., :1])
+        begins[view.begins, 0] = SEGMENT
+        begins[0, 0] = PICTURE
+        grid = torch.tensor(self.grid_for(view.size)).to(where.patch)
+
+        def of_patches(column: Tensor) -> Tensor:
+            return column.reshape(len(view), 1, -1).expand(-1, patches, -1).flatten(0, 1)
+
+        geometry = Geometry(
+            patch=where.patch.flatten(0, 1),
+            extent=where.extent.flatten(0, 1),
+            token=of_patches(where.token),
+            grid=grid.expand(len(rows), 2),
+            moment=of_patches(self.moment(view).to(where.patch)),
+            begins=begins.flatten(0, 1),
+        )
+        return pack(rows, geometry, of_patches(view.weight))
+
+    def moment(self, view: View) -> Tensor:
+        """(n,): position in time of each token, from the start of its picture."""
+        return torch.zeros(len(view))
+
+    def _probe(self) -> None:
+        """Refuse a version of transformers that ignores our positions, which would otherwise go unnoticed."""
+        if self.model.device.type == "meta":
+            return
+        tokens = torch.tensor([[0.5, 0.5], [1.5, 0.5]])
+        found = []
+        for far in (1.0, 3.0):
+            texture = Texture.open(
+                torch.linspace(0, 1, 3 * 8 * self.side**2 * 2).view(1, 3, 2 * self.side, 8 * self.side)
+            )
+            boxes = torch.cat([tokens - 0.5, tokens + 0.5], -1) * self.side
+            boxes[1, [0, 2]] += (far - 1) * self.side
+            view = still_views(
+                "adapt", Picture(texture, Allocation.of_boxes(boxes[None], texture.size, self.side)), self.side
+            )[0]
+            view = replace(view, pixels=torch.linspace(0, 1, view.pixels.numel()).view_as(view.pixels))
+            with torch.no_grad():
+                found.append(self.embed([view])[0][0].float())
+        if torch.equal(*found):
+            from transformers import __version__
+
+            raise RuntimeError(
+                f"adapt: the vision tower of {type(self.model).__name__} ignores the positions of chosen patches under "
+                f"transformers {__version__}, so its answers would be wrong; install a version that texturevlm supports"
+            )
+
+    def _check_options(self, function: str, levels: str, coordinates: str, allowed: Sequence[str]) -> None:
+        check_choice(function, "levels", levels, self.levels)
+        check_choice(function, "coordinates", coordinates, [one for one in allowed if one in self.coordinates])
+
+
+class Override:
+    """A method of one module replaced until `remove`; it can be copied and pickled with the module."""
+
+    def __init__(self, module: Any, name: str, method: Any) -> None:
+        self.module, self.name = module, name
+        self.before = module.__dict__.get(name)
+        if not callable(getattr(module, name, None)):
+            raise RuntimeError(f"adapt: {type(module).__name__} has no {name} in this version of transformers")
+        module.__dict__[name] = method
+
+    def original(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what was replaced."""
+        if self.before is not None:
+            return self.before(*args, **kwargs)
+        return getattr(type(self.module), self.name)(self.module, *args, **kwargs)
+
+    def remove(self) -> None:
+        """Put back what was there."""
+        if self.before is None:
+            self.module.__dict__.pop(self.name, None)
+        else:
+            self.module.__dict__[self.name] = self.before
+
+
+def answer_ids(found: Any, length: int) -> Any:
+    """What `generate` returned, without the prompt of this length: ids, or an output with `sequences`."""
+    if isinstance(found, Tensor):
+        return found[:, length:]
+    found.sequences = found.sequences[:, length:]
+    return found

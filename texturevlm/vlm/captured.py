@@ -19,11 +19,11 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, Replay
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Texture
+from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
 from texturevlm.vlm.views import check_readable
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
@@ -150,7 +150,7 @@ class FixedBudget:
         """(B, V): logits of the first token of the answers."""
         return self.prefill(self._spelled(prompts, texture, allocation), self.encode(texture, allocation)).logits
 
-    def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Tensor:
+    def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Any:
         """The ids of the answers, (B, N): the work before the first token is captured, the rest is `model.generate`.
 
         Prompts of a batch must have one length; beams go through the adapter's own `generate`.
@@ -170,8 +170,7 @@ class FixedBudget:
             key, value = (one[:, :, : length - 1].clone() for one in read.caches[2 * layer : 2 * layer + 2])
             cache.update(key, value, layer)
         inputs = {name: value.clone() for name, value in read.inputs.items()}
-        found: Tensor = self.adapter.model.generate(**inputs, past_key_values=cache, **options)
-        return found[:, length:]
+        return answer_ids(self.adapter.model.generate(**inputs, past_key_values=cache, **options), length)
 
     def _run_tower(
         self, pixels: Tensor, centre: Tensor, step: Tensor, frames: Tensor, valid: Tensor
@@ -188,9 +187,9 @@ class FixedBudget:
         rows = adapter.patch_rows(((pixels.float() - mean) / deviation).flatten(0, 1).unsqueeze(1))
         if self.masked:
             rows = rows.view(*used.shape, -1).where(used[..., None], 0.0)
-        windows = None
-        if isinstance(adapter, Qwen2_5_VL):
-            windows = adapter.windows(lie.patch)[:, :, None].expand_as(lie.patch).flatten(1, 2)
+        windows = adapter.windows(lie.patch)
+        if windows is not None:
+            windows = windows[:, :, None].expand_as(lie.patch).flatten(1, 2)
         embeds = tower_loop(
             adapter.tower,
             rows.view(self.batch, self.budget * adapter.merge**2, -1),

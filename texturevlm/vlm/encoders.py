@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +11,7 @@ from torch import Tensor
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.adapter import CENTRED, CLIP, Adapter
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.tokens import Tokens
-from texturevlm.vlm.views import View, still_views, to_tokens
+from texturevlm.vlm.views import View, still_views
 from texturevlm.vlm.vit import VisionTransformer, by_count
 
 
@@ -20,20 +20,29 @@ class Encoder(Adapter):
 
     normalisation = CENTRED
 
-    def __init__(self, model: Any, processor: Any = None) -> None:
-        super().__init__(model, processor)
-        self.tower = VisionTransformer(getattr(model, "vision_model", model))
-        self.side = self.tower.side
+    def __init__(self, config: Any, processor: Any = None) -> None:
+        super().__init__(config, processor)
+        self.side = getattr(config, "vision_config", config).patch_size
 
-    def encode(self, texture: Texture, allocation: Allocation) -> Tokens:
-        """The tower's last hidden states: embeds (B, K, D), in the allocation's slots.
+    @property
+    def tower(self) -> VisionTransformer:
+        """The vision tower of the bound model."""
+        return VisionTransformer(getattr(self.model, "vision_model", self.model))
 
-        texture, allocation: B images of one size, K upright footprints each
-        """
-        views = still_views("encode", Picture(texture, allocation), self.side)
+    def hooks(self, model: Any) -> Iterator[Any]:
+        """None stays: the tower is hooked while it runs."""
+        yield from ()
+
+    def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
+        return self.tower.table_side, self.tower.table_side
+
+    def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
+        raise NotImplementedError("an encoder has no prompt: use `encode` or `features`")
+
+    def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
+        """The tower's last hidden states."""
         front = self.tower.in_front
-        found = self._run(views, self.tower.tower, lambda out: out.last_hidden_state[:, front:])
-        return to_tokens(allocation, views, [found])
+        return [self._run(views, self.tower.tower, lambda out: out.last_hidden_state[:, front:])]
 
     def features(self, texture: Texture, allocation: Allocation) -> Tensor:
         """(B, D): one vector per image, in the space shared with texts if there is one, or the pooled output."""
@@ -41,15 +50,22 @@ class Encoder(Adapter):
         call = getattr(self.model, "get_image_features", self.tower.tower)
         return torch.stack(self._run(views, call, lambda out: out.pooler_output))
 
-    def _run(self, views: list[View], call: Any, take: Any) -> list[Tensor]:
+    def _run(self, views: Sequence[View], call: Any, take: Any) -> list[Tensor]:
         """What `take` finds for each view."""
         found: dict[int, Tensor] = {}
-        for group in by_count(views):
+        for group in by_count([len(view) for view in views]):
             members = [views[index] for index in group]
-            pixels = self.normalised(torch.stack([view.pixels[:, 0] for view in members]))
-            out = take(self.tower.run(call, pixels.to(self.model.device), members))
-            found |= dict(zip(group, out))
+            pixels = self.normalised(torch.stack([view.pixels[:, 0] for view in members])).to(self.device)
+            lie = [self.places(view) for view in members]
+            patch = torch.stack([one.patch[:, 0] for one in lie])
+            reach = torch.stack([self._reach(view) for view in members]) if self.tower.takes_rows else None
+            found |= dict(zip(group, take(self.tower.run(call, pixels, patch, reach))))
         return [found[index] for index in range(len(views))]
+
+    def _reach(self, view: View) -> Tensor:
+        """(n, 2): entries of the table that each token covers, down and across."""
+        cells = torch.tensor(view.size).to(view.step) / self.tower.table_side
+        return view.step.detach().flip(-1) * self.side / cells
 
 
 class ClipEncoder(Encoder):

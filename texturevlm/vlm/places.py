@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 COORDINATES = ("fine", "native")
-PIECES = 3  # bfloat16 numbers that hold a float32 exactly: 8 bits each
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,18 +91,3 @@ def bilinear_taps(patch: Tensor, extent: Tensor, side: int) -> tuple[Tensor, Ten
     indices = taps[:, 0, :, None] * side + taps[:, 1, None, :]
     weights = share[:, 0, :, None] * share[:, 1, None, :]
     return indices.flatten(1), weights.flatten(1)
-
-
-def to_columns(numbers: Tensor) -> Tensor:
-    """(N, M) float32 → (N, PIECES · M), each number as a sum of PIECES that survive a cast to bfloat16 or half."""
-    pieces, rest = [], numbers.detach().float()
-    for _ in range(PIECES):
-        piece = rest.bfloat16().float()
-        pieces.append(piece)
-        rest = rest - piece
-    return torch.cat(pieces, -1)
-
-
-def from_columns(columns: Tensor) -> Tensor:
-    """The inverse of `to_columns`, in float32."""
-    return torch.stack(columns.float().chunk(PIECES, -1)).sum(0)

@@ -32,11 +32,11 @@ class Qwen2_5_VL(QwenAdapter):
 
     def windows(self, patch: Tensor) -> Tensor:
         """(..., M², 2) rows and columns of a token's patches → (..., 2), the row and column of its window."""
-        across: int = self.tower.window_size // self.tower.patch_size  # patches
+        across: int = self.config.vision_config.window_size // self.config.vision_config.patch_size  # patches
         return ((patch.mean(-2) + 0.5) / across).floor().long()
 
-    def _moment(self, view: View, fps: float) -> Tensor:
+    def moment(self, view: View) -> Tensor:
         if not view.video:
-            return super()._moment(view, fps)
-        per_second: float = self.model.config.vision_config.tokens_per_second
-        return (view.moment * (per_second / fps)).floor()
+            return super().moment(view)
+        per_second: float = self.config.vision_config.tokens_per_second
+        return (view.moment * (per_second / view.fps)).floor()

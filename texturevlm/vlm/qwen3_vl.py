@@ -29,17 +29,15 @@ class Qwen3VL(QwenAdapter):
             taps = {"bilinear_indices": indices.T, "bilinear_weights": weights.T}
         return super().tower_arguments(patch, extent, begins) | taps
 
-    def _video(self, picture: Picture, levels: str) -> list[View]:
+    def video_views(self, picture: Picture, levels: str) -> list[View]:
         """One view per moment: each has its own place in the prompt."""
-        (whole,) = super()._video(picture, levels)
+        (whole,) = super().video_views(picture, levels)
         return [whole.part(whole.moment == moment) for moment in whole.moment.unique()]
 
-    def _filling(self, group: Sequence[View], fps: float) -> str:
+    def filling(self, group: Sequence[View], fps: float) -> str:
         if not group[0].video:
-            return super()._filling(group, fps)
-        mark = self._marks()[1]
-        parts = []
-        for view in group:
-            seconds = (float(view.moment[0]) + (self.moments - 1) / 2) / fps
-            parts.append(f"<{seconds:.1f} seconds>{self._wrapped(mark * len(view))}")
-        return "".join(parts)
+            return super().filling(group, fps)
+        times = [(float(view.moment[0]) + (self.moments - 1) / 2) / fps for view in group]
+        return "".join(
+            f"<{time:.1f} seconds>{super(Qwen3VL, self).filling([view], fps)}" for time, view in zip(times, group)
+        )

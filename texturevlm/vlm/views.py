@@ -35,6 +35,7 @@ class View:
     size:    (height, width) of the image
     video:   whether it is part of a video
     grid:    rows and columns, if the view is an ordinary image by itself, at the model's own positions
+    fps:     frames per second of its video
     """
 
     pixels: Tensor
@@ -47,6 +48,7 @@ class View:
     size: tuple[int, int]
     video: bool = False
     grid: tuple[int, int] | None = None
+    fps: float = 2.0
 
     def __len__(self) -> int:
         return self.centre.shape[0]

@@ -1,6 +1,6 @@
 """CLIP, SigLIP and SigLIP 2 towers on chosen patches: each embedded at its true position, the rest the model's own.
 
-These towers have a learned table of positions and no other notion of place, so a token is looked up where its centre
+These towers have a learned table of positions and no other notion of place, so a patch is looked up where its centre
 lies in the image, between the entries. The tower is called with a picture of one patch, and a hook that lives as long
 as the call puts the embeddings of the chosen patches in place of that one's.
 """
@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.vlm.views import View
-
-Call = Callable[..., Any]
+Tower = Callable[..., Any]
 
 
 class VisionTransformer:
@@ -30,9 +28,18 @@ class VisionTransformer:
         # SigLIP 2 takes patches in rows, and averages its table over the area of a patch that is larger than an entry
         self.takes_rows = not hasattr(self.embeddings, "image_size")
 
-    def run(self, call: Call, pixels: Tensor, views: Sequence[View], **options: Any) -> Any:
-        """`call` (the tower, or a method of a model that calls it) on normalised pixels (B, K, 3, P, P)."""
-        embedded = self.embedded(pixels, views)
+    @property
+    def table_side(self) -> int:
+        """Rows, and columns, of the table of positions."""
+        return int((len(self.embeddings.position_embedding.weight) - self.in_front) ** 0.5)
+
+    def run(self, call: Tower, pixels: Tensor, patch: Tensor, reach: Tensor | None = None, **options: Any) -> Any:
+        """`call` (the tower, or a method of a model that calls it) on normalised pixels (B, N, 3, P, P).
+
+        patch: (B, N, 2), row and column on the grid of the table
+        reach: (B, N, 2), entries of the table that a patch covers; None: one
+        """
+        embedded = self.embedded(pixels, patch, reach)
         batch, count = pixels.shape[:2]
         weight = self.embeddings.patch_embedding.weight
         if self.takes_rows:
@@ -50,38 +57,36 @@ class VisionTransformer:
         finally:
             hook.remove()
 
-    def embedded(self, pixels: Tensor, views: Sequence[View]) -> Tensor:
-        """(B, K, 3, P, P) → (B, K, D), with the tower's own tokens in front."""
+    def embedded(self, pixels: Tensor, patch: Tensor, reach: Tensor | None) -> Tensor:
+        """(B, N, 3, P, P) → (B, N, D), with the tower's own tokens in front."""
         module = self.embeddings.patch_embedding
         order = (0, 1, 3, 4, 2) if self.takes_rows else (0, 1, 2, 3, 4)
         rows = pixels.permute(order).flatten(2).to(module.weight)
         tokens = functional.linear(rows, module.weight.flatten(1), module.bias)
         table = self.embeddings.position_embedding.weight
-        tokens = tokens + self._positions(table[self.in_front :], views).to(tokens.dtype)
+        tokens = tokens + self._positions(table[self.in_front :], patch, reach).to(tokens.dtype)
         if not self.in_front:
             return tokens
-        front = (self.embeddings.class_embedding + table[0]).expand(len(views), 1, -1)
+        front = (self.embeddings.class_embedding + table[0]).expand(len(tokens), 1, -1)
         return torch.cat([front.to(tokens.dtype), tokens], 1)
 
-    def _positions(self, table: Tensor, views: Sequence[View]) -> Tensor:
-        """(B, K, D): the table read where the tokens' centres lie."""
-        side = int(len(table) ** 0.5)
+    def _positions(self, table: Tensor, patch: Tensor, reach: Tensor | None) -> Tensor:
+        """(B, N, D): the table read where the patches' centres lie."""
+        side = self.table_side
+        entry = torch.arange(side, device=table.device)
         shares = []
-        for axis, extent in ((1, 0), (0, 1)):  # rows from y and height, columns from x and width
-            centre = torch.stack([view.centre[:, axis].detach() / view.size[extent] for view in views])
-            width = torch.stack([view.step[:, axis].detach() * self.side / view.size[extent] for view in views])
-            reach = (width * side).clamp(min=1) if self.takes_rows else torch.ones_like(width)
-            at = (centre * side - 0.5).clamp(0, side - 1)
-            entry = torch.arange(side, device=at.device)
-            share = (1 - (entry - at[..., None]).abs() / reach[..., None]).clamp(min=0)
-            shares.append((share / share.sum(-1, keepdim=True)).to(table.device))
+        for axis in (0, 1):
+            at = patch[..., axis].detach().to(table.device).clamp(0, side - 1)
+            width = torch.ones_like(at) if reach is None else reach[..., axis].to(at).clamp(min=1)
+            share = (1 - (entry - at[..., None]).abs() / width[..., None]).clamp(min=0)
+            shares.append(share / share.sum(-1, keepdim=True))
         rows, columns = shares
         return torch.einsum("bkr,bkc,rcd->bkd", rows, columns, table.float().view(side, side, -1))
 
 
-def by_count(views: Sequence[View]) -> list[list[int]]:
-    """Which views have equally many tokens and can run together: these towers know no padding."""
+def by_count(counts: Sequence[int]) -> list[list[int]]:
+    """Which images have equally many patches and can run together: these towers know no padding."""
     groups: dict[int, list[int]] = {}
-    for index, view in enumerate(views):
-        groups.setdefault(len(view), []).append(index)
+    for index, count in enumerate(counts):
+        groups.setdefault(count, []).append(index)
     return list(groups.values())

@@ -1,0 +1,84 @@
+"""`attach`: a model that the user has learns to take chosen tokens, and the user gets a processor that chooses them.
+
+The user's own processor is not changed. The hooks of the model stay until the last processor is detached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from texturevlm.ask.options import check_options
+from texturevlm.check import check_choice
+from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
+from texturevlm.pipeline import Allocator
+from texturevlm.vlm import FAMILIES, Adapter, adapter_for
+from texturevlm.vlm.adapter import ATTRIBUTE
+
+WRAPPERS = ("get_base_model", "_orig_mod", "module")  # of PEFT, of torch.compile, of data parallel training
+_ATTACHED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # processor → model
+
+
+def attach(
+    model: nn.Module,
+    processor: Any,
+    *,
+    budget: int | tuple[int, int] = BUDGET,
+    allocator: str | Allocator = ALLOCATOR,
+    relevance: str | Sequence[str] = RELEVANCE,
+) -> Any:
+    """Hook a transformers model so that it takes chosen tokens, and return the TextureProcessor that chooses them.
+
+    model:     of one of the families in docs/models.md, also one wrapped by PEFT
+    processor: its processor; or one that an earlier `attach` returned, to change the options
+    budget, allocator, relevance: as in `TextureProcessor`
+    Its `detach` undoes this. Ordinary input still goes through the model unchanged.
+    """
+    from texturevlm.ask.processor import TextureProcessor
+
+    network = unwrapped(model)
+    family = getattr(getattr(network, "config", None), "model_type", type(network).__name__)
+    check_choice("attach", "model", family, FAMILIES)
+    check_options("attach", budget, allocator, relevance)
+    found = TextureProcessor(processor, network.config, budget=budget, allocator=allocator, relevance=relevance)
+    hooked(network)
+    _ATTACHED[found] = network
+    if isinstance(processor, TextureProcessor):
+        detach(processor)  # it is replaced
+    return found
+
+
+def detach(attached: Any) -> Any:
+    """Undo `attach`; returns the model.
+
+    attached: the processor that `attach` returned: the hooks go with the last one of a model; or the model itself
+    """
+    if isinstance(attached, nn.Module):
+        network = unwrapped(attached)
+        for processor in [one for one, other in _ATTACHED.items() if other is network]:
+            del _ATTACHED[processor]
+    else:
+        network = _ATTACHED.pop(attached, None)
+    if network is not None and not any(other is network for other in _ATTACHED.values()):
+        adapter = getattr(network, ATTRIBUTE, None)
+        if adapter is not None:
+            adapter.restore()
+    return network
+
+
+def hooked(network: Any) -> Adapter:
+    """The adapter that holds the hooks of a model; hooks it if it has none."""
+    adapter: Adapter | None = getattr(network, ATTRIBUTE, None)
+    return adapter_for(network.config).bind(network) if adapter is None else adapter
+
+
+def unwrapped(model: Any) -> Any:
+    """The model inside what PEFT, torch.compile or data parallel training put around it."""
+    for name in WRAPPERS:
+        inner = getattr(model, name, None)
+        if inner is not None:
+            return unwrapped(inner() if callable(inner) and not isinstance(inner, nn.Module) else inner)
+    return model

@@ -1,0 +1,44 @@
+"""The options that say how tokens are chosen, checked before slow work begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.check import check_choice, check_count
+from texturevlm.pipeline import Allocator
+
+RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
+TOKENS = ("chosen", "weighted")
+
+
+def check_options(
+    function: str,
+    budget: int | tuple[int, int],
+    allocator: str | Allocator,
+    relevance: str | Sequence[str],
+    tokens: str = TOKENS[0],
+) -> None:
+    """Check options before a model is loaded or changed."""
+    budgets = budget if isinstance(budget, (tuple, list)) else (budget, budget)
+    if len(budgets) != 2 or budgets[0] > budgets[1]:
+        raise ValueError(f"{function}: budget must be a number or a pair (low, high), got {budget!r}")
+    for one in budgets:
+        check_count(function, "budget", one, 1)
+    if isinstance(allocator, str):
+        check_choice(function, "allocator", allocator, ALLOCATORS)
+    for name in [relevance] if isinstance(relevance, str) else relevance:
+        check_choice(function, "relevance", name, RELEVANCES)
+    check_choice(function, "tokens", tokens, TOKENS)
+
+
+def check_looks(looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
+    """Whether this relevance and these tokens allow so many looks."""
+    if looks not in (1, 2):
+        raise ValueError(f"ask: looks must be 1 or 2, got {looks!r}")
+    check_choice("ask", "relevance", relevance, RELEVANCES)
+    if looks == 2:
+        check_choice("ask", "tokens with looks=2", tokens, TOKENS[:1])
+        check_choice("ask", "relevance with looks=2", relevance, ("auto", "attention"))
+    elif relevance == "attention":
+        raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")

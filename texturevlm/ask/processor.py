@@ -1,0 +1,350 @@
+"""A processor of transformers that chooses tokens: text and images in, exactly a budget of visual tokens out.
+
+It takes the place of the model's own processor in any code: calls, chat templates, collators, workers, Trainer. It runs
+on the CPU and never touches the model: what it returns says where every patch lies. The model must be attached.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoConfig, BatchFeature, ProcessorMixin
+from transformers.processing_utils import ProcessingKwargs
+
+from texturevlm.ask.choose import choose
+from texturevlm.ask.messages import is_conversation, question_of
+from texturevlm.ask.options import check_options
+from texturevlm.ask.prepared import PreparedImage
+from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
+from texturevlm.pipeline import Allocator
+from texturevlm.vlm import FAMILIES, adapter_for
+from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.views import View
+
+FILE = "texturevlm.json"  # beside the files of the processor
+REMEMBERED = 4096  # rendered prompts whose questions are known
+OWN_SAMPLING = "images are sampled by texturevlm, which the budget decides"
+_QUESTIONS: ContextVar[list[str] | None] = ContextVar("questions", default=None)
+
+
+class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
+    """Wraps a model's processor.
+
+    processor: of the model: what has a tokenizer and an image processor
+    config:    of the model
+    budget:    visual tokens that all images of a prompt share; a pair (low, high) draws one per prompt, for training
+    allocator: how tokens are chosen, as in `choose_tokens`
+    relevance: likewise; several names draw one per prompt, for training
+    The question of a prompt is the last turn of the user in the messages that `apply_chat_template` was given, or the
+    argument `question` of a call.
+    """
+
+    def __init__(
+        self,
+        processor: Any,
+        config: Any,
+        *,
+        budget: int | tuple[int, int] = BUDGET,
+        allocator: str | Allocator = ALLOCATOR,
+        relevance: str | Sequence[str] = RELEVANCE,
+    ) -> None:
+        if isinstance(processor, TextureProcessor):
+            processor = processor.processor
+        if getattr(processor, "tokenizer", None) is None or getattr(processor, "image_processor", None) is None:
+            raise TypeError(
+                f"TextureProcessor: processor must be the model's processor, which takes images and text, "
+                f"got {type(processor).__name__}"
+            )
+        family = getattr(config, "model_type", type(config).__name__)
+        if family not in FAMILIES:
+            raise ValueError(f"TextureProcessor: config must be of one of {', '.join(FAMILIES)}, got {family}")
+        check_options("TextureProcessor", budget, allocator, relevance)
+        self.processor, self.config = processor, config
+        self.budget, self.allocator, self.relevance = budget, allocator, relevance
+        self.adapter = adapter_for(config, processor)
+        if len(processor.tokenizer) <= max(self.adapter.visual_ids):
+            raise ValueError(
+                f"TextureProcessor: processor must belong to the model, whose image token is "
+                f"{config.image_token_id}, got a tokenizer of {len(processor.tokenizer)} tokens"
+            )
+        self._asked: OrderedDict[str, str] = OrderedDict()
+
+    def __call__(
+        self,
+        images: Any = None,
+        text: Any = None,
+        videos: Any = None,
+        audio: Any = None,
+        *,
+        question: str | Sequence[str] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Inputs of the model. Text alone, and anything with videos, is processed as by the model's own processor.
+
+        images:   one image, a flat list, or a list per text; what `Texture.open` takes
+        text:     a prompt, or a list of them, with one placeholder per image
+        question: of each text, if the texts did not come from this processor's `apply_chat_template`
+        options:  of the model's own processor; those for images are refused, because the budget decides
+        """
+        if videos is not None or audio is not None or (text is None and images is not None):
+            given = {"images": images, "text": text, "videos": videos, "audio": audio}
+            return self.processor(**{name: value for name, value in given.items() if value is not None}, **options)
+        if text is None:
+            raise ValueError("processor: text must be a prompt or a list of prompts, got none")
+        texts = [text] if isinstance(text, str) else list(text)
+        if wrong := [one for one in texts if not isinstance(one, str)]:
+            raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
+        self._check_image_options(options)
+        views = self._views(texts, images, question)
+        found = super().__call__(images=views or None, text=texts, **options)
+        if "input_ids" in found:
+            _add_missing(found, self.adapter.id_inputs)
+        return found
+
+    def apply_chat_template(self, conversation: Any, *args: Any, **options: Any) -> Any:
+        """As that of the model's processor; the question is the text of the last turn of the user."""
+        if not conversation:
+            raise ValueError("apply_chat_template: conversation must have messages, got none")
+        batch = [conversation] if is_conversation(conversation) else list(conversation)
+        questions = [question_of(one) for one in batch]
+        token = _QUESTIONS.set(questions)
+        try:
+            found = super().apply_chat_template(conversation, *args, **options)
+        finally:
+            _QUESTIONS.reset(token)
+        rendered = [found] if isinstance(found, str) else found
+        if isinstance(rendered, list) and all(isinstance(one, str) for one in rendered):
+            for text, question in zip(rendered, questions):
+                self._asked[text] = question
+                self._asked.move_to_end(text)
+            while len(self._asked) > REMEMBERED:
+                self._asked.popitem(last=False)
+        return found
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> Any:
+        """The model's own processor, which stays loadable by itself, and our options beside it."""
+        if not isinstance(self.allocator, str):
+            raise ValueError(f"save_pretrained: allocator must be a name to be saved, got {self.allocator!r:.60}")
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        saved = self.processor.save_pretrained(folder, push_to_hub=push_to_hub, **options)
+        table = {"budget": self.budget, "allocator": self.allocator, "relevance": self.relevance}
+        table["model"] = self.config.to_dict()
+        (folder / FILE).write_text(json.dumps(table, indent=1, default=str) + "\n")
+        return saved
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> TextureProcessor:
+        """From a folder of `save_pretrained`, or from any checkpoint of a family; options override what is saved."""
+        from texturevlm.ask.pretrained import load_processor
+
+        own = {one: options.pop(one) for one in ("budget", "allocator", "relevance") if one in options}
+        beside = Path(name) / FILE
+        if beside.is_file():
+            saved = json.loads(beside.read_text())
+            model = saved.pop("model")
+            config = AutoConfig.for_model(model.pop("model_type"), **model)
+            if isinstance(saved["budget"], list):
+                saved["budget"] = tuple(saved["budget"])
+            own = saved | own
+        else:
+            config = AutoConfig.from_pretrained(name, **options)
+        return cls(load_processor("TextureProcessor", name, config.image_token_id, **options), config, **own)
+
+    def detach(self) -> Any:
+        """Undo `attach`: the model reads whole images again if no other processor is attached to it."""
+        from texturevlm.ask.attach import detach
+
+        return detach(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "processor" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.processor, name)
+
+    def __repr__(self) -> str:
+        allocator = self.allocator if isinstance(self.allocator, str) else getattr(self.allocator, "__name__", "custom")
+        return (
+            f"TextureProcessor({type(self.processor).__name__} for {self.config.model_type}, budget={self.budget}, "
+            f"allocator={allocator!r}, relevance={self.relevance!r})"
+        )
+
+    # What ProcessorMixin asks of a processor.
+
+    @property
+    def chat_template(self) -> Any:
+        """The processor's own, or its tokenizer's."""
+        return getattr(self.processor, "chat_template", None) or getattr(
+            self.processor.tokenizer, "chat_template", None
+        )
+
+    @property
+    def image_token(self) -> str:
+        """What stands for an image in a prompt."""
+        return self.adapter.mark
+
+    @property
+    def image_token_id(self) -> int:
+        """The id of a visual token."""
+        return int(self.config.image_token_id)
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """As the model's own processor says."""
+        return list(getattr(self.processor, "model_input_names", ["input_ids", "attention_mask", "pixel_values"]))
+
+    @property
+    def valid_processor_kwargs(self) -> Any:
+        """As the model's own processor says."""
+        return getattr(self.processor, "valid_processor_kwargs", ProcessingKwargs)
+
+    def prepare_inputs_layout(
+        self, images: Any = None, text: Any = None, videos: Any = None, audio: Any = None, **_: Any
+    ) -> Any:
+        """Everything was laid out by `__call__`."""
+        return images, text, videos, audio
+
+    def _process_images(self, images: Sequence[View], **options: Any) -> tuple[dict[str, Tensor], list[str]]:
+        return self.adapter.pixel_inputs(images), [self.adapter.placeholders(len(view)) for view in images]
+
+    def _check_special_mm_tokens(self, text: Sequence[str], text_inputs: Any, modalities: Sequence[str]) -> None:
+        word = self.adapter.word(self.config.image_token_id)
+        wanted = [one.count(word) for one in text]
+        got = [sum(int(index) == self.image_token_id for index in ids) for ids in text_inputs["input_ids"]]
+        if wanted != got:
+            raise ValueError(
+                f"processor: max_length must leave room for all visual tokens {wanted}, got {got} after truncation"
+            )
+
+    # Choosing.
+
+    def _views(self, texts: Sequence[str], images: Any, question: str | Sequence[str] | None) -> list[View]:
+        """The chosen tokens of all images, in the order of their placeholders."""
+        counts = [text.count(self.image_token) for text in texts]
+        views: list[View] = []
+        for text, own, asked in zip(texts, _by_prompt(images, counts), self._questions(texts, question)):
+            if not own:
+                continue
+            prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
+            relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
+            if asked is None:
+                asked = ""
+                if relevance != "none":
+                    warnings.warn(
+                        "processor: the question of this prompt is unknown, so tokens are chosen without one; render "
+                        "it with this processor's apply_chat_template, or give the argument question",
+                        stacklevel=4,
+                    )
+            chosen = choose(
+                prepared, asked, budget=self._drawn_budget(len(own)), allocator=self.allocator, relevance=relevance
+            )
+            for image, one in zip(prepared, chosen):
+                views += [
+                    view for group in self.adapter.groups(Picture(image.texture, one.allocation)) for view in group
+                ]
+        return views
+
+    def _drawn_budget(self, images: int) -> int:
+        if isinstance(self.budget, int):
+            return self.budget
+        low, high = self.budget
+        return max(images, round(math.exp(random.uniform(math.log(low), math.log(high)))))
+
+    def _questions(self, texts: Sequence[str], question: str | Sequence[str] | None) -> list[str | None]:
+        """Of each text; None where it is not known."""
+        if question is not None:
+            given = [question] if isinstance(question, str) else list(question)
+            if len(given) != len(texts):
+                raise ValueError(f"processor: question must be one per text ({len(texts)}), got {len(given)}")
+            return list(given)
+        if (known := _QUESTIONS.get()) is not None and len(known) == len(texts):
+            return list(known)
+        return [self._asked.get(text) for text in texts]
+
+    def _check_image_options(self, options: dict[str, Any]) -> None:
+        """Refuse what would be ignored."""
+        kinds = self.valid_processor_kwargs.__annotations__
+        names: dict[str, set[str]] = {}
+        for kind in ("text_kwargs", "images_kwargs"):
+            names[kind] = set(getattr(kinds.get(kind), "__annotations__", ())) | set(options.get(kind, ()))
+        names["images_kwargs"] |= set(
+            getattr(getattr(self.image_processor, "valid_kwargs", None), "__annotations__", ())
+        )
+        for name in [*options, *options.get("images_kwargs", ())]:
+            if name in (
+                "return_tensors",
+                "text_kwargs",
+                "images_kwargs",
+                "common_kwargs",
+                "videos_kwargs",
+                "return_metadata",
+            ):
+                continue
+            if name in names["text_kwargs"]:
+                continue
+            if name in names["images_kwargs"]:
+                raise ValueError(
+                    f"processor: {name} has no effect, got {name}={options.get(name)!r:.40}: {OWN_SAMPLING}"
+                )
+            raise TypeError(
+                f"processor: unknown option {name}; those for text are {', '.join(sorted(names['text_kwargs']))}"
+            )
+
+
+def _by_prompt(images: Any, counts: Sequence[int]) -> list[list[Any]]:
+    """Distribute images, flat or in lists, over prompts with `counts` placeholders each."""
+    if (
+        isinstance(images, (list, tuple))
+        and len(images) == len(counts)
+        and all(isinstance(one, (list, tuple)) for one in images)
+    ):
+        nested = [_flat(one) for one in images]
+    else:
+        flat = iter(_flat(images))
+        nested = [[image for _, image in zip(range(count), flat)] for count in counts]
+        nested[-1] += list(flat)
+    if [len(one) for one in nested] != list(counts):
+        raise ValueError(
+            f"processor: each text must have one placeholder per image, got {list(counts)} placeholders for "
+            f"{[len(one) for one in nested]} images"
+        )
+    return nested
+
+
+def _flat(images: Any) -> list[Any]:
+    """A list of single images."""
+    if images is None:
+        return []
+    if isinstance(images, (list, tuple)):
+        return [image for part in images for image in _flat(part)]
+    if isinstance(images, (Tensor, np.ndarray)) and images.ndim == 4:
+        return list(images)
+    return [images]
+
+
+def _add_missing(found: BatchFeature, id_inputs: Any) -> None:
+    """Add inputs that follow from the ids, as lists or tensors like these."""
+    ids = found["input_ids"]
+    rows = [id_inputs(torch.as_tensor(np.asarray(row))[None]) for row in ids]
+    for name in rows[0] if rows else ():
+        if name not in found:
+            table = [row[name][0].tolist() for row in rows]
+            found[name] = (
+                torch.tensor(table)
+                if isinstance(ids, Tensor)
+                else np.array(table)
+                if isinstance(ids, np.ndarray)
+                else table
+            )

@@ -1,0 +1,101 @@
+"""Families with a ViT, a projector, and a language model that counts visual tokens like text (LLaVA and its kin).
+
+`pixel_values` are packed rows, (images, patches, row), padded to the image with most patches. `get_image_features` of
+the model is wrapped: packed rows go through its own tower and projector at their true positions, other pixels pass
+unchanged.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from texturevlm.vlm.adapter import Adapter, Override
+from texturevlm.vlm.packed import is_packed, unpack
+from texturevlm.vlm.views import View
+from texturevlm.vlm.vit import VisionTransformer, by_count
+
+
+class ProjectedAdapter(Adapter):
+    """A subclass says where the tower is, which of its outputs count, and how patches become tokens."""
+
+    def __init__(self, config: Any, processor: Any = None) -> None:
+        super().__init__(config, processor)
+        self.side = config.vision_config.patch_size * self.merge
+
+    @abstractmethod
+    def tower_of(self, model: Any) -> Any:
+        """The vision tower."""
+
+    @abstractmethod
+    def hidden(self, out: Any) -> Tensor:
+        """(B, N, D): the output of the tower that counts, without tokens of its own."""
+
+    @abstractmethod
+    def project(self, hidden: Tensor) -> Tensor:
+        """(B, K · merge², D) patches, those of a token together → (B, K, D') for the language model."""
+
+    def tower_options(self) -> dict[str, Any]:
+        """Further arguments of the tower."""
+        return {"return_dict": True}
+
+    def arranged(self, tokens: Tensor) -> Tensor:
+        """An image's tokens (K, D) as they stand in the prompt."""
+        return tokens
+
+    def returned(self, images: list[Tensor]) -> Any:
+        """The tokens of all images as the model's forward takes them from `get_image_features`."""
+        return images
+
+    def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
+        """The grid that the tower was trained with, whatever the image's size."""
+        vision = self.config.vision_config
+        side = vision.image_size // vision.patch_size // self.merge
+        return side, side
+
+    def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
+        rows = [self.packed_rows(view, coordinates) for view in views]
+        return {"pixel_values": pad_sequence(rows, batch_first=True)}
+
+    @property
+    def tower(self) -> VisionTransformer:
+        """The vision tower of the bound model."""
+        return VisionTransformer(self.tower_of(self.model))
+
+    def hooks(self, model: Any) -> Iterator[Any]:
+        self._features = Override(model.model, "get_image_features", self._get_image_features)
+        yield self._features
+
+    def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
+        rows = self.pixel_inputs(views)["pixel_values"].to(self.device)
+        return [self._embedded(rows, weighted=False)]
+
+    def _get_image_features(self, pixel_values: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not is_packed(pixel_values, self.row_width):
+            return self._features.original(pixel_values, *args, **kwargs)
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        images = [self.arranged(one) for one in self._embedded(pixel_values, weighted=True)]
+        return BaseModelOutputWithPooling(pooler_output=self.returned(images))
+
+    def _embedded(self, packed: Tensor, *, weighted: bool) -> list[Tensor]:
+        """(images, patches, row) → the tokens (K, D) of each image."""
+        patches, found, inner = self.merge**2, {}, self.side // self.merge
+        parts = [unpack(rows, self.row_width) for rows in packed.flatten(0, -3)]
+        counts = [int((geometry.extent[:, 0] > 0).sum()) for _, geometry, _ in parts]
+        for group in by_count(counts):
+            count = counts[group[0]]
+            if count == 0:
+                continue  # an image of padding
+            pixels = torch.stack([parts[index][0][:count] for index in group]).unflatten(-1, (3, inner, inner))
+            place = torch.stack([parts[index][1].patch[:count] for index in group])
+            out = self.tower.run(self.tower.tower, pixels, place, **self.tower_options())
+            for index, tokens in zip(group, self.project(self.hidden(out))):
+                weight = parts[index][2][:count:patches].to(tokens)
+                found[index] = tokens * weight if weighted else tokens
+        return [found[index] for index in sorted(found)]
