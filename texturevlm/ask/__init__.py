@@ -1,6 +1,6 @@
 """Ask a vision-language model: load or attach one, and it reads a budget of tokens chosen for the question."""
 
-from texturevlm.ask.attach import attach, detach
+from texturevlm.ask.attachment import attach, detach
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.model import VLM, Answer, load_vlm
 from texturevlm.ask.session import ImageSession

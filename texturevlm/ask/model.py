@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from texturevlm.ask.attach import attach, hooked, unwrapped
+from texturevlm.ask.attachment import attach, hooked, unwrapped
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.choose import Chosen, in_slots
 from texturevlm.ask.messages import (
@@ -124,9 +124,9 @@ class VLM:
         return [] if self._fixed is None else self._fixed.reasons
 
     def __repr__(self) -> str:
-        parameters = sum(one.numel() for one in self.model.parameters()) / 1e6
+        millions = sum(one.numel() for one in self.model.parameters()) / 1e6
         return (
-            f"VLM({type(self.model).__name__}, {parameters:.0f} million parameters, {self.model.dtype} on {self.device}, "
+            f"VLM({type(self.model).__name__}, {millions:.3g} million parameters, {self.model.dtype} on {self.device}, "
             f"budget={self.budget}, allocator={self.allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
         )
 

@@ -12,7 +12,7 @@ import os
 import random
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from texturevlm.vlm.views import View
 
 FILE = "texturevlm.json"  # beside the files of the processor
 REMEMBERED = 4096  # rendered prompts whose questions are known
-OWN_SAMPLING = "images are sampled by texturevlm, which the budget decides"
+OWN_SAMPLING = "texturevlm samples images, and the budget decides how"
+NOT_FOR_IMAGES = {"return_tensors", "text_kwargs", "images_kwargs", "common_kwargs", "videos_kwargs", "return_metadata"}
 _QUESTIONS: ContextVar[list[str] | None] = ContextVar("questions", default=None)
 
 
@@ -60,8 +61,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         allocator: str | Allocator = ALLOCATOR,
         relevance: str | Sequence[str] = RELEVANCE,
     ) -> None:
-        if isinstance(processor, TextureProcessor):
-            processor = processor.processor
+        self.processor: Any = processor.processor if isinstance(processor, TextureProcessor) else processor
+        processor = self.processor
         if getattr(processor, "tokenizer", None) is None or getattr(processor, "image_processor", None) is None:
             raise TypeError(
                 f"TextureProcessor: processor must be the model's processor, which takes images and text, "
@@ -71,7 +72,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if family not in FAMILIES:
             raise ValueError(f"TextureProcessor: config must be of one of {', '.join(FAMILIES)}, got {family}")
         check_options("TextureProcessor", budget, allocator, relevance)
-        self.processor, self.config = processor, config
+        self.config = config
         self.budget, self.allocator, self.relevance = budget, allocator, relevance
         self.adapter = adapter_for(config, processor)
         if len(processor.tokenizer) <= max(self.adapter.visual_ids):
@@ -165,7 +166,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
 
     def detach(self) -> Any:
         """Undo `attach`: the model reads whole images again if no other processor is attached to it."""
-        from texturevlm.ask.attach import detach
+        from texturevlm.ask.attachment import detach
 
         return detach(self)
 
@@ -234,7 +235,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         """The chosen tokens of all images, in the order of their placeholders."""
         counts = [text.count(self.image_token) for text in texts]
         views: list[View] = []
-        for text, own, asked in zip(texts, _by_prompt(images, counts), self._questions(texts, question)):
+        for own, asked in zip(_by_prompt(images, counts), self._questions(texts, question)):
             if not own:
                 continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
@@ -276,31 +277,15 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
     def _check_image_options(self, options: dict[str, Any]) -> None:
         """Refuse what would be ignored."""
         kinds = self.valid_processor_kwargs.__annotations__
-        names: dict[str, set[str]] = {}
-        for kind in ("text_kwargs", "images_kwargs"):
-            names[kind] = set(getattr(kinds.get(kind), "__annotations__", ())) | set(options.get(kind, ()))
-        names["images_kwargs"] |= set(
-            getattr(getattr(self.image_processor, "valid_kwargs", None), "__annotations__", ())
-        )
-        for name in [*options, *options.get("images_kwargs", ())]:
-            if name in (
-                "return_tensors",
-                "text_kwargs",
-                "images_kwargs",
-                "common_kwargs",
-                "videos_kwargs",
-                "return_metadata",
-            ):
-                continue
-            if name in names["text_kwargs"]:
-                continue
-            if name in names["images_kwargs"]:
-                raise ValueError(
-                    f"processor: {name} has no effect, got {name}={options.get(name)!r:.40}: {OWN_SAMPLING}"
-                )
-            raise TypeError(
-                f"processor: unknown option {name}; those for text are {', '.join(sorted(names['text_kwargs']))}"
-            )
+        for_text = set(getattr(kinds.get("text_kwargs"), "__annotations__", ())) | NOT_FOR_IMAGES
+        for_images = set(getattr(kinds.get("images_kwargs"), "__annotations__", ()))
+        for_images |= set(getattr(getattr(self.image_processor, "valid_kwargs", None), "__annotations__", ()))
+        given = {**options, **options.get("images_kwargs", {})}
+        for name, value in given.items():
+            if name in for_images - for_text:
+                raise ValueError(f"processor: {name} has no effect, because {OWN_SAMPLING}; got {name}={value!r:.40}")
+            if name not in for_text:
+                raise TypeError(f"processor: unknown option {name}; for text there are {', '.join(sorted(for_text))}")
 
 
 def _by_prompt(images: Any, counts: Sequence[int]) -> list[list[Any]]:
@@ -334,17 +319,12 @@ def _flat(images: Any) -> list[Any]:
     return [images]
 
 
-def _add_missing(found: BatchFeature, id_inputs: Any) -> None:
-    """Add inputs that follow from the ids, as lists or tensors like these."""
+def _add_missing(found: BatchFeature, id_inputs: Callable[[Tensor], dict[str, Tensor]]) -> None:
+    """Add inputs that follow from the ids, as lists, arrays or tensors like these."""
     ids = found["input_ids"]
     rows = [id_inputs(torch.as_tensor(np.asarray(row))[None]) for row in ids]
-    for name in rows[0] if rows else ():
+    for name in rows[0]:
         if name not in found:
             table = [row[name][0].tolist() for row in rows]
-            found[name] = (
-                torch.tensor(table)
-                if isinstance(ids, Tensor)
-                else np.array(table)
-                if isinstance(ids, np.ndarray)
-                else table
-            )
+            like = torch.tensor if isinstance(ids, Tensor) else np.array if isinstance(ids, np.ndarray) else list
+            found[name] = like(table)

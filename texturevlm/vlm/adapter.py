@@ -315,22 +315,16 @@ class Adapter(ABC):
 
     def _probe(self) -> None:
         """Refuse a version of transformers that ignores our positions, which would otherwise go unnoticed."""
-        if self.model.device.type == "meta":
+        if self.device.type == "meta":
             return
-        tokens = torch.tensor([[0.5, 0.5], [1.5, 0.5]])
-        found = []
-        for far in (1.0, 3.0):
-            texture = Texture.open(
-                torch.linspace(0, 1, 3 * 8 * self.side**2 * 2).view(1, 3, 2 * self.side, 8 * self.side)
-            )
-            boxes = torch.cat([tokens - 0.5, tokens + 0.5], -1) * self.side
-            boxes[1, [0, 2]] += (far - 1) * self.side
-            view = still_views(
-                "adapt", Picture(texture, Allocation.of_boxes(boxes[None], texture.size, self.side)), self.side
-            )[0]
-            view = replace(view, pixels=torch.linspace(0, 1, view.pixels.numel()).view_as(view.pixels))
-            with torch.no_grad():
-                found.append(self.embed([view])[0][0].float())
+        size = (2 * self.side, 8 * self.side)
+        texture = Texture.open(torch.linspace(0, 1, 3 * size[0] * size[1]).view(1, 3, *size))
+        corners = torch.tensor([[0.0, 0.0], [1.0, 0.0]]) * self.side
+        allocation = Allocation.of_boxes(torch.cat([corners, corners + self.side], -1)[None], size, self.side)
+        (near,) = still_views("adapt", Picture(texture, allocation), self.side)
+        far = replace(near, centre=near.centre * torch.tensor([3.0, 1.0]))  # the same pixels elsewhere
+        with torch.no_grad():
+            found = [self.embed([view])[0][0].float() for view in (near, far)]
         if torch.equal(*found):
             from transformers import __version__
 

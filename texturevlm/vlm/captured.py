@@ -23,7 +23,6 @@ from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
-from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.views import check_readable
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
@@ -62,7 +61,7 @@ class PrefillOutput:
 class FixedBudget:
     """A Qwen model with a fixed number of tokens per image and one image per prompt.
 
-    adapter:     of the model, which must stay on its device and in its dtype; `stale` says whether it did not
+    adapter:     of a Qwen model, which must stay on its device and in its dtype; `stale` says whether it did not
     budget:      tokens per image, the K of every allocation
     batch:       images (and prompts) per call
     masked:      whether allocations may have unused slots; if not, attention runs without a mask
@@ -74,7 +73,7 @@ class FixedBudget:
 
     def __init__(
         self,
-        adapter: QwenAdapter,
+        adapter: Any,
         budget: int,
         *,
         batch: int = 1,

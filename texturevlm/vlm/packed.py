@@ -56,9 +56,9 @@ def pack(pixels: Tensor, geometry: Geometry, weight: Tensor) -> Tensor:
     return torch.cat([pixels, *pieces, weight.to(pixels)], -1)
 
 
-def is_packed(rows: Tensor | None, width: int) -> bool:
+def is_packed(rows: Tensor, width: int) -> bool:
     """Whether rows have the columns behind pixels of this width."""
-    return rows is not None and rows.shape[-1] == width + COLUMNS
+    return rows.shape[-1] == width + COLUMNS
 
 
 def unpack(rows: Tensor, width: int) -> tuple[Tensor, Geometry, Tensor]:

@@ -43,7 +43,8 @@ class QwenAdapter(Adapter):
 
     @property
     def row_width(self) -> int:
-        return super().row_width * self.moments
+        width: int = super().row_width * self.moments
+        return width
 
     @property
     def marks(self) -> list[str]:
@@ -183,7 +184,8 @@ class QwenAdapter(Adapter):
         """Positions for ids with packed rows among the inputs; None if there are none."""
         tokens = {}
         for mark, (name, _) in zip(self.visual_ids, INPUTS.values()):
-            if is_packed(rows := inputs.get(name), self.row_width):
+            rows = inputs.get(name)
+            if rows is not None and is_packed(rows, self.row_width):
                 tokens[mark] = unpack(rows, self.row_width)[1].of_tokens(self.merge)
         return mrope_positions(ids, inputs.get("attention_mask"), tokens) if tokens else None
 
