@@ -30,7 +30,7 @@ def difference(one, other):
 
 def stock(adapter, images):
     """The model's own input for one prompt and several images of the tower's size."""
-    each = adapter.tokens_for(36)
+    each = adapter.length(36)
     words = adapter.tokenizer.apply_chat_template(
         [{"role": "user", "content": [{"type": "image"}] * len(images) + [{"type": "text", "text": QUESTION}]}],
         tokenize=False,
@@ -88,7 +88,7 @@ def test_batches_are_padded_on_the_left(adapter):
 
 
 def test_cached_generation_is_that_of_whole_prompts(adapter):
-    """`generate` always has a cache when it is given embeddings, so the uncached answer is made by hand."""
+    """The uncached answer is made by hand."""
     texture = small.picture(64, 40)
     allocation = small.chosen(texture, SIDE, 9)
     cached = adapter.generate(QUESTION, texture, allocation, max_new_tokens=4, do_sample=False)
@@ -96,8 +96,7 @@ def test_cached_generation_is_that_of_whole_prompts(adapter):
     for token in cached[0]:
         step = logits(adapter, inputs)[:, -1:].argmax(-1)
         assert int(step) == int(token)
-        word = adapter.model.get_input_embeddings()(step)
-        inputs["inputs_embeds"] = torch.cat([inputs["inputs_embeds"], word], 1)
+        inputs["input_ids"] = torch.cat([inputs["input_ids"], step], 1)
         inputs["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones_like(step)], 1)
 
 

@@ -106,7 +106,8 @@ def test_negative_controls_move_the_logits(adapter, control, monkeypatch):
         inputs["pixel_values"] = inputs["pixel_values"][:, : adapter.row_width]
     elif control == "height":
         visual = inputs["input_ids"][0] == small.IMAGE
-        inputs["position_ids"][2, 0, visual] += 1
+        inputs["position_ids"] = adapter.positions(inputs)
+        inputs["position_ids"][1, 0, visual] += 1
     else:
         monkeypatch.setattr(adapter, "tower_arguments", wrong)
     assert difference(right, logits(adapter.model, inputs)) > 1e-2
@@ -121,10 +122,11 @@ def test_a_coarse_token_is_a_coarse_picture_at_the_centre_of_its_area(adapter):
     start = int(visual.nonzero()[0])
     rows = torch.tensor([0.5, 0.5, 0.5, 2.5, 2.5, 2.5]) + start
     columns = torch.tensor([0.5, 2.5, 4.5] * 2) + start
-    assert torch.equal(fine["position_ids"][2, 0, visual], rows)
-    assert torch.equal(fine["position_ids"][3, 0, visual], columns)
-    after = fine["position_ids"][:, 0, int(visual.nonzero()[-1]) + 1]
-    assert after[1:].tolist() == [start + 6] * 3  # as far as the stock model's six columns of tokens
+    found = adapter.positions(fine)[:, 0]
+    assert torch.equal(found[1, visual], rows)
+    assert torch.equal(found[2, visual], columns)
+    after = found[:, int(visual.nonzero()[-1]) + 1]
+    assert after.tolist() == [start + 6] * 3  # as far as the stock model's six columns of tokens
     native = adapter.encode(texture, coarse, coordinates="native")
     half = Texture.open(texture.levels[1])
     stock = adapter.encode(half, small.full_grid(half, adapter.side))
@@ -227,7 +229,6 @@ def test_cached_and_uncached_generation_agree(adapter):
         inputs["input_ids"] = torch.cat([inputs["input_ids"], step], 1)
         inputs["attention_mask"] = torch.cat([inputs["attention_mask"], ones], 1)
         inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], 0 * ones.int()], 1)
-        inputs["position_ids"] = torch.cat([inputs["position_ids"], inputs["position_ids"][..., -1:] + 1], -1)
 
 
 def test_full_grid_generates_what_the_unmodified_model_does(adapter):
@@ -327,9 +328,9 @@ def test_positions_count_on_the_grid_that_the_processor_would_use(adapter):
     finally:
         images.do_resize = False
     visual = int((inputs["input_ids"][0] == small.IMAGE).nonzero()[0])
-    start = inputs["position_ids"][0, 0, visual]
-    assert (inputs["position_ids"][2:, 0, visual] - start).tolist() == [1.5, 1.5]
-    assert float(inputs["position_ids"][1, 0, visual + 1] - start) == 4
+    found = adapter.positions(inputs)[:, 0]
+    assert (found[1:, visual] - visual).tolist() == [1.5, 1.5]
+    assert float(found[0, visual + 1] - visual) == 4
 
 
 def test_a_position_names_the_same_pixel_before_and_after(adapter):
@@ -339,12 +340,12 @@ def test_a_position_names_the_same_pixel_before_and_after(adapter):
     inputs = adapter.prepare(QUESTION, texture, allocation)
     visual = inputs["input_ids"][0] == small.IMAGE
     start = int(visual.nonzero()[0])
-    named = (inputs["position_ids"][[3, 2], 0][:, visual] - start + 0.5).T * adapter.side
+    named = (adapter.positions(inputs)[[2, 1], 0][:, visual] - start + 0.5).T * adapter.side
     centres = allocation.centre[0]
     nearest = torch.cdist(named, centres).amin(1)
     assert float(nearest.max()) < 1e-3
     everything = adapter.prepare(QUESTION, texture, small.full_grid(texture, adapter.side))
-    text = [one["position_ids"][1, 0, one["input_ids"][0] != small.IMAGE] for one in (inputs, everything)]
+    text = [adapter.positions(one)[0, 0, one["input_ids"][0] != small.IMAGE] for one in (inputs, everything)]
     assert torch.equal(text[0], text[1].to(text[0]))  # the text stands where it would with every token
 
 
@@ -450,13 +451,13 @@ def test_complaints(adapter, built):
         adapter.prepare(QUESTION, texture, small.full_grid(texture, 16))
     with pytest.raises(ValueError, match=r"one placeholder per picture \(1\), got 2"):
         adapter.prepare("<|image_pad|> <|image_pad|> ?", texture, allocation)
-    with pytest.raises(ValueError, match="text behind the last one"):
-        adapter.assemble([[small.IMAGE] * 4], [[views_of(adapter, texture, allocation)]])
+    with pytest.raises(ValueError, match="must have 4 placeholders, one per visual token, got 3"):
+        adapter.assemble([[small.IMAGE] * 3], [views_of(adapter, texture, allocation)])
     with pytest.raises(ValueError, match="levels must be one of joint, apart"):
         adapter.prepare(QUESTION, texture, allocation, levels="alone")
     with pytest.raises(ValueError, match="every image a token, got none for image 0"):
         adapter.prepare(QUESTION, texture, allocation.each(torch.zeros_like))
-    with pytest.raises(ValueError, match=r"model must be one of qwen3_vl, qwen2_5_vl.* got Linear"):
+    with pytest.raises(ValueError, match=r"model must be one of qwen3_vl, .*qwen2_5_vl.* got Linear"):
         vlm.adapt(torch.nn.Linear(1, 1))
     template, adapter.tokenizer.chat_template = adapter.tokenizer.chat_template, None
     try:
@@ -467,19 +468,18 @@ def test_complaints(adapter, built):
 
 
 def test_a_second_turn_goes_on_from_the_cache(adapter):
-    """`generate` with a cache counts on from `rope_deltas`, which `prepare` leaves behind."""
+    """`generate` with a cache counts on from `rope_deltas`, which the model itself keeps; preparing leaves it alone."""
     texture = small.picture(5 * adapter.side, 6 * adapter.side)
     inputs = adapter.prepare(QUESTION, texture, small.chosen(texture, adapter.side, 7))
     options = {"max_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
     first = adapter.model.generate(**inputs, **options)
+    adapter.prepare(QUESTION, small.picture(64, 200), small.chosen(small.picture(64, 200), adapter.side, 3))
     more = torch.tensor([[small.IDS["and"], small.IDS["there"], small.IDS["?"]]])
     ids = torch.cat([first.sequences, more], 1)
     second = adapter.model.generate(
         input_ids=ids, attention_mask=torch.ones_like(ids), past_key_values=first.past_key_values, **options
     )
     added = ids.shape[1] - inputs["input_ids"].shape[1]
-    further = inputs["position_ids"][..., -1:] + 1 + torch.arange(added)
-    inputs["position_ids"] = torch.cat([inputs["position_ids"], further], -1)
     inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros(1, added).int()], 1)
     whole = adapter.model.generate(**inputs | {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **options)
     assert difference(torch.stack(second.logits), torch.stack(whole.logits)) < 1e-4

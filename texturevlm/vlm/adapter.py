@@ -10,6 +10,7 @@ or pixel shuffle turns into one embedding. Each patch has a position of its own.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -339,14 +340,21 @@ class Adapter(ABC):
 
 
 class Override:
-    """A method of one module replaced until `remove`; it can be copied and pickled with the module."""
+    """Stands in for a method of one module until `remove`; it can be copied and pickled with the module.
+
+    It shows the signature of what it replaces, because `generate` passes only the arguments that it finds there.
+    """
 
     def __init__(self, module: Any, name: str, method: Any) -> None:
-        self.module, self.name = module, name
-        self.before = module.__dict__.get(name)
         if not callable(getattr(module, name, None)):
             raise RuntimeError(f"adapt: {type(module).__name__} has no {name} in this version of transformers")
-        module.__dict__[name] = method
+        self.module, self.name, self.method = module, name, method
+        self.before = module.__dict__.get(name)
+        self.__signature__ = inspect.signature(getattr(module, name))
+        module.__dict__[name] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.method(*args, **kwargs)
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what was replaced."""
