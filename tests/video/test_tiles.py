@@ -4,7 +4,7 @@ import torch
 
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.tiles import grow_mask, mask_rectangles, reads_marked
+from texturevlm.video.change import grow_mask, mask_rectangles, reads_marked
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])

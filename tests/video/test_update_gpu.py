@@ -13,9 +13,8 @@ from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import VideoStream
 from texturevlm.video.channels import CARRIED
-from texturevlm.video.choice import CapturedProposal, token_value
-from texturevlm.video.relevance_gpu import MOST_CHANGED, MOST_FRAMES, VALUE
-from texturevlm.video.update_gpu import GpuFrameUpdate
+from texturevlm.video.choice import TokenChoice, token_value
+from texturevlm.video.update_gpu import MOST_CHANGED, MOST_FRAMES, VALUE, GpuFrameUpdate
 
 SIZE = (64, 96)
 NAMES = [name for name in PRESETS["fast"] if name not in CARRIED]
@@ -94,7 +93,7 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(
         one.carry.relevance.legible_scale, known.legible_scale
     )
-    found = one.update.comparison.found.words[VALUE]
+    found = one.update.comparison.words[VALUE]
     assert torch.allclose(found, token_value(known, one.choice.scale), rtol=1e-4)
     one.step(frames[index + 1])
     assert len(asked) == 1 and len(looked) == 2  # given out anew, by another look at that frame
@@ -107,8 +106,8 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
 @pytest.mark.parametrize("allocator", ["cascade", "density"])
 def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator, monkeypatch):
     """Here nothing is captured, but it goes the same way: as tensors in and out."""
-    asked, plain = [], CapturedProposal.__call__
-    monkeypatch.setattr(CapturedProposal, "__call__", lambda *given: asked.append(1) or plain(*given))
+    asked, plain = [], TokenChoice._replay
+    monkeypatch.setattr(TokenChoice, "_replay", lambda *given: asked.append(1) or plain(*given))
     one, other = (stream(allocator=allocator, keyframe=3, hold=0.0) for _ in range(2))
     assert one.choice.captured
     other.choice.captured = False
@@ -118,7 +117,7 @@ def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator, monke
         for name in ("centre", "ddx", "ddy", "score", "valid", "source"):
             assert torch.equal(getattr(got.allocation, name), getattr(wanted.allocation, name)), name
         assert one.choice.value == other.choice.value and torch.equal(one.choice.scale, other.choice.scale)
-    assert len(asked) >= 2 and not other.choice._graphs  # at the keyframes at least
+    assert len(asked) >= 2 and not other.choice.graphs  # at the keyframes at least
 
 
 def test_only_what_starts_kernels_and_nothing_else_is_captured():
@@ -152,7 +151,7 @@ def test_a_question_is_asked_though_the_state_that_a_stream_goes_on_from_knew_no
         asked.append(self.query)
         return replace(find_relevance(texture, patch=16, relevance="none"), scorer="scout")
 
-    monkeypatch.setattr(type(one.source), "score", ask)
+    monkeypatch.setattr(type(one.settings), "score", ask)
     one.restore(before.state())
     for frame in frames[2:]:
         step = one.step(frame)

@@ -11,8 +11,7 @@ vectors inside it and grows as the medians of its two sides diverge.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,11 +19,10 @@ from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
-from texturevlm.relevance import AttentionScorer, Balance, EmbeddingScorer, Relevance, Scorer, find_relevance
-from texturevlm.types import Texture
+from texturevlm.relevance import Relevance
+from texturevlm.video.change import tile_grid
 from texturevlm.video.channels import StreamChannels
 from texturevlm.video.flow import Flow, find_flow
-from texturevlm.video.tiles import tile_grid
 
 BOX_SHARE = 0.9  # of the relevance lies in the box that the user pointed at
 FADE = 0.9  # of the fixation history remains after a frame
@@ -32,39 +30,6 @@ MANY, LONG = 0.02, 8  # untrusted cells are refreshed at this share of cells, or
 BOX_ROUNDS = 2  # the motion is read where the box will be, which is known only after a first round
 MAX_GROWTH = 0.2  # of a side, per frame
 MIN_SIDE = 2.0  # cells
-
-
-@dataclass(frozen=True, eq=False)
-class RelevanceSource:
-    """How a stream scores a frame; as for `find_relevance`. scorer: one, its name, or a function of a Texture."""
-
-    query: str
-    scorer: str | Scorer | Callable[[Texture], Relevance]
-    patch: int
-    balance: Balance
-    models: dict[str, Any]
-
-    @property
-    def asks(self) -> bool:
-        """Whether relevance depends on more than the image."""
-        return self.scorer != "none" and not (self.scorer == "auto" and not self.query.strip())
-
-    def score(self, texture: Texture, box_map: Tensor | None, grid: tuple[int, int]) -> Relevance:
-        """Relevance with the question, or with a map of the box that the user pointed at; must lie on `grid`."""
-        if callable(self.scorer):
-            known = self.scorer(texture)
-        else:
-            scorer: str | Scorer = self.scorer if box_map is None else AttentionScorer(box_map)
-            if scorer == "embedding" or (scorer == "auto" and self.models["encoder"] and self.query.strip()):
-                scorer = EmbeddingScorer(**self.models)
-            known = find_relevance(texture, self.query, patch=self.patch, relevance=scorer, balance=self.balance)
-        if known.grid != grid:
-            raise ValueError(f"VideoStream: relevance must be on a grid of {grid}, got {known.grid}")
-        return known
-
-    def from_image(self, texture: Texture) -> Relevance:
-        """Relevance without a question."""
-        return find_relevance(texture, patch=self.patch, relevance="none")
 
 
 class CarriedRelevance:
@@ -177,10 +142,13 @@ class CarriedRelevance:
             found |= {name: self.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING_LAYERS)}
         return found
 
-    def write_channels(self, carried: dict[str, Tensor], channels: StreamChannels) -> None:
-        """Write carried maps into a stream's channels, and read those that the next frame will carry."""
+    def write_channels(self, carried: dict[str, Tensor], channels: StreamChannels, *, rebuilt: bool) -> None:
+        """Write carried maps into a stream's channels, and read those that the next frame will carry.
+
+        rebuilt: the embeddings were just computed again and stay
+        """
         assert self.relevance is not None
-        channels.write(carried)
+        channels.write({name: one for name, one in carried.items() if not (rebuilt and name in EMBEDDING_LAYERS)})
         for key, names in (("saliency", ("saliency",)), ("embedding", EMBEDDING_LAYERS)):
             if set(names) <= set(channels.names):
                 self.maps[key] = channels.on_grid(names, self.relevance.grid)

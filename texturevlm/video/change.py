@@ -1,4 +1,4 @@
-"""Which tiles changed: a frame against the frame that the texture holds, with a threshold above the stream's noise.
+"""Tiles: which ones of a frame changed, against the frame that the texture holds, and which boxes and tokens read them.
 
 Two values per tile. `coarse` is the largest difference between means of 4×4 pixels: sensor noise averages out there,
 so what remains is movement, light, or a fade once it has added up (the comparison is with the held frame, not with the
@@ -8,10 +8,15 @@ The noise of both values is estimated from the stream. The sensor's noise comes 
 frames; compression flicker, which occurs at texture, from each tile's own frame-to-frame differences. Fixed bounds
 apply whatever the estimate says: a difference above the upper bound is a change, one below the lower bound is not.
 Before anything is known of the sensor, the upper bound is the threshold.
+
+PyTorch operations loop over a few rectangles that cover the changed tiles; kernels get the summed area table of the
+mask (`texturevlm.ops.marks`).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -22,8 +27,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_count
-from texturevlm.video.tiles import pixel_mask, tile_grid
+from texturevlm.ops.sampling import MAX_ANISOTROPY
+from texturevlm.types import Allocation
 
+Rectangle = tuple[int, int, int, int]  # xyxy in pixels, right and bottom exclusive
+MOST_AREA = 0.7  # of the frame: above this share one pass over the whole frame is cheaper than several parts
+PART_OVERHEAD = 30_000  # pixels that a CPU processes in the time that it takes to start one more part
+READ_MARGIN = 2  # texels of the coarser level that a trilinear sample may read outside its footprint
 BLOCK = 4  # pixels: side of the squares that `coarse` averages
 STRIP = 2  # rows of tiles that a CPU compares at a time
 QUIET = 0.05  # the share of tiles that is still, or too flat to show movement, in nearly any frame
@@ -112,7 +122,7 @@ def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -
     mask = (torch.cat([coarse, fine]) > threshold).any(0)
     correlation = _likeness(before, block, tile)
     read = torch.cat([mask.flatten().float(), correlation[None], square.amax()[None]]).tolist()
-    check_difference(read.pop())
+    check_values(read.pop())
     likeness = read.pop()
     marked = np.array(read, dtype=bool).reshape(mask.shape)
     left = block.where(~pixel_mask(mask, tile // BLOCK, (block.shape[2], block.shape[3])), 0.0)
@@ -120,7 +130,7 @@ def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -
     return Changes(mask, marked, likeness, cut, learned._replace(last=left), threshold)
 
 
-def check_difference(largest: float) -> None:
+def check_values(largest: float) -> None:
     """Raise NotAnImage unless the largest mean square difference of a tile is one that two images can have."""
     if not largest <= MOST_DIFFERENT:  # false for NaN
         raise NotAnImage(f"step: frame must hold finite values from 0 to 1, got a mean square difference of {largest}")
@@ -173,3 +183,79 @@ def _likeness(held: Tensor, difference: Tensor, tile: int) -> Tensor:
     before, after = before - before.mean(), after - after.mean()
     power = before.square().sum() * after.square().sum()
     return (before * after).sum() / power.sqrt().clamp(min=1e-6)
+
+
+def tile_grid(size: tuple[int, int], tile: int) -> tuple[int, int]:
+    """Rows and columns of tiles; the last row and column may be smaller."""
+    return math.ceil(size[0] / tile), math.ceil(size[1] / tile)
+
+
+def grow_mask(mask: np.ndarray, reach: int, tile: int) -> np.ndarray:
+    """(rows, columns): every tile within `reach` pixels of a marked tile."""
+    around = math.ceil(reach / tile)
+    grown = np.pad(mask, around)
+    for axis in (0, 1):
+        grown = np.lib.stride_tricks.sliding_window_view(grown, 2 * around + 1, axis).any(-1)
+    return grown
+
+
+def mask_rectangles(mask: np.ndarray, tile: int, size: tuple[int, int]) -> list[Rectangle]:
+    """Disjoint rectangles that cover exactly the marked tiles: runs within a row, merged downwards where equal."""
+    open_runs: dict[tuple[int, int], int] = {}
+    found: list[Rectangle] = []
+    for row in range(mask.shape[0] + 1):
+        runs = _runs(mask[row]) if row < mask.shape[0] else set()
+        for run in [run for run in open_runs if run not in runs]:
+            top, bottom = open_runs.pop(run) * tile, min(row * tile, size[0])
+            found.append((run[0] * tile, top, min(run[1] * tile, size[1]), bottom))
+        for run in runs:
+            open_runs.setdefault(run, row)
+    return sorted(found, key=lambda box: (box[1], box[0]))
+
+
+def _runs(row: np.ndarray) -> set[tuple[int, int]]:
+    """First and one-past-last column of each run of marked tiles."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(np.int8), [0]])))
+    return set(zip(edges[::2].tolist(), edges[1::2].tolist()))
+
+
+def expand_box(box: Rectangle, by: int, size: tuple[int, int]) -> Rectangle:
+    """A rectangle with a border of `by` pixels, clipped to the frame."""
+    left, top, right, bottom = box
+    return max(0, left - by), max(0, top - by), min(size[1], right + by), min(size[0], bottom + by)
+
+
+def whole_is_cheaper(boxes: Sequence[Rectangle], size: tuple[int, int]) -> bool:
+    """Whether one pass over the whole frame costs a CPU less than one pass per rectangle."""
+    area = sum((right - left) * (bottom - top) for left, top, right, bottom in boxes)
+    return area + PART_OVERHEAD * len(boxes) > MOST_AREA * size[0] * size[1]
+
+
+def pixel_mask(mask: Tensor, tile: int, size: tuple[int, int]) -> Tensor:
+    """(rows, columns) → (H, W): tiles of `tile` texels as texels."""
+    return mask.repeat_interleave(tile, 0)[: size[0]].repeat_interleave(tile, 1)[:, : size[1]]
+
+
+def reads_marked(allocation: Allocation, mask: Tensor, tile: int) -> Tensor:
+    """(K,): whether sampling a footprint may read a marked tile. Reads no value on the host.
+
+    allocation: of one image
+    mask:       (rows, columns) bool
+    """
+    rows, columns = mask.shape
+    total = torch.zeros(rows + 1, columns + 1, dtype=torch.int64, device=mask.device)
+    total[1:, 1:] = mask.long().cumsum(0).cumsum(1)
+    axes = allocation.ddx[0].norm(dim=-1), allocation.ddy[0].norm(dim=-1)
+    step = torch.maximum(torch.minimum(*axes), torch.maximum(*axes) / MAX_ANISOTROPY)
+    coarse = torch.exp2(step.clamp(min=1).log2().ceil())
+    texel = [extent / (extent / coarse).floor().clamp(min=1) for extent in reversed(allocation.size)]
+    margin = READ_MARGIN * torch.stack(texel, -1) + 1
+    # Samples outside the image read its edge.
+    limits = allocation.size[::-1] * 2
+    inside = torch.stack([edge.clamp(0, most) for edge, most in zip(allocation.boxes[0].unbind(-1), limits)])
+    low, high = ((edges.T / tile).floor().long() for edges in (inside[:2] - margin.T, inside[2:] + margin.T))
+    first, last = (
+        torch.stack([edge[:, 0].clamp(0, columns - 1), edge[:, 1].clamp(0, rows - 1)]) for edge in (low, high)
+    )
+    (x0, y0), (x1, y1) = first, last + 1
+    return total[y1, x1] - total[y0, x1] - total[y1, x0] + total[y0, x0] > 0

@@ -27,8 +27,7 @@ from texturevlm.channels.structure import enlarge, luma
 from texturevlm.channels.text import TEXELS, TEXT_HALF, TEXT_SCALES, text_lines
 from texturevlm.ops.mip import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Texture
-from texturevlm.video.change import Changes
-from texturevlm.video.tiles import Rectangle, expand_box, grow_mask, mask_rectangles, whole_is_cheaper
+from texturevlm.video.change import Changes, Rectangle, expand_box, grow_mask, mask_rectangles, whole_is_cheaper
 
 CONSTANT = ("x", "y", "eccentricity", "attention", "gaze", "previous_attention")  # no frame changes them
 CARRIED = ("previous_relevance", "previous_saliency", "fixation_history")

@@ -12,8 +12,8 @@ budget chosen again beside held tokens, is captured in a graph when it first occ
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,8 +47,7 @@ def token_value(relevance: Relevance, scale: Tensor) -> Tensor:
     return torch.stack([value.sum(), (relevance.mass * level).sum()])
 
 
-@dataclass(frozen=True, eq=False)
-class Proposal:
+class Proposal(NamedTuple):
     """A choice that may be taken.
 
     allocation: with every footprint that nearly equals a held one replaced by it
@@ -74,7 +73,11 @@ def propose(
     at_once: int | None = None,
 ) -> Proposal:
     """Choose `tokens` of `budget` footprints. held: those that they may snap to; at_once: as for `delivered_scale`."""
-    chosen = _padded(allocate(texture, relevance, tokens), budget)
+    chosen = allocate(texture, relevance, tokens)
+    if more := budget - chosen.budget:  # unused slots repeat the first
+        valid = functional.pad(chosen.valid, (0, more))
+        chosen = chosen.each(lambda column: torch.cat([column, column[:, :1].expand(-1, more, *column.shape[2:])], 1))
+        chosen = replace(chosen, valid=valid)
     origin = torch.full((budget,), -1, device=texture.device)
     if held is not None:
         chosen, origin = snap(held, chosen)
@@ -106,51 +109,6 @@ def snap(held: Allocation, fresh: Allocation) -> tuple[Allocation, Tensor]:
     return replace(fresh, **columns), torch.where(same, slot, -1)
 
 
-def _padded(allocation: Allocation, budget: int) -> Allocation:
-    """With unused slots up to the budget, which repeat the first."""
-    more = budget - allocation.budget
-    if not more:
-        return allocation
-    filled = allocation.each(lambda column: torch.cat([column, column[:, :1].expand(-1, more, *column.shape[2:])], 1))
-    return replace(filled, valid=functional.pad(allocation.valid, (0, more)))
-
-
-class CapturedProposal:
-    """`propose` of the whole budget, for a texture at a fixed address and an allocator that only launches kernels.
-
-    relevance, held: like those that will come
-    """
-
-    def __init__(self, allocate: Allocate, texture: Texture, relevance: Relevance, held: Allocation) -> None:
-        self._maps = [name for name in RELEVANCE_MAPS if getattr(relevance, name) is not None]
-
-        def work(*parts: Tensor) -> tuple[Tensor, ...]:
-            maps: Any = dict(zip(self._maps, parts))
-            columns: Any = dict(zip(COLUMNS, parts[len(self._maps) :]))
-            known, snap_to = replace(relevance, **maps), replace(held, **columns)
-            made = propose(allocate, texture, known, held.budget, held.budget, snap_to, at_once=CAPTURE_CHUNK)
-            return *_columns(made.allocation), made.origin, made.scale, made.summary
-
-        self._replay = Replay(work, self._inputs(relevance, held))
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is no graph, if there is none."""
-        return self._replay.reason
-
-    def __call__(self, relevance: Relevance, held: Allocation) -> Proposal:
-        made = [part.clone() for part in self._replay(*self._inputs(relevance, held))]
-        columns: Any = dict(zip(COLUMNS, made))
-        return Proposal(replace(held, **columns), *made[len(COLUMNS) :])
-
-    def _inputs(self, relevance: Relevance, held: Allocation) -> list[Tensor]:
-        return [*(getattr(relevance, name) for name in self._maps), *_columns(held)]
-
-
-def _columns(allocation: Allocation) -> list[Tensor]:
-    return [getattr(allocation, name) for name in COLUMNS]
-
-
 class TokenChoice:
     """The tokens that a stream holds.
 
@@ -167,7 +125,7 @@ class TokenChoice:
         self.scale: Tensor | None = None
         self.value: TokenValue = (0.0, 0.0)
         self.refused: TokenValue | None = None
-        self._graphs: dict[tuple[str, bool], CapturedProposal] = {}
+        self.graphs: dict[tuple[str, bool], Replay] = {}
 
     def choose(
         self,
@@ -192,7 +150,11 @@ class TokenChoice:
             now = tuple(token_value(relevance, self.scale).tolist())
             if not force and not self.lost(now):
                 return None
-        made = self._proposed(texture, relevance, tokens, None if free else self.allocation)
+        held = None if free else self.allocation
+        if self.captured and held is not None and tokens == self.budget:
+            made = self._replay(texture, relevance, held)
+        else:
+            made = propose(self.allocate, texture, relevance, tokens, self.budget, held)
         value, level, new = made.summary.tolist()
         if now is not None and not free:
             too_many = most is not None and new > most
@@ -215,13 +177,33 @@ class TokenChoice:
         if self.captured and self.allocation is not None:
             self._graph(texture, relevance, self.allocation)
 
-    def _proposed(self, texture: Texture, relevance: Relevance, tokens: int, held: Allocation | None) -> Proposal:
-        if not self.captured or held is None or tokens < self.budget:
-            return propose(self.allocate, texture, relevance, tokens, self.budget, held)
-        return self._graph(texture, relevance, held)(relevance, held)
+    def _replay(self, texture: Texture, relevance: Relevance, held: Allocation) -> Proposal:
+        """`propose` of the whole budget by a graph."""
+        made = [part.clone() for part in self._graph(texture, relevance, held)(*_inputs(relevance, held))]
+        columns: Any = dict(zip(COLUMNS, made))
+        return Proposal(replace(held, **columns), *made[len(COLUMNS) :])
 
-    def _graph(self, texture: Texture, relevance: Relevance, held: Allocation) -> CapturedProposal:
+    def _graph(self, texture: Texture, relevance: Relevance, held: Allocation) -> Replay:
+        """The graph for relevance and held tokens like these; the texture stays at its address."""
         key = relevance.scorer, relevance.photograph is None  # what an allocator may depend on, on the host
-        if key not in self._graphs:
-            self._graphs[key] = CapturedProposal(self.allocate, texture, relevance, held)
-        return self._graphs[key]
+        if key not in self.graphs:
+            allocate, budget, names = self.allocate, self.budget, _maps(relevance)
+
+            def work(*parts: Tensor) -> tuple[Tensor, ...]:
+                maps: Any = dict(zip(names, parts))
+                columns: Any = dict(zip(COLUMNS, parts[len(names) :]))
+                known, snap_to = replace(relevance, **maps), replace(held, **columns)
+                made = propose(allocate, texture, known, budget, budget, snap_to, at_once=CAPTURE_CHUNK)
+                return *(getattr(made.allocation, name) for name in COLUMNS), *made[1:]
+
+            self.graphs[key] = Replay(work, _inputs(relevance, held))
+        return self.graphs[key]
+
+
+def _maps(relevance: Relevance) -> list[str]:
+    return [name for name in RELEVANCE_MAPS if getattr(relevance, name) is not None]
+
+
+def _inputs(relevance: Relevance, held: Allocation) -> list[Tensor]:
+    """The tensors of both, in the order that a graph takes them."""
+    return [*(getattr(relevance, name) for name in _maps(relevance)), *(getattr(held, name) for name in COLUMNS)]

@@ -1,4 +1,4 @@
-"""Patches and encoded tokens that are kept from frame to frame.
+"""Patches and encoded tokens that are kept from frame to frame, and a rate that limits how many are sampled.
 
 A patch is sampled again if its footprint is new, if it reads a changed tile, or if it is stale; with a rate, only as
 many as the rate pays for, and the others stay stale. A kept patch equals a newly sampled one, bit for bit.
@@ -11,20 +11,58 @@ changed keeps all tokens, any other is encoded as a whole. Approximate: only tok
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from texturevlm.check import check_count
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.rate import Rate
 from texturevlm.vlm import Tokens
 
 Encode = Callable[[Texture, Allocation], Tokens]
 KEEP = ("exact", "approximate")
 ENCODE_ALL = 0.5  # share of changed tokens from which encoding all of them costs little more
+
+
+class Rate:
+    """Tokens per second: a bucket that fills at a steady rate and pays for each token that is sampled.
+
+    A still scene spends nothing, so the bucket fills up; changes are paid token by token. Over any stretch of time at
+    most the content of the bucket plus the inflow is spent: a hard cap.
+
+    per_second: the highest average
+    reserve:    tokens that only a cut may spend: the budget of one frame
+    burst:      the capacity of the bucket; by default twice the reserve
+    saved:      the content of the bucket
+    """
+
+    def __init__(self, per_second: float, reserve: int, *, burst: int | None = None) -> None:
+        if not 0 < per_second < math.inf:
+            raise ValueError(f"Rate: per_second must be above 0 and finite, got {per_second!r}")
+        self.per_second = float(per_second)
+        self.reserve = check_count("Rate", "reserve", reserve, 1)
+        self.burst = 2 * reserve if burst is None else check_count("Rate", "burst", burst, reserve)
+        self.saved = float(self.burst)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.saved = min(float(self.burst), self.saved + self.per_second * max(0.0, seconds))
+
+    def affordable(self, *, cut: bool) -> int:
+        """Tokens that may be spent now; a cut may spend the reserve."""
+        return max(0, math.floor(self.saved if cut else self.saved - self.reserve))
+
+    def pay(self, need: Tensor, new: Tensor, score: Tensor, *, cut: bool) -> Tensor:
+        """Spend tokens on those in need: new ones first, then by score. All are (K,); returns which were paid for."""
+        most = min(self.affordable(cut=cut), int(need.sum()))
+        urgency = score + 2 * new.to(score) * (score.abs().amax() + 1)
+        best = urgency.where(need, -torch.inf).argsort(descending=True, stable=True)[:most]
+        self.saved -= most
+        return torch.zeros_like(need).index_fill_(0, best, True)
 
 
 class HeldPatches:
@@ -76,7 +114,7 @@ class HeldTokens:
     encoded:    how many tokens the last frame encoded
     """
 
-    def __init__(self, encode: Encode, *, keep: str = "exact", context: float = 1.0) -> None:
+    def __init__(self, encode: Encode, keep: str, context: float) -> None:
         self.encode, self.keep, self.context = encode, keep, context
         self.encode_all, self.encoded = ENCODE_ALL, 0
         self.tokens: Tokens | None = None
@@ -104,9 +142,7 @@ class HeldTokens:
 
     def _context(self, allocation: Allocation, wanted: Tensor) -> Tensor:
         """The slots of the unchanged tokens nearest to those that changed."""
-        other = allocation.valid[0].clone()
-        other[wanted] = False
-        others = other.nonzero()[:, 0]
+        others = allocation.valid[0].index_fill(0, wanted, False).nonzero()[:, 0]
         count = min(len(others), round(self.context * len(wanted)))
         if not count:
             return others[:0]

@@ -12,21 +12,24 @@ from torch import Tensor
 
 from texturevlm.ops.mip import level_extents, update_region
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.change import Changes, Noise, find_changes
+from texturevlm.video.change import Changes, Noise, find_changes, mask_rectangles, tile_grid, whole_is_cheaper
+from texturevlm.video.change_gpu import GpuComparison
 from texturevlm.video.channels import StreamChannels
-from texturevlm.video.tiles import mask_rectangles, tile_grid, whole_is_cheaper
 
 
 class FrameUpdate:
     """The held frame.
 
-    texture:  red, green and blue with all mip levels, the same object for the life of the stream
-    channels: other channels of the held frame, if any are kept
+    texture:    red, green and blue with all mip levels, the same object for the life of the stream
+    channels:   other channels of the held frame, if any are kept
+    comparison: where kernels compare frames
+    samples_patches: whether `compare` has also refreshed the patches that read a changed tile
     A frame goes through `compare`, and then through `replace` (a keyframe), or `apply` and `channels.refresh`
     (something changed), or `stand_still` (nothing did).
     """
 
-    samples_patches = False  # whether `compare` has also refreshed the patches that read a changed tile
+    comparison: GpuComparison | None = None
+    samples_patches = False
 
     def __init__(self, size: tuple[int, int], tile: int, device: torch.device) -> None:
         self.size, self.tile = size, tile
@@ -38,7 +41,7 @@ class FrameUpdate:
     def compare(self, frame: Tensor, noise: Noise, *, keyframe: bool = False, sample: bool = True) -> Changes:
         """Find the tiles that changed. Raises ValueError for a frame that is not an image.
 
-        frame:    (1, 3, H, W), 0 to 1
+        frame:    (1, 3, H, W), 0 to 1; where there is a `comparison`, bytes are taken as well
         keyframe: the frame will be held by `replace`, whatever it shows
         sample:   a GPU may refresh patches at once
         """
@@ -75,8 +78,7 @@ class FrameUpdate:
         """(rows, columns) bool: the tiles where the motion channel is not zero."""
         mask = torch.zeros(tile_grid(self.size, self.tile), dtype=torch.bool, device=self.device)
         for left, top, right, bottom in [] if self.channels is None else self.channels.moved:
-            rows = slice(top // self.tile, -(-bottom // self.tile))
-            mask[rows, left // self.tile : -(-right // self.tile)] = True
+            mask[top // self.tile : -(-bottom // self.tile), left // self.tile : -(-right // self.tile)] = True
         return mask
 
     def restore(self, colour: Tensor, layers: Tensor | None, changed: Tensor, moved: Tensor) -> None:
