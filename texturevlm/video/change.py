@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from texturevlm.check import check_count
 from texturevlm.ops.sampling import MAX_ANISOTROPY
 from texturevlm.types import Allocation
 
-Rectangle = tuple[int, int, int, int]  # xyxy in pixels, right and bottom exclusive
 MOST_AREA = 0.7  # of the frame: above this share one pass over the whole frame is cheaper than several parts
 PART_OVERHEAD = 30_000  # pixels that a CPU processes in the time that it takes to start one more part
 READ_MARGIN = 2  # texels of the coarser level that a trilinear sample may read outside its footprint
@@ -45,6 +44,35 @@ RISE, FALL = 0.1, 0.3  # and that of a tile: slowly up, so that a passing object
 CUT_SHARE = 0.5  # a cut: more than this share of tiles changed,
 CUT_LIKENESS = 0.5  # and the correlation of the two thumbnails is below this
 MOST_DIFFERENT = 1.1  # two images cannot differ by a larger mean square
+
+
+class Rectangle(NamedTuple):
+    """Texels of an image, right and bottom exclusive."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    @property
+    def window(self) -> Any:
+        """The index of its texels in (…, H, W)."""
+        return ..., slice(self.top, self.bottom), slice(self.left, self.right)
+
+    def expanded(self, by: int, size: tuple[int, int]) -> Rectangle:
+        """With a border, clipped to the image."""
+        left, top, right, bottom = self
+        return Rectangle(max(0, left - by), max(0, top - by), min(size[1], right + by), min(size[0], bottom + by))
+
+    def scaled(self, across: float, down: float) -> Rectangle:
+        """In texels of another level, which are that many times as large."""
+        left, top, right, bottom = self
+        return Rectangle(int(left / across), int(top / down), int(right / across), int(bottom / down))
+
+    def within(self, outer: Rectangle) -> Rectangle:
+        """As seen from the corner of another one."""
+        x, y = outer.left, outer.top
+        return Rectangle(self.left - x, self.top - y, self.right - x, self.bottom - y)
 
 
 class NotAnImage(ValueError):
@@ -207,22 +235,16 @@ def mask_rectangles(mask: np.ndarray, tile: int, size: tuple[int, int]) -> list[
         runs = _runs(mask[row]) if row < mask.shape[0] else set()
         for run in [run for run in open_runs if run not in runs]:
             top, bottom = open_runs.pop(run) * tile, min(row * tile, size[0])
-            found.append((run[0] * tile, top, min(run[1] * tile, size[1]), bottom))
+            found.append(Rectangle(run[0] * tile, top, min(run[1] * tile, size[1]), bottom))
         for run in runs:
             open_runs.setdefault(run, row)
-    return sorted(found, key=lambda box: (box[1], box[0]))
+    return sorted(found, key=lambda box: (box.top, box.left))
 
 
 def _runs(row: np.ndarray) -> set[tuple[int, int]]:
     """First and one-past-last column of each run of marked tiles."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(np.int8), [0]])))
     return set(zip(edges[::2].tolist(), edges[1::2].tolist()))
-
-
-def expand_box(box: Rectangle, by: int, size: tuple[int, int]) -> Rectangle:
-    """A rectangle with a border of `by` pixels, clipped to the frame."""
-    left, top, right, bottom = box
-    return max(0, left - by), max(0, top - by), min(size[1], right + by), min(size[0], bottom + by)
 
 
 def whole_is_cheaper(boxes: Sequence[Rectangle], size: tuple[int, int]) -> bool:

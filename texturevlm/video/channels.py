@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels import CHANNELS, DenseEncoder, Projection, build
+from texturevlm.channels import CHANNELS, build
 from texturevlm.channels.build import MOST_TEXELS
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import enlarge, luma
 from texturevlm.channels.text import TEXELS, TEXT_HALF, TEXT_SCALES, text_lines
 from texturevlm.ops.mip import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Texture
-from texturevlm.video.change import Changes, Rectangle, expand_box, grow_mask, mask_rectangles, whole_is_cheaper
+from texturevlm.video.change import Changes, Rectangle, grow_mask, mask_rectangles, whole_is_cheaper
 
 CONSTANT = ("x", "y", "eccentricity", "attention", "gaze", "previous_attention")  # no frame changes them
 CARRIED = ("previous_relevance", "previous_saliency", "fixation_history")
@@ -40,27 +40,18 @@ class StreamChannels:
 
     texture: of the held frame, its levels at fixed addresses
     parts:   update rectangles instead of the whole frame; by default on a CPU, where that is faster
+    models:  those of the embedding channels, as `build` takes them
     layers:  the channels as a Texture, the same object for the life of the stream
     changed: (rows, columns) bool, tiles that changed since the channels of global reach were computed
     moved:   the rectangles in which the motion channel is not zero
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        texture: Texture,
-        tile: int,
-        *,
-        encoder: DenseEncoder | None = None,
-        projection: Projection | None = None,
-        parts: bool | None = None,
+        self, names: Sequence[str], texture: Texture, tile: int, *, parts: bool | None = None, **models: Any
     ) -> None:
-        self.names, self.texture, self.tile = tuple(names), texture, tile
-        self.models: dict[str, Any] = {"encoder": encoder, "projection": projection}
-        device = texture.device
-        self.levels = tuple(
-            torch.zeros(1, len(self.names), *extent, device=device) for extent in channel_extents(texture.size)
-        )
+        self.names, self.texture, self.tile, self.models = tuple(names), texture, tile, models
+        device, count = texture.device, len(self.names)
+        self.levels = tuple(torch.zeros(1, count, *extent, device=device) for extent in channel_extents(texture.size))
         self.reduce = tuple(CHANNELS[name].reduce for name in self.names)
         self.layers = Texture(self.levels, self.names, texture.size, self.reduce)
         self.changed = np.zeros(0, dtype=bool)
@@ -113,11 +104,11 @@ class StreamChannels:
         if not self._parts or "motion" not in self.names:
             return
         layer = self.levels[0][:, self.names.index("motion")]
-        for left, top, right, bottom in self.moved:
-            layer[:, top:bottom, left:right] = 0
-        for left, top, right, bottom in boxes:
-            now, held = (image[..., top:bottom, left:right] for image in (frame, self.texture.levels[0]))
-            layer[:, top:bottom, left:right] = (now - held).abs().amax(1).clamp(max=1)
+        for box in self.moved:
+            layer[box.window] = 0
+        for box in boxes:
+            now, held = (image[box.window] for image in (frame, self.texture.levels[0]))
+            layer[box.window] = (now - held).abs().amax(1).clamp(max=1)
         self._update_mips(["motion"], [*self.moved, *boxes])
         self.moved = boxes
 
@@ -182,21 +173,18 @@ class StreamChannels:
             assert self._strokes is not None
             self._strokes.refresh(self.texture.levels, mask_rectangles(marked, tile, size))
             if whole_is_cheaper(boxes, size) or not aligned:
-                boxes = [(0, 0, size[1], size[0])]
-            layer = self.levels[0][:, self.names.index("text")]
-            for left, top, right, bottom in boxes:
-                layer[:, top:bottom, left:right] = self._strokes.text((left, top, right, bottom))
+                boxes = [Rectangle(0, 0, size[1], size[0])]
+            for box in boxes:
+                self.levels[0][:, self.names.index("text")][box.window] = self._strokes.text(box)
             return self._update_mips(names, boxes)
-        outer = [expand_box(box, -(-reach // tile) * tile, size) for box in boxes]
+        outer = [box.expanded(-(-reach // tile) * tile, size) for box in boxes]
         if not aligned or whole_is_cheaper(outer, size):
             return self._build_whole(names)
-        for (left, top, right, bottom), (x0, y0, x1, y1) in zip(boxes, outer):
-            steps = range(texel.bit_length())
-            cut = [self.texture.levels[i][..., y0 >> i : y1 >> i, x0 >> i : x1 >> i] for i in steps]
+        for box, around in zip(boxes, outer):
+            sizes = [2**level for level in range(texel.bit_length())]
+            cut = [level[around.scaled(by, by).window] for level, by in zip(self.texture.levels, sizes)]
             built = build(Texture(tuple(cut)), names).levels[0]
-            inside = built[..., top - y0 : bottom - y0, left - x0 : right - x0]
-            for slot, name in enumerate(names):
-                self.levels[0][:, self.names.index(name), top:bottom, left:right] = inside[:, slot]
+            self.levels[0][box.window][:, self._slots(names)] = built[box.within(around).window]
         self._update_mips(names, boxes)
 
     def _update_mips(self, names: Sequence[str], boxes: Sequence[Rectangle] | None) -> None:
@@ -253,33 +241,25 @@ class TextStrokes:
             size = (level.shape[2], level.shape[3])
             down, across = (extent / texels for extent, texels in zip(levels[0].shape[2:], size))
             odd = 2 if index else 0  # texels more: odd extents do not halve exactly
-            outer = [
-                expand_box((int(x0 / across), int(y0 / down), int(x1 / across), int(y1 / down)), TEXELS + odd, size)
-                for x0, y0, x1, y1 in boxes
-            ]
-            if whole_is_cheaper([expand_box(box, TEXELS, size) for box in outer], size):
+            inner = [box.scaled(across, down).expanded(TEXELS + odd, size) for box in boxes]
+            outer = [box.expanded(TEXELS, size) for box in inner]
+            if whole_is_cheaper(outer, size):
                 found.copy_(text_lines(luma(level)))
                 continue
-            for left, top, right, bottom in outer:
-                x0, y0, x1, y1 = expand_box((left, top, right, bottom), TEXELS, size)
-                made = text_lines(luma(level[..., y0:y1, x0:x1]))
-                found[..., top:bottom, left:right] = made[..., top - y0 : bottom - y0, left - x0 : right - x0]
+            for box, around in zip(inner, outer):
+                found[box.window] = text_lines(luma(level[around.window]))[box.within(around).window]
 
     def text(self, box: Rectangle) -> Tensor:
         """The text channel in a rectangle of tiles, or in the whole frame: (1, h, w)."""
-        left, top, right, bottom = box
-        found = self.maps[0][..., top:bottom, left:right]
+        found = self.maps[0][box.window]
         for index, coarse in enumerate(self.maps[1:], 1):
             if found.shape == self.maps[0].shape:
                 wide = enlarge(coarse, found.shape[-2:])
             else:
-                size = (coarse.shape[2], coarse.shape[3])
-                x0, y0, x1, y1 = expand_box(
-                    (left >> index, top >> index, right >> index, bottom >> index), BORDER, size
-                )
-                shape = ((y1 - y0) << index, (x1 - x0) << index)
-                above, beside = top - (y0 << index), left - (x0 << index)
-                wide = enlarge(coarse[..., y0:y1, x0:x1], shape)
-                wide = wide[..., above : above + bottom - top, beside : beside + right - left]
+                size, texel = (coarse.shape[2], coarse.shape[3]), 2**index
+                around = box.scaled(texel, texel).expanded(BORDER, size)
+                outer = around.scaled(1 / texel, 1 / texel)
+                wide = enlarge(coarse[around.window], (outer.bottom - outer.top, outer.right - outer.left))
+                wide = wide[box.within(outer).window]
             found = torch.maximum(found, wide * 0.5**index)
         return (found / (found + TEXT_HALF)).squeeze(1)

@@ -58,8 +58,8 @@ class FrameUpdate:
         boxes = mask_rectangles(found.marked, self.tile, self.size)
         if self.channels is not None:
             self.channels.write_motion(frame, boxes)
-        for left, top, right, bottom in boxes:
-            levels[0][..., top:bottom, left:right] = frame[..., top:bottom, left:right]
+        for box in boxes:
+            levels[0][box.window] = frame[box.window]
         if whole_is_cheaper(boxes, self.size):
             update_region(levels, self._everything)
         elif boxes:
