@@ -73,15 +73,6 @@ def test_positions_follow_a_new_allocation(adapter):
         assert torch.equal(step.tokens.weight > 0, step.allocation.valid)
 
 
-def test_state_keeps_tokens(adapter):
-    one, _ = stream(adapter)
-    frames = list(crossing(SIZE, 3))
-    one.step(frames[0])
-    other = one.fork()
-    step = other.step(frames[0])
-    assert step.reuse.fresh == 0 and torch.equal(step.tokens.embeds, one.encoded.tokens.embeds)
-
-
 def clip(adapter):
     """Four frames, and tokens of the first and of the second moment of two frames."""
     texture = Texture((torch.cat(list(crossing(SIZE, 4))),)).mipmapped()

@@ -1,7 +1,5 @@
 """A whole stream by kernels, in the emulator: what it holds is what a rebuilt one would be, frame after frame."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -140,24 +138,6 @@ def test_keyframes_without_a_question_are_looked_at_by_the_kernels():
     assert {3, 6} <= set(looked)
 
 
-def test_a_question_is_asked_though_the_state_that_a_stream_goes_on_from_knew_none(monkeypatch):
-    before = VideoStream((40, 320), 12, patch=16, relevance="none", keyframe=3)
-    frames = list(crossing((40, 320), 8))
-    for frame in frames[:2]:
-        before.step(frame)
-    one, asked = VideoStream((40, 320), 12, patch=16, query="total?", relevance="scout", keyframe=3), []
-
-    def ask(self, texture, *given):  # the scout itself is no matter of kernels that can be emulated
-        asked.append(self.query)
-        return replace(find_relevance(texture, patch=16, relevance="none"), scorer="scout")
-
-    monkeypatch.setattr(type(one.settings), "score", ask)
-    one.restore(before.state())
-    for frame in frames[2:]:
-        step = one.step(frame)
-    assert set(asked) == {"total?"} and step.relevance.scorer == "scout"
-
-
 def test_a_frame_that_is_no_image_is_refused_and_the_stream_goes_on():
     frames = list(crossing(SIZE, 5))
     one, other = stream(), stream()
@@ -178,20 +158,6 @@ def test_a_failure_half_way_makes_the_next_frame_a_keyframe(monkeypatch):
             one.step(frames[1])
     step = one.step(frames[2])
     assert step.reuse.keyframe == "failure" and torch.equal(step.texture.levels[0], frames[2])
-
-
-@pytest.mark.parametrize("options", [{}, {"rate": 100.0}, {"channels": ["motion", "edges", "previous_saliency"]}])
-def test_a_state_goes_on_where_it_was(options):
-    frames = list(crossing(SIZE, 7))
-    one = stream(**options)
-    for frame in frames[:4]:
-        one.step(frame)
-    other = one.fork()
-    for frame in frames[4:]:
-        got, wanted = other.step(frame), one.step(frame)
-        assert torch.equal(got.texture.levels[0], wanted.texture.levels[0])
-        if got.channels is not None:
-            assert torch.equal(got.channels.levels[0][:, :2], wanted.channels.levels[0][:, :2])
 
 
 def test_bytes_are_taken_as_they_are():

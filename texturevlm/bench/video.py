@@ -26,7 +26,7 @@ from texturevlm.types import Texture
 from texturevlm.video.change import initial_noise
 from texturevlm.video.channels import CARRIED
 from texturevlm.video.settings import StreamSettings
-from texturevlm.video.state import Step
+from texturevlm.video.step import Step
 from texturevlm.video.stream import VideoStream, make_update
 from texturevlm.vlm.captured import FixedBudget
 

@@ -10,7 +10,7 @@ from texturevlm.commands.options import Commands, add_device, add_tokens, count,
 
 if TYPE_CHECKING:
     from texturevlm.video.sources import FrameSource
-    from texturevlm.video.state import Reuse
+    from texturevlm.video.step import Reuse
 
 
 def add_video(commands: Commands) -> None:

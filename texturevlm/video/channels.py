@@ -135,16 +135,6 @@ class StreamChannels:
         if wanted:
             self._update_mips(wanted, None)
 
-    def restore(self, finest: Tensor, changed: np.ndarray, moved: list[Rectangle]) -> None:
-        """Set level 0, `changed` and `moved`; the texture already holds its frame."""
-        self.levels[0].copy_(finest)
-        self._update_mips(self.names, None)
-        self.changed, self.moved = changed, moved
-        if self._strokes is not None:
-            self._strokes.rebuild(self.texture.levels)
-        if self._before is not None:
-            self._before.copy_(self.texture.levels[0])
-
     def _build_whole(self, names: Sequence[str]) -> None:
         if not names:
             return

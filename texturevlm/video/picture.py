@@ -20,7 +20,7 @@ from torch import Tensor
 from texturevlm.draw import FAINT, INK, MARGIN, PAPER, ramp_colour, to_pil
 from texturevlm.rebuilding import rebuild
 from texturevlm.video.sources import import_av
-from texturevlm.video.state import Step
+from texturevlm.video.step import Step
 
 PANEL_WIDTH = 560  # pixels: width of one panel
 STRIP_HEIGHT, BAR = 64, 4

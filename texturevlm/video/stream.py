@@ -23,7 +23,6 @@ from texturevlm.pipeline import Allocator
 from texturevlm.relevance import find_relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Patches
-from texturevlm.video import state as states
 from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
 from texturevlm.video.change_gpu import kernels_can_compare
@@ -32,6 +31,7 @@ from texturevlm.video.choice import TokenChoice
 from texturevlm.video.reuse import HeldPatches, HeldTokens, Rate
 from texturevlm.video.settings import StreamSettings
 from texturevlm.video.sources import as_floats, as_frame
+from texturevlm.video.step import Reuse, Step
 from texturevlm.video.update import FrameUpdate
 from texturevlm.video.update_gpu import GpuChannels, GpuFrameUpdate, GpuRelevance
 
@@ -67,7 +67,7 @@ class VideoStream:
         self.incomplete = False  # whether the last cut got fewer tokens than the budget
         self.pending = "first"  # why the next frame must be a keyframe; "" if it need not
 
-    def step(self, frame: Any, *, time: float | None = None) -> states.Step:
+    def step(self, frame: Any, *, time: float | None = None) -> Step:
         """Process the next frame.
 
         frame:  (3, H, W), (1, 3, H, W) or grey (H, W), bytes or floats from 0 to 1; an array (H, W, 3); a PIL image
@@ -97,28 +97,6 @@ class VideoStream:
         self.carry.point(box)
         self._score()
         self.pending = self.pending or "pointed"
-
-    def state(self) -> states.StreamState:
-        """All that is needed to continue from here: numbers, and copies of tensors."""
-        return states.save_stream(self)
-
-    def restore(self, state: states.StreamState) -> None:
-        """Continue from the state of a stream with the same settings. Buffers stay at their addresses."""
-        states.restore_stream(self, state)
-
-    def fork(self) -> VideoStream:
-        """Another stream that continues from here."""
-        given = dict(vars(self.settings))
-        other = VideoStream(**given.pop("options"), **given)
-        other.restore(self.state())
-        return other
-
-    def hold_tokens(self) -> None:
-        """Tell the GPU where the tokens are."""
-        if self.choice.allocation is not None and self.choice.scale is not None:
-            self.update.hold(self.choice.allocation)
-            if self.gpu_relevance is not None:
-                self.gpu_relevance.hold(self.choice.scale)
 
     def _make_gpu_relevance(self) -> GpuRelevance | None:
         names = () if self.channels is None else self.channels.names
@@ -195,7 +173,7 @@ class VideoStream:
         most = self._affordable(why) if why == "interval" and self.rate is not None else None
         self.incomplete = tokens < self.budget
         origin = self._choose(tokens, most, force=True, free=why in ("first", "cut"))
-        if why == "first":  # make the graphs that the next frames will need; after `restore` or `point` they wait
+        if why == "first":  # make the graphs that the next frames will need; after `point` they wait
             assert self.carry.relevance is not None
             if (fresh := self._fresh_relevance()) is not None:
                 fresh.graph.prepare()
@@ -260,9 +238,11 @@ class VideoStream:
         origin = self.choice.choose(
             self.texture, self.carry.relevance, tokens=tokens, force=force, free=free, most=most
         )
-        assert self.choice.scale is not None
+        assert self.choice.scale is not None and self.choice.allocation is not None
         self.carry.add_fixations(self.choice.scale)
-        self.hold_tokens()
+        self.update.hold(self.choice.allocation)  # tells the GPU where the tokens are
+        if self.gpu_relevance is not None:
+            self.gpu_relevance.hold(self.choice.scale)
         return origin
 
     def _sample(self, mask: Tensor, origin: Tensor | None, why: str) -> Tensor:
@@ -293,16 +273,16 @@ class VideoStream:
         tiles = torch.zeros_like(known.tiles) if why == "cut" else known.tiles
         return Noise(known.sensor, tiles, torch.zeros_like(noise.last), known.frames)
 
-    def _result(self, found: Changes, why: str, chosen: bool, sampled: Tensor) -> states.Step:
+    def _result(self, found: Changes, why: str, chosen: bool, sampled: Tensor) -> Step:
         allocation, known = self.choice.allocation, self.carry.relevance
         assert allocation is not None and known is not None
         if self._given is None or self._given.allocation is not allocation:
             self._given = Patches(self.patches.pixels, allocation)
             self._used = allocation.valid[0]
-        reuse = states.Reuse(found.marked.size, found.count, why, chosen, sampled, self.patches.stale, self._used)
+        reuse = Reuse(found.marked.size, found.count, why, chosen, sampled, self.patches.stale, self._used)
         layers = None if self.channels is None else self.channels.layers
         tokens = None if self.encoded is None else self.encoded.tokens
-        return states.Step(self.frames - 1, self.seconds, self.texture, layers, known, self._given, tokens, reuse)
+        return Step(self.frames - 1, self.seconds, self.texture, layers, known, self._given, tokens, reuse)
 
 
 def make_update(settings: StreamSettings, pixels: Tensor) -> FrameUpdate:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from texturevlm.ops.mip import level_extents, update_region
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.change import Changes, Noise, find_changes, mask_rectangles, tile_grid, whole_is_cheaper
+from texturevlm.video.change import Changes, Noise, find_changes, mask_rectangles, whole_is_cheaper
 from texturevlm.video.change_gpu import GpuComparison
 from texturevlm.video.channels import StreamChannels
 
@@ -72,18 +72,3 @@ class FrameUpdate:
 
     def hold(self, allocation: Allocation) -> None:
         """Tell a GPU the footprints from here on."""
-
-    @property
-    def moved(self) -> Tensor:
-        """(rows, columns) bool: the tiles where the motion channel is not zero."""
-        mask = torch.zeros(tile_grid(self.size, self.tile), dtype=torch.bool, device=self.device)
-        for left, top, right, bottom in [] if self.channels is None else self.channels.moved:
-            mask[top // self.tile : -(-bottom // self.tile), left // self.tile : -(-right // self.tile)] = True
-        return mask
-
-    def restore(self, colour: Tensor, layers: Tensor | None, changed: Tensor, moved: Tensor) -> None:
-        """Hold a saved frame: level 0 of the texture and of the channels, `channels.changed` and `moved`."""
-        self.replace(colour)
-        if self.channels is not None and layers is not None:
-            boxes = mask_rectangles(moved.cpu().numpy(), self.tile, self.size)
-            self.channels.restore(layers, changed.cpu().numpy().astype(bool), boxes)

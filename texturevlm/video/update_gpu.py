@@ -34,7 +34,7 @@ from texturevlm.relevance.information_kernel import information_cuda
 from texturevlm.relevance.photograph import PAGE_SHARE
 from texturevlm.relevance.salience import MOST_CELL, normalised
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.change import Changes, Noise, Rectangle
+from texturevlm.video.change import Changes, Noise
 from texturevlm.video.change_gpu import Branch, GpuComparison
 from texturevlm.video.channels import CARRIED, StreamChannels
 from texturevlm.video.choice import TokenValue, token_value
@@ -106,10 +106,6 @@ class GpuChannels(StreamChannels):
 
     def stop_motion(self) -> None:
         """Nothing to do: the kernels have written it."""
-
-    def restore(self, finest: Tensor, changed: np.ndarray, moved: list[Rectangle]) -> None:
-        super().restore(finest, changed, moved)
-        self._run_everywhere()
 
     def update_mips(self, marks: Marks, either: Marks) -> None:
         """The mip levels of what the kernels wrote, except text; either: the marks of this frame and the one before."""
@@ -193,15 +189,6 @@ class GpuFrameUpdate(FrameUpdate):
         if self._pending and isinstance(self.channels, GpuChannels) and self.channels.motion is not None:
             self._update()
         super().stand_still()
-
-    @property
-    def moved(self) -> Tensor:
-        return self.comparison.moved
-
-    def restore(self, colour: Tensor, layers: Tensor | None, changed: Tensor, moved: Tensor) -> None:
-        super().restore(colour, layers, changed, moved)
-        if layers is not None:
-            self.comparison.moved.copy_(moved)
 
     def _prepare(self, work: CapturedWork[bool], frame: Tensor, noise: Noise) -> None:
         """Make a graph while nothing is marked, so that it does not matter how often the work runs for that."""
@@ -304,10 +291,9 @@ class GpuRelevance:
         self._valued = False
         self.scale.copy_(scale)
 
-    def reset(self, *, soon: bool = False) -> None:
-        """Another frame is held. soon: compute relevance after the next frame that changes."""
-        self._valued = False
-        self._changed, self._frames = 0.0, MOST_FRAMES if soon else 0
+    def reset(self) -> None:
+        """Another frame is held."""
+        self._valued, self._changed, self._frames = False, 0.0, 0
 
     def compute_if_due(self, changed: float) -> Relevance | None:
         """Start to compute relevance and value, if enough has changed; `changed`: the share of tiles in this frame."""
