@@ -10,8 +10,8 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import VideoStream
-from texturevlm.video.channels import CARRIED
 from texturevlm.video.choice import TokenChoice, token_value
+from texturevlm.video.update import CARRIED
 from texturevlm.video.update_gpu import MOST_CHANGED, MOST_FRAMES, VALUE, GpuFrameUpdate
 
 SIZE = (64, 96)

@@ -21,8 +21,8 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.relevance import Relevance
 from texturevlm.video.change import tile_grid
-from texturevlm.video.channels import StreamChannels
 from texturevlm.video.flow import Flow, find_flow
+from texturevlm.video.update import StreamChannels
 
 BOX_SHARE = 0.9  # of the relevance lies in the box that the user pointed at
 FADE = 0.9  # of the fixation history remains after a frame
@@ -50,14 +50,9 @@ class CarriedRelevance:
         self.untrusted: Tensor | None = None
 
     def restart(self, relevance: Relevance, grey: Tensor) -> None:
-        """Begin at a keyframe: all cells are trusted. The fixation history stays until `forget`.
-
-        grey: (1, 1, h, w), brightness of the cells
-        """
-        self.relevance, self.grey = relevance, grey.clone()
-        self.untrusted = torch.zeros_like(relevance.mass)
-        if "history" not in self.maps:
-            self.maps["history"] = torch.zeros_like(relevance.mass)[:, None]
+        """Begin at a keyframe, all cells trusted; grey: (1, 1, h, w), their brightness. The fixation history stays."""
+        self.relevance, self.grey, self.untrusted = relevance, grey.clone(), torch.zeros_like(relevance.mass)
+        self.maps.setdefault("history", torch.zeros_like(relevance.mass)[:, None])
 
     def forget(self) -> None:
         """A cut: the maps and the box belong to the last scene."""
@@ -81,11 +76,7 @@ class CarriedRelevance:
         return box_coverage(self.box, self.relevance.grid)
 
     def move(self, grey: Tensor, mask: Tensor) -> None:
-        """Carry everything to the next frame.
-
-        grey: (1, 1, h, w), brightness of its cells
-        mask: (rows, columns) bool, its changed tiles
-        """
+        """Carry everything to the next frame: `grey` is the brightness of its cells, `mask` its changed tiles."""
         assert self.relevance is not None and self.grey is not None and self.untrusted is not None
         found = find_flow(self.grey, grey, method=self.method)
         changed = self._tiles_to_cells(mask, (grey.shape[2], grey.shape[3]))
@@ -143,10 +134,7 @@ class CarriedRelevance:
         return found
 
     def write_channels(self, carried: dict[str, Tensor], channels: StreamChannels, *, rebuilt: bool) -> None:
-        """Write carried maps into a stream's channels, and read those that the next frame will carry.
-
-        rebuilt: the embeddings were just computed again and stay
-        """
+        """Write carried maps into a stream's channels, except embeddings that were just rebuilt; read the next ones."""
         assert self.relevance is not None
         channels.write({name: one for name, one in carried.items() if not (rebuilt and name in EMBEDDING_LAYERS)})
         for key, names in (("saliency", ("saliency",)), ("embedding", EMBEDDING_LAYERS)):

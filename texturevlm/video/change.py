@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.check import check_count
 from texturevlm.ops.sampling import MAX_ANISOTROPY
 from texturevlm.types import Allocation
 
@@ -80,38 +79,24 @@ class NotAnImage(ValueError):
 
 
 class Noise(NamedTuple):
-    """The noise estimate of a stream.
+    """The noise estimate of a stream."""
 
-    sensor: (2,), `coarse` and `fine` of the quietest tiles
-    tiles:  (2, rows, columns), those of each tile
-    last:   (1, 3, h, w), differences between the last frame's blocks and the held ones
-    frames: the number of frames that the estimate is made from
-    """
-
-    sensor: Tensor
-    tiles: Tensor
-    last: Tensor
-    frames: int
+    sensor: Tensor  # (2,), `coarse` and `fine` of the quietest tiles
+    tiles: Tensor  # (2, rows, columns), those of each tile
+    last: Tensor  # (1, 3, h, w), differences between the last frame's blocks and the held ones
+    frames: int  # that the estimate is made from
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """The result of comparing a frame with the held one.
+    """The result of comparing a frame with the held one."""
 
-    mask:      (rows, columns) bool, on the frame's device: the tiles that changed
-    marked:    the same on the host
-    likeness:  correlation of the two thumbnails, −1 to 1
-    cut:       whether the frame shows another scene
-    noise:     the estimate to keep if the frame is used
-    threshold: (2, rows, columns), for `coarse` and `fine`
-    """
-
-    mask: Tensor
-    marked: np.ndarray
-    likeness: float
-    cut: bool
-    noise: Noise
-    threshold: Tensor
+    mask: Tensor  # (rows, columns) bool, on the frame's device: the tiles that changed
+    marked: np.ndarray  # the same on the host
+    likeness: float  # correlation of the two thumbnails, −1 to 1
+    cut: bool  # whether the frame shows another scene
+    noise: Noise  # the estimate to keep if the frame is used
+    threshold: Tensor  # (2, rows, columns), for `coarse` and `fine`
 
     @cached_property
     def count(self) -> int:
@@ -132,15 +117,11 @@ def initial_noise(size: tuple[int, int], tile: int, device: torch.device) -> Noi
 
 
 def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -> Changes:
-    """Compare a frame with the held one. The host reads one small tensor, once.
+    """Compare a frame with the held one, (1, 3, H, W) each, 0 to 1. The host reads one small tensor, once.
 
-    frame: (1, 3, H, W), 0 to 1
-    held:  (1, 3, H, W), 0 to 1
     tile:  side of a tile in pixels, a multiple of 4
     raises NotAnImage for a frame with NaN, infinite values, or values far outside of 0 to 1
     """
-    if check_count("find_changes", "tile", tile, BLOCK) % BLOCK:
-        raise ValueError(f"find_changes: tile must be a multiple of {BLOCK}, got {tile}")
     block, square, before = _compare(frame, held, tile)
     coarse = _largest(block, tile)
     fine = (square - _mean(block.square(), tile // BLOCK).mean(1)).clamp(min=0).sqrt()
@@ -189,10 +170,7 @@ def _largest(block: Tensor, tile: int) -> Tensor:
 
 
 def _learn(noise: Noise, now: Tensor) -> Noise:
-    """The noise estimate after another frame.
-
-    now: (2, rows, columns); `coarse` from frame to frame, so that a slow fade is not taken for noise
-    """
+    """The noise estimate after another frame; `coarse` is from frame to frame, so that a slow fade is not noise."""
     now = now.nan_to_num(0.0)
     rank = max(1, int(QUIET * now[0].numel()))
     quiet = now.flatten(1).kthvalue(rank, 1).values
@@ -202,10 +180,7 @@ def _learn(noise: Noise, now: Tensor) -> Noise:
 
 
 def _likeness(held: Tensor, difference: Tensor, tile: int) -> Tensor:
-    """Correlation of the two frames' thumbnails, one texel per tile; 0 where one of them is flat.
-
-    held, difference: (1, 3, h, w), block means
-    """
+    """Correlation of the two frames' thumbnails, one texel per tile, from block means; 0 where one of them is flat."""
     before, more = (_mean(blocks, tile // BLOCK).flatten() for blocks in (held, difference))
     after = before + more
     before, after = before - before.mean(), after - after.mean()
@@ -259,11 +234,7 @@ def pixel_mask(mask: Tensor, tile: int, size: tuple[int, int]) -> Tensor:
 
 
 def reads_marked(allocation: Allocation, mask: Tensor, tile: int) -> Tensor:
-    """(K,): whether sampling a footprint may read a marked tile. Reads no value on the host.
-
-    allocation: of one image
-    mask:       (rows, columns) bool
-    """
+    """(K,): whether sampling a footprint of one image may read a marked tile. Reads no value on the host."""
     rows, columns = mask.shape
     total = torch.zeros(rows + 1, columns + 1, dtype=torch.int64, device=mask.device)
     total[1:, 1:] = mask.long().cumsum(0).cumsum(1)

@@ -150,10 +150,9 @@ class GpuComparison:
         threads = 192 if self.tile > 16 else 96  # a warp has 32 blocks of a channel
         launch("change.cu", "change_measure", self.device, self._tiles, self._measure, early=True, threads=threads)
         launch("change_decide.cu", "change_decide", self.device, 1, self._decide, early=True, threads=DECIDE_THREADS)
-        self._learning.run(self._learn_noise)
-
-    def _learn_noise(self) -> None:
-        launch("change_decide.cu", "change_learn", self.device, 1, self._learn, threads=DECIDE_THREADS)
+        self._learning.run(
+            lambda: launch("change_decide.cu", "change_learn", self.device, 1, self._learn, threads=DECIDE_THREADS)
+        )
 
     def copy_marked(self, motion: Tensor | None) -> None:
         """Copy the marked tiles of the frame into the held one; motion: (H, W), gets how much each pixel changed."""

@@ -48,42 +48,12 @@ def token_value(relevance: Relevance, scale: Tensor) -> Tensor:
 
 
 class Proposal(NamedTuple):
-    """A choice that may be taken.
+    """A choice that may be taken."""
 
-    allocation: with every footprint that nearly equals a held one replaced by it
-    origin:     (K,), the slot that each footprint had, −1 for a new one
-    scale:      (1, h, w), pixels per sample that it delivers to each cell
-    summary:    (3,): its `token_value`, and the number of new footprints
-    """
-
-    allocation: Allocation
-    origin: Tensor
-    scale: Tensor
-    summary: Tensor
-
-
-def propose(
-    allocate: Allocate,
-    texture: Texture,
-    relevance: Relevance,
-    tokens: int,
-    budget: int,
-    held: Allocation | None,
-    *,
-    at_once: int | None = None,
-) -> Proposal:
-    """Choose `tokens` of `budget` footprints. held: those that they may snap to; at_once: as for `delivered_scale`."""
-    chosen = allocate(texture, relevance, tokens)
-    if more := budget - chosen.budget:  # unused slots repeat the first
-        valid = functional.pad(chosen.valid, (0, more))
-        chosen = chosen.each(lambda column: torch.cat([column, column[:, :1].expand(-1, more, *column.shape[2:])], 1))
-        chosen = replace(chosen, valid=valid)
-    origin = torch.full((budget,), -1, device=texture.device)
-    if held is not None:
-        chosen, origin = snap(held, chosen)
-    scale = delivered_scale(chosen, relevance.grid, at_once=at_once)
-    new = ((origin < 0) & chosen.valid[0]).sum()
-    return Proposal(chosen, origin, scale, torch.cat([token_value(relevance, scale), new[None].float()]))
+    allocation: Allocation  # every footprint that nearly equals a held one is replaced by it
+    origin: Tensor  # (K,), the slot that each footprint had, −1 for a new one
+    scale: Tensor  # (1, h, w), pixels per sample that it delivers to each cell
+    summary: Tensor  # (3,): its `token_value`, and the number of new footprints
 
 
 def snap(held: Allocation, fresh: Allocation) -> tuple[Allocation, Tensor]:
@@ -93,20 +63,18 @@ def snap(held: Allocation, fresh: Allocation) -> tuple[Allocation, Tensor]:
     """
     step = torch.stack([fresh.ddx[0].norm(dim=-1), fresh.ddy[0].norm(dim=-1)]).amin(0)[:, None]
     away = (fresh.centre[0][:, None] - held.centre[0]).norm(dim=-1) / (step * fresh.patch)
-    axes = [
-        (new[0][:, None] - old[0]).norm(dim=-1) / step for new, old in ((fresh.ddx, held.ddx), (fresh.ddy, held.ddy))
-    ]
-    other = torch.maximum(*axes)
+    pairs = ((fresh.ddx, held.ddx), (fresh.ddy, held.ddy))
+    other = torch.maximum(*[(new[0][:, None] - old[0]).norm(dim=-1) / step for new, old in pairs])
     both = fresh.valid[0][:, None] & held.valid[0]
     cost = torch.where(both & (away <= SAME_PLACE) & (other <= SAME_SIZE), away + other, torch.inf)
     slot, back = cost.argmin(1), cost.argmin(0)
     mine = torch.arange(len(slot), device=slot.device)
     same = cost.gather(1, slot[:, None])[:, 0].isfinite() & (back[slot] == mine)
-    columns: Any = {
-        name: torch.where(same[:, None], getattr(held, name)[:, slot], getattr(fresh, name))
-        for name in ("centre", "ddx", "ddy")
-    }
-    return replace(fresh, **columns), torch.where(same, slot, -1)
+    centre, ddx, ddy = (
+        torch.where(same[:, None], old[:, slot], new)
+        for new, old in ((fresh.centre, held.centre), (fresh.ddx, held.ddx), (fresh.ddy, held.ddy))
+    )
+    return replace(fresh, centre=centre, ddx=ddx, ddy=ddy), torch.where(same, slot, -1)
 
 
 class TokenChoice:
@@ -128,14 +96,7 @@ class TokenChoice:
         self.graphs: dict[tuple[str, bool], Replay] = {}
 
     def choose(
-        self,
-        texture: Texture,
-        relevance: Relevance,
-        *,
-        tokens: int,
-        force: bool = False,
-        free: bool = False,
-        most: int | None = None,
+        self, texture: Texture, relevance: Relevance, tokens: int, most: int | None, *, force: bool, free: bool
     ) -> Tensor | None:
         """Choose tokens again, if the held choice has lost its value.
 
@@ -154,7 +115,7 @@ class TokenChoice:
         if self.captured and held is not None and tokens == self.budget:
             made = self._replay(texture, relevance, held)
         else:
-            made = propose(self.allocate, texture, relevance, tokens, self.budget, held)
+            made = self._propose(texture, relevance, tokens, held)
         value, level, new = made.summary.tolist()
         if now is not None and not free:
             too_many = most is not None and new > most
@@ -177,8 +138,23 @@ class TokenChoice:
         if self.captured and self.allocation is not None:
             self._graph(texture, relevance, self.allocation)
 
+    def _propose(
+        self, texture: Texture, relevance: Relevance, tokens: int, held: Allocation | None, at_once: int | None = None
+    ) -> Proposal:
+        """Choose `tokens` of the budget. held: those that they may snap to; at_once: as for `delivered_scale`."""
+        chosen = self.allocate(texture, relevance, tokens)
+        if more := self.budget - chosen.budget:  # unused slots repeat the first
+            wide = chosen.each(lambda column: torch.cat([column, column[:, :1].expand(-1, more, *column.shape[2:])], 1))
+            chosen = replace(wide, valid=functional.pad(chosen.valid, (0, more)))
+        origin = torch.full((self.budget,), -1, device=texture.device)
+        if held is not None:
+            chosen, origin = snap(held, chosen)
+        scale = delivered_scale(chosen, relevance.grid, at_once=at_once)
+        new = ((origin < 0) & chosen.valid[0]).sum()
+        return Proposal(chosen, origin, scale, torch.cat([token_value(relevance, scale), new[None].float()]))
+
     def _replay(self, texture: Texture, relevance: Relevance, held: Allocation) -> Proposal:
-        """`propose` of the whole budget by a graph."""
+        """`_propose` for the whole budget, by a graph."""
         made = [part.clone() for part in self._graph(texture, relevance, held)(*_inputs(relevance, held))]
         columns: Any = dict(zip(COLUMNS, made))
         return Proposal(replace(held, **columns), *made[len(COLUMNS) :])
@@ -187,13 +163,13 @@ class TokenChoice:
         """The graph for relevance and held tokens like these; the texture stays at its address."""
         key = relevance.scorer, relevance.photograph is None  # what an allocator may depend on, on the host
         if key not in self.graphs:
-            allocate, budget, names = self.allocate, self.budget, _maps(relevance)
+            names = _maps(relevance)
 
             def work(*parts: Tensor) -> tuple[Tensor, ...]:
                 maps: Any = dict(zip(names, parts))
                 columns: Any = dict(zip(COLUMNS, parts[len(names) :]))
                 known, snap_to = replace(relevance, **maps), replace(held, **columns)
-                made = propose(allocate, texture, known, budget, budget, snap_to, at_once=CAPTURE_CHUNK)
+                made = self._propose(texture, known, self.budget, snap_to, CAPTURE_CHUNK)
                 return *(getattr(made.allocation, name) for name in COLUMNS), *made[1:]
 
             self.graphs[key] = Replay(work, _inputs(relevance, held))

@@ -88,8 +88,7 @@ class HeldPatches:
     ) -> Tensor:
         """Sample the patches that need it, as far as the rate pays; returns which those were, (K,).
 
-        changed: (K,), which footprints read a changed tile; None: all need sampling
-        new:     (K,), which footprints are new
+        changed: (K,), which footprints read a changed tile; None: all need sampling. new: (K,), which are new
         cut:     whether the rate's reserve may be spent
         """
         need = torch.ones_like(self.stale) if changed is None else new | self.stale | changed
@@ -105,13 +104,11 @@ class HeldPatches:
 
 
 class HeldTokens:
-    """The encoded tokens of a stream.
+    """The encoded tokens of a stream; `encoded`: how many the last frame encoded.
 
-    encode:     texture and allocation → Tokens, in the allocation's slots: `adapt(model).encode`
-    keep:       exact: all are encoded again when any changed; approximate: those that changed
-    context:    unchanged tokens encoded along, per changed token
-    encode_all: the share of changed tokens from which all are encoded
-    encoded:    how many tokens the last frame encoded
+    encode:  texture and allocation → Tokens, in the allocation's slots: `adapt(model).encode`
+    keep:    exact: all are encoded again when any changed; approximate: those that changed
+    context: unchanged tokens encoded along, per changed token
     """
 
     def __init__(self, encode: Encode, keep: str, context: float) -> None:
@@ -121,11 +118,7 @@ class HeldTokens:
 
     @torch.no_grad()
     def update(self, texture: Texture, allocation: Allocation, sampled: Tensor, origin: Tensor) -> None:
-        """Encode the tokens of the held frame.
-
-        sampled: (K,), which footprints changed or are new
-        origin:  (K,), the slot that the others had
-        """
+        """Encode the held frame. sampled: (K,), the footprints that changed or are new; origin: the others' slots."""
         wanted = (sampled & allocation.valid[0]).nonzero()[:, 0]
         used = int(allocation.valid.sum())
         if self.tokens is not None and len(wanted) == 0:

@@ -14,15 +14,9 @@ from texturevlm.capture import no_capture_because
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.pipeline import Allocator
-from texturevlm.relevance import (
-    SCORERS,
-    AttentionScorer,
-    Balance,
-    EmbeddingScorer,
-    Relevance,
-    Scorer,
-    find_relevance,
-)
+from texturevlm.relevance import SCORERS, Balance, Relevance, Scorer, find_relevance
+from texturevlm.relevance.attention import AttentionScorer
+from texturevlm.relevance.embedding import EmbeddingScorer
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import BLOCK
 from texturevlm.video.flow import FLOW_METHODS

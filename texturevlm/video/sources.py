@@ -182,28 +182,28 @@ def _video_source(path: Path) -> FrameSource:
             rate, count = float(stream.average_rate or 25), stream.frames or None
     except av.FFmpegError as error:
         raise ValueError(f"open_video: {path} cannot be read as a video: {error}") from None
-    return FrameSource(str(path), rate, count, lambda notes: _read_video(av, path, rate, notes))
 
-
-def _read_video(av: Any, path: Path, rate: float, notes: list[str]) -> Iterator[Frame]:
-    with av.open(str(path)) as opened:
-        packets = opened.demux(opened.streams.video[0])
-        index, first, packet = 0, None, None
-        while True:
-            try:
-                packet = None
-                packet = next(packets)
-                frames = packet.decode()
-            except StopIteration:
-                return
-            except av.FFmpegError as error:
-                notes.append(f"after frame {index}: {error}")
-                if packet is None:  # the file is broken, not a packet
+    def read(notes: list[str]) -> Iterator[Frame]:
+        with av.open(str(path)) as opened:
+            packets = opened.demux(opened.streams.video[0])
+            index, first, packet = 0, None, None
+            while True:
+                try:
+                    packet = None
+                    packet = next(packets)
+                    frames = packet.decode()
+                except StopIteration:
                     return
-                continue
-            for frame in frames:
-                when = index / rate if frame.time is None else float(frame.time)
-                first = when if first is None else first
-                pixels = torch.from_numpy(frame.to_ndarray(format="rgb24"))
-                index += 1
-                yield Frame(pixels.permute(2, 0, 1), when - first)
+                except av.FFmpegError as error:
+                    notes.append(f"after frame {index}: {error}")
+                    if packet is None:  # the file is broken, not a packet
+                        return
+                    continue
+                for frame in frames:
+                    when = index / rate if frame.time is None else float(frame.time)
+                    first = when if first is None else first
+                    pixels = torch.from_numpy(frame.to_ndarray(format="rgb24"))
+                    index += 1
+                    yield Frame(pixels.permute(2, 0, 1), when - first)
+
+    return FrameSource(str(path), rate, count, read)

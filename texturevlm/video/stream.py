@@ -22,17 +22,17 @@ from texturevlm.channels.structure import luma
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance import find_relevance
 from texturevlm.relevance.maps import cell_level
+from texturevlm.relevance.salience import MOST_CELL
 from texturevlm.types import Patches
 from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
 from texturevlm.video.change_gpu import kernels_can_compare
-from texturevlm.video.channels import CARRIED, StreamChannels, channel_extents
 from texturevlm.video.choice import TokenChoice
 from texturevlm.video.reuse import HeldPatches, HeldTokens, Rate
 from texturevlm.video.settings import StreamSettings
 from texturevlm.video.sources import as_floats, as_frame
 from texturevlm.video.step import Reuse, Step
-from texturevlm.video.update import FrameUpdate
+from texturevlm.video.update import CARRIED, FrameUpdate, StreamChannels, channel_extents
 from texturevlm.video.update_gpu import GpuChannels, GpuFrameUpdate, GpuRelevance
 
 MOSTLY_CHANGED = 0.5  # share of tiles, without a question: computing relevance again is as cheap as finding the flow
@@ -101,7 +101,7 @@ class VideoStream:
     def _make_gpu_relevance(self) -> GpuRelevance | None:
         names = () if self.channels is None else self.channels.names
         carried = any(name in (*CARRIED, *EMBEDDING_LAYERS) for name in names)
-        if carried or self.update.comparison is None or not GpuRelevance.supports(self.texture, self._cell):
+        if carried or self.update.comparison is None or not 1 <= self._cell <= MOST_CELL:
             return None
         return GpuRelevance(self.texture, self._cell, self.settings.balance, self.update.comparison)
 
@@ -235,9 +235,7 @@ class VideoStream:
 
     def _choose(self, tokens: int, most: int | None, *, force: bool = False, free: bool = False) -> Tensor | None:
         assert self.carry.relevance is not None
-        origin = self.choice.choose(
-            self.texture, self.carry.relevance, tokens=tokens, force=force, free=free, most=most
-        )
+        origin = self.choice.choose(self.texture, self.carry.relevance, tokens, most, force=force, free=free)
         assert self.choice.scale is not None and self.choice.allocation is not None
         self.carry.add_fixations(self.choice.scale)
         self.update.hold(self.choice.allocation)  # tells the GPU where the tokens are

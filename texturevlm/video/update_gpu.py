@@ -9,7 +9,7 @@ small record. A frame that is not an image, or that begins another scene, marks 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -32,13 +32,12 @@ from texturevlm.relevance import Balance, ImageMaps, Relevance
 from texturevlm.relevance.information import NOISE_SHARE
 from texturevlm.relevance.information_kernel import information_cuda
 from texturevlm.relevance.photograph import PAGE_SHARE
-from texturevlm.relevance.salience import MOST_CELL, normalised
+from texturevlm.relevance.salience import normalised
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import Changes, Noise
 from texturevlm.video.change_gpu import Branch, GpuComparison
-from texturevlm.video.channels import CARRIED, StreamChannels
 from texturevlm.video.choice import TokenValue, token_value
-from texturevlm.video.update import FrameUpdate
+from texturevlm.video.update import CARRIED, FrameUpdate, StreamChannels
 
 VALUE = slice(4, 6)  # where the value of the held tokens stands among the record's words
 MOST_CHANGED = 0.25  # share of tiles changed since relevance was computed: it is computed again,
@@ -82,10 +81,9 @@ class GpuChannels(StreamChannels):
     kernels: those of `LayersInPlace`, for the channels that have one; motion is written with the changed tiles
     """
 
-    _keeps_previous = False
-
     def __init__(self, names: Sequence[str], texture: Texture, tile: int, **models: Any) -> None:
         super().__init__(names, texture, tile, parts=False, **models)
+        self._before = None  # the kernel that copies tiles writes motion
         self._by_kernel = [name for name in self.names if name in IN_PARTS]
         self.kernels = LayersInPlace(self.levels[0], self.names, self._by_kernel, texture.levels)
         everything = [[[0, 0, texture.size[1], texture.size[0]]]]
@@ -147,11 +145,12 @@ class GpuFrameUpdate(FrameUpdate):
         super().__init__(size, tile, pixels.device)
         self.pixels, count = pixels, pixels.shape[1]
         self.comparison = GpuComparison(self.texture.levels[0], tile, tokens=count)
-        self._footprints = tuple(torch.zeros(1, count, 2, device=self.device) for _ in range(3))  # centre, ddx, ddy
+        centre, ddx, ddy = (torch.zeros(1, count, 2, device=self.device) for _ in range(3))
+        self._footprints = (centre, ddx, ddy)
         self._valid = torch.zeros(1, count, dtype=torch.bool, device=self.device)
         self._near, self._coarse, self._listing = (Branch(self.device) for _ in range(3))
         self.graph = CapturedWork(self._compare_and_update, self.device)
-        self._update = CapturedWork(self._update_without_patches, self.device)
+        self._update = CapturedWork(partial(self._update_marked, sample=False), self.device)
         self._pending = False  # whether marked tiles of the last comparison wait for `apply`
 
     def hold(self, allocation: Allocation) -> None:
@@ -190,7 +189,7 @@ class GpuFrameUpdate(FrameUpdate):
             self._update()
         super().stand_still()
 
-    def _prepare(self, work: CapturedWork[bool], frame: Tensor, noise: Noise) -> None:
+    def _prepare(self, work: CapturedWork[None], frame: Tensor, noise: Noise) -> None:
         """Make a graph while nothing is marked, so that it does not matter how often the work runs for that."""
         if work.replay is None:
             self.comparison.set_frame(frame, noise, copy=False)
@@ -199,25 +198,21 @@ class GpuFrameUpdate(FrameUpdate):
             work.prepare()
             self.comparison.wait()
 
-    def _compare_and_update(self) -> bool:
+    def _compare_and_update(self) -> None:
         self.comparison.mark()
-        self._update_marked(self._sample)
+        self._update_marked(sample=True)
         self.comparison.report()
-        return True
 
-    def _update_without_patches(self) -> bool:
-        self._update_marked(lambda: None)
-        return True
-
-    def _update_marked(self, sample: Callable[[], None]) -> None:
+    def _update_marked(self, *, sample: bool) -> None:
         """Texture, channels and patches, where tiles are marked."""
         if isinstance(self.channels, GpuChannels):
             return self._update_with_channels(self.channels, sample)
         self.comparison.copy_marked(None)
         self._update_mips()
-        sample()
+        if sample:
+            self._sample()
 
-    def _update_with_channels(self, channels: GpuChannels, sample: Callable[[], None]) -> None:
+    def _update_with_channels(self, channels: GpuChannels, sample: bool) -> None:
         """The same with channels, which do not wait for one another: text takes longest, and needs no coarse level."""
         marks, either = self.comparison.marks, self.comparison.either
         tiles = self._listing.run(lambda: channels.kernels.text_tiles(marks))
@@ -236,7 +231,8 @@ class GpuFrameUpdate(FrameUpdate):
 
         def rest() -> None:
             self._update_mips(since=known)
-            sample()
+            if sample:
+                self._sample()
 
         known = self._coarse.run(coarse)
         self._near.run(channel_mips)
@@ -253,38 +249,26 @@ class GpuFrameUpdate(FrameUpdate):
         return update_marked_cuda(levels, ("mean",) * 3, marks, since=since, until=until, early=since == 0)
 
     def _sample(self) -> None:
-        found = self.comparison
-        centre, ddx, ddy = self._footprints
-        refresh_patches_cuda(
-            self.pixels, self.texture.levels, centre, ddx, ddy, self._valid, found.sampled, found.marks
-        )
+        sampled, marks = self.comparison.sampled, self.comparison.marks
+        refresh_patches_cuda(self.pixels, self.texture.levels, *self._footprints, self._valid, sampled, marks)
 
 
 class GpuRelevance:
     """The relevance of the held frame without a question, and the value of the held tokens by it, as one CUDA graph.
 
     Computing it again is cheaper than finding the flow. It runs behind the patches of a frame, once enough has changed
-    since the last time, and the host reads the value with the next frame: a choice of tokens that has lost its value is
-    found one frame late. At a keyframe it runs at once.
-
-    cell:       the mip level of the texture whose texels are the cells
-    comparison: its record receives the value
-    scale:      (1, h, w), pixels per sample that the held tokens deliver to each cell
+    since the last time, and the host reads the value with the next record: a choice of tokens that has lost its value
+    is found one frame late. At a keyframe it runs at once. Cells are the texels of mip level `cell`.
     """
 
     def __init__(self, texture: Texture, cell: int, balance: Balance, comparison: GpuComparison) -> None:
         self.texture, self.cell, self.balance, self.comparison = texture, cell, balance, comparison
         cells, finer = texture.levels[cell], texture.levels[1]
-        self.scale = cells.new_ones((1, *cells.shape[2:]))
+        self.scale = cells.new_ones((1, *cells.shape[2:]))  # pixels per sample that the held tokens deliver
         self._layers = finer.new_zeros((1, 2, *finer.shape[2:]))
         self.graph = CapturedWork(self._compute, finer.device)
         self._valued = False  # whether the next record holds the value of the tokens that are held now
         self._changed, self._frames = 0.0, 0  # share of tiles changed, and frames with changes, since the last time
-
-    @staticmethod
-    def supports(texture: Texture, cell: int) -> bool:
-        """Whether the kernels support cells of this mip level."""
-        return 1 <= cell <= MOST_CELL and cell < len(texture.levels)
 
     def hold(self, scale: Tensor) -> None:
         """Other tokens are held, which deliver `scale`: the last value was that of others."""
