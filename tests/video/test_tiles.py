@@ -4,7 +4,7 @@ import torch
 
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.change import grow_mask, mask_rectangles, reads_marked
+from texturevlm.video.change import grow_mask, reads_marked, rectangles
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
@@ -13,7 +13,7 @@ def test_rectangles_hold_the_marked_tiles_exactly_once(share):
     mask = random.random((7, 11)) < share
     size = (7 * 32 - 5, 11 * 32 - 9)
     painted = np.zeros(size, dtype=int)
-    boxes = mask_rectangles(mask, 32, size)
+    boxes = rectangles(mask, 32, size)
     for left, top, right, bottom in boxes:
         painted[top:bottom, left:right] += 1
     wanted = mask.repeat(32, 0).repeat(32, 1)[: size[0], : size[1]]

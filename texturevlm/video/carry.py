@@ -1,9 +1,8 @@
 """Relevance between keyframes: scored from the question at a keyframe, then carried from frame to frame by the flow.
 
 Relevance (channel 15), saliency (16), the fixation history (17, fading), the embedding layers and a box that the user
-pointed at all move with the optical flow. A tile that did not change did not move. A cell whose flow is not trusted
-keeps the carried value until enough such cells exist; they then take the relevance that the image has without a
-question, until the next keyframe asks the question again.
+pointed at all move with the optical flow. Cells whose flow is not trusted keep the carried value until there are enough
+of them; they then take the relevance that the image has without a question, until the next keyframe asks it again.
 
 A box is carried as a whole, because a map carried cell by cell frays at its rim: it moves by the median of the trusted
 vectors inside it and grows as the medians of its two sides diverge.

@@ -4,13 +4,9 @@ Two values per tile. `coarse` is the largest difference between means of 4×4 pi
 so what remains is movement, light, or a fade once it has added up (the comparison is with the held frame, not with the
 last one). `fine` is the root mean square of the remaining detail: it finds texture that moves under equal means.
 
-The noise of both values is estimated from the stream. The sensor's noise comes from the quietest tiles of earlier
-frames; compression flicker, which occurs at texture, from each tile's own frame-to-frame differences. Fixed bounds
-apply whatever the estimate says: a difference above the upper bound is a change, one below the lower bound is not.
-Before anything is known of the sensor, the upper bound is the threshold.
-
-PyTorch operations loop over a few rectangles that cover the changed tiles; kernels get the summed area table of the
-mask (`texturevlm.ops.marks`).
+The noise of both is estimated from the stream: the sensor's from the quietest tiles of earlier frames; compression
+flicker, which occurs at texture, from each tile's own frame-to-frame differences. Fixed bounds apply whatever the
+estimate says. Before anything is known of the sensor, the upper bound is the threshold.
 """
 
 from __future__ import annotations
@@ -196,13 +192,13 @@ def tile_grid(size: tuple[int, int], tile: int) -> tuple[int, int]:
 def grow_mask(mask: np.ndarray, reach: int, tile: int) -> np.ndarray:
     """(rows, columns): every tile within `reach` pixels of a marked tile."""
     around = math.ceil(reach / tile)
-    grown = np.pad(mask, around)
+    grown: np.ndarray = np.pad(mask, around)
     for axis in (0, 1):
-        grown = np.lib.stride_tricks.sliding_window_view(grown, 2 * around + 1, axis).any(-1)
+        grown = np.logical_or.reduce(np.lib.stride_tricks.sliding_window_view(grown, 2 * around + 1, axis), -1)
     return grown
 
 
-def mask_rectangles(mask: np.ndarray, tile: int, size: tuple[int, int]) -> list[Rectangle]:
+def rectangles(mask: np.ndarray, tile: int, size: tuple[int, int]) -> list[Rectangle]:
     """Disjoint rectangles that cover exactly the marked tiles: runs within a row, merged downwards where equal."""
     open_runs: dict[tuple[int, int], int] = {}
     found: list[Rectangle] = []

@@ -87,7 +87,7 @@ class GpuComparison:
         words, mask, sampled = read[: sum(parts)].split(parts)
         self.read_words: np.ndarray = words.view(torch.float32).numpy()
         self._read_mask: np.ndarray = mask.view(torch.bool).view(rows, columns).numpy()
-        self._read_sampled = sampled.view(torch.bool)
+        self._read_sampled: Tensor = sampled.view(torch.bool)
         self.threshold = torch.zeros(2, rows, columns, device=self.device)
         self.moved = torch.zeros(rows, columns, dtype=torch.bool, device=self.device)
         sums = torch.zeros(2, rows + 1, columns + 1, dtype=torch.int32, device=self.device)

@@ -1,12 +1,9 @@
 """Where a stream's tokens are, and when they are chosen again.
 
-Hysteresis: a choice is held while its value on the present relevance is nearly what it was when it was made: at least
-1 − hold of its expected legibility, and relevant content at most 5 · hold levels coarser. A new choice is taken only if
-it is better, and its footprints snap to held ones that they nearly equal. So tokens do not flicker; after a cut all of
-them may jump.
-
-On a GPU a choice is some hundred small kernels, which take longer to launch than to run. The usual case, the whole
-budget chosen again beside held tokens, is captured in a graph when it first occurs.
+Hysteresis: a choice is held while its value on the present relevance is nearly what it was when it was made. A new one
+is taken only if it is better, and its footprints snap to held ones that they nearly equal. So tokens do not flicker.
+On a GPU a choice is some hundred small kernels, which take longer to launch than to run: the usual case, the whole
+budget chosen again beside held tokens, is captured in a graph.
 """
 
 from __future__ import annotations

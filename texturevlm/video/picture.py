@@ -43,9 +43,8 @@ class StreamPicture:
         """(H, W, 3) bytes. frame: (3, H, W) bytes, as it came."""
         reuse = step.reuse
         self.costs.append((reuse.fresh / max(1, reuse.tokens), reuse.share, bool(reuse.keyframe)))
-        picture = Image.new("RGB", (self.size[1], self.size[0]), PAPER)
+        picture, panel = Image.new("RGB", self.size[::-1], PAPER), (PANEL_WIDTH, self.tall)
         draw, font = ImageDraw.Draw(picture), ImageFont.load_default(17)
-        panel = (PANEL_WIDTH, self.tall)
         delivered = to_pil(rebuild(step.texture, step.allocation)).resize(panel, Image.Resampling.BICUBIC)
         picture.paste(delivered, (MARGIN, HEADER_HEIGHT))
         original = Image.fromarray(frame.permute(1, 2, 0).cpu().numpy()).resize(panel, Image.Resampling.BILINEAR)
@@ -58,8 +57,7 @@ class StreamPicture:
     def _footprints(self, image: Image.Image, step: Step) -> Image.Image:
         picture = Image.blend(image, Image.new("RGB", image.size, PAPER), 0.35)
         draw = ImageDraw.Draw(picture)
-        allocation = step.allocation
-        level = allocation.level[0].cpu()
+        allocation, level = step.allocation, step.allocation.level[0].cpu()
         sampled, boxes = step.reuse.sampled.cpu(), (allocation.boxes[0] * self.scale).cpu()
         used = allocation.valid[0].cpu().nonzero()[:, 0]
         low, high = float(level[used].min()), float(level[used].max())
@@ -78,9 +76,9 @@ class StreamPicture:
             height = top + STRIP_HEIGHT * (1 - changed)
             draw.rectangle([x, height - 1, x + BAR - 1, height + 1], fill=INK)
         text = (
-            f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): "
-            f"{100 * step.reuse.share:.0f}%" + (f"   keyframe: {step.reuse.keyframe}" if step.reuse.keyframe else "")
+            f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): {step.reuse.share:.0%}"
         )
+        text += f"{step.reuse.share:.0%}" + (f"   keyframe: {step.reuse.keyframe}" if step.reuse.keyframe else "")
         draw.text((MARGIN, HEADER_HEIGHT + self.tall + 10), text, fill=FAINT, font=font)
 
 

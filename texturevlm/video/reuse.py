@@ -4,9 +4,8 @@ A patch is sampled again if its footprint is new, if it reads a changed tile, or
 many as the rate pays for, and the others stay stale. A kept patch equals a newly sampled one, bit for bit.
 
 A kept embedding does not, since the tokens of a vision tower attend to one another. Exact: a frame in which nothing
-changed keeps all tokens, any other is encoded as a whole. Approximate: only tokens that changed are encoded, with
-`context` unchanged tokens beside them to attend to; the kept ones are those that the tower made beside the old tokens.
-`python -m studies.video` measures the error.
+changed keeps all tokens, any other is encoded as a whole. Approximate: only tokens that changed are encoded, with some
+unchanged ones beside them to attend to (`python -m studies.video` measures the error).
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ ENCODE_ALL = 0.5  # share of changed tokens from which encoding all of them cost
 
 
 class Rate:
-    """Tokens per second: a bucket that fills at a steady rate and pays for each token that is sampled.
-
-    A still scene spends nothing, so the bucket fills up; changes are paid token by token. Over any stretch of time at
-    most the content of the bucket plus the inflow is spent: a hard cap.
+    """Tokens per second: a bucket that fills at a steady rate and pays for each token that is sampled; a hard cap.
 
     per_second: the highest average
     reserve:    tokens that only a cut may spend: the budget of one frame

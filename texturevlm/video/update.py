@@ -4,14 +4,11 @@
 same by kernels. Levels are allocated once and only their values change, so that whatever holds a pointer to them (a
 captured CUDA graph, a hardware texture) stays valid.
 
-Channels of small reach: `build` computes the tiles within reach of a change, from a cut-out of the mip levels with a
+A channel of small reach is computed for the tiles within reach of a change, from a cut-out of the mip levels with a
 further border of that reach; the result equals that of the whole frame. Where the frame's sides are not multiples of
-the coarsest texel that a channel reads, texels of a cut-out would not be those of the frame: that channel is computed
-for the whole frame. Text costs most and reads three levels, so each level keeps its own map of strokes (`TextStrokes`).
-
-Channels of global reach (clusters, boundaries, embeddings): computed at a keyframe, and again once a quarter of the
-tiles has changed since. In between, clusters stay and embeddings are carried by the flow. Positions are written once.
-Channels 15 to 17 are carried from frame to frame and rewritten as a whole (`write`), since they fade everywhere.
+the coarsest texel that it reads, texels of a cut-out would be others: it is then computed for the whole frame. Channels
+of global reach (clusters, boundaries, embeddings) are computed at a keyframe, and once a quarter of the tiles has
+changed since. Positions are written once. Channels 15 to 17 fade everywhere and are rewritten as a whole (`write`).
 """
 
 from __future__ import annotations
@@ -31,15 +28,7 @@ from texturevlm.channels.structure import enlarge, luma
 from texturevlm.channels.text import TEXELS, TEXT_HALF, TEXT_SCALES, text_lines
 from texturevlm.ops.mip import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Allocation, Texture
-from texturevlm.video.change import (
-    Changes,
-    Noise,
-    Rectangle,
-    find_changes,
-    grow_mask,
-    mask_rectangles,
-    whole_is_cheaper,
-)
+from texturevlm.video.change import Changes, Noise, Rectangle, find_changes, grow_mask, rectangles, whole_is_cheaper
 from texturevlm.video.change_gpu import GpuComparison
 
 CONSTANT = ("x", "y", "eccentricity", "attention", "gaze", "previous_attention")  # no frame changes them
@@ -86,7 +75,7 @@ class FrameUpdate:
     def apply(self, frame: Tensor, found: Changes) -> None:
         """Copy the changed tiles. Every level then equals one rebuilt from level 0, bit for bit."""
         levels = self.texture.levels
-        boxes = mask_rectangles(found.marked, self.tile, self.size)
+        boxes = rectangles(found.marked, self.tile, self.size)
         if self.channels is not None:
             self.channels.write_motion(frame, boxes)
         for box in boxes:
@@ -221,11 +210,11 @@ class StreamChannels:
         """Update channels of one reach and one depth."""
         size, tile = self.texture.size, self.tile
         reach = max(CHANNELS[name].reach or 0 for name in names)
-        boxes = mask_rectangles(grow_mask(marked, reach, tile), tile, size)
+        boxes = rectangles(grow_mask(marked, reach, tile), tile, size)
         texel = 1 << max(CHANNELS[name].deepest for name in names)
         aligned = texel == 1 or all(extent % texel == 0 and extent >= texel for extent in (*size, tile))
         if self._strokes is not None and names == ["text"]:
-            self._strokes.refresh(self.texture.levels, mask_rectangles(marked, tile, size))
+            self._strokes.refresh(self.texture.levels, rectangles(marked, tile, size))
             if whole_is_cheaper(boxes, size) or not aligned:
                 boxes = [Rectangle(0, 0, size[1], size[0])]
             for box in boxes:

@@ -9,7 +9,7 @@ small record. A frame that is not an image, or that begins another scene, marks 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -76,23 +76,17 @@ class CapturedWork(Generic[_Result]):
 
 
 class GpuChannels(StreamChannels):
-    """Channels that kernels update in place around marked tiles.
-
-    kernels: those of `LayersInPlace`, for the channels that have one; motion is written with the changed tiles
-    """
+    """Channels that kernels update in place around marked tiles; `motion` (H, W) is written with the changed tiles."""
 
     def __init__(self, names: Sequence[str], texture: Texture, tile: int, **models: Any) -> None:
         super().__init__(names, texture, tile, parts=False, **models)
         self._before = None  # the kernel that copies tiles writes motion
+        self.motion = self.levels[0][0, self.names.index("motion")] if "motion" in self.names else None
         self._by_kernel = [name for name in self.names if name in IN_PARTS]
+        self._reach = {name: CHANNELS[name].reach or 0 for name in self._by_kernel} | {"motion": MOVED}
         self.kernels = LayersInPlace(self.levels[0], self.names, self._by_kernel, texture.levels)
         everything = [[[0, 0, texture.size[1], texture.size[0]]]]
         self._everything = torch.tensor(everything, dtype=torch.int32, device=texture.device)
-
-    @property
-    def motion(self) -> Tensor | None:
-        """(H, W), where the kernel that copies tiles writes how much they changed; None if motion is not kept."""
-        return self.levels[0][0, self.names.index("motion")] if "motion" in self.names else None
 
     def rebuild(self) -> None:
         self._build_whole([name for name in self.names if name not in CARRIED and name not in self._by_kernel])
@@ -117,11 +111,6 @@ class GpuChannels(StreamChannels):
             slot = self.names.index("text")
             one = [level[:, slot : slot + 1] for level in self.levels]
             update_marked_cuda(one, self.reduce[slot : slot + 1], marks, reach=(self._reach["text"],), early=True)
-
-    @cached_property
-    def _reach(self) -> dict[str, int]:
-        """The reach of each channel that the kernels write, as `update_marked_cuda` takes it."""
-        return {name: CHANNELS[name].reach or 0 for name in self._by_kernel} | {"motion": MOVED}
 
     def _run_everywhere(self) -> None:
         """All kernels on the whole frame, with what they keep from frame to frame."""
