@@ -111,20 +111,11 @@ class GpuComparison:
         )
         frame = _FRAME.pack(turn=turn, held=held, height=self.size[0], width=self.size[1], tile=self.tile)
         self._measure = _MEASURE.pack(frame=frame, numbers=numbers)
-        self._decide = _DECIDE.pack(
-            turn=turn,
-            numbers=numbers,
-            threshold=self.threshold,
-            words=self.words,
-            mask=self.mask,
-            moved=self.moved,
-            total=self.marks.total,
-            either=self.either.total,
-            rows=rows,
-            columns=columns,
-        )
+        common = {"turn": turn, "numbers": numbers, "words": self.words}
+        sums = {"total": self.marks.total, "either": self.either.total, "rows": rows, "columns": columns}
+        self._decide = _DECIDE.pack(**common, **sums, threshold=self.threshold, mask=self.mask, moved=self.moved)
         rank = max(1, int(QUIET * self._tiles)) - 1  # of the tile that shows the noise, from the quietest
-        self._learn = _LEARN.pack(turn=turn, numbers=numbers, words=self.words, rank=rank, tiles=self._tiles)
+        self._learn = _LEARN.pack(**common, rank=rank, tiles=self._tiles)
         self._take = _TAKE.fix(frame=frame, marks=self.marks.packed, either=self.either.packed, moved=self.moved)
 
     def set_frame(self, frame: Tensor, noise: Noise, *, copy: bool) -> None:

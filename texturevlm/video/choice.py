@@ -77,11 +77,9 @@ def snap(held: Allocation, fresh: Allocation) -> tuple[Allocation, Tensor]:
 class TokenChoice:
     """The tokens that a stream holds.
 
-    allocate:   texture, relevance, budget → Allocation
-    captured:   allocate only launches kernels and the texture stays at its address: choices are captured in graphs
+    captured:   `allocate` only launches kernels and the texture stays at its address: choices are captured in graphs
     allocation: the held choice; `scale` (1, h, w): pixels per sample that it delivers to each cell
-    value:      of the held choice when it was made
-    refused:    its value when a new choice was last found no better
+    value:      of the held choice when it was made; refused: when a new choice was last found no better
     """
 
     def __init__(self, allocate: Allocate, budget: int, hold: float, *, captured: bool = False) -> None:

@@ -32,17 +32,15 @@ class Rate:
 
     per_second: the highest average
     reserve:    tokens that only a cut may spend: the budget of one frame
-    burst:      the capacity of the bucket; by default twice the reserve
-    saved:      the content of the bucket
+    burst:      the capacity of the bucket; saved: its content
     """
 
-    def __init__(self, per_second: float, reserve: int, *, burst: int | None = None) -> None:
+    def __init__(self, per_second: float, reserve: int) -> None:
         if not 0 < per_second < math.inf:
             raise ValueError(f"Rate: per_second must be above 0 and finite, got {per_second!r}")
         self.per_second = float(per_second)
         self.reserve = check_count("Rate", "reserve", reserve, 1)
-        self.burst = 2 * reserve if burst is None else check_count("Rate", "burst", burst, reserve)
-        self.saved = float(self.burst)
+        self.burst, self.saved = 2 * reserve, 2.0 * reserve
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -84,8 +82,7 @@ class HeldPatches:
     ) -> Tensor:
         """Sample the patches that need it, as far as the rate pays; returns which those were, (K,).
 
-        changed: (K,), which footprints read a changed tile; None: all need sampling. new: (K,), which are new
-        cut:     whether the rate's reserve may be spent
+        changed, new: (K,), which footprints read a changed tile (None: all), and which are new; cut: as for `Rate.pay`
         """
         need = torch.ones_like(self.stale) if changed is None else new | self.stale | changed
         paid = need = need & allocation.valid[0]

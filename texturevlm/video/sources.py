@@ -2,7 +2,7 @@
 
 A source gives frames of one size with their times, whatever happens in the file: a packet that cannot be decoded is
 skipped, a file that ends early ends there, a frame of another size is resized to that of the first, every pixel format
-becomes red, green and blue. `notes` say what happened. A file without a picture is refused.
+becomes red, green and blue. `notes` say what happened.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ updated as far as the change reaches; relevance is carried along the flow; token
 value; and only patches that read a changed tile are sampled again. A keyframe computes everything from its frame: the
 first frame, a cut, every so many frames, and the frame after a failure.
 
-On a GPU the usual frame is one captured graph (`update_gpu.py`), and the host reads one record at its end. Without a
-question and without carried channels, relevance is not carried there but computed again now and then, behind a frame.
+On a GPU the usual frame is one captured graph. Without a question and without carried channels, relevance is not
+carried there but computed again now and then, behind a frame (`update_gpu.py`).
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ class VideoStream:
         self.pending = self.pending or "pointed"
 
     def _make_gpu_relevance(self) -> GpuRelevance | None:
-        names = () if self.channels is None else self.channels.names
-        carried = any(name in (*CARRIED, *EMBEDDING_LAYERS) for name in names)
+        carried = {*CARRIED, *EMBEDDING_LAYERS}.intersection(self.settings.channel_names)
         if carried or self.update.comparison is None or not 1 <= self._cell <= MOST_CELL:
             return None
         return GpuRelevance(self.texture, self._cell, self.settings.balance, self.update.comparison)
@@ -275,8 +274,7 @@ class VideoStream:
         allocation, known = self.choice.allocation, self.carry.relevance
         assert allocation is not None and known is not None
         if self._given is None or self._given.allocation is not allocation:
-            self._given = Patches(self.patches.pixels, allocation)
-            self._used = allocation.valid[0]
+            self._given, self._used = Patches(self.patches.pixels, allocation), allocation.valid[0]
         reuse = Reuse(found.marked.size, found.count, why, chosen, sampled, self.patches.stale, self._used)
         layers = None if self.channels is None else self.channels.layers
         tokens = None if self.encoded is None else self.encoded.tokens

@@ -1,8 +1,7 @@
 """Bringing texture and channels to the next frame, tile by tile, with PyTorch operations.
 
 `FrameUpdate` is the interface and the strategy for a CPU (and for a GPU where no kernel runs); update_gpu.py does the
-same by kernels. Levels are allocated once and only their values change, so that whatever holds a pointer to them (a
-captured CUDA graph, a hardware texture) stays valid.
+same by kernels. Levels are allocated once, so that whatever holds a pointer to them (a captured graph) stays valid.
 
 A channel of small reach is computed for the tiles within reach of a change, from a cut-out of the mip levels with a
 further border of that reach; the result equals that of the whole frame. Where the frame's sides are not multiples of
@@ -44,8 +43,7 @@ class FrameUpdate:
     channels:   other channels of the held frame, if any are kept
     comparison: where kernels compare frames
     samples_patches: whether `compare` has also refreshed the patches that read a changed tile
-    A frame goes through `compare`, and then through `replace` (a keyframe), or `apply` and `channels.refresh`
-    (something changed), or `stand_still` (nothing did).
+    A frame goes through `compare`, then `replace` (a keyframe), or `apply` and `channels.refresh`, or `stand_still`.
     """
 
     comparison: GpuComparison | None = None
@@ -127,7 +125,7 @@ class StreamChannels:
             self._before.copy_(self.texture.levels[0])
         self._build_whole([name for name in self.names if name not in CARRIED])
         if self._strokes is not None:
-            self._strokes.rebuild(self.texture.levels)
+            self._strokes.refresh(self.texture.levels, [Rectangle(0, 0, *self.texture.size[::-1])])
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
 
     def refresh(self, changes: Changes) -> bool:
@@ -216,7 +214,7 @@ class StreamChannels:
         if self._strokes is not None and names == ["text"]:
             self._strokes.refresh(self.texture.levels, rectangles(marked, tile, size))
             if whole_is_cheaper(boxes, size) or not aligned:
-                boxes = [Rectangle(0, 0, size[1], size[0])]
+                boxes = [Rectangle(0, 0, *size[::-1])]
             for box in boxes:
                 self.levels[0][:, self.names.index("text")][box.window] = self._strokes.text(box)
             return self._update_mips(names, boxes)
@@ -253,14 +251,12 @@ def channel_extents(size: tuple[int, int]) -> list[tuple[int, int]]:
 
 def _groups(names: Sequence[str]) -> list[list[str]]:
     """Channels of similar reach and equal depth are built together; text and the colours by themselves."""
-    found: dict[tuple[int, int, bool], list[str]] = {}
+    found: dict[tuple[int, int, bool, bool], list[str]] = {}
     for name in names:
-        if name not in COLOURS:
-            # a tile is larger than the difference between a reach of 2 and of 8
-            key = (-(-(CHANNELS[name].reach or 0) // 32), CHANNELS[name].deepest, name == "text")
-            found.setdefault(key, []).append(name)
-    colours = [name for name in names if name in COLOURS]
-    return [*found.values(), *([colours] if colours else [])]
+        # a tile is larger than the difference between a reach of 2 and of 8
+        reach = -(-(CHANNELS[name].reach or 0) // 32)
+        found.setdefault((reach, CHANNELS[name].deepest, name == "text", name in COLOURS), []).append(name)
+    return list(found.values())
 
 
 class TextStrokes:
@@ -272,10 +268,6 @@ class TextStrokes:
 
     def __init__(self, levels: Sequence[Tensor]) -> None:
         self.maps = [torch.zeros_like(level[:, :1]) for level in levels[:TEXT_SCALES]]
-
-    def rebuild(self, levels: Sequence[Tensor]) -> None:
-        for found, level in zip(self.maps, levels):
-            found.copy_(text_lines(luma(level)))
 
     def refresh(self, levels: Sequence[Tensor], boxes: Sequence[Rectangle]) -> None:
         """Update the maps after the pixels in some rectangles changed."""

@@ -55,16 +55,16 @@ class CapturedWork(Generic[_Result]):
         self.work, self.device = work, device
         self.replay: Replay | None = None  # made by the first call; its `reason` says why there is no graph
 
-    def prepare(self) -> None:
+    def prepare(self) -> Replay:
         """Make the graph, if there is none yet. On a GPU this runs the function: do it when that is harmless."""
         if self.replay is None:
             self.replay = Replay(self._run, [], device=self.device)
+        return self.replay
 
     def __call__(self) -> _Result:
-        self.prepare()
-        assert self.replay is not None
-        if self.replay.reason is None:
-            self.replay.graph.replay()
+        replay = self.replay or self.prepare()
+        if replay.reason is None:
+            replay.graph.replay()
         else:
             self._run()
         return self._result
@@ -96,9 +96,6 @@ class GpuChannels(StreamChannels):
     def refresh(self, changes: Changes) -> bool:
         return self._refresh_global(changes)  # the kernels have updated the others
 
-    def stop_motion(self) -> None:
-        """Nothing to do: the kernels have written it."""
-
     def update_mips(self, marks: Marks, either: Marks) -> None:
         """The mip levels of what the kernels wrote, except text; either: the marks of this frame and the one before."""
         reach = tuple([UNCHANGED if name == "text" else self._reach.get(name, UNCHANGED) for name in self.names])
@@ -122,11 +119,7 @@ class GpuChannels(StreamChannels):
 
 
 class GpuFrameUpdate(FrameUpdate):
-    """`FrameUpdate` by kernels.
-
-    pixels: (1, K, 3, P, P), the patches, refreshed in place
-    graph:  compares a frame and updates everything
-    """
+    """`FrameUpdate` by kernels. `graph` compares a frame and updates all, the patches `pixels` (1, K, 3, P, P) too."""
 
     comparison: GpuComparison
 
@@ -148,22 +141,25 @@ class GpuFrameUpdate(FrameUpdate):
         self._valid.copy_(allocation.valid)
 
     def compare(self, frame: Tensor, noise: Noise, *, keyframe: bool = False, sample: bool = True) -> Changes:
-        """As the base class. Unless a keyframe is due, all of the update follows in the same graph; without `sample`,
-        the update waits for `apply`."""
-        self.samples_patches = sample and not keyframe
-        self._pending = not sample and not keyframe
+        """Unless a keyframe is due, the update follows in the same graph; without `sample` it waits for `apply`."""
+        self.samples_patches, self._pending = sample and not keyframe, not sample and not keyframe
+        work = self.graph if sample else self._update
+        if work.replay is None and not keyframe:  # make it while nothing is marked: how often it runs does not matter
+            self._mark(frame, noise, copy=False)
+            work.prepare()
+            self.comparison.wait()
         if self.samples_patches:
-            self._prepare(self.graph, frame, noise)
             self.comparison.set_frame(frame, noise, copy=True)
             self.graph()
         else:
-            if self._pending:
-                self._prepare(self._update, frame, noise)
-            self.comparison.set_frame(frame, noise, copy=self._pending)
-            self.comparison.mark()
-            self.comparison.report()
+            self._mark(frame, noise, copy=self._pending)
         self.comparison.wait()
         return self.comparison.changes()
+
+    def _mark(self, frame: Tensor, noise: Noise, *, copy: bool) -> None:
+        self.comparison.set_frame(frame, noise, copy=copy)
+        self.comparison.mark()
+        self.comparison.report()  # which waits for all that `mark` has started
 
     def replace(self, frame: Tensor) -> None:
         super().replace(frame)
@@ -174,18 +170,10 @@ class GpuFrameUpdate(FrameUpdate):
             self._update()
 
     def stand_still(self) -> None:
-        if self._pending and isinstance(self.channels, GpuChannels) and self.channels.motion is not None:
+        if not isinstance(self.channels, GpuChannels):
+            super().stand_still()
+        elif self._pending and self.channels.motion is not None:
             self._update()
-        super().stand_still()
-
-    def _prepare(self, work: CapturedWork[None], frame: Tensor, noise: Noise) -> None:
-        """Make a graph while nothing is marked, so that it does not matter how often the work runs for that."""
-        if work.replay is None:
-            self.comparison.set_frame(frame, noise, copy=False)
-            self.comparison.mark()
-            self.comparison.report()  # which waits for all that `mark` has started
-            work.prepare()
-            self.comparison.wait()
 
     def _compare_and_update(self) -> None:
         self.comparison.mark()
@@ -291,10 +279,8 @@ class GpuRelevance:
         wanted = [finer[min(level, last)] for level in (COARSE_LEVEL, SALIENCY_LEVELS[-1], COARSER_LEVEL)]
         coarse_layers(self._layers, wanted, -1, 1)
         found = mipmap(self._layers, levels=self.cell, backend="cuda")[-1]
-        worth, legible_scale, ink, photograph = information_cuda(
-            levels, self.cell, found, quiet=NOISE_SHARE, page=PAGE_SHARE
-        )
-        maps = ImageMaps(normalised(worth), legible_scale, ink, photograph)
+        worth, *others = information_cuda(levels, self.cell, found, quiet=NOISE_SHARE, page=PAGE_SHARE)
+        maps = ImageMaps(normalised(worth), *others)
         relevance = self.balance.weigh(None, maps, self.texture.size)
         self.comparison.words[VALUE].copy_(token_value(relevance, self.scale))
         return relevance
