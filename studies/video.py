@@ -162,7 +162,8 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def _table(first: Sequence[str], columns: dict[str, str], rows: dict[tuple[str, ...], dict[str, Any]]) -> str:
+def _table(first: Sequence[str], columns: dict[str, str], rows: dict[Any, dict[str, Any]]) -> str:
+    """A row per key of `rows`, which is a tuple under the headings `first`; then `columns`, each with its format."""
     cells = [(*names, *(form.format(**row) for form in columns.values())) for names, row in rows.items()]
     return markdown_table((*first, *columns), cells)
 

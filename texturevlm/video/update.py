@@ -118,6 +118,7 @@ class StreamChannels:
         self._strokes = TextStrokes(texture.levels) if self._parts and "text" in self.names else None
         self._before = texture.levels[0].clone() if "motion" in self.names and not self._parts else None
         self._indices: dict[tuple[str, ...], Tensor] = {}
+        self._global = [name for name in self.names if CHANNELS[name].reach is None]
 
     def rebuild(self) -> None:
         """Compute everything from the held frame; nothing moved."""
@@ -143,13 +144,14 @@ class StreamChannels:
 
     def _refresh_global(self, changes: Changes) -> bool:
         """Compute the channels of global reach again if enough has changed; returns whether that was so."""
+        if not self._global:
+            return False
         self.changed = changes.marked | self.changed if self.changed.size else changes.marked.copy()
-        names = [name for name in self.names if CHANNELS[name].reach is None]
-        again = bool(names) and bool(self.changed.mean() > AGAIN)
-        if again:
-            self._build_whole(names)
-            self.changed = np.zeros_like(changes.marked)
-        return again
+        if self.changed.mean() <= AGAIN:
+            return False
+        self._build_whole(self._global)
+        self.changed = np.zeros_like(changes.marked)
+        return True
 
     def write_motion(self, frame: Tensor, boxes: list[Rectangle]) -> None:
         """Write how much a frame differs from the held one, before its rectangles of changed tiles are copied."""
@@ -253,8 +255,7 @@ def _groups(names: Sequence[str]) -> list[list[str]]:
     """Channels of similar reach and equal depth are built together; text and the colours by themselves."""
     found: dict[tuple[int, int, bool, bool], list[str]] = {}
     for name in names:
-        # a tile is larger than the difference between a reach of 2 and of 8
-        reach = -(-(CHANNELS[name].reach or 0) // 32)
+        reach = -(-(CHANNELS[name].reach or 0) // 32)  # a tile is larger than the difference between 2 and 8
         found.setdefault((reach, CHANNELS[name].deepest, name == "text", name in COLOURS), []).append(name)
     return list(found.values())
 
