@@ -95,7 +95,6 @@ class FrameUpdate:
 class StreamChannels:
     """Channels of the held frame, with mips, at fixed addresses.
 
-    texture: of the held frame, its levels at fixed addresses
     parts:   update rectangles instead of the whole frame; by default on a CPU, where that is faster
     models:  those of the embedding channels, as `build` takes them
     layers:  the channels as a Texture, the same object for the life of the stream
