@@ -11,14 +11,12 @@ import pytest
 
 from tests.test_cli import status
 from texturevlm.train.render import RenderedPage, Vocabulary, find_fonts, render_page
-from texturevlm.train.render.degrade import degrade, legible_words, smooth, threshold
-from texturevlm.train.render.faces import cached_face
-from texturevlm.train.render.fonts import families, is_usable
-from texturevlm.train.render.geometry import bend, moved_words, turn
-from texturevlm.train.render.layouts import LAYOUTS
-from texturevlm.train.render.prose import PageContext, wrapped
-from texturevlm.train.render.sheet import FINE, Pen, Sheet
-from texturevlm.train.render.style import make_style
+from texturevlm.train.render.fonts import cached_face, families, is_usable
+from texturevlm.train.render.page import LAYOUTS
+from texturevlm.train.render.prose import wrapped
+from texturevlm.train.render.scan import bend, legible_words, moved_words, scanned, smooth, threshold, turn
+from texturevlm.train.render.sheet import Sheet
+from texturevlm.train.render.style import FINE, Pen, make_style
 
 SEED = 20
 
@@ -66,16 +64,16 @@ def test_boxes_hold_ink_where_the_paper_around_them_has_less(pages):
 
 def test_every_layout_writes_words_that_do_not_overlap(fonts):
     known = families(tuple(fonts))
-    for seed, (name, (compose, _)) in enumerate(LAYOUTS.items()):
+    for seed, compose in enumerate(LAYOUTS):
         rng = random.Random(seed)
-        sheet = Sheet((1100, 850), rng)
-        compose(PageContext(sheet, rng, Vocabulary(), make_style(rng, known, size=12)))
-        assert len(sheet.words) > 5, name
+        sheet = Sheet((1100, 850), rng, Vocabulary(), make_style(rng, known, size=12))
+        compose(sheet)
+        assert len(sheet.words) > 5, compose
         taken = np.zeros(sheet.ink.shape, int)
         for _, box in sheet.words:
             x0, y0, x1, y1 = (int(edge * FINE) for edge in box)
             taken[y0:y1, x0:x1] += 1
-        assert (taken > 1).sum() < 0.03 * (taken > 0).sum(), name
+        assert (taken > 1).sum() < 0.03 * (taken > 0).sum(), compose
 
 
 @pytest.mark.parametrize("size", [(64, 64), (301, 517), (1200, 400)])
@@ -88,7 +86,8 @@ def test_any_size_of_page(fonts, size):
 
 
 def test_a_written_word_is_where_its_box_says(fonts):
-    sheet = Sheet((60, 200), random.Random(0))
+    rng = random.Random(0)
+    sheet = Sheet((60, 200), rng, Vocabulary(), make_style(rng, families(tuple(fonts))))
     end = sheet.write("Alpha beta", 10, 40, Pen(cached_face(fonts[0], 40)))
     assert [text for text, _ in sheet.words] == ["Alpha", "beta"]
     ink = np.flatnonzero(sheet.ink.any(axis=0)) / FINE
@@ -150,7 +149,7 @@ def test_a_word_that_vanished_or_drowned_is_not_labelled():
 
 def test_degrading_blank_paper_works():
     for seed in range(20):
-        page, words = degrade(np.random.default_rng(seed), np.zeros((80, 60), np.uint8), [], random.Random(seed))
+        page, words = scanned(np.random.default_rng(seed), np.zeros((80, 60), np.uint8), [], random.Random(seed))
         assert page.shape == (40, 30) and words == []
 
 

@@ -5,58 +5,43 @@ black. Words that do not fit on the paper are not written.
 """
 
 import random
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from texturevlm.evaluate.data import Box
-from texturevlm.train.render.faces import Face
-
-FINE = 2  # pixels of the sheet per pixel of the page, along each axis
+from texturevlm.train.render.style import FINE, Pen, Style
+from texturevlm.train.render.vocabulary import Vocabulary
 
 Grey = NDArray[np.uint8]
 PlacedWord = tuple[str, Box]
 
 
-@dataclass(frozen=True)
-class Pen:
-    """How words are written: face, darkness, letter spacing, and unevenness of a typewriter."""
+class Column(NamedTuple):
+    """An area of text: from x0 to x1, down to `bottom`."""
 
-    face: Face
-    shade: int = 255
-    tracking: float = 0.0
-    uneven: float = 0.0
-    capitals: bool = False  # upper case only
+    x0: float
+    x1: float
+    bottom: float
 
     @property
-    def x_height(self) -> float:
-        return self.face.x_height / FINE
+    def width(self) -> float:
+        return self.x1 - self.x0
 
-    @property
-    def space(self) -> float:
-        return (self.face.space + self.tracking) / FINE
-
-    def width(self, text: str) -> float:
-        return (self.face.width(self.spelled(text)) + self.tracking * len(text)) / FINE
-
-    def spelled(self, text: str) -> str:
-        return text.upper() if self.capitals else text
-
-    def shortened(self, text: str, width: float, *, least: int = 0) -> str:
-        """As many of a text's first words as fit into `width`, at least `least` of them."""
-        words = text.split()
-        while len(words) > least and self.width(" ".join(words)) > width:
-            words.pop()
-        return " ".join(words)
+    def split(self, count: int, gap: float) -> list["Column"]:
+        """Columns side by side."""
+        width = (self.width - gap * (count - 1)) / count
+        starts = [self.x0 + i * (width + gap) for i in range(count)]
+        return [Column(start, start + width, self.bottom) for start in starts]
 
 
 class Sheet:
-    """Blank paper of (height, width) to be written on."""
+    """Blank paper of (height, width), with what decides what is written on it: random numbers, words, typography."""
 
-    def __init__(self, size: tuple[int, int], rng: random.Random) -> None:
+    def __init__(self, size: tuple[int, int], rng: random.Random, vocabulary: Vocabulary, style: Style) -> None:
         self.height, self.width = size
-        self.rng = rng
+        self.rng, self.vocabulary, self.style = rng, vocabulary, style
         self.ink = np.zeros((size[0] * FINE, size[1] * FINE), np.uint8)
         self.words: list[PlacedWord] = []
 
@@ -72,31 +57,25 @@ class Sheet:
 
     def _write_word(self, word: str, x: float, y: float, pen: Pen, label: bool) -> None:
         place, line = x * FINE, round(y * FINE)
-        glyphs = [pen.face.glyph(sign) for sign in word]
         placed = []
-        for glyph in glyphs:
+        for glyph in map(pen.face.glyph, word):
             hop = round(self.rng.gauss(0, pen.uneven)) if pen.uneven else 0
             placed.append((glyph.ink, round(place) + glyph.left, line + glyph.top + hop))
             place += glyph.advance + pen.tracking
         left = min(at for _, at, _ in placed)
-        top = min(min(at for _, _, at in placed), line - pen.face.x_height)
+        top = min(line - pen.face.x_height, *(at for _, _, at in placed))
         right = max(at + ink.shape[1] for ink, at, _ in placed)
-        bottom = max(max(at + ink.shape[0] for ink, _, at in placed), line)
+        bottom = max(line, *(at + ink.shape[0] for ink, _, at in placed))
         if left < 0 or top < 0 or right > self.ink.shape[1] or bottom > self.ink.shape[0]:
             return
         for ink, across, down in placed:
-            self._stamp(ink, across, down, pen)
+            shade = int(pen.shade * self.rng.uniform(0.55, 1)) if pen.uneven else pen.shade
+            if shade != 255:
+                ink = (ink.astype(np.uint16) * shade >> 8).astype(np.uint8)
+            spot = self.ink[down : down + ink.shape[0], across : across + ink.shape[1]]
+            np.maximum(spot, ink, out=spot)
         if label:
             self.words.append((word, (left / FINE, top / FINE, right / FINE, bottom / FINE)))
-
-    def _stamp(self, ink: np.ndarray, across: int, down: int, pen: Pen) -> None:
-        spot = self.ink[down : down + ink.shape[0], across : across + ink.shape[1]]
-        shade = pen.shade
-        if pen.uneven:
-            shade = int(shade * self.rng.uniform(0.55, 1))
-        if shade != 255:
-            ink = (ink.astype(np.uint16) * shade >> 8).astype(np.uint8)
-        np.maximum(spot, ink, out=spot)
 
     def centre(self, text: str, x0: float, x1: float, y: float, pen: Pen) -> None:
         """One line in the middle between x0 and x1."""
@@ -134,3 +113,9 @@ class Sheet:
         """The outline of a rectangle."""
         for edges in ((x0, y0, x1, y0), (x0, y1, x1, y1), (x0, y0, x0, y1), (x1, y0, x1, y1 + thick)):
             self.rule(*edges, thick=thick)
+
+    def stamp(self, patch: Grey, x: float, y: float) -> None:
+        """Print a patch of ink, in pixels of the sheet, with its corner at (x, y); cut at the edges of the sheet."""
+        across, down = round(x * FINE), round(y * FINE)
+        spot = self.ink[down : down + patch.shape[0], across : across + patch.shape[1]]
+        np.maximum(spot, patch[: spot.shape[0], : spot.shape[1]], out=spot)

@@ -1,18 +1,21 @@
 """The words on rendered pages: given words, common English, and made-up numbers, dates, names and codes.
 
 A network that only sees real words learns to guess them, so some words are nonsense, drawn letter by letter from the
-bigrams of the real ones. Everything is plain lists, so a vocabulary can be sent to other processes.
+bigrams of the real ones. Lists of words and forms are in english.toml.
 """
 
 import random
+import string
+import tomllib
 from collections.abc import Callable, Iterable
+from importlib.resources import files
 
-from texturevlm.train.render.english import COMMON_WORDS, MONTHS, PERSON_NAMES
-
+_ENGLISH = tomllib.loads(files(__package__).joinpath("english.toml").read_text(encoding="utf-8"))
+COMMON_WORDS, MONTHS, PERSON_NAMES = (_ENGLISH[name].split() for name in ("common", "months", "names"))
+_FORMS: dict[str, list[str]] = _ENGLISH["forms"]
 _PRINTABLE = frozenset(map(chr, range(33, 127)))
 _PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " "})
 _LONGEST = 24
-COMPANY_ENDS = ("Inc.", "Co.", "Company", "Ltd.", "Corp.", "& Sons", "Association", "Institute", "Foundation")
 
 
 class Vocabulary:
@@ -27,17 +30,16 @@ class Vocabulary:
         for name, share in (("given", given), ("nonsense", nonsense)):
             if not 0 <= share <= 1:
                 raise ValueError(f"Vocabulary: {name} must be between 0 and 1, got {share}")
-        often = [word for text in texts for word in text.translate(_PLAIN).split() if _is_printable(word)]
-        self._often = often  # as often as the caller has them
-        self._once = sorted(set(often))  # the rare ones as often as the common ones
-        self._given = given if often else 0.0
+        words = (word for text in texts for word in text.translate(_PLAIN).split())
+        self._often = [word for word in words if len(word) <= _LONGEST and _PRINTABLE.issuperset(word)]
+        self._once = sorted(set(self._often))  # the rare ones as often as the common ones
+        self._given = given if self._often else 0.0
         self._nonsense = nonsense
-        self._next = _successors(self._once or list(COMMON_WORDS))
+        self._next = _successors(self._once) or _successors(COMMON_WORDS)
 
     def word(self, rng: random.Random) -> str:
         """One word of running text."""
-        roll = rng.random()
-        if roll < self._nonsense:
+        if rng.random() < self._nonsense:
             return self.nonsense(rng)
         if rng.random() < self._given:
             return rng.choice(self._often if rng.random() < 0.5 else self._once)
@@ -61,14 +63,14 @@ class Vocabulary:
             else:
                 word = self.word(rng)
                 words.append(word + "," if roll > 0.94 and word[-1].isalnum() else word)
-        words[0] = words[0][0].upper() + words[0][1:]
+        words[0] = _capitalised(words[0])
         words[-1] = words[-1].rstrip(",") + rng.choice("....?:;")
         return words
 
-    def phrase(self, rng: random.Random, *, shortest: int = 1, longest: int = 4) -> str:
+    def phrase(self, rng: random.Random, *, longest: int = 4) -> str:
         """A few words for a heading or a label, all in one casing."""
-        words = [self.word(rng) for _ in range(rng.randint(shortest, longest))]
-        return CASINGS[rng.choice(("title", "title", "upper", "upper", "lower", "sentence"))](" ".join(words))
+        words = [self.word(rng) for _ in range(rng.randint(1, longest))]
+        return rng.choice(_CASINGS)(" ".join(words))
 
     def fact(self, rng: random.Random) -> str:
         """Something that a question may ask for: a number, an amount, a date, a name, a code, …"""
@@ -79,108 +81,83 @@ class Vocabulary:
         return self.fact(rng) if rng.random() < 0.7 else self.phrase(rng, longest=3)
 
 
-def _is_printable(word: str) -> bool:
-    return 0 < len(word) <= _LONGEST and _PRINTABLE.issuperset(word)
-
-
 def _successors(words: Iterable[str]) -> dict[str, str]:
-    """What follows each letter, as often as it does; "" is the start of a word."""
-    follows: dict[str, list[str]] = {"": []}
+    """What follows each letter, as often as it does; "" is the start of a word. Empty if there are no letters."""
+    follows: dict[str, list[str]] = {}
     for word in words:
-        letters = "".join(sign for sign in word if sign.isalpha())
+        letters = list(filter(str.isalpha, word))
         for before, after in zip(["", *letters], letters):
             follows.setdefault(before, []).append(after)
-    if not follows[""]:
-        return _successors(COMMON_WORDS)
     return {before: "".join(after) for before, after in follows.items()}
 
 
-CASINGS: dict[str, Callable[[str], str]] = {
-    "title": lambda text: " ".join(word[0].upper() + word[1:] for word in text.split()),
-    "upper": str.upper,
-    "lower": str.lower,
-    "sentence": lambda text: text[0].upper() + text[1:],
-}
+def _capitalised(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _titled(text: str) -> str:
+    return " ".join(map(_capitalised, text.split()))
+
+
+_CASINGS: tuple[Callable[[str], str], ...] = (_titled, _titled, str.upper, str.upper, str.lower, _capitalised)
 
 
 def number(rng: random.Random) -> str:
     """A whole or decimal number, small or large."""
-    form = rng.choice(("{:d}", "{:d}", "{:,d}", "{:.1f}", "{:.2f}", "{:,.2f}", "({:,d})"))
+    form = rng.choice(_FORMS["number"])
     size = 10 ** rng.uniform(0, 5.5)
     return form.format(int(size) if "d" in form else size)
 
 
 def amount(rng: random.Random) -> str:
     """Money."""
-    form = rng.choice(("${:,.2f}", "${:,.0f}", "$ {:,.2f}", "{:,.2f}", "RM{:.2f}", "${:.1f} million", "{:,.0f}/-"))
-    return form.format(10 ** rng.uniform(0, 5.5))
+    return rng.choice(_FORMS["amount"]).format(10 ** rng.uniform(0, 5.5))
+
+
+def percentage(rng: random.Random) -> str:
+    return rng.choice(_FORMS["percentage"]).format(rng.uniform(0, 100))
 
 
 def date(rng: random.Random) -> str:
     """A date in one of many spellings."""
     month, day, year = rng.randint(1, 12), rng.randint(1, 28), rng.randint(1940, 2022)
     name = MONTHS[month - 1]
-    return rng.choice(
-        (
-            f"{month}/{day}/{year % 100:02d}",
-            f"{month:02d}/{day:02d}/{year}",
-            f"{day:02d}-{month:02d}-{year}",
-            f"{day:02d}.{month:02d}.{year}",
-            f"{year}-{month:02d}-{day:02d}",
-            f"{name} {day}, {year}",
-            f"{name} {day}, {year}",
-            f"{name[:3]}. {day}, {year}",
-            f"{day} {name} {year}",
-            f"{day}-{name[:3].upper()}-{year % 100:02d}",
-            f"{name} {year}",
-            f"{name} {day}",
-            str(year),
-        )
-    )
+    form = rng.choice(_FORMS["date"])
+    return form.format(month=month, day=day, year=year, short=year % 100, name=name, capitals=name.upper())
 
 
 def clock(rng: random.Random) -> str:
     """A time of day."""
     hour, minute = rng.randint(1, 12), rng.randint(0, 59)
-    return rng.choice((f"{hour}:{minute:02d}", f"{hour}:{minute:02d} A.M.", f"{hour + 10}:{minute:02d}:00"))
+    return rng.choice(_FORMS["clock"]).format(hour=hour, later=hour + 10, minute=minute)
 
 
 def phone(rng: random.Random) -> str:
-    """A telephone number."""
-    form = rng.choice(("(###) ###-####", "###-###-####", "###/###-####", "###-####", "##-########", "+## ### #### ###"))
-    return digits(rng, form)
+    return filled(rng, rng.choice(_FORMS["phone"]))
 
 
 def code(rng: random.Random) -> str:
     """A reference, invoice or account number."""
-    form = rng.choice(
-        ("#####", "########", "@@-####", "@#####", "@@@ ####", "#-###-##", "No. ####", "##-@-###", "@#-@#")
-    )
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    return digits(rng, "".join(rng.choice(letters) if sign == "@" else sign for sign in form))
+    return filled(rng, rng.choice(_FORMS["code"]))
 
 
-def digits(rng: random.Random, form: str) -> str:
-    """The form with a digit for every #."""
-    return "".join(rng.choice("0123456789") if sign == "#" else sign for sign in form)
-
-
-def percentage(rng: random.Random) -> str:
-    """A share in per cent."""
-    return rng.choice(("{:.0f}%", "{:.1f}%", "{:.2f}%", "{:.0f} %", "{:.1f} per cent")).format(rng.uniform(0, 100))
+def filled(rng: random.Random, form: str) -> str:
+    """The form with a capital for every @ and a digit for every #."""
+    for sign, choices in (("@", string.ascii_uppercase), ("#", string.digits)):
+        form = "".join(rng.choice(choices) if one == sign else one for one in form)
+    return form
 
 
 def person(rng: random.Random) -> str:
     """A person's name."""
     first, last, initial = rng.choice(PERSON_NAMES), rng.choice(PERSON_NAMES), rng.choice("ABCDEFGHJKLMNPRSTW")
-    form = rng.choice(("{0} {2}", "{0} {1}. {2}", "{1}. {2}", "Dr. {0} {2}", "Mr. {2}", "{2}, {0}", "{0} {2}, Jr."))
-    name: str = form.format(first, initial, last)
+    name = rng.choice(_FORMS["person"]).format(first, initial, last)
     return name.upper() if rng.random() < 0.15 else name
 
 
 def company(rng: random.Random) -> str:
     """The name of a firm or an institution."""
-    name = f"{rng.choice(PERSON_NAMES)} {rng.choice(COMMON_WORDS).title()} {rng.choice(COMPANY_ENDS)}"
+    name = f"{rng.choice(PERSON_NAMES)} {rng.choice(COMMON_WORDS).title()} {rng.choice(_ENGLISH['companies'])}"
     return name.upper() if rng.random() < 0.3 else name
 
 
@@ -193,19 +170,15 @@ def abbreviation(rng: random.Random) -> str:
 def web_address(rng: random.Random) -> str:
     """A web or mail address."""
     host = f"{rng.choice(COMMON_WORDS)}.{rng.choice(('com', 'org', 'edu', 'gov'))}"
-    return rng.choice((f"www.{host}", f"{rng.choice(PERSON_NAMES).lower()}@{host}", f"http://www.{host}"))
+    name = rng.choice(PERSON_NAMES).lower()
+    return rng.choice(_FORMS["web"]).format(host=host, name=name)
 
 
 def quantity(rng: random.Random) -> str:
-    """A quantity with its unit."""
-    return f"{number(rng)} {rng.choice(('mg', 'kg', 'ml', 'g', 'lbs.', 'ft.', 'mm', 'cm', 'hrs', 'tons', 'oz.'))}"
+    """A number with its unit."""
+    return f"{number(rng)} {rng.choice(_ENGLISH['units'])}"
 
 
-FACTS: tuple[Callable[[random.Random], str], ...] = (
-    (number,) * 2
-    + (amount,) * 2
-    + (date,) * 2
-    + (clock, phone, code, percentage)
-    + (person,) * 2
-    + (company, abbreviation, web_address, quantity)
-)
+_COMMON_FACTS = (number, number, amount, amount, date, date)  # twice as likely as the others, like persons
+_RARER_FACTS = (clock, phone, code, percentage, person, person, company, abbreviation, web_address, quantity)
+FACTS: tuple[Callable[[random.Random], str], ...] = _COMMON_FACTS + _RARER_FACTS
