@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.train.toy import CONFIG, Toy
-from texturevlm.train.checkpoint import checkpoints, load_weights
 from texturevlm.train.fit import fit
+from texturevlm.train.run_files import checkpoints, load_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +96,12 @@ def test_a_batch_that_cannot_be_made_stops_the_run(tmp_path):
 
 def test_weights_of_a_checkpoint(whole):
     out, task, _ = whole
-    fresh = Toy()
-    load_weights(checkpoints(out)[-1], fresh.module)
-    assert torch.equal(fresh.module[0].weight, task.module[0].weight)
-    with pytest.raises(ValueError, match=r"must hold the weights of Sequential, 0\.weight differs"):
-        load_weights(checkpoints(out)[-1], Toy(Toy.Settings(width=5)).module)
+    last = checkpoints(out)[-1]
+    weights = load_file(last / "weights.safetensors")
+    assert all(torch.equal(weights[name], own) for name, own in task.module.state_dict().items())
+    other = Toy(Toy.Settings(width=5)).module
+    with pytest.raises(ValueError, match=r"must hold the weights of Sequential: .*size mismatch for 0\.weight"):
+        load_checkpoint(last, other, torch.optim.AdamW(other.parameters()))
 
 
 def test_losses_count_as_the_config_says(tmp_path):
@@ -146,7 +148,7 @@ def test_tensorboard_reads_the_events(whole):
 
 
 def test_without_tensorboard_the_curve_is_written(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("texturevlm.train.log.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("texturevlm.train.run_files.importlib.util.find_spec", lambda name: None)
     fit(Toy(), replace(CONFIG, steps=1), tmp_path)
     assert len(curve(tmp_path)) == 1 and not list(tmp_path.glob("events*"))
     assert "texturevlm[train]" in capsys.readouterr().err
