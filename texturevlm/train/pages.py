@@ -26,10 +26,10 @@ from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout.spotter import input_size
 from texturevlm.text.strings import plain
-from texturevlm.train.word_ranking import train_rows
 
 CHARTS = "chartqa"
 SETS = ("docvqa_half", "funsd", "sroie", CHARTS)
+ONE_ANSWER = ("funsd",)  # data sets where all boxes together are the answer
 _LISTING = "pages.json"
 _QUALITY = 50  # of WebP
 _CONFIDENT = 0.6  # OCR words with less confidence are not used to teach reading
@@ -55,6 +55,17 @@ class TrainingPage:
     questions: tuple[tuple[str, tuple[Box, ...]], ...]
     source: str
     document: str
+
+
+def train_rows(data: Path, name: str, limit: int | None) -> list[dict[str, Any]]:
+    """The `train` questions of the first `limit` pages of a data set."""
+    listing = data / name / "questions.jsonl"
+    if not listing.is_file():
+        raise FileNotFoundError(f"DATA must hold {name}/questions.jsonl, got {data}")
+    rows = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if row["split"] == "train"]
+    pages = set(list(dict.fromkeys(row["image"] for row in rows))[:limit])
+    return [row for row in rows if row["image"] in pages]
 
 
 def load_pages(folder: Path) -> list[TrainingPage]:
