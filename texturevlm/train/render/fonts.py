@@ -126,7 +126,7 @@ class Face:
         known = self._glyphs.get(sign)
         if known is None:
             known = self._glyphs[sign] = self._draw(sign)
-            self._advances[sign] = known.advance
+            self._advances.setdefault(sign, known.advance)  # a space keeps its least width
         return known
 
     def width(self, text: str) -> float:

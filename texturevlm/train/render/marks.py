@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from texturevlm.train.render.sheet import Grey, Sheet
 from texturevlm.train.render.style import FINE, Pen
-from texturevlm.train.render.vocabulary import date, filled
+from texturevlm.train.render.vocabulary import fact, filled
 
 
 def scatter_marks(page: Sheet) -> None:
@@ -68,7 +68,7 @@ def logo(page: Sheet) -> None:
 def dated_stamp(page: Sheet) -> None:
     """A date or a number hit by hand, pale, in a frame or alone."""
     rng = page.rng
-    text = rng.choice((date(rng).upper(), "RECEIVED", "COPY", filled(rng, "########")))
+    text = rng.choice((fact(rng, "date").upper(), "RECEIVED", "COPY", filled(rng, "########")))
     pen = Pen(page.style.heading.face, rng.randint(120, 230))
     width, height = pen.width(text) + 16, pen.x_height * 4
     place = _free_place(page, width, height)

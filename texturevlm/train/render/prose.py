@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from texturevlm.train.render.sheet import Column, Sheet
 from texturevlm.train.render.style import Pen
-from texturevlm.train.render.vocabulary import company, date, filled, person, phone
+from texturevlm.train.render.vocabulary import fact
 
 
 def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]:
@@ -31,7 +31,7 @@ def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]
 def title(page: Sheet, column: Column, y: float) -> float:
     """The name of the page or the firm at the top, now and then white on black."""
     rng, pen = page.rng, page.style.title
-    text = company(rng) if rng.random() < 0.4 else page.vocabulary.phrase(rng)
+    text = fact(rng, "company") if rng.random() < 0.4 else page.vocabulary.phrase(rng)
     text = pen.shortened(text, column.width - 8, least=1)
     y += pen.x_height * 2.6
     if rng.choice((True, True, False)):
@@ -49,7 +49,7 @@ def heading(page: Sheet, column: Column, y: float) -> float:
     pen = rng.choice((page.style.heading, page.style.heading, page.style.bold))
     text = page.vocabulary.phrase(rng, longest=6)
     if rng.random() < 0.25:
-        text = rng.choice(("{}. ", "{}.1 ", "({}) ", "Table {}. ", "Figure {}: ")).format(rng.randint(1, 9)) + text
+        text = f"{fact(rng, 'section')} {text}"
     centred = rng.random() < 0.4
     step = pen.x_height * 2.6
     y += step * 0.4
@@ -117,14 +117,7 @@ def address_block(page: Sheet, column: Column, y: float) -> float:
     """Who and where, left or centred: above a letter or on a card."""
     rng, pen, leading = page.rng, page.style.body, page.style.leading
     centred = rng.random() < 0.3
-    street, town = (page.vocabulary.phrase(rng, longest=count).title() for count in (2, 1))
-    lines = [
-        person(rng),
-        company(rng),
-        f"{rng.randint(1, 9999)} {street} {rng.choice(('Street', 'Avenue', 'Rd.'))}",
-        f"{town}, {rng.choice(('NY', 'N.C.', 'Texas', 'Va.'))} {filled(rng, '#####')}",
-        f"{rng.choice(('Tel:', 'Phone', 'TEL :', 'Fax:'))} {phone(rng)}",
-    ]
+    lines = [fact(rng, kind) for kind in ("person", "company", "street", "town", "telephone")]
     for line in lines[rng.randint(0, 1) : rng.randint(3, 5)]:
         if pen.width(line) > column.width:
             continue
@@ -142,15 +135,15 @@ def opening(page: Sheet, column: Column, y: float) -> float:
     rng, pen, leading = page.rng, page.style.body, page.style.leading
     if rng.random() < 0.5:
         y += leading
-        page.write(date(rng), column.x0 + column.width * rng.choice((0, 0.6)), y, pen)
+        page.write(fact(rng, "date"), column.x0 + column.width * rng.choice((0, 0.6)), y, pen)
         y = address_block(page, column, y + leading)
-        page.write(f"Dear {person(rng)}:", column.x0, y + leading, pen)
+        page.write(f"Dear {fact(rng, 'person')}:", column.x0, y + leading, pen)
         return y + 2.5 * leading
     tab = pen.width("SUBJECT:  ")
     casing = rng.choice((str.upper, str.title))
     for label in ("to:", "from:", "date:", rng.choice(("subject:", "re:"))):
         y += leading * rng.choice((1, 1.5))
-        value = {"date:": date(rng), "to:": person(rng), "from:": person(rng)}.get(label)
+        value = {"date:": fact(rng, "date"), "to:": fact(rng, "person"), "from:": fact(rng, "person")}.get(label)
         page.write(casing(label), column.x0, y, pen)
         page.write(value or page.vocabulary.phrase(rng, longest=6), column.x0 + tab, y, pen)
     if rng.random() < 0.5:

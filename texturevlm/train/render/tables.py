@@ -4,7 +4,7 @@ import math
 
 from texturevlm.train.render.sheet import Column, Sheet
 from texturevlm.train.render.style import Pen
-from texturevlm.train.render.vocabulary import amount, code, date, filled, number, percentage, person
+from texturevlm.train.render.vocabulary import fact, filled
 
 _SUMS = ("Sub Total", "TOTAL", "GST 6%", "CASH", "CHANGE", "Rounding Adj", "Tax", "Discount:")
 
@@ -72,7 +72,7 @@ def leaders(page: Sheet, column: Column, y: float) -> float:
     for _ in range(rng.randint(3, 14)):
         if (y := y + leading * 1.2) > column.bottom:
             return y
-        end = rng.choice((number, amount))(rng)
+        end = fact(rng, rng.choice(("number", "amount")))
         text, x = page.vocabulary.phrase(rng, longest=5), column.x0 + rng.choice((0, 0, 15))
         last = column.x1 - pen.width(end)
         if x + pen.width(text) + 12 > last:
@@ -122,7 +122,7 @@ def table(page: Sheet, column: Column, y: float) -> float:
     edges = [column.x0]
     for share in shares:
         edges.append(edges[-1] + column.width * share / sum(shares))
-    kinds = [rng.choice((number, number, amount, percentage, date, code, person)) for _ in shares]
+    kinds = [rng.choice(("number", "number", "amount", "percentage", "date", "code", "person")) for _ in shares]
     rules = rng.choice(("all", "all", "rows", "head", "columns", "none"))
     head_pen = rng.choice((style.bold, style.body, style.italic))
     body_pen = rng.choice((style.body, style.body, style.small))
@@ -139,7 +139,7 @@ def table(page: Sheet, column: Column, y: float) -> float:
         for i, kind in enumerate(kinds):
             if row and i and rng.random() < 0.1:
                 continue
-            text = kind(rng) if row and i else page.vocabulary.phrase(rng, longest=4 if row else 2)
+            text = fact(rng, kind) if row and i else page.vocabulary.phrase(rng, longest=4 if row else 2)
             room = edges[i + 1] - edges[i] - 6
             text = pen.shortened(text, room)
             slack = room - pen.width(text)
@@ -203,7 +203,7 @@ def _plot(page: Sheet, area: Column, height: float, pen: Pen) -> None:
             page.fill(middle - step * 0.3, level, middle + step * 0.3, base, shade)
         elif before is not None:
             _stroke(page, before, (middle, level))
-        value = number(rng)
+        value = fact(rng, "number")
         if valued and as_bars and pen.width(value) < step - 2:
             page.centre(value, part.x0, part.x1, level - 3, pen)
         before = (middle, level)
