@@ -57,7 +57,7 @@ def test_complaints_about_a_table(table, complaint):
         ('task = "a"\n[fti]\nsteps = 3', r"may have task, fit, a, got 'fti' \(did you mean fit\?\)"),
         ('task = "a"\n[fit]\nstep = 3', r"fit may have steps, seed, .*, got 'step' \(did you mean steps\?\)"),
         ('task = "a"\n[fit]\nsteps = 0', "steps must be at least 1"),
-        ('task = "a"\n[fit]\nschedule = "cosin"', "schedule must be one of cosine, linear, constant"),
+        ('task = "a"\n[fit]\nprecision = "float16"', "precision must be one of float32, bfloat16"),
         ('task = "a"\na = 3', "a must be a table"),
     ],
 )

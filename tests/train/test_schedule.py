@@ -10,8 +10,7 @@ def test_rates():
     assert rate_at(0, steps=100, rate=1.0, warmup=10) == pytest.approx(0.1)
     assert rate_at(9, steps=100, rate=1.0, warmup=10) == pytest.approx(1)
     assert rate_at(55, steps=100, rate=1.0, warmup=10) == pytest.approx(0.5)
-    assert rate_at(99, steps=100, rate=1.0, schedule="linear") == pytest.approx(0.01)
-    assert rate_at(99, steps=100, rate=1.0, schedule="constant") == 1
+    assert rate_at(100, steps=100, rate=1.0) == pytest.approx(0)
 
 
 def test_random_numbers_of_a_step_are_its_own():

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.train.schedule import SCHEDULES
 
 # A task is a class with a dataclass `Settings`, filled from the config's table of the task's name. It is constructed
 # from settings and a device, implements `fit.Task`, and is imported when it is used.
@@ -41,9 +40,8 @@ class FitConfig:
 
     steps: int = 1000  # in all
     seed: int = 0  # of all random numbers
-    rate: float = 1e-3  # peak learning rate
+    rate: float = 1e-3  # peak learning rate; it falls as a cosine
     warmup: int = 0  # steps over which the rate grows to its peak
-    schedule: str = "cosine"  # of the rate after warm-up: cosine, linear or constant
     decay: float = 0.01  # AdamW's weight decay for matrices; vectors and numbers have none
     clip: float = 0.0  # largest norm of the gradient; 0 for no limit
     precision: str = "float32"  # or bfloat16, by autocast
@@ -58,7 +56,6 @@ class FitConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "warmup", "save_every", "evaluate_every", "log_every", "ahead", "keep"):
             check_count("FitConfig", name, getattr(self, name), 1 if name in ("steps", "keep") else 0)
-        check_choice("FitConfig", "schedule", self.schedule, SCHEDULES)
         check_choice("FitConfig", "precision", self.precision, ("float32", "bfloat16"))
         for name in ("rate", "decay", "clip"):
             if not 0 <= getattr(self, name) < float("inf"):

@@ -120,7 +120,7 @@ def _step(
     task: Task, config: FitConfig, optimiser: torch.optim.Optimizer, device: torch.device, step: int, batch: Any
 ) -> dict[str, Tensor]:
     """One optimiser step; returns the loss, its parts, the rate and the norm of the gradient."""
-    rate = rate_at(step, steps=config.steps, rate=config.rate, warmup=config.warmup, schedule=config.schedule)
+    rate = rate_at(step, steps=config.steps, rate=config.rate, warmup=config.warmup)
     for group in optimiser.param_groups:
         group["lr"] = rate
     task.module.train()

@@ -2,26 +2,15 @@
 
 import hashlib
 import math
-from collections.abc import Callable
 
 import torch
 
-from texturevlm.check import check_choice
 
-# The factor of the rate after warm-up, by progress from 0 to 1.
-SCHEDULES: dict[str, Callable[[float], float]] = {
-    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
-    "linear": lambda done: 1 - done,
-    "constant": lambda done: 1.0,
-}
-
-
-def rate_at(step: int, *, steps: int, rate: float, warmup: int = 0, schedule: str = "cosine") -> float:
-    """The learning rate of a step, counted from 0."""
-    check_choice("rate_at", "schedule", schedule, SCHEDULES)
+def rate_at(step: int, *, steps: int, rate: float, warmup: int = 0) -> float:
+    """The learning rate of a step, counted from 0: it grows to its peak, then falls as a cosine."""
     if step < warmup:
         return rate * (step + 1) / warmup
-    return rate * SCHEDULES[schedule]((step - warmup) / max(1, steps - warmup))
+    return rate * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))) / 2
 
 
 def generator_at(seed: int, step: int, purpose: str = "") -> torch.Generator:

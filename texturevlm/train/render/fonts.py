@@ -90,12 +90,11 @@ def families(fonts: tuple[Path, ...]) -> list[FontFamily]:
         bold = any(word in words for word in ("bold", "demi", "black", "heavy"))
         italic = any(word in words for word in ("italic", "oblique"))
         styles.setdefault(family or path.stem, {}).setdefault((bold, italic), path)
-    return [FontFamily(name, files, _has_fixed_width(next(iter(files.values())))) for name, files in styles.items()]
-
-
-def _has_fixed_width(path: Path) -> bool:
-    font = ImageFont.truetype(path, TRIAL_SIZE)
-    return abs(font.getlength("i") - font.getlength("W")) < 1
+    found = []
+    for name, files in styles.items():
+        font = ImageFont.truetype(next(iter(files.values())), TRIAL_SIZE)
+        found.append(FontFamily(name, files, abs(font.getlength("i") - font.getlength("W")) < 1))
+    return found
 
 
 class Glyph(NamedTuple):

@@ -30,22 +30,14 @@ _Block = Callable[[Sheet, Column, float], float]
 
 
 class Layout(NamedTuple):
-    """A kind of page: blocks at random in one or more columns.
+    """A kind of page: blocks at random in one or more columns."""
 
-    weight:  how often it is drawn, relative to the others
-    blocks:  what it stacks, as often as it is named
-    titled:  share of pages with a title
-    first:   blocks that always come before the others
-    columns: numbers of columns to choose from
-    most:    blocks per column, at least and at most
-    """
-
-    weight: float
-    blocks: tuple[_Block, ...]
-    titled: float = 1.0
-    first: tuple[_Block, ...] = ()
-    columns: tuple[int, ...] = (1,)
-    most: tuple[int, int] = (99, 99)
+    weight: float  # how often it is drawn, relative to the others
+    blocks: tuple[_Block, ...]  # what it stacks, as often as it is named
+    titled: float = 1.0  # share of pages with a title
+    first: tuple[_Block, ...] = ()  # blocks that always come before the others
+    columns: tuple[int, ...] = (1,)  # to choose from
+    most: tuple[int, int] = (99, 99)  # blocks per column, at least and at most
 
 
 _ANY = (paragraph, heading, bullets, fields, checks, leaders, table, chart, address_block, paragraph)
@@ -77,30 +69,22 @@ def compose(page: Sheet, kind: str) -> None:
     for block in layout.first:
         y = block(page, column, y)
     for part in column.split(rng.choice(layout.columns), gap=page.width * 0.033):
-        _stack(page, part, y, layout.blocks, rng.randint(*layout.most))
-
-
-def _stack(page: Sheet, column: Column, y: float, blocks: Sequence[_Block], most: int) -> None:
-    """Blocks at random, one below the other, until the column is full."""
-    for _ in range(most):
-        if y + page.style.leading > column.bottom:
-            break
-        end = page.rng.choice(blocks)(page, column, y)
-        if page.rng.random() < INVERTED and end < column.bottom:
-            page.invert(column.x0 - 5, y, column.x1 + 5, end)
-        y = end + page.style.leading * page.rng.uniform(0, 1.2)
+        top = y
+        for _ in range(rng.randint(*layout.most)):
+            if top + page.style.leading > part.bottom:
+                break
+            end = rng.choice(layout.blocks)(page, part, top)
+            if rng.random() < INVERTED and end < part.bottom:
+                page.invert(part.x0 - 5, top, part.x1 + 5, end)
+            top = end + page.style.leading * rng.uniform(0, 1.2)
 
 
 @dataclass(frozen=True)
 class RenderedPage:
-    """A page and its words.
+    """A page and its words."""
 
-    image: (H, W) uint8, white paper 255
-    words: (text, (x0, y0, x1, y1)) in pixels, every legible word, in no particular order
-    """
-
-    image: NDArray[np.uint8]
-    words: list[PlacedWord]
+    image: NDArray[np.uint8]  # (H, W), white paper 255
+    words: list[PlacedWord]  # (text, (x0, y0, x1, y1)) in pixels, every legible word, in no particular order
 
 
 def render_page(

@@ -42,9 +42,14 @@ def scanned(
         sharp = ink
         ink = threshold(generator, ink, placed, rng)
         placed = legible_words(placed, sharp, ink)
-    page = _downscale(ink, rng)
-    if rng.random() < 0.1:
-        page = _bleed(page, rng)
+    rings = rng.random() < 0.3  # some archives downscale with a filter that rings
+    small = Image.fromarray(ink).resize(
+        (ink.shape[1] // FINE, ink.shape[0] // FINE), Image.Resampling.BICUBIC if rings else Image.Resampling.BOX
+    )
+    page = np.asarray(small)
+    if rng.random() < 0.1:  # the back of the paper shines through: here the page itself, mirrored
+        back = np.asarray(Image.fromarray(page[:, ::-1]).filter(ImageFilter.BoxBlur(rng.uniform(0.5, 2))))
+        page = np.maximum(page, (back.astype(np.uint16) * rng.randint(8, 36) >> 8).astype(np.uint8))
     if rng.random() < (0.1 if two_toned else 0.4):
         page, placed = bend(page, placed, rng)
     page = _tone(page, rng, white=rng.random() < (0.75 if two_toned else 0.2))
@@ -103,14 +108,10 @@ def bend(page: Grey, words: Sequence[PlacedWord], rng: random.Random) -> tuple[G
     xs, ys = (np.linspace(0, extent, 9).round().astype(int).tolist() for extent in (width, height))
     grid = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
     pulled = (grid + shift(grid)).reshape(9, 9, 2)
-    mesh = [
-        (
-            (xs[i], ys[j], xs[i + 1], ys[j + 1]),
-            (*pulled[j, i], *pulled[j + 1, i], *pulled[j + 1, i + 1], *pulled[j, i + 1]),
-        )
-        for i in range(8)
-        for j in range(8)
-    ]
+    mesh = []
+    for i, j in np.ndindex(8, 8):
+        quad = (*pulled[j, i], *pulled[j + 1, i], *pulled[j + 1, i + 1], *pulled[j, i + 1])
+        mesh.append(((xs[i], ys[j], xs[i + 1], ys[j + 1]), quad))
     bent = Image.fromarray(page).transform((width, height), Image.Transform.MESH, mesh, Image.Resampling.BILINEAR)
     return np.asarray(bent), moved_words(words, push, (height, width))
 
@@ -216,20 +217,6 @@ def _smooth_field(
     knots = generator.uniform(max(low, 1), min(high, 254), (rng.randint(2, finest), rng.randint(2, finest)))
     coarse = Image.fromarray(knots.astype(np.uint8))
     return np.asarray(coarse.resize((size[1], size[0]), Image.Resampling.BICUBIC))
-
-
-def _downscale(ink: Grey, rng: random.Random) -> Grey:
-    """From the fine grid to the page; some archives downscale with a filter that rings."""
-    image = Image.fromarray(ink)
-    if rng.random() < 0.3:
-        return np.asarray(image.resize((image.width // FINE, image.height // FINE), Image.Resampling.BICUBIC))
-    return np.asarray(image.reduce(FINE))
-
-
-def _bleed(page: Grey, rng: random.Random) -> Grey:
-    """The back of the paper shines through: here the page itself, mirrored."""
-    back = Image.fromarray(page[:, ::-1]).filter(ImageFilter.BoxBlur(rng.uniform(0.5, 2)))
-    return np.maximum(page, (np.asarray(back).astype(np.uint16) * rng.randint(8, 36) >> 8).astype(np.uint8))
 
 
 def _tone(page: Grey, rng: random.Random, *, white: bool) -> Grey:
