@@ -128,11 +128,11 @@ def _summary_writer(out: Path, step: int) -> Any:
 
 def _truncate(path: Path, step: int) -> None:
     """Remove the lines after a step, and the file if no row is left."""
-    if not whole_lines(path):  # cuts off an unfinished line
+    whole_lines(path)  # cuts off an unfinished line
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    steps = [int(row[1]) if (row := _ROW.match(line)) else 0 for line in lines]
+    kept = [line for line, after in zip(lines, steps) if after <= step]
+    if any(map(_ROW.match, kept)):
+        path.write_bytes(b"".join(kept))
+    else:
         path.unlink(missing_ok=True)
-        return
-    lines = [(_ROW.match(line), line) for line in path.read_bytes().splitlines(keepends=True)]
-    kept = [(row, line) for row, line in lines if row is None or int(row[1]) <= step]
-    path.write_bytes(b"".join(line for _, line in kept))
-    if not any(row for row, _ in kept):
-        path.unlink()

@@ -194,14 +194,14 @@ def kinds_by_line(words: Words) -> NDArray[np.float32]:
     """(N, len(KINDS)): neighbouring words of a line are classified together, since a date may be several words."""
     found = np.zeros((len(words), len(KINDS)), np.float32)
     start = 0
-    for index in range(1, len(words) + 1):
-        if index == len(words) or not _follows(words[index - 1][1], words[index][1]):
-            found[start:index] = kinds([word for word, _ in words[start:index]])
-            start = index
+    for end in range(1, len(words) + 1):
+        if end == len(words) or not _on_one_line(words[end - 1][1], words[end][1]):
+            found[start:end] = kinds([word for word, _ in words[start:end]])
+            start = end
     return found
 
 
-def _follows(first: Box, second: Box) -> bool:
+def _on_one_line(first: Box, second: Box) -> bool:
     height = first[3] - first[1]
     shared = min(first[3], second[3]) - max(first[1], second[1])
     return shared > 0.5 * height and -0.5 * height < second[0] - first[2] < _WORD_GAP * height

@@ -130,17 +130,10 @@ class WordNetwork(nn.Module):
         parts = scores.split([len(example.features) for example in batch])
         return [torch.cat([part, self.absent.view(1)]) for part in parts]
 
-    def weights(self) -> dict[str, list[Any]]:
-        tensors = {
-            "inner": self.inner.weight.T,
-            "inner_bias": self.inner.bias,
-            "outer": self.outer.weight.T,
-            "outer_bias": self.outer.bias,
-            "last": self.last.weight[0],
-            "direct": self.direct.weight[0],
-            "absent": self.absent,
-        }
-        return {name: _rounded(tensor.detach().numpy()) for name, tensor in tensors.items()}
+    def weights(self) -> dict[str, Any]:
+        """As `relevance.words` reads them: matrices as (inputs, outputs), biases named inner_bias and outer_bias."""
+        arrays = {name: tensor.numpy().T.squeeze() for name, tensor in self.state_dict().items()}
+        return {name.removesuffix(".weight").replace(".", "_"): _rounded(array) for name, array in arrays.items()}
 
 
 def _surroundings(inner: Tensor, batch: Sequence[WordExample]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -106,50 +106,35 @@ class Glyph(NamedTuple):
     advance: float
 
 
-class Face:
-    """One font file at one size, letters `stretch` times as wide as drawn; lengths in pixels of the sheet.
+class Face(dict[str, Glyph]):
+    """The glyphs of a font file at one size, letters `stretch` times as wide; lengths in pixels of the sheet.
 
-    Glyphs are cached: copying one takes about a microsecond, drawing a word anew seventy, and a page holds hundreds.
+    Each is drawn once: copying one takes about a microsecond, drawing a word anew seventy, and a page holds hundreds.
     """
 
     def __init__(self, path: Path, size: int, stretch: float = 1.0) -> None:
         self.size, self.stretch = size, stretch
         self._font = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
-        self._glyphs: dict[str, Glyph] = {}
-        self.space = max(self._font.getlength(" "), 0.18 * size) * stretch
-        self._advances = {" ": self.space}
-        self.x_height = -self.glyph("x").top
-
-    def glyph(self, sign: str) -> Glyph:
-        """The glyph of one character."""
-        known = self._glyphs.get(sign)
-        if known is None:
-            known = self._glyphs[sign] = self._draw(sign)
-            self._advances.setdefault(sign, known.advance)  # a space keeps its least width
-        return known
+        self.x_height, self.space = -self["x"].top, self[" "].advance
 
     def width(self, text: str) -> float:
         """The advance of a text."""
-        advances = self._advances
-        try:
-            return sum([advances[sign] for sign in text])
-        except KeyError:
-            for sign in text:
-                self.glyph(sign)
-            return self.width(text)
+        return sum([self[sign].advance for sign in text])
 
-    def _draw(self, sign: str) -> Glyph:
+    def __missing__(self, sign: str) -> Glyph:
         mask, (left, top) = self._font.getmask2(sign, mode="L", anchor="ls")
         ink = np.frombuffer(bytes(mask), np.uint8).reshape(mask.size[::-1])
         rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
-        advance = self._font.getlength(sign) * self.stretch
-        if not len(rows):
-            return Glyph(np.zeros((1, 1), np.uint8), 0, 0, advance)
-        tight = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].copy()
-        if self.stretch != 1:
-            width = max(1, round(tight.shape[1] * self.stretch))
-            tight = np.array(Image.fromarray(tight).resize((width, tight.shape[0]), Image.Resampling.BILINEAR))
-        return Glyph(tight, round((left + int(columns[0])) * self.stretch), top + int(rows[0]), advance)
+        advance = max(self._font.getlength(sign), 0.18 * self.size if sign == " " else 0) * self.stretch
+        glyph = Glyph(np.zeros((1, 1), np.uint8), 0, 0, advance)
+        if len(rows):
+            tight = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].copy()
+            if self.stretch != 1:
+                width = max(1, round(tight.shape[1] * self.stretch))
+                tight = np.array(Image.fromarray(tight).resize((width, tight.shape[0]), Image.Resampling.BILINEAR))
+            glyph = Glyph(tight, round((left + int(columns[0])) * self.stretch), top + int(rows[0]), advance)
+        self[sign] = glyph
+        return glyph
 
 
 cached_face = lru_cache(maxsize=KEPT_FACES)(Face)  # per process

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageDraw
 
-from texturevlm.train.render.sheet import Grey, Sheet
+from texturevlm.train.render.sheet import Grey, Sheet, drawn_path
 from texturevlm.train.render.style import FINE, Pen
 from texturevlm.train.render.vocabulary import fact, filled
 
@@ -32,7 +32,8 @@ def signature(page: Sheet) -> None:
             turn = i * math.pi / 4
             swing = math.sin(turn + phase) * (0.45 + 0.4 * math.sin(turn * 0.31 + phase))
             points.append((i * pitch / 8 + 5 * math.cos(turn) + slant * height * swing, height * (0.5 - 0.5 * swing)))
-        _draw_path(page, points, thick=rng.choice((2, 3, 4)), shade=rng.randint(120, 255))
+        patch = drawn_path(points, thick=rng.choice((2, 3, 4)), shade=rng.randint(120, 255))
+        _stamp_free(page, patch, over_text=0.15)
 
 
 def ring(page: Sheet) -> None:
@@ -40,16 +41,8 @@ def ring(page: Sheet) -> None:
     wide, high = page.rng.uniform(20, 90), page.rng.uniform(15, 45)
     turns = [i * math.pi / 20 for i in range(42)]
     points = [(wide * (1 + math.cos(turn)), high * (1 + math.sin(turn) + 0.003 * i)) for i, turn in enumerate(turns)]
-    _draw_path(page, points, thick=page.rng.choice((2, 3, 4)), shade=page.rng.randint(110, 255))
-
-
-def _draw_path(page: Sheet, points: list[tuple[float, float]], *, thick: int, shade: int) -> None:
-    """Lines through the points (pixels of the page), where there is room, or sometimes over the text."""
-    x0, y0 = min(x for x, _ in points), min(y for _, y in points)
-    path = [((x - x0) * FINE + thick, (y - y0) * FINE + thick) for x, y in points]
-    patch = Image.new("L", (int(max(x for x, _ in path)) + 2 * thick, int(max(y for _, y in path)) + 2 * thick))
-    ImageDraw.Draw(patch).line(path, fill=shade, width=thick)
-    _stamp_free(page, np.array(patch), over_text=0.15)
+    patch = drawn_path(points, thick=page.rng.choice((2, 3, 4)), shade=page.rng.randint(110, 255))
+    _stamp_free(page, patch, over_text=0.15)
 
 
 def logo(page: Sheet) -> None:
@@ -82,26 +75,20 @@ def dated_stamp(page: Sheet) -> None:
 def side_number(page: Sheet) -> None:
     """An archive's number along the edge, read from below."""
     text = filled(page.rng, page.rng.choice(("########", "##########", "### ######")))
-    face = page.style.heading.face
-    strip = np.zeros((round(face.size * 1.3), int(face.width(text)) + 8), np.uint8)
-    across = 4.0
-    for glyph in map(face.glyph, text.replace(" ", "0")):
-        down = face.size + glyph.top
-        spot = strip[down : down + glyph.ink.shape[0], int(across) + glyph.left :][:, : glyph.ink.shape[1]]
-        np.maximum(spot, glyph.ink[: spot.shape[0], : spot.shape[1]], out=spot)
-        across += glyph.advance
-    _stamp_free(page, np.rot90(strip, page.rng.choice((1, 3))), edge=True)
+    pen = Pen(page.style.heading.face)
+    height = round(pen.face.size / FINE)
+    strip = Sheet((round(height * 1.3), int(pen.width(text)) + 8), page.rng, page.vocabulary, page.style)
+    strip.write(text, 4, height, pen)
+    _stamp_free(page, np.rot90(strip.ink, page.rng.choice((1, 3))), edge=True)
 
 
 def halftone(page: Sheet) -> None:
     """A photograph: patches of grey that change smoothly, in a frame of nothing."""
     rng = page.rng
-    width, height = rng.randint(60, 320), rng.randint(60, 320)
-    place = _free_place(page, width, height)
-    if place is not None:
-        knots = [[rng.randint(0, 255) for _ in range(9)] for _ in range(rng.randint(4, 12))]
-        coarse = Image.fromarray(np.array(knots, np.uint8))
-        page.stamp(np.array(coarse.resize((width * FINE, height * FINE), Image.Resampling.BICUBIC)), *place)
+    size = (rng.randint(60, 320) * FINE, rng.randint(60, 320) * FINE)
+    knots = [[rng.randint(0, 255) for _ in range(9)] for _ in range(rng.randint(4, 12))]
+    coarse = Image.fromarray(np.array(knots, np.uint8))
+    _stamp_free(page, np.array(coarse.resize(size, Image.Resampling.BICUBIC)))
 
 
 def screen(page: Sheet) -> None:
@@ -141,13 +128,10 @@ def scanner_edges(page: Sheet) -> None:
         rng.uniform(0, min(25, max(0, gap - 4))) if rng.random() < 0.6 else 0
         for gap in (min(x0), min(y0), width - max(x1), height - max(y1))
     )
-    for band in (
-        (0, 0, left, height),
-        (0, 0, width, top),
-        (width - right, 0, width, height),
-        (0, height - bottom, width, height),
-    ):
-        page.fill(*band, shade)
+    page.fill(0, 0, left, height, shade)
+    page.fill(0, 0, width, top, shade)
+    page.fill(width - right, 0, width, height, shade)
+    page.fill(0, height - bottom, width, height, shade)
 
 
 def _stamp_free(page: Sheet, patch: Grey, *, over_text: float = 0.0, edge: bool = False) -> None:

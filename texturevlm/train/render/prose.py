@@ -13,17 +13,13 @@ from texturevlm.train.render.vocabulary import fact
 def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]:
     """Words in lines that are no wider than `width`; a single word that is wider is left out."""
     line: list[str] = []
-    used = 0.0
     for word in words:
-        alone = pen.width(word)
-        if alone > width:
+        if pen.width(word) > width:
             continue
-        more = alone + (pen.space if line else 0)
-        if line and used + more > width:
+        if line and pen.width(" ".join([*line, word])) > width:
             yield line
-            line, used, more = [], 0.0, alone
+            line = []
         line.append(word)
-        used += more
     if line:
         yield line
 
@@ -34,10 +30,7 @@ def title(page: Sheet, column: Column, y: float) -> float:
     text = fact(rng, "company") if rng.random() < 0.4 else page.vocabulary.phrase(rng)
     text = pen.shortened(text, column.width - 8, least=1)
     y += pen.x_height * 2.6
-    if rng.choice((True, True, False)):
-        page.centre(text, column.x0, column.x1, y, pen)
-    else:
-        page.write(text, column.x0 + 4, y, pen)
+    page.write(text, column.start(pen.width(text), centred=rng.random() < 0.67), y, pen)
     if rng.random() < 0.12:
         page.invert(column.x0, y - pen.x_height * 2.4, column.x1, y + pen.x_height)
     return y + pen.x_height * 2
@@ -57,7 +50,7 @@ def heading(page: Sheet, column: Column, y: float) -> float:
         if (y := y + step) > column.bottom:
             return y
         text = " ".join(line)
-        x = (column.x0 + column.x1 - pen.width(text)) / 2 if centred else column.x0
+        x = column.start(pen.width(text), centred=centred)
         page.write(text, x, y - step * 0.25, pen)
         if rng.random() < 0.15:
             page.rule(x, y - step * 0.08, x + pen.width(text), y - step * 0.08)
@@ -123,10 +116,7 @@ def address_block(page: Sheet, column: Column, y: float) -> float:
             continue
         if (y := y + leading) > column.bottom:
             return y
-        if centred:
-            page.centre(line, column.x0, column.x1, y - leading * 0.25, pen)
-        else:
-            page.write(line, column.x0, y - leading * 0.25, pen)
+        page.write(line, column.start(pen.width(line), centred=centred), y - leading * 0.25, pen)
     return y + leading
 
 

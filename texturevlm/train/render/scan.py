@@ -84,7 +84,8 @@ def turn(ink: Grey, words: Sequence[PlacedWord], rng: random.Random) -> tuple[Gr
     back = np.linalg.inv(pull)
 
     def push(points: Points) -> Points:
-        return (points * FINE - offset) @ back.T / FINE
+        pushed: Points = (points * FINE - offset) @ back.T / FINE
+        return pushed
 
     return np.asarray(turned), moved_words(words, push, (height // FINE, width // FINE))
 

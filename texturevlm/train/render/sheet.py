@@ -5,10 +5,12 @@ black. Words that do not fit on the paper are not written.
 """
 
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 
 from texturevlm.evaluate.data import Box
 from texturevlm.train.render.style import FINE, Pen, Style
@@ -28,6 +30,10 @@ class Column(NamedTuple):
     @property
     def width(self) -> float:
         return self.x1 - self.x0
+
+    def start(self, width: float, *, centred: bool) -> float:
+        """Where a text of a width begins."""
+        return self.x0 + (self.width - width) / 2 if centred else self.x0
 
     def split(self, count: int, gap: float) -> list["Column"]:
         """Columns side by side."""
@@ -58,7 +64,7 @@ class Sheet:
     def _write_word(self, word: str, x: float, y: float, pen: Pen, label: bool) -> None:
         place, line = x * FINE, round(y * FINE)
         placed = []
-        for glyph in map(pen.face.glyph, word):
+        for glyph in [pen.face[sign] for sign in word]:
             hop = round(self.rng.gauss(0, pen.uneven)) if pen.uneven else 0
             placed.append((glyph.ink, round(place) + glyph.left, line + glyph.top + hop))
             place += glyph.advance + pen.tracking
@@ -119,3 +125,13 @@ class Sheet:
         across, down = round(x * FINE), round(y * FINE)
         spot = self.ink[down : down + patch.shape[0], across : across + patch.shape[1]]
         np.maximum(spot, patch[: spot.shape[0], : spot.shape[1]], out=spot)
+
+
+def drawn_path(points: Sequence[tuple[float, float]], *, thick: int, shade: int = 255) -> Grey:
+    """A patch with lines through the points, which are in pixels of the page; around them is a border of `thick`."""
+    x0, y0 = (min(part) for part in zip(*points))
+    path = [((x - x0) * FINE + thick, (y - y0) * FINE + thick) for x, y in points]
+    width, height = (int(max(part)) + 2 * thick for part in zip(*path))
+    patch = Image.new("L", (width, height))
+    ImageDraw.Draw(patch).line(path, fill=shade, width=thick)
+    return np.array(patch)

@@ -1,8 +1,6 @@
 """Blocks where text stands in rows: fields of a form, check boxes, dotted leaders, receipts, tables and charts."""
 
-import math
-
-from texturevlm.train.render.sheet import Column, Sheet
+from texturevlm.train.render.sheet import Column, Sheet, drawn_path
 from texturevlm.train.render.style import Pen
 from texturevlm.train.render.vocabulary import fact, filled
 
@@ -192,27 +190,17 @@ def _plot(page: Sheet, area: Column, height: float, pen: Pen) -> None:
     as_bars, valued = rng.random() < 0.6, rng.random() < 0.5
     shade = rng.randint(60, 255)
     year, named = rng.randint(1950, 2010), rng.random() < 0.5
-    before = None
+    points = []
     for i, part in enumerate(parts):
-        middle = area.x0 + (i + 0.5) * step
-        level = base - height * rng.uniform(0.05, 0.85)
+        middle, level = (part.x0 + part.x1) / 2, base - height * rng.uniform(0.05, 0.85)
+        points.append((middle, level))
         name = page.vocabulary.phrase(rng, longest=1) if named else str(year + i)
         if pen.width(name) < step - 4:
             page.centre(name, part.x0, part.x1, base + pen.x_height * 2.6, pen)
         if as_bars:
             page.fill(middle - step * 0.3, level, middle + step * 0.3, base, shade)
-        elif before is not None:
-            _stroke(page, before, (middle, level))
-        value = fact(rng, "number")
-        if valued and as_bars and pen.width(value) < step - 2:
-            page.centre(value, part.x0, part.x1, level - 3, pen)
-        before = (middle, level)
-
-
-def _stroke(page: Sheet, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """A slanting line, drawn as short pieces."""
-    across, down = end[0] - start[0], end[1] - start[1]
-    steps = max(2, math.ceil(max(abs(across), abs(down)) * 2))
-    for i in range(steps):
-        x, y = start[0] + across * i / steps, start[1] + down * i / steps
-        page.fill(x, y, x + 1.5, y + 1.5)
+            value = fact(rng, "number")
+            if valued and pen.width(value) < step - 2:
+                page.centre(value, part.x0, part.x1, level - 3, pen)
+    if not as_bars:
+        page.stamp(drawn_path(points, thick=3), points[0][0], min(level for _, level in points))
