@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train.toy import CONFIG, Toy
-from texturevlm.train.fit import fit
+from texturevlm.train.fit import draw_examples, fit, generator_at, rate_at
 from texturevlm.train.run_files import checkpoints, load_checkpoint
 
 
@@ -152,3 +152,22 @@ def test_without_tensorboard_the_curve_is_written(tmp_path, monkeypatch, capsys)
     fit(Toy(), replace(CONFIG, steps=1), tmp_path)
     assert len(curve(tmp_path)) == 1 and not list(tmp_path.glob("events*"))
     assert "texturevlm[train]" in capsys.readouterr().err
+
+
+def test_rates():
+    assert rate_at(0, steps=100, rate=1.0, warmup=10) == pytest.approx(0.1)
+    assert rate_at(9, steps=100, rate=1.0, warmup=10) == pytest.approx(1)
+    assert rate_at(55, steps=100, rate=1.0, warmup=10) == pytest.approx(0.5)
+    assert rate_at(100, steps=100, rate=1.0) == pytest.approx(0)
+
+
+def test_random_numbers_of_a_step_are_its_own():
+    draws = [torch.rand(3, generator=generator_at(*key)).tolist() for key in ((0, 1), (0, 1), (0, 2), (1, 1))]
+    assert draws[0] == draws[1] and draws[0] != draws[2] and draws[0] != draws[3]
+
+
+def test_examples_of_a_step():
+    assert draw_examples(10, 8, seed=0, step=15) == draw_examples(10, 8, seed=0, step=15)
+    assert draw_examples(10, 8, seed=0, step=15) != draw_examples(10, 8, seed=0, step=16)
+    assert set(draw_examples(5, 2000, seed=1, step=3)) == set(range(5))
+    assert draw_examples(1000, 4, seed=0, step=0) == [722, 684, 443, 3]  # trained weights rest on these

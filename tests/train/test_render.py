@@ -16,8 +16,7 @@ from texturevlm.train.render.fonts import Face, cached_face, families, is_usable
 from texturevlm.train.render.page import LAYOUTS, compose
 from texturevlm.train.render.prose import wrapped
 from texturevlm.train.render.scan import bend, legible_words, moved_words, scanned, smooth, threshold, turn
-from texturevlm.train.render.sheet import Sheet
-from texturevlm.train.render.style import FINE, Pen, make_style
+from texturevlm.train.render.sheet import FINE, Pen, Sheet, make_style
 from texturevlm.train.render.vocabulary import fact
 
 SEED = 20

@@ -21,8 +21,8 @@ from texturevlm.scout.question import encode
 from texturevlm.scout.ranker import WIDTHS, Ranker
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.scout.weights import load_module
+from texturevlm.train.fit import draw_examples
 from texturevlm.train.pages import CHARTS, ONE_ANSWER, TrainingPage, held_out, load_pages
-from texturevlm.train.schedule import draw_examples
 
 ABSENT_WEIGHT = 0.1  # of a question whose answer has no place
 MOST_PLACES = 8  # of an answer that are used

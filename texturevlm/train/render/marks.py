@@ -9,8 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageDraw
 
-from texturevlm.train.render.sheet import Grey, Sheet, drawn_path
-from texturevlm.train.render.style import FINE, Pen
+from texturevlm.train.render.sheet import FINE, Grey, Pen, Sheet, drawn_path
 from texturevlm.train.render.vocabulary import fact, filled
 
 

@@ -15,8 +15,7 @@ from texturevlm.train.render.fonts import families
 from texturevlm.train.render.marks import scatter_marks
 from texturevlm.train.render.prose import address_block, bullets, heading, notes, opening, paragraph, title
 from texturevlm.train.render.scan import scanned
-from texturevlm.train.render.sheet import Column, PlacedWord, Sheet
-from texturevlm.train.render.style import FINE, Pen, make_style
+from texturevlm.train.render.sheet import FINE, Column, Pen, PlacedWord, Sheet, make_style
 from texturevlm.train.render.tables import chart, checks, fields, leaders, purchases, table
 from texturevlm.train.render.vocabulary import Vocabulary, fact
 

@@ -5,8 +5,7 @@ Every block is a function (page, column, y) → y: it starts below y and returns
 
 from collections.abc import Iterator, Sequence
 
-from texturevlm.train.render.sheet import Column, Sheet
-from texturevlm.train.render.style import Pen
+from texturevlm.train.render.sheet import Column, Pen, Sheet
 from texturevlm.train.render.vocabulary import fact
 
 

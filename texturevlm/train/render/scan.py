@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from texturevlm.evaluate.data import Box
-from texturevlm.train.render.sheet import Grey, PlacedWord
-from texturevlm.train.render.style import FINE
+from texturevlm.train.render.sheet import FINE, Grey, PlacedWord
 
 STEEPEST = math.radians(2)
 LEAST_LEFT = 0.85  # share of a word's box that must stay on the page

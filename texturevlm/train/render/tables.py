@@ -1,7 +1,6 @@
 """Blocks where text stands in rows: fields of a form, check boxes, dotted leaders, receipts, tables and charts."""
 
-from texturevlm.train.render.sheet import Column, Sheet, drawn_path
-from texturevlm.train.render.style import Pen
+from texturevlm.train.render.sheet import Column, Pen, Sheet, drawn_path
 from texturevlm.train.render.vocabulary import fact, filled
 
 _SUMS = ("Sub Total", "TOTAL", "GST 6%", "CASH", "CHANGE", "Rounding Adj", "Tax", "Discount:")
