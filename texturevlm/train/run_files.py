@@ -90,7 +90,13 @@ class Log:
         for path in (self.curve, self.evaluations):
             _truncate(path, step)
         self.names: list[str] = []
-        self.tensorboard = _summary_writer(out, step)
+        self.tensorboard: Any = None
+        if importlib.util.find_spec("tensorboard") is None:  # the curve is in log.csv as well
+            print("no TensorBoard events: pip install 'texturevlm[train]' to get them", file=sys.stderr)
+        else:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.tensorboard = SummaryWriter(str(out), purge_step=step or None)
 
     def losses(self, step: int, numbers: Mapping[str, float]) -> None:
         """A row of the curve. All rows have the same names."""
@@ -114,16 +120,6 @@ class Log:
     def close(self) -> None:
         if self.tensorboard is not None:
             self.tensorboard.close()
-
-
-def _summary_writer(out: Path, step: int) -> Any:
-    """TensorBoard's writer, or None without the extra `train`: the curve is in log.csv as well."""
-    if importlib.util.find_spec("tensorboard") is None:
-        print("no TensorBoard events: pip install 'texturevlm[train]' to get them", file=sys.stderr)
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(out), purge_step=step or None)
 
 
 def _truncate(path: Path, step: int) -> None:

@@ -13,13 +13,6 @@ from texturevlm.train.render.sheet import FINE, Grey, Pen, Sheet, drawn_path
 from texturevlm.train.render.vocabulary import fact, filled
 
 
-def scatter_marks(page: Sheet) -> None:
-    """Each kind of mark with its own chance."""
-    for mark, chance in MARKS.items():
-        if page.rng.random() < chance:
-            mark(page)
-
-
 def signature(page: Sheet) -> None:
     """Illegible handwriting: loops along a line."""
     rng = page.rng

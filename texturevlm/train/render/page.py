@@ -12,7 +12,7 @@ from PIL import Image
 
 from texturevlm.check import check_size
 from texturevlm.train.render.fonts import families
-from texturevlm.train.render.marks import scatter_marks
+from texturevlm.train.render.marks import MARKS
 from texturevlm.train.render.prose import address_block, bullets, heading, notes, opening, paragraph, title
 from texturevlm.train.render.scan import scanned
 from texturevlm.train.render.sheet import FINE, Column, Pen, PlacedWord, Sheet, make_style
@@ -109,7 +109,9 @@ def render_page(
     page = Sheet(size, rng, vocabulary, style)
     compose(page, kind)
     _add_numbers(page)
-    scatter_marks(page)
+    for mark, chance in MARKS.items():
+        if rng.random() < chance:
+            mark(page)
     image, words = scanned(generator, page.ink, page.words, rng)
     if rng.random() < ARCHIVED:
         image, words = _add_note(image, words, page)

@@ -22,7 +22,8 @@ def fields(page: Sheet, column: Column, y: float) -> float:
             return y
         for cell in cells:
             label = page.vocabulary.phrase(rng, longest=3) + colon
-            value = page.vocabulary.value(rng) if rng.random() < 0.8 else ""
+            roll = rng.random()
+            value = fact(rng) if roll < 0.56 else page.vocabulary.phrase(rng, longest=3) if roll < 0.8 else ""
             start, base = cell.x0 + 3, y - step * 0.25
             if label_pen.width(label) > cell.width - 6:
                 continue

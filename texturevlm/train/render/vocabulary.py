@@ -65,10 +65,6 @@ class Vocabulary:
         words = [self.word(rng) for _ in range(rng.randint(1, longest))]
         return rng.choice(_CASINGS)(" ".join(words))
 
-    def value(self, rng: random.Random) -> str:
-        """The content of a form's field: a fact, or a few words."""
-        return fact(rng) if rng.random() < 0.7 else self.phrase(rng, longest=3)
-
 
 def _successors(words: Iterable[str]) -> dict[str, str]:
     """What follows each letter, as often as it does; "" is the start of a word. Empty if there are no letters."""
