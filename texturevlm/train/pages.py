@@ -66,17 +66,16 @@ def load_pages(folder: Path) -> list[TrainingPage]:
     listing = folder / _LISTING
     if not listing.is_file():
         raise FileNotFoundError(f"load_pages: {listing} must exist; make it with texturevlm pack-pages DATA")
-    rows = json.loads(listing.read_text(encoding="utf-8"))
+
+    def read(row: dict[str, Any]) -> TrainingPage:
+        with Image.open(folder / "pages" / row["file"]) as file:
+            image = np.array(file.convert("L"))
+        words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= _CONFIDENT)
+        questions = tuple((question, tuple(map(tuple, boxes))) for question, boxes in row["questions"])
+        return TrainingPage(image, words, questions, row["set"], row["document"])
+
     with ThreadPoolExecutor() as readers:
-        return list(readers.map(lambda row: _page(folder, row), rows))
-
-
-def _page(folder: Path, row: dict[str, Any]) -> TrainingPage:
-    with Image.open(folder / "pages" / row["file"]) as file:
-        image = np.array(file.convert("L"))
-    words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= _CONFIDENT)
-    questions = tuple((question, tuple(map(tuple, boxes))) for question, boxes in row["questions"])
-    return TrainingPage(image, words, questions, row["set"], row["document"])
+        return list(readers.map(read, json.loads(listing.read_text(encoding="utf-8"))))
 
 
 def held_out(pages: Sequence[TrainingPage], seed: int = 7) -> list[bool]:

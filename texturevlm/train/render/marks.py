@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from texturevlm.train.render.sheet import FINE, Grey, Pen, Sheet, drawn_path
-from texturevlm.train.render.vocabulary import fact, filled
+from texturevlm.train.render.vocabulary import fact, fill_form
 
 
 def signature(page: Sheet) -> None:
@@ -53,7 +53,7 @@ def logo(page: Sheet) -> None:
 def dated_stamp(page: Sheet) -> None:
     """A date or a number hit by hand, pale, in a frame or alone."""
     rng = page.rng
-    text = rng.choice((fact(rng, "date").upper(), "RECEIVED", "COPY", filled(rng, "########")))
+    text = rng.choice((fact(rng, "date").upper(), "RECEIVED", "COPY", fill_form(rng, "########")))
     pen = Pen(page.style.heading.face, rng.randint(120, 230))
     width, height = pen.width(text) + 16, pen.x_height * 4
     place = _free_place(page, width, height)
@@ -66,7 +66,7 @@ def dated_stamp(page: Sheet) -> None:
 
 def side_number(page: Sheet) -> None:
     """An archive's number along the edge, read from below."""
-    text = filled(page.rng, page.rng.choice(("########", "##########", "### ######")))
+    text = fill_form(page.rng, page.rng.choice(("########", "##########", "### ######")))
     pen = Pen(page.style.heading.face)
     height = round(pen.face.size / FINE)
     strip = Sheet((round(height * 1.3), int(pen.width(text)) + 8), page.rng, page.vocabulary, page.style)

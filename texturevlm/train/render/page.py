@@ -28,7 +28,7 @@ INVERTED = 0.03  # share of blocks in white on black
 _Block = Callable[[Sheet, Column, float], float]
 
 
-class Layout(NamedTuple):
+class PageKind(NamedTuple):
     """A kind of page: blocks at random in one or more columns."""
 
     weight: float  # how often it is drawn, relative to the others
@@ -41,15 +41,15 @@ class Layout(NamedTuple):
 
 _ANY = (paragraph, heading, bullets, fields, checks, leaders, table, chart, address_block, paragraph)
 LAYOUTS = {
-    "letter": Layout(3, (paragraph, paragraph, paragraph, bullets), 0.6, (opening,), most=(1, 6)),
-    "form": Layout(4, (fields, fields, fields, checks, heading, paragraph, table)),
-    "table": Layout(3, (table, table, heading, notes), 0.7),
-    "article": Layout(4, (paragraph, paragraph, paragraph, heading, bullets, table), 0.6, columns=(1, 2, 2, 2, 3)),
-    "receipt": Layout(2, (fields, heading, purchases, notes), 1.0, (address_block, fields, purchases), most=(1, 4)),
-    "slide": Layout(0.7, (bullets, heading, heading, chart, fields), most=(5, 5)),
-    "chart": Layout(0.8, (chart, chart, notes, heading), most=(2, 5)),
-    "contents": Layout(1, (leaders, leaders, heading, fields, address_block), columns=(1, 1, 2)),
-    "mixture": Layout(3, _ANY, 0.0, columns=(1, 2, 2, 3)),  # brochures, newspapers, advertisements
+    "letter": PageKind(3, (paragraph, paragraph, paragraph, bullets), 0.6, (opening,), most=(1, 6)),
+    "form": PageKind(4, (fields, fields, fields, checks, heading, paragraph, table)),
+    "table": PageKind(3, (table, table, heading, notes), 0.7),
+    "article": PageKind(4, (paragraph, paragraph, paragraph, heading, bullets, table), 0.6, columns=(1, 2, 2, 2, 3)),
+    "receipt": PageKind(2, (fields, heading, purchases, notes), 1.0, (address_block, fields, purchases), most=(1, 4)),
+    "slide": PageKind(0.7, (bullets, heading, heading, chart, fields), most=(5, 5)),
+    "chart": PageKind(0.8, (chart, chart, notes, heading), most=(2, 5)),
+    "contents": PageKind(1, (leaders, leaders, heading, fields, address_block), columns=(1, 1, 2)),
+    "mixture": PageKind(3, _ANY, 0.0, columns=(1, 2, 2, 3)),  # brochures, newspapers, advertisements
 }
 
 

@@ -1,7 +1,7 @@
 """Blocks where text stands in rows: fields of a form, check boxes, dotted leaders, receipts, tables and charts."""
 
 from texturevlm.train.render.sheet import Column, Pen, Sheet, drawn_path
-from texturevlm.train.render.vocabulary import fact, filled
+from texturevlm.train.render.vocabulary import fact, fill_form
 
 _SUMS = ("Sub Total", "TOTAL", "GST 6%", "CASH", "CHANGE", "Rounding Adj", "Tax", "Discount:")
 
@@ -97,7 +97,7 @@ def purchases(page: Sheet, column: Column, y: float) -> float:
         if pen.width(article) > column.width * 0.75:
             page.write(article, column.x0, y, pen)
             y += leading
-            article = filled(rng, "############")
+            article = fill_form(rng, "############")
         if pen.width(article) + pen.width(price) + 8 < column.width:
             page.write(article, column.x0, y, pen)
         page.right(price + rng.choice(("", "", " SR", " T")), column.x1, y, pen)

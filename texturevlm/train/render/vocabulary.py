@@ -90,11 +90,11 @@ _CASINGS: tuple[Callable[[str], str], ...] = (_titled, _titled, str.upper, str.u
 def fact(rng: random.Random, kind: str | None = None) -> str:
     """A number, a date, a name, … by a form of this kind; if it is not given, of a kind that a question may ask for."""
     kind = kind or rng.choice(_FACTS)
-    text = filled(rng, rng.choice(_FORMS[kind])).format_map(_Fields(rng))
+    text = fill_form(rng, rng.choice(_FORMS[kind])).format_map(_Fields(rng))
     return text.upper() if rng.random() < _ENGLISH["capitals"].get(kind, 0) else text
 
 
-def filled(rng: random.Random, form: str) -> str:
+def fill_form(rng: random.Random, form: str) -> str:
     """The form with a digit for every # and a capital for every ~."""
     signs = {"#": string.digits, "~": string.ascii_uppercase}
     return "".join(rng.choice(signs[sign]) if sign in signs else sign for sign in form)
