@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from texturevlm.channels.saliency import SALIENCY_LEVELS, centre_prior, saliency
-from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, colour_levels, grey_levels
+from texturevlm.channels.saliency import centre_prior, saliency
+from texturevlm.channels.structure import colour_levels, grey_levels
 from texturevlm.channels.text import text_map
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import mipmap
@@ -38,7 +38,7 @@ def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> ImageMap
             raise ValueError(f"cell_maps: backend 'cuda' cannot run here: {reason}")
         chosen = "reference"
     if chosen == "cuda":
-        return _maps_by_kernels([level.float().contiguous() for level in colour], cell)
+        return maps_by_kernels([level.float().contiguous() for level in colour], cell)
     grey = grey_levels(texture)
     _, legible_scale, ink = information(grey, cell)
     photograph = is_photograph(grey[cell])
@@ -51,18 +51,16 @@ def _no_kernel_because(image: Tensor, cell: int) -> str | None:
     return "the kernels have no gradients" if torch.is_grad_enabled() and image.requires_grad else None
 
 
-def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> ImageMaps:
-    from texturevlm.channels.channels_kernel import coarse_layers
-    from texturevlm.channels.text_kernel import text_layer
+def maps_by_kernels(levels: Sequence[Tensor], cell: int, layers: Tensor | None = None) -> ImageMaps:
+    """layers: (B, 2, H / 2, W / 2), memory for text and saliency at half size."""
+    from texturevlm.channels.fused import coarse_layers, text_layer
     from texturevlm.relevance.information_kernel import information_cuda
 
     finer = levels[1:]
-    last = len(finer) - 1
-    layers = finer[0].new_empty((finer[0].shape[0], 2, *finer[0].shape[2:]))
+    if layers is None:
+        layers = finer[0].new_empty((finer[0].shape[0], 2, *finer[0].shape[2:]))
     text_layer(layers, finer, 0)
-    coarse_layers(
-        layers, [finer[min(level, last)] for level in (COARSE_LEVEL, SALIENCY_LEVELS[-1], COARSER_LEVEL)], -1, 1
-    )
+    coarse_layers(layers, finer, -1, 1)
     found = mipmap(layers, levels=cell, backend="cuda")[-1]
     worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE_SHARE)
     return ImageMaps(normalised(worth), legible_scale, ink, photograph)

@@ -9,16 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from texturevlm.channels.channels_kernel import coarse_layers
-from texturevlm.channels.saliency import SALIENCY_LEVELS
-from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL
-from texturevlm.channels.text_kernel import text_layer
-from texturevlm.ops.mip import mipmap
-from texturevlm.relevance import Balance, ImageMaps, Relevance
-from texturevlm.relevance.information import NOISE_SHARE
-from texturevlm.relevance.information_kernel import information_cuda
-from texturevlm.relevance.photograph import PAGE_SHARE
-from texturevlm.relevance.salience import MOST_CELL, normalised
+from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance.salience import MOST_CELL, maps_by_kernels
 from texturevlm.types import Texture
 from texturevlm.video.change_gpu import GpuComparison
 from texturevlm.video.choice import TokenValue, token_value
@@ -89,16 +81,7 @@ class GpuRelevance:
         return (value, level) if self._valued else None
 
     def _compute(self) -> Relevance:
-        levels = self.texture.levels
-        finer, last = levels[1:], len(levels) - 2
-        text_layer(self._layers, finer, 0)
-        wanted = [finer[min(level, last)] for level in (COARSE_LEVEL, SALIENCY_LEVELS[-1], COARSER_LEVEL)]
-        coarse_layers(self._layers, wanted, -1, 1)
-        found = mipmap(self._layers, levels=self.cell, backend="cuda")[-1]
-        worth, legible_scale, ink, photograph = information_cuda(
-            levels, self.cell, found, quiet=NOISE_SHARE, page=PAGE_SHARE
-        )
-        maps = ImageMaps(normalised(worth), legible_scale, ink, photograph)
+        maps = maps_by_kernels(self.texture.levels, self.cell, self._layers)
         relevance = self.balance.weigh(None, maps, self.texture.size)
         self.comparison.found.words[VALUE].copy_(token_value(relevance, self.scale))
         return relevance

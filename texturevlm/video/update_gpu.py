@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.channels import CHANNELS
-from texturevlm.channels.fused import IN_PARTS, LayersInPlace
+from texturevlm.channels.fused import IN_PARTS, TEXT_LEVELS, LayersInPlace
 from texturevlm.channels.structure import COARSER_LEVEL
-from texturevlm.channels.text_kernel import TEXT_LEVELS
 from texturevlm.cuda.graph import Replay
 from texturevlm.cuda.launch import MAX_LEVELS
 from texturevlm.ops.marks import Marks
