@@ -24,7 +24,6 @@ from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import WORD_MARGIN, PageLayout, layout_of
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.ocr import Page, read_page
-from texturevlm.relevance.scorer import question_text
 from texturevlm.scout.question import Question
 from texturevlm.text.frequency import load_commonness
 from texturevlm.text.strings import terms
@@ -35,6 +34,13 @@ FARTHEST = 5.0  # standard deviations: features are clamped to this
 TOUCHED = 0.25  # of a cell's side: a word that reaches that far into a cell fills it
 WORD_HEIGHT = 5.5  # samples: half of the words of that height, as RapidOCR boxes them, are legible
 _FINEST = 0.5  # pixels: no word is thought legible only at a finer scale
+
+
+def question_text(scorer: str, question: str | Question) -> str:
+    """The question, which must be text for this scorer."""
+    if not isinstance(question, str):
+        raise ValueError(f"choose_tokens: question must be text for relevance {scorer!r}, got an encoded one")
+    return question
 
 
 class WordsScorer:
