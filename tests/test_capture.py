@@ -17,8 +17,7 @@ from texturevlm.ops import cover_kernel as cover
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import probe_kernel as probe
 from texturevlm.ops import select_kernel as selection
-from texturevlm.relevance import find_relevance, find_scorer
-from texturevlm.relevance import information_kernel as information
+from texturevlm.relevance import find_relevance, find_scorer, information
 
 CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")

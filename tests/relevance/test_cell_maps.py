@@ -10,7 +10,6 @@ from texturevlm.channels.saliency import CENTRE
 from texturevlm.channels.structure import colour_levels
 from texturevlm.cuda.struct import definitions
 from texturevlm.relevance import information, salience
-from texturevlm.relevance import information_kernel as kernels
 from texturevlm.relevance.salience import cell_maps
 
 SIZES = [((64, 64), 1), ((130, 70), 1), ((97, 203), 2), ((301, 77), 3), ((3, 400), 1), ((400, 5), 5)]
@@ -94,7 +93,7 @@ def test_the_kernels_constants_are_the_references():
     }
     wanted |= dict(zip(("BLANK_LOW", "BLANK_HIGH"), information.BLANK))
     assert {name: known[name] for name in wanted} == pytest.approx(wanted)
-    assert kernels.COUNTS == information.QUIET_STEPS + 1 + salience.STEPS
+    assert information.COUNTS == information.QUIET_STEPS + 1 + salience.STEPS
 
 
 @pytest.mark.gpu

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from texturevlm.channels.fused import coarse_layers, text_layer
 from texturevlm.channels.saliency import centre_prior, saliency
 from texturevlm.channels.structure import colour_levels, grey_levels
 from texturevlm.channels.text import text_map
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import mipmap
-from texturevlm.relevance.information import NOISE_SHARE, information
+from texturevlm.relevance.information import MOST_CELL, information, information_cuda
 from texturevlm.relevance.maps import ImageMaps, normalised
 from texturevlm.types import Texture
 
@@ -26,7 +27,6 @@ GROUND = 3  # steps of the background: paper is not lit evenly
 # The share of cells with the background's brightness: at least .70 on nine pages of ten, at most .59 on nine
 # photographs of ten.
 PAGE_SHARE = 0.55
-MOST_CELL = 5  # the coarsest level of cells that the kernels take
 
 
 def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> ImageMaps:
@@ -57,16 +57,13 @@ def _no_kernel_because(image: Tensor, cell: int) -> str | None:
 
 def maps_by_kernels(levels: Sequence[Tensor], cell: int, layers: Tensor | None = None) -> ImageMaps:
     """layers: (B, 2, H / 2, W / 2), memory for text and saliency at half size."""
-    from texturevlm.channels.fused import coarse_layers, text_layer
-    from texturevlm.relevance.information_kernel import information_cuda
-
     finer = levels[1:]
     if layers is None:
         layers = finer[0].new_empty((finer[0].shape[0], 2, *finer[0].shape[2:]))
     text_layer(layers, finer, 0)
     coarse_layers(layers, finer, -1, 1)
     found = mipmap(layers, levels=cell, backend="cuda")[-1]
-    worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE_SHARE)
+    worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, PAGE_SHARE)
     return ImageMaps(normalised(worth), legible_scale, ink, photograph)
 
 

@@ -118,7 +118,11 @@ class WordRanker:
         """(N, F) → (N,), summing to at most 1: the rest is the probability that the answer is not on the page."""
         inputs = np.clip((features - self.mean) / self.scale, -FARTHEST, FARTHEST)
         room = np.append(np.log(layout.areas), 0.0)
-        shares = [_softmax(self.sharpness * _scores(member, inputs, layout) + room) for member in self.members]
+        shares = []
+        for member in self.members:
+            scores = self.sharpness * _scores(member, inputs, layout) + room
+            raised = np.exp(scores - scores.max())
+            shares.append(raised / raised.sum())
         shared: np.ndarray = np.mean(shares, axis=0)[:-1]
         return shared
 
@@ -132,24 +136,14 @@ def load_word_ranker() -> WordRanker:
 def _scores(member: dict[str, np.ndarray], inputs: np.ndarray, layout: PageLayout) -> np.ndarray:
     """(N + 1,): one per word, and last that of "not on this page"."""
     inner = np.maximum(inputs @ member["inner"] + member["inner_bias"], 0)
-    around = np.concatenate([inner, *surroundings(inner, layout)], 1)
-    outer = np.maximum(around @ member["outer"] + member["outer_bias"], 0)
-    return np.append(outer @ member["last"] + inputs @ member["direct"], member["absent"])
-
-
-def surroundings(inner: np.ndarray, layout: PageLayout) -> list[np.ndarray]:
-    """Four (N, H): the mean and the maximum over the word's line, the word before it and the word after it."""
-    mean, greatest, before, after = (np.zeros_like(inner) for _ in range(4))
+    mean, greatest, before, after = (np.zeros_like(inner) for _ in range(4))  # over the word's line; its neighbours
     for members in layout.members:
         own = inner[members]
         mean[members], greatest[members] = own.mean(0), own.max(0)
         before[members[1:]], after[members[:-1]] = own[:-1], own[1:]
-    return [mean, greatest, before, after]
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    raised: np.ndarray = np.exp(scores - scores.max())
-    return np.asarray(raised / raised.sum())
+    around = np.concatenate([inner, mean, greatest, before, after], 1)
+    outer = np.maximum(around @ member["outer"] + member["outer_bias"], 0)
+    return np.append(outer @ member["last"] + inputs @ member["direct"], member["absent"])
 
 
 def answer_probability(page: Page, question: str) -> np.ndarray:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from texturevlm.relevance import Balance, Relevance
-from texturevlm.relevance.salience import MOST_CELL, maps_by_kernels
+from texturevlm.relevance.information import MOST_CELL
+from texturevlm.relevance.salience import maps_by_kernels
 from texturevlm.types import Texture
 from texturevlm.video.change_gpu import GpuComparison
 from texturevlm.video.choice import TokenValue, token_value
