@@ -100,11 +100,11 @@ def find_relevance(
         raise TypeError(f"find_relevance: balance must be a Balance, got {type(balance).__name__}")
     if not isinstance(relevance, Prepared):
         relevance = Prepared(texture, patch=patch, scorer=relevance)
-    elif relevance.texture.levels[0] is not texture.levels[0] or relevance.patch != patch:
-        made = f"{relevance.texture.batch} images of {relevance.texture.size} and patch {relevance.patch}"
+    made = relevance.texture
+    if made.levels[0] is not texture.levels[0] or relevance.patch != patch:
         raise ValueError(
             f"choose_tokens: relevance must be prepared for this texture ({texture.batch} images of {texture.size}) "
-            f"and patch {patch}, got one for {made}"
+            f"and patch {patch}, got one for {made.batch} images of {made.size} and patch {relevance.patch}"
         )
     return relevance.find(question, balance=balance)
 

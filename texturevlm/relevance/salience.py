@@ -36,12 +36,7 @@ def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> ImageMap
     cell:    the level whose texels are the cells
     """
     colour = colour_levels(texture)
-    chosen = backends.choose("cell_maps", colour[0], backend)
-    if chosen == "cuda" and (reason := _no_kernel_because(colour[0], cell)):
-        if backend == "cuda":
-            raise ValueError(f"cell_maps: backend 'cuda' cannot run here: {reason}")
-        chosen = "reference"
-    if chosen == "cuda":
+    if backends.choose("cell_maps", colour[0], backend, _no_kernel_because(colour[0], cell)) == "cuda":
         return maps_by_kernels([level.float().contiguous() for level in colour], cell)
     grey = grey_levels(texture)
     _, legible_scale, ink = information(grey, cell)
@@ -77,7 +72,7 @@ def salience(levels: Sequence[Tensor], cell: int, legible_scale: Tensor, ink: Te
     returns (B, h, w), summing to 1 per image
     """
     first = min(cell, 1)  # the maps are made at half size: the cells are coarser anyway
-    maps = text_map(levels[first], levels[first:]), saliency(levels[first], levels[first:], centre=False)
+    maps = text_map(levels[first], levels[first:]), saliency(levels[first], levels[first:])
     text, salient = (mipmap(found[:, None], levels=cell - first + 1)[-1][:, 0] for found in maps)
     of_page = (text + STANDING_OUT * salient + ANYTHING) * ink / legible_scale.clamp(min=1).square()
     of_photograph = salient * centre_prior(levels[cell]) + WRITTEN * text

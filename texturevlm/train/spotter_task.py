@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_count
-from texturevlm.scout.letters import SYMBOLS, letter_features
+from texturevlm.scout.question import SYMBOLS, letter_features
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.train.pages import TrainingPage, held_out, load_pages
 from texturevlm.train.render import Vocabulary, find_fonts, render_page
