@@ -82,10 +82,7 @@ class DenseEncoder:
         budget = self.patches if patches is None else check_count("DenseEncoder.encode", "patches", patches, 1)
         rows, columns = patch_grid(sizes["H"], sizes["W"], budget)
         with torch.inference_mode():
-            side = self.network.config.vision_config.patch_size
-            size = (rows * side, columns * side)
-            pixels = model_pixels(self.network, image, size, self.mean, self.std, mode=self.resample)
-            tokens = FEATURES[self.network.config.model_type](self.network, pixels)
+            tokens = FEATURES[self.network.config.model_type](self.network, self._pixels(image, rows, columns))
             features = functional.normalize(tokens.float(), dim=2).mT.reshape(len(tokens), -1, rows, columns)
         return features.clone()  # outside: an inference tensor could not be trained on
 
@@ -105,6 +102,12 @@ class DenseEncoder:
             found = self.network.get_text_features(input_ids=encoded["input_ids"].to(self.network.device))
             feature = functional.normalize(found.pooler_output[0].float(), dim=0)
         return feature.clone()
+
+    def _pixels(self, image: Tensor, rows: int, columns: int) -> Tensor:
+        """(B, 3, rows·P, columns·P), the input of the network."""
+        side = self.network.config.vision_config.patch_size
+        size = (rows * side, columns * side)
+        return model_pixels(self.network, image, size, self.mean, self.std, mode=self.resample)
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -274,7 +274,7 @@ class _TextJob(NamedTuple):
 def _text_job(shape: torch.Size, count: int, slot: int, keep: bool) -> _TextJob:
     """keep: what was found does not overwrite the strokes."""
     batch, (*tiles, layer_tile) = shape[0], TILES.values()
-    extents = level_extents(*shape[2:], count)
+    extents = level_extents(shape[2], shape[3], count)
     ends = [4 * batch * sum(rows * columns for rows, columns in extents[:end]) for end in range(count + 1)]
     part = ends[-1]  # of the memory
     offsets = [(start, start + part, start + 2 * part, start + 3 * part * keep) for start in ends[:-1]]

@@ -134,6 +134,6 @@ def resolve(channels: str | Sequence[str]) -> tuple[str, ...]:
     if unknown:
         alike = get_close_matches(str(unknown[0]), [*CHANNELS, *PRESETS], 1)
         got = f"unknown {unknown[0]!r}" + (f" (did you mean {alike[0]}?)" if alike else "")
-    known = [*(name for name in CHANNELS if name not in EMBEDDING_LAYERS), "embedding_0 … embedding_15"]
-    wanted = f"different names of {', '.join(known)}, or a preset ({', '.join(PRESETS)})"
+    every = [*(name for name in CHANNELS if name not in EMBEDDING_LAYERS), "embedding_0 … embedding_15"]
+    wanted = f"different names of {', '.join(every)}, or a preset ({', '.join(PRESETS)})"
     raise ValueError(f"build: channels must be {wanted}; got {got}")
