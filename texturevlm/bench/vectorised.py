@@ -143,7 +143,7 @@ def _differs(compiled: Part, function: Part, given: Sequence[Any]) -> str | None
 def informed(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
     """Half, ink and whether it is a photograph."""
     grey = [luma(level) for level in levels]
-    _, half, ink = information(grey, cell)
+    half, ink = information(grey, cell)
     return half, ink, is_photograph(grey[cell])
 
 

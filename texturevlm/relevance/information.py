@@ -44,19 +44,16 @@ def losses(levels: Sequence[Tensor], cell: int) -> Tensor:
     return torch.cat(gone, 1).clamp(min=0).cummax(1).values
 
 
-def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
-    """How much content each cell has, how fine it is, and whether there is any.
+def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor]:
+    """How fine the content of each cell is, and whether there is any: legible_scale and ink as in Relevance, (B, h, w).
 
     levels, cell: as in `losses`
-    returns bits, the information of a sample above the noise, and legible_scale and ink as in Relevance; all (B, h, w)
     """
     gone = losses(levels, cell)
     deviation = gone[:, min(max(cell, 1), COARSEST)].sqrt()  # a cell that is one pixel varies with its neighbours
     blank = (_quiet(deviation) * NOISE_TIMES).clamp(*BLANK)[:, None, None]
     ink = highest((deviation > blank).to(gone.dtype)[:, None], 3, 3)[:, 0] > 0
-    around = box_mean(gone, WINDOW, WINDOW)
-    bits = 0.5 * torch.log2(1 + around[:, -1] / blank.square())
-    return bits, _legible_scale(around), ink
+    return _legible_scale(box_mean(gone, WINDOW, WINDOW)), ink
 
 
 def _quiet(deviation: Tensor) -> Tensor:

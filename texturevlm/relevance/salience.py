@@ -39,7 +39,7 @@ def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> ImageMap
     if backends.choose("cell_maps", colour[0], backend, _no_kernel_because(colour[0], cell)) == "cuda":
         return maps_by_kernels([level.float().contiguous() for level in colour], cell)
     grey = grey_levels(texture)
-    _, legible_scale, ink = information(grey, cell)
+    legible_scale, ink = information(grey, cell)
     photograph = is_photograph(grey[cell])
     return ImageMaps(salience(colour, cell, legible_scale, ink, photograph), legible_scale, ink, photograph)
 

@@ -41,18 +41,16 @@ class Fused(nn.Module):
         self.widths = [len(_parts(layer)[1]) // 2 for layer in ranker.steer]
         for name, tensor in zip(QUESTION_WEIGHTS, _question_weights(spotter, ranker), strict=True):
             self._keep(f"question_{name}", tensor)
-        head, added = _parts(spotter.head)
-        self._keep("head", functional.pad(head, (0, -len(added) % ALIGNED)))
-        self._keep("head_added", functional.pad(added, (0, -len(added) % ALIGNED)))
+        for name, part in zip(("head", "head_added"), _parts(spotter.head)):
+            self._keep(name, functional.pad(part, (0, -part.shape[-1] % ALIGNED)))
         self._keep("steps", ranker.steps.detach().float())
         seen, added = _parts(ranker.seen)
         self._keep("seen", torch.cat([seen, added[None]]).float())
         direct, added = _parts(ranker.direct)
         self._keep("direct", torch.cat([direct[:, 0], added]).float())
         for level, layer in enumerate(ranker.lift):
-            lift, added = _parts(layer)
-            self._keep(f"lift_{level}", lift)
-            self._keep(f"lift_{level}_added", added)
+            for name, part in zip((f"lift_{level}", f"lift_{level}_added"), _parts(layer)):
+                self._keep(name, part)
         last, added = _parts(ranker.last)
         self._keep("last", last.mT.float())
         self._keep("last_added", torch.cat([added, ranker.absent.detach()[None]]).float())

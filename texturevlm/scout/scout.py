@@ -99,8 +99,8 @@ def _read_in_place(question: Question) -> bool:
     """
     if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return False
-    return (
-        all(part.is_pinned() and part.is_contiguous() for part in question) and question.traits.dtype == torch.float32
+    return question.traits.dtype == torch.float32 and all(
+        part.is_pinned() and part.is_contiguous() for part in question
     )
 
 
@@ -131,8 +131,5 @@ def load_scout(path: Path | str | None = None, *, device: torch.device | str = "
 @lru_cache(maxsize=None)  # never dropped: graphs read the weights at every replay
 def _loaded(path: str, device: torch.device) -> Scout:
     spotter, ranker = load_module(Spotter(), path, prefix="spotter."), load_ranker(path, prefix="ranker.")
-    if device.type == "cuda":
-        dtype = torch.float16
-    else:
-        dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-    return Scout(spotter, ranker, dtype).to(device)
+    on_cpu = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    return Scout(spotter, ranker, torch.float16 if device.type == "cuda" else on_cpu).to(device)
