@@ -100,11 +100,7 @@ def lay_films(laid: Laid) -> None:
 
 
 def spot_inputs(
-    spots: tuple[Tensor, Tensor, Tensor, Tensor],
-    laid: Laid,
-    weights: tuple[Tensor, Tensor, Tensor],
-    *,
-    pitch: int,
+    spots: tuple[Tensor, Tensor, Tensor, Tensor], laid: Laid, weights: tuple[Tensor, Tensor, Tensor], *, pitch: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The inputs of the ranker's network from the spotter's output, and the films of the question: three launches.
 
