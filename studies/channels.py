@@ -24,7 +24,7 @@ from torch import Tensor
 from studies.baselines import Map, bias, centred, contrast_over_mips, edge_density, spectral_residual
 from studies.study import boxes_by_image, provenance, run_study, study_parser, versions, write_study
 from texturevlm.channels.saliency import saliency
-from texturevlm.channels.structure import edges, edges_inverted
+from texturevlm.channels.structure import centre_surround
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.image import to_tensor
@@ -149,7 +149,7 @@ def difference(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> 
 
 SALIENCY: dict[str, Map] = {
     "saliency": saliency,
-    "saliency × centre": partial(saliency, centre=True),
+    "saliency × centre": centred(saliency),
     "centre bias": bias,
     "spectral residual": spectral_residual,
     "spectral residual × centre": centred(spectral_residual),
@@ -223,7 +223,8 @@ def measure_polarity() -> dict[str, Any]:
         for height in HEIGHTS:
             for noise in (0.0, 2.0):
                 image, strokes, blank = rendered(ink, paper, height, noise)
-                pair = [channel(image, [image])[0].numpy() for channel in (edges, edges_inverted)]
+                darker = centre_surround(image)[0]
+                pair = [part.clamp(min=0).numpy() for part in (darker, -darker)]
                 if ink > paper:
                     pair.reverse()
                 right.append(float(pair[0][strokes].mean()))

@@ -39,8 +39,7 @@ from texturevlm.evaluate.objects import painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm.ops.lookup import lookup
 from texturevlm.progress import Progress
-from texturevlm.relevance import ImageMaps, image_maps
-from texturevlm.relevance.balance import Balance
+from texturevlm.relevance import Balance, ImageMaps, image_maps
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import draw_examples, fit, generator_at
 from texturevlm.types import Texture

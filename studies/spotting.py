@@ -28,7 +28,7 @@ from texturevlm.evaluate.ocr import Tesseract, run_tesseract
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
-from texturevlm.scout.letters import letter_codes, letter_features
+from texturevlm.scout.question import letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import STOP, plain, terms, word_similarity
 from texturevlm.types import Texture

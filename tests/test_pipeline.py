@@ -1,5 +1,7 @@
 """From an image and a question to an allocation: each way of finding what matters, and what each needs."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -143,6 +145,30 @@ def test_a_scorer_of_ones_own(texture):
     assert not find_relevance(texture, "", patch=8, relevance=Corner()).asked
     with pytest.raises(TypeError, match=r"relevance must be a scorer's name, a scorer, .* got Tensor, which has no"):
         find_relevance(texture, "where?", relevance=torch.ones(1, 2, 2))
+
+
+@dataclass
+class Shifting:
+    """A scorer without a hash, as every dataclass is that can change; it counts how often it prepares."""
+
+    name: str = "shifting"
+    prepared: int = 0
+    description, capturable = "something else", False
+
+    def prepare(self, texture):
+        self.prepared += 1
+
+    def score(self, prepared, question, maps):
+        return maps.salience.flip(2), maps
+
+
+def test_a_scorer_without_a_hash(texture):
+    own = Shifting()
+    prepared = prepare(texture, own, patch=8)
+    for question in ("where?", "when?"):
+        assert find_relevance(texture, question, patch=8, relevance=prepared).scorer == "shifting"
+    assert own.prepared == 1 and prepared.moved(texture).reading(own) is None and own.prepared == 1
+    assert prepared.reading(Shifting()) is None and own.prepared == 1  # an equal one is another one
 
 
 @pytest.mark.parametrize("question", ["", " ", "?"])

@@ -107,6 +107,6 @@ def question_chance(prepared: Prepared, question: str | Question, relevance: Rel
     """The chance (MIN_CHANCE to 1) that a question to several images is about this one; 1 if the scorer cannot tell."""
     if relevance.scorer not in ("words", "scout"):
         return 1.0
-    own = [scorer for scorer in prepared.readings if scorer.name == relevance.scorer]
+    own = [scorer for scorer, _ in prepared.readings.values() if scorer.name == relevance.scorer]
     query = prepared.query(question, own[-1] if own else relevance.scorer)[0]  # not read again by another scorer
     return 1.0 if query is None else max(MIN_CHANCE, float(query.sum()))

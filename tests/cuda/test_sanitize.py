@@ -8,7 +8,7 @@ from tests.scout.networks import lively
 from texturevlm.allocate.density import density
 from texturevlm.allocate.layers import layers_by_kernel
 from texturevlm.channels import build
-from texturevlm.channels.text_kernel import list_text_tiles, no_text_tiles
+from texturevlm.channels.fused import list_text_tiles, no_text_tiles
 from texturevlm.cuda.compiler import SOURCES, kernels
 from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 from texturevlm.ops.device_texture import DeviceTexture

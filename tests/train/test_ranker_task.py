@@ -14,7 +14,7 @@ from tests.scout.networks import SHIPPED, random_spots
 from tests.train.papers import SIZE, packed
 from texturevlm.scout.question import TRAITS, WORDS, encode
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
-from texturevlm.scout.weights import load_module, ranker_shape, read_weights
+from texturevlm.scout.weights import load_module, load_ranker
 from texturevlm.text.strings import ASKED
 from texturevlm.train.config import FitConfig, from_table
 from texturevlm.train.fit import evaluated, fit
@@ -170,7 +170,8 @@ def test_how_deep_it_is_can_be_chosen(settings, tmp_path):
     assert [len(scale) for scale in RankerTask(given).module.inner] == [1, 1, 1]
     fit(task, FitConfig(steps=2, save_every=2), tmp_path)
     (written,) = tmp_path.glob("*/weights.safetensors")
-    assert ranker_shape(read_weights(written), str(written)) == (WIDTHS, 2)
+    ranker = load_ranker(written)
+    assert tuple(layer.out_features // 2 for layer in ranker.steer) == WIDTHS and len(ranker.inner[0]) == 2
 
 
 def test_blind_all_questions_are_one(settings):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.train.papers import drawn
-from texturevlm.scout.letters import LONGEST, letter_codes
+from texturevlm.scout.question import LONGEST, letter_codes
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import KINDS
 from texturevlm.train import spotter_task

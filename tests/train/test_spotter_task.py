@@ -13,7 +13,7 @@ import torch
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
 from tests.train.papers import drawn, packed
-from texturevlm.scout.letters import SYMBOLS, letter_codes, letter_features
+from texturevlm.scout.question import SYMBOLS, letter_codes, letter_features
 from texturevlm.scout.spotter import Spotter
 from texturevlm.train import spotter_task
 from texturevlm.train.config import FitConfig

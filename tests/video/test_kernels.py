@@ -6,7 +6,7 @@ import torch
 from tests.channels.test_fused import picture
 from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.channels import CHANNELS, build
-from texturevlm.channels import text_kernel as text
+from texturevlm.channels import fused as text
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import patches_kernel as patches

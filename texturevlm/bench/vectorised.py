@@ -26,8 +26,7 @@ from texturevlm.ops.mip import level_extents, mipmap_reference
 from texturevlm.ops.select import CUTS, SEEN_BY_THE_LAST, UNIT, Footprints, numbers_of, packed
 from texturevlm.relevance.information import information
 from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.photograph import is_photograph
-from texturevlm.relevance.salience import salience
+from texturevlm.relevance.salience import is_photograph, salience
 
 Part = Callable[..., Any]
 CLOSE = 1e-3  # what a compiled part may be off by, of its largest number
@@ -144,7 +143,7 @@ def _differs(compiled: Part, function: Part, given: Sequence[Any]) -> str | None
 def informed(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
     """Half, ink and whether it is a photograph."""
     grey = [luma(level) for level in levels]
-    _, half, ink = information(grey, cell)
+    half, ink = information(grey, cell)
     return half, ink, is_photograph(grey[cell])
 
 

@@ -13,6 +13,8 @@ from torch.nn import functional
 
 from texturevlm.check import check_choice
 
+ModelPath = str | os.PathLike[str] | None  # a hub id or a folder; None raises
+
 
 def optional(function: str, package: str) -> Any:
     """A package of the extra `hf`, imported when it is needed."""
@@ -45,7 +47,7 @@ def model_pixels(
 
 def load_pretrained(
     function: str,
-    model: str | os.PathLike[str] | None,
+    model: ModelPath,
     architectures: dict[str, str],
     device: torch.device | str | None,
     dtype: torch.dtype | None = None,

@@ -6,7 +6,8 @@ Python reads the source, derives offsets by the natural alignment of C, and pack
     (MOST_TOKENS,) = constants("density.cu", "MOST_TOKENS")
     parameters = DENSITY.pack(mass=mass, wanted=None, rows=3, …)
 
-A hot path fixes what never changes once (`fix`), and may pack by position (`in_order`).
+A hot path fixes what never changes once (`fix`), and may pack by position (`in_order`) or fill in addresses alone
+(`template`).
 """
 
 from __future__ import annotations
@@ -136,6 +137,25 @@ class Layout:
             raise TypeError(f"struct {self.name} of {self.source}: fields in order are {self.names}, not {names}")
         pack, (name, last) = self._struct.pack, self._slots[-1]
         return pack if name is not None else lambda *values: pack(*values, last)
+
+
+HOLE = 0x7E57_ADD2_E55E_0001  # stands for an address in a packed struct; no memory lies there
+
+
+def template(parameters: bytes) -> Callable[..., bytes]:
+    """Pack a struct once, with HOLE as every address that changes; the result takes these addresses, in that order."""
+    first, *pieces = parameters.split(HOLE.to_bytes(8, "little"))
+    pack = struct.Struct("=" + "Q".join(f"{len(piece)}s" for piece in (first, *pieces))).pack
+    values: list[Any] = [first]
+    for piece in pieces:
+        values += (0, piece)
+
+    def fill(*addresses: int) -> bytes:
+        filled = values.copy()
+        filled[1::2] = addresses  # raises if their number is wrong
+        return pack(*filled)
+
+    return fill
 
 
 @lru_cache(maxsize=None)

@@ -263,7 +263,7 @@ class Runner:
             if (read := self.pages.read(relevance, question, image, texture)) is not None:
                 reading, ms_page = read
                 scorer = find_scorer("evaluate", relevance, question)
-                prepared.readings[scorer] = reading if isinstance(reading, Spots) else (reading,)
+                prepared.keep(scorer, reading if isinstance(reading, Spots) else (reading,))
             options["relevance"] = prepared
         if configuration.method not in self.warm:  # loading models is not a page's cost
             self.choose(texture, question, **options)

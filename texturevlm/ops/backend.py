@@ -84,19 +84,19 @@ def no_kernel_because(tensor: Tensor) -> str | None:
     return no_cuda_because() or _too_old(tensor.device, tensor.dtype)
 
 
-def choose(operation: str, tensor: Tensor, asked: str = "auto") -> str:
-    """The backend that runs `operation` on data like `tensor`."""
+def choose(operation: str, tensor: Tensor, asked: str = "auto", but: str | None = None) -> str:
+    """The backend that runs `operation` on data like `tensor`; but: a further reason why the kernels cannot."""
     if asked == "auto":
-        return "reference" if no_kernel_because(tensor) else "cuda"
+        return "reference" if but or no_kernel_because(tensor) else "cuda"
     check_choice(operation, "backend", asked, ("auto", *BACKENDS[operation]))
     if asked != "reference":
-        require_kernels(operation, tensor, asked)
+        require_kernels(operation, tensor, asked, but)
     return asked
 
 
-def require_kernels(function: str, tensor: Tensor, asked: str = "texture") -> None:
+def require_kernels(function: str, tensor: Tensor, asked: str = "texture", but: str | None = None) -> None:
     """Raise with the reason if the kernels cannot take this tensor."""
-    if reason := no_kernel_because(tensor):
+    if reason := no_kernel_because(tensor) or but:
         raise ValueError(f"{function}: backend {asked!r} cannot run here: {reason}")
 
 

@@ -1,12 +1,14 @@
 """distance_field by our kernels (distance.cu): exact, in two launches; in one up to a limit."""
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from texturevlm.cuda.launch import launch
-from texturevlm.cuda.struct import Layout, constants
+from texturevlm.cuda.struct import HOLE, Layout, constants, template
 from texturevlm.ops.marks import Marks, packed
 
 LINES_PER_BLOCK = 8  # one per warp
@@ -42,16 +44,16 @@ def distance_within_cuda(bits: Tensor, field: Tensor, *, marks: Marks | None = N
     bits:  (B, H, ⌈W / 32⌉) int32, one bit per pixel, the first pixel's lowest
     marks: update only the pixels within LIMIT + `reach` of a marked tile
     """
-    batch, height, width = field.shape
+    pack, tiles = _within(field.shape, field.stride(0), reach, packed(marks))
+    launch("distance.cu", "distance_within", field.device, tiles, pack(bits.data_ptr(), field.data_ptr()))
+
+
+@lru_cache(maxsize=256)
+def _within(shape: torch.Size, stride: int, reach: int, marks: bytes | None) -> tuple[Callable[..., bytes], int]:
+    """What packs the parameters from the two addresses, and the number of blocks."""
+    batch, height, width = shape
+    beyond = min(math.hypot(height, width) / LIMIT, 1.0)
     parameters = _WITHIN.pack(
-        bits=bits,
-        distance=field,
-        stride=field.stride(0),
-        height=height,
-        width=width,
-        beyond=min(math.hypot(height, width) / LIMIT, 1.0),
-        reach=reach,
-        marks=packed(marks),
+        bits=HOLE, distance=HOLE, stride=stride, height=height, width=width, beyond=beyond, reach=reach, marks=marks
     )
-    tiles = -(-width // TILE_COLUMNS) * -(-height // TILE_ROWS) * batch
-    launch("distance.cu", "distance_within", field.device, tiles, parameters)
+    return template(parameters), -(-width // TILE_COLUMNS) * -(-height // TILE_ROWS) * batch

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from texturevlm.check import check_count
 from texturevlm.evaluate.data import Box
-from texturevlm.scout.letters import SYMBOLS, letter_codes, letter_features
+from texturevlm.scout.question import SYMBOLS, letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.text.strings import KINDS, kinds, plain
 from texturevlm.train.pages import TrainingPage, held_out, load_pages

@@ -17,22 +17,16 @@ import torch
 from torch import Tensor
 
 from texturevlm.channels import CHANNELS
-from texturevlm.channels.channels_kernel import coarse_layers
-from texturevlm.channels.fused import IN_PARTS, LayersInPlace
-from texturevlm.channels.saliency import SALIENCY_LEVELS
-from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL
-from texturevlm.channels.text_kernel import TEXT_LEVELS, text_layer
+from texturevlm.channels.fused import IN_PARTS, TEXT_LEVELS, LayersInPlace
+from texturevlm.channels.structure import COARSER_LEVEL
 from texturevlm.cuda.graph import Replay
 from texturevlm.cuda.launch import MAX_LEVELS
 from texturevlm.ops.marks import Marks
-from texturevlm.ops.mip import mipmap, update_region
+from texturevlm.ops.mip import update_region
 from texturevlm.ops.mip_kernel import MOVED, UNCHANGED, update_marked_cuda
 from texturevlm.ops.patches_kernel import refresh_patches_cuda
-from texturevlm.relevance import Balance, ImageMaps, Relevance
-from texturevlm.relevance.information import NOISE_SHARE
-from texturevlm.relevance.information_kernel import information_cuda
-from texturevlm.relevance.photograph import PAGE_SHARE
-from texturevlm.relevance.salience import normalised
+from texturevlm.relevance import Balance, Relevance
+from texturevlm.relevance.salience import maps_by_kernels
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import Changes, Noise
 from texturevlm.video.change_gpu import Branch, GpuComparison
@@ -273,14 +267,7 @@ class GpuRelevance:
         return (value, level) if self._valued else None
 
     def _compute(self) -> Relevance:
-        levels = self.texture.levels
-        finer, last = levels[1:], len(levels) - 2
-        text_layer(self._layers, finer, 0)
-        wanted = [finer[min(level, last)] for level in (COARSE_LEVEL, SALIENCY_LEVELS[-1], COARSER_LEVEL)]
-        coarse_layers(self._layers, wanted, -1, 1)
-        found = mipmap(self._layers, levels=self.cell, backend="cuda")[-1]
-        worth, *others = information_cuda(levels, self.cell, found, quiet=NOISE_SHARE, page=PAGE_SHARE)
-        maps = ImageMaps(normalised(worth), *others)
+        maps = maps_by_kernels(self.texture.levels, self.cell, self._layers)
         relevance = self.balance.weigh(None, maps, self.texture.size)
         self.comparison.words[VALUE].copy_(token_value(relevance, self.scale))
         return relevance
