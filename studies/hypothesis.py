@@ -30,10 +30,11 @@ from torch.nn import functional
 
 from studies.soft_tokens import RELAXATIONS, Lattice, SoftTokens, box_shares, covered, soft_iou, soften
 from studies.study import provenance, run_study, study_parser, versions
+from texturevlm.allocate.footprints import Box
 from texturevlm.channels import build
 from texturevlm.channels.registry import PRESETS
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.data import Box, Sample, load_data
+from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval
 from texturevlm.evaluate.objects import painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio

@@ -23,7 +23,8 @@ import torch
 from PIL import Image, ImageOps
 
 from studies.relevance import descending, gain
-from texturevlm.evaluate.data import Box, Sample
+from texturevlm.allocate.footprints import Box
+from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.ocr import Tesseract, run_tesseract
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page

@@ -23,9 +23,9 @@ from texturevlm.allocate.share import split_budget
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.data import Sample, load_data
-from texturevlm.evaluate.delivered import Delivered
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.metrics import Delivered
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.run import without_colour

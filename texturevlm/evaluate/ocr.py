@@ -4,7 +4,6 @@ An engine takes crops as bytes, (H, W) grey or (H, W, 3) colour, and returns one
 """
 
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from texturevlm.check import check_choice
-from texturevlm.journal import append, whole_lines
+from texturevlm.journal import append, read_journal
 
 _CHUNK = 64  # crops per Tesseract process: starting one costs as much as reading seven crops
 _FEWEST = 16  # crops: fewer are not worth another process
@@ -142,13 +141,8 @@ class CachedOcr:
     def __init__(self, engine: OcrEngine, path: Path | None = None) -> None:
         self.engine = engine
         self.path = path
-        self.known: dict[str, str] = {}
-        for number, line in enumerate([] if path is None else whole_lines(path), 1):
-            try:
-                row = json.loads(line)
-                self.known[row["crop"]] = row["text"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}:{number}: must be a crop and its text, got {line[:60]!r} ({error})") from None
+        kept = [] if path is None else read_journal(path, "a crop and its text", lambda row: (row["crop"], row["text"]))
+        self.known: dict[str, str] = dict(kept)
 
     @property
     def name(self) -> str:

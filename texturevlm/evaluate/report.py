@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-from texturevlm.evaluate.curves import draw_curves
-from texturevlm.evaluate.failures import draw_failures, worst
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.pictures import draw_curves, draw_failures, worst
 from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OTHER, OWN, Configuration, Results
 from texturevlm.evaluate.run import Evaluation
 from texturevlm.evaluate.statistics import pooled_ratio
@@ -25,11 +24,12 @@ from texturevlm.evaluate.summary import (
     units,
 )
 
-_FAILURES = 6
 _ASKED = {OWN: "its own", OTHER: "another page's", NONE: "none"}
 _CONFIGURATION = ("allocator", "relevance", "question", "budget")
-_COLUMNS = ("score_name", "allocator", "relevance", "budget", "question", "count", "score", "difference", "low", "high")
-_COSTS = ("tokens", "ms_first_question", "ms_later_question", "mb")
+_CSV = (
+    "score_name allocator relevance budget question count score difference low high tokens ms_first_question "
+    "ms_later_question mb"
+)
 
 
 def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[str] = ()) -> list[Path]:
@@ -48,13 +48,13 @@ def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[st
         draw_curves(methods, written[-1], title=title, score=shown_name, ceiling=ceiling)
     if (chosen := shown(decisive)) is not None:
         written.append(out / "failures.png")
-        failures = worst(evaluation.results, evaluation.samples, chosen, name, _FAILURES)
-        heading = f"{chosen.method}, {chosen.budget} tokens: its worst, by {shown_name} against resize"
-        runner = evaluation.runner
-        picture = draw_failures(
-            failures, lambda sample: runner.allocation(sample, chosen), title=heading, patch=runner.patch
+        draw_failures(
+            worst(evaluation.results, evaluation.samples, chosen, name),
+            lambda sample: evaluation.allocation(sample, chosen),
+            written[-1],
+            title=f"{chosen.method}, {chosen.budget} tokens: its worst, by {shown_name} against resize",
+            patch=evaluation.patch,
         )
-        picture.save(written[-1])
     return written
 
 
@@ -81,11 +81,10 @@ def shown(lines: Sequence[Line]) -> Configuration | None:
 def _write_csv(path: Path, lines: Sequence[Line]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(_COLUMNS + _COSTS)
+        writer.writerow(_CSV.split())
         for line in lines:
             own = line.configuration
-            numbers = [line.score, *(line.difference or (None, None, None))]
-            numbers += [line.tokens, line.ms_first, line.ms_later, line.mb]
+            numbers = (line.score, *(line.difference or (None, None, None)), *line.costs)
             writer.writerow(
                 [line.score_name, own.allocator, own.relevance, own.budget or None, own.asked, line.count]
                 + [None if value is None else round(value, 5) for value in numbers]
@@ -127,7 +126,7 @@ def _detail(lines: Sequence[Line]) -> str:
     rows = []
     for line in lines:
         difference = "–" if line.difference is None else format_interval(line.difference)
-        costs = (_short(value) for value in (line.tokens, line.ms_first, line.ms_later, line.mb))
+        costs = map(_short, line.costs)
         rows.append((*_described(line.configuration), f"{line.score:.3f}", difference, line.count, *costs))
     return markdown_table(heads, rows)
 

@@ -32,6 +32,10 @@ class Line:
     ms_later: float | None
     mb: float | None
 
+    @property
+    def costs(self) -> tuple[float | None, ...]:
+        return self.tokens, self.ms_first, self.ms_later, self.mb
+
 
 def by_configuration(results: Results) -> dict[Configuration, list[ResultRow]]:
     """The rows of each configuration."""
@@ -43,13 +47,26 @@ def by_configuration(results: Results) -> dict[Configuration, list[ResultRow]]:
 
 def summarise(results: Results) -> list[Line]:
     """One line per configuration and score."""
-    rows = by_configuration(results)
+    every = by_configuration(results)
     lines = []
     for name in SCORES:
-        known = {one: units(own, name) for one, own in rows.items()}
-        for configuration, found in known.items():
-            if found:
-                lines.append(_line(name, configuration, known, rows[configuration]))
+        known = {one: units(rows, name) for one, rows in every.items()}
+        for configuration, own in known.items():
+            if own:
+                rows = every[configuration]
+                timed = [(row.ms, row.ms_page) for row in rows if row.ms is not None]
+                line = Line(
+                    score_name=name,
+                    configuration=configuration,
+                    count=len(own),
+                    score=mean(own.values()),
+                    difference=_difference(configuration, known),
+                    tokens=_median(row.tokens for row in rows),
+                    ms_first=_median(ms + page for ms, page in timed),
+                    ms_later=_median(ms for ms, _ in timed),
+                    mb=_median(row.mb for row in rows),
+                )
+                lines.append(line)
     return lines
 
 
@@ -60,6 +77,11 @@ def units(rows: Iterable[ResultRow], name: str) -> dict[str, float]:
         if name in row.scores:
             found.setdefault(row.image if name in _BY_IMAGE else row.sample, []).append(row.scores[name])
     return {unit: mean(scores) for unit, scores in found.items()}
+
+
+def _resizes(budget: int) -> tuple[Configuration, Configuration]:
+    """The baselines: the ideal resize, and the one in whole tokens."""
+    return Configuration(IDEAL_RESIZE, budget=budget), Configuration("resize", NONE, budget)
 
 
 def _difference(configuration: Configuration, known: dict[Configuration, dict[str, float]]) -> Interval | None:
@@ -74,29 +96,7 @@ def _difference(configuration: Configuration, known: dict[Configuration, dict[st
     return None
 
 
-def _resizes(budget: int) -> tuple[Configuration, Configuration]:
-    """The baselines: the ideal resize, and the one in whole tokens."""
-    return Configuration(IDEAL_RESIZE, budget=budget), Configuration("resize", NONE, budget)
-
-
-def _line(
-    name: str, configuration: Configuration, known: dict[Configuration, dict[str, float]], rows: Sequence[ResultRow]
-) -> Line:
-    timed = [row for row in rows if row.ms is not None]
-    return Line(
-        score_name=name,
-        configuration=configuration,
-        count=len(known[configuration]),
-        score=mean(known[configuration].values()),
-        difference=_difference(configuration, known),
-        tokens=_middle(row.tokens for row in rows),
-        ms_first=_middle((row.ms or 0) + row.ms_page for row in timed),
-        ms_later=_middle(row.ms for row in timed),
-        mb=_middle(row.mb for row in rows),
-    )
-
-
-def _middle(values: Iterable[float | None]) -> float | None:
+def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -104,9 +104,6 @@ def _middle(values: Iterable[float | None]) -> float | None:
 def main_score(lines: Sequence[Line]) -> str:
     """The score that decides."""
     return lines[0].score_name if lines else SCORES[0]
-
-
-# ---- the decision rule ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -122,19 +119,20 @@ class Verdict:
 def decision_rule(lines: Sequence[Line]) -> list[Verdict]:
     """Every method against `grid` (same relevance) and `resize` at each budget, by the score that decides."""
     known = {line.configuration: line for line in lines if line.score_name == main_score(lines)}
-    leads: dict[str, list[tuple[float, int]]] = {}
-    worth: dict[str, list[str]] = {}
+    found: dict[str, Verdict] = {}
     for own, line in known.items():
         grid = Configuration("grid", own.relevance, own.budget)
         rivals = [known[rival] for rival in (*_resizes(own.budget), grid) if rival in known]
         if own.allocator in BASELINES or own.asked != OWN or not rivals:
             continue
         lead = round(line.score - max(rival.score for rival in rivals), 9)  # 0.53 − 0.5 is 0.03, not more
-        leads.setdefault(own.method, []).append((lead, own.budget))
-        times = [rival.ms_first for rival in rivals if rival.ms_first is not None]
-        reasons = worth.setdefault(own.method, [])
+        fastest = min((rival.ms_first for rival in rivals if rival.ms_first is not None), default=0.0)
+        reasons: tuple[str, ...] = ()
         if lead > POINTS:
-            reasons.append(f"{100 * lead:+.1f} points at {own.budget}")
-        elif times and line.ms_first and SPEED * line.ms_first <= min(times) and lead >= -POINTS:
-            reasons.append(f"{min(times) / line.ms_first:.1f} × faster at {own.budget}")
-    return [Verdict(method, *max(found), tuple(worth[method])) for method, found in leads.items()]
+            reasons = (f"{100 * lead:+.1f} points at {own.budget}",)
+        elif line.ms_first and SPEED * line.ms_first <= fastest and lead >= -POINTS:
+            reasons = (f"{fastest / line.ms_first:.1f} × faster at {own.budget}",)
+        so_far = found.get(own.method, Verdict(own.method, lead, own.budget, ()))
+        best = max((lead, own.budget), (so_far.best, so_far.budget))
+        found[own.method] = Verdict(own.method, *best, (*so_far.worth, *reasons))
+    return list(found.values())

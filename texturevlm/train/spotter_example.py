@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.evaluate.data import Box
+from texturevlm.allocate.footprints import Box
 from texturevlm.scout.letters import letter_codes
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import KINDS, kinds, plain

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from texturevlm.evaluate.data import Box
+from texturevlm.allocate.footprints import Box
 from texturevlm.train.render.faces import Face
 
 FINE = 2  # pixels of the sheet per pixel of the page, along each axis
