@@ -9,7 +9,7 @@ are chosen on `train` images; results are for `eval`.
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from studies.baselines import Map, bias, centred, contrast_over_mips, edge_density, spectral_residual
-from studies.study import boxes_by_image, provenance, run_study, study_parser, versions, write_study
+from studies.study import boxes_by_image, provenance, study_main
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.structure import edges, edges_inverted
 from texturevlm.channels.text import text_map, text_map_ocr
@@ -313,18 +313,16 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def study(options: argparse.Namespace, command: str) -> None:
-    record: dict[str, Any] = {"command": command, **versions()}
-    with torch.inference_mode():
-        record["text"] = measure_text(options.data, options.limit)
-        record["saliency"] = measure_saliency(options.data, options.limit)
-        record["polarity"] = measure_polarity()
-    write_study(options.out, "channels", record, report)
+@torch.inference_mode()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "text": measure_text(options.data, options.limit),
+        "saliency": measure_saliency(options.data, options.limit),
+        "polarity": measure_polarity(),
+    }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_study(study_parser("channels", __doc__), arguments, study)
-
+main = study_main("channels", __doc__, measure, report)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,10 +12,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from studies.study import run_study, study_parser
+from studies.study import PAGES, option, run_study, study_parser
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
@@ -144,10 +143,8 @@ def study(options: argparse.Namespace, command: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("questions", __doc__)
-    parser.add_argument("--pages", type=Path, metavar="DIR", help="cache of the pages' words")
-    parser.add_argument("--only", metavar="A,B", help="these experiments (default: all)")
-    return run_study(parser, arguments, study)
+    only = option("--only", metavar="A,B", help="these experiments (default: all)")
+    return run_study(study_parser("questions", __doc__, PAGES, only), arguments, study)
 
 
 if __name__ == "__main__":

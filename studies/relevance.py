@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from studies.study import provenance, run_study, study_parser, versions, write_study
+from studies.study import PAGES, provenance, study_main
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.evaluate.data import Sample, load_data
@@ -84,15 +84,16 @@ def text_words(page: Page, cells: tuple[int, int]) -> Tensor:
     return spread(page, np.full(len(page.words), 1 / max(len(page.words), 1)), cells)
 
 
-def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, Any]:
-    samples = load_data(folder, split="eval", located=True, limit=limit).samples
+@torch.inference_mode()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    samples = load_data(options.data, split="eval", located=True, limit=options.limit).samples
     found: dict[str, list[list[bool]]] = {}
     predicted, true = [], []
     by_image: tuple[Path, dict[str, np.ndarray]] = (Path(), {})
     progress = Progress(len(samples), "questions")
     for number, sample in enumerate(samples):
         cells = (math.ceil(sample.size[0] / CELL), math.ceil(sample.size[1] / CELL))
-        page = load_page(sample.image, cache)
+        page = load_page(sample.image, options.pages)
         if sample.image != by_image[0]:
             by_image = (sample.image, channel_maps(sample.image, cells))
         other = of_another_page(samples, number)
@@ -203,17 +204,7 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def study(options: argparse.Namespace, command: str) -> None:
-    with torch.inference_mode():
-        found = measure(options.data, options.pages, options.limit)
-    write_study(options.out, "relevance", {"command": command, **versions(), **found}, report)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("relevance", __doc__)
-    parser.add_argument("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
-    return run_study(parser, arguments, study)
-
+main = study_main("relevance", __doc__, measure, report, PAGES)
 
 if __name__ == "__main__":
     sys.exit(main())

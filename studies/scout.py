@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from studies.relevance import COVERED, ENOUGH, TOPS, channel_maps, gain, of_another_page, shares_within
-from studies.spotting import evenly, measure_spotting
-from studies.study import provenance, run_study, study_parser, versions, write_study
+from studies.spotting import measure_spotting
+from studies.study import PAGES, evenly, option, provenance, study_main
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
@@ -46,28 +46,26 @@ READ_PAGES = 60
 Timed = TypeVar("Timed")
 
 
-def measure(folder: Path, cache: Path | None, limit: int | None, read: int) -> dict[str, Any]:
-    samples = load_data(folder, split="eval").samples
-    kept = set(evenly(list(dict.fromkeys(sample.image for sample in samples if sample.boxes)), limit))
-    scout, name = load_scout(), folder.resolve().name
-    located = [sample for sample in samples if sample.boxes and sample.image in kept]
-    if not located:
-        raise ValueError(f"DATA must hold eval questions with boxes, got {folder}")
-    record: dict[str, Any] = {
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    check_count("--read", "N", options.read, 1)
+    samples = load_data(options.data, split="eval").samples
+    kept = set(evenly(list(dict.fromkeys(sample.image for sample in samples if sample.boxes)), options.limit))
+    chosen = [sample for sample in samples if sample.image in kept]
+    if not chosen:
+        raise ValueError(f"DATA must hold eval questions with boxes, got {options.data}")
+    scout, name = load_scout(), options.data.resolve().name
+    located = [sample for sample in chosen if sample.boxes]
+    spotting = {"reason": "Not measured: it needs `tesseract` 5, which is not installed here."}
+    return {
         "set": name,
-        **versions(),
         "threads": torch.get_num_threads(),
         "processors": os.cpu_count(),
         "dtype": str(scout.dtype).removeprefix("torch."),
-        **measure_recall(located, cache, scout, together=name in ONE_ANSWER),
+        **measure_recall(located, options.pages, scout, together=name in ONE_ANSWER),
+        "spotting": measure_spotting(chosen, options.pages, scout, options.read)
+        if shutil.which("tesseract")
+        else spotting,
     }
-    if shutil.which("tesseract") is None:
-        record["spotting"] = {"reason": "Not measured: it needs `tesseract` 5, which is not installed here."}
-    else:
-        record["spotting"] = measure_spotting(
-            [sample for sample in samples if sample.image in kept], cache, scout, read
-        )
-    return record
 
 
 def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, *, together: bool) -> dict[str, Any]:
@@ -266,20 +264,10 @@ def _spotting_blocks(spotting: dict[str, Any]) -> list[str]:
     ]
 
 
-def study(options: argparse.Namespace, command: str) -> None:
-    check_count("--read", "N", options.read, 1)
-    found = measure(options.data, options.pages, options.limit, options.read)
-    write_study(options.out, "scout", {"command": command, **found}, report)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("scout", __doc__)
-    parser.add_argument("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
-    parser.add_argument(
-        "--read", type=int, default=READ_PAGES, metavar="N", help=f"pages that Tesseract reads (default: {READ_PAGES})"
-    )
-    return run_study(parser, arguments, study)
-
+READ = option(
+    "--read", type=int, default=READ_PAGES, metavar="N", help=f"pages that Tesseract reads (default: {READ_PAGES})"
+)
+main = study_main("scout", __doc__, measure, report, PAGES, READ)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from studies.study import run_study, study_parser
+from studies.study import option, run_study, study_parser
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.check import check_count
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
@@ -129,11 +129,14 @@ def study(options: argparse.Namespace, command: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("scout_ablation", __doc__)
-    parser.add_argument("--spotter", type=Path, required=True, metavar="WEIGHTS", help="trained weights of the spotter")
-    parser.add_argument("--steps", type=int, default=300, metavar="N", help="(default: 300)")
-    parser.add_argument("--batch", type=int, default=96, metavar="N", help="questions per step (default: 96)")
-    parser.add_argument("--device", default="cpu", metavar="DEVICE")
+    parser = study_parser(
+        "scout_ablation",
+        __doc__,
+        option("--spotter", type=Path, required=True, metavar="WEIGHTS", help="trained weights of the spotter"),
+        option("--steps", type=int, default=300, metavar="N", help="(default: 300)"),
+        option("--batch", type=int, default=96, metavar="N", help="questions per step (default: 96)"),
+        option("--device", default="cpu", metavar="DEVICE"),
+    )
     return run_study(parser, arguments, study)
 
 

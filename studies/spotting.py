@@ -23,6 +23,7 @@ import torch
 from PIL import Image, ImageOps
 
 from studies.relevance import descending, gain
+from studies.study import evenly
 from texturevlm.allocate.footprints import Box
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.ocr import Tesseract, run_tesseract
@@ -154,12 +155,6 @@ def pooled_precision(values: Sequence[np.ndarray], right: Sequence[np.ndarray]) 
     precision = (hit @ counts) / np.maximum(ranked @ counts, 1)
     found: np.ndarray = (weight * precision).sum(0) / np.maximum(weight.sum(0), 1)
     return found
-
-
-def evenly(images: Sequence[Path], limit: int | None) -> list[Path]:
-    """At most `limit` of them, evenly spread."""
-    count = len(images) if limit is None else min(limit, len(images))
-    return [images[number * len(images) // count] for number in range(count)]
 
 
 def sought_words(questions: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.study import provenance, run_study, study_parser, versions, write_study
+from studies.study import READINGS, option, provenance, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import split_budget
 from texturevlm.allocate.value import expected_value
@@ -166,7 +166,7 @@ def _cells(compared: dict[str, Any] | None) -> Sequence[str]:
     return f"{compared['equal']:.3f}", f"{compared['shared']:.3f}", format_interval(compared["difference"])
 
 
-def trading(options: argparse.Namespace, command: str) -> None:
+def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     budgets = [check_count("trading", "budgets", int(part), 1) for part in options.budgets.split(",")]
     check_choice("trading", "allocator", options.allocator, ALLOCATORS)
@@ -180,42 +180,34 @@ def trading(options: argparse.Namespace, command: str) -> None:
     relevances = ["words", "none"] if find_spec("rapidocr") is not None else ["none"]
     results: list[PageResult] = []
     progress = Progress(len(batches) * len(relevances), "groups")
+    common: Any = {"budgets": budgets, "patch": options.patch, "allocator": options.allocator, "pages": cache}
     for group in batches:
         for relevance in relevances:
-            results += measure(
-                group,
-                relevance=relevance,
-                budgets=budgets,
-                patch=options.patch,
-                allocator=options.allocator,
-                pages=cache,
-                ocr=ocr,
-            )
+            results += measure(group, relevance=relevance, ocr=ocr, **common)
             progress.step()
-    record = {
-        "command": command,
+    return {
         "data": options.data.name,
         "ocr": ocr.name if ocr is not None else None,
-        **versions(),
         "pages": options.pages,
         "patch": options.patch,
         "allocator": options.allocator,
         "rows": sorted(summary(results), key=lambda row: relevances.index(row["relevance"])),
     }
-    print(write_study(options.out, "trading", record, report))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("trading", __doc__)
-    parser.add_argument("--pages", type=int, default=8, metavar="N", help="pages that share a budget (default: 8)")
-    parser.add_argument("--budgets", default=BUDGETS, help=f"tokens per page (default: {BUDGETS})")
-    parser.add_argument("--patch", type=int, default=32, help="side of a token (default: 32)")
-    parser.add_argument("--allocator", default="auto", help="a name of ALLOCATORS (default: auto)")
-    parser.add_argument("--ocr", default="auto", help="auto, tesseract, rapidocr or none (default: auto)")
-    parser.add_argument("--readings", type=Path, metavar="FILE", help="cache of what OCR read")
-    parser.add_argument("--words", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)")
-    return run_study(parser, arguments, trading)
-
+main = study_main(
+    "trading",
+    __doc__,
+    study,
+    report,
+    option("--pages", type=int, default=8, metavar="N", help="pages that share a budget (default: 8)"),
+    option("--budgets", default=BUDGETS, help=f"tokens per page (default: {BUDGETS})"),
+    option("--patch", type=int, default=32, help="side of a token (default: 32)"),
+    option("--allocator", default="auto", help="a name of ALLOCATORS (default: auto)"),
+    option("--ocr", default="auto", help="auto, tesseract, rapidocr or none (default: auto)"),
+    READINGS,
+    option("--words", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)"),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

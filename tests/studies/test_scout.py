@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from studies import scout, spotting
 from studies.relevance import TOPS, found_within, of_another_page, shares_within
+from studies.study import evenly
 from tests.evaluate.folders import write_folder, write_rows
 from texturevlm.evaluate.data import Sample
 from texturevlm.relevance.ocr import Page, Word
@@ -121,9 +122,9 @@ def test_words_that_are_looked_for():
 
 
 def test_pages_evenly_spread():
-    assert spotting.evenly(list("abcdef"), 3) == ["a", "c", "e"]
-    assert spotting.evenly(list("ab"), 9) == spotting.evenly(list("ab"), None) == ["a", "b"]
-    assert spotting.evenly([], 3) == []
+    assert evenly(list("abcdef"), 3) == ["a", "c", "e"]
+    assert evenly(list("ab"), 9) == evenly(list("ab"), None) == ["a", "b"]
+    assert evenly([], 3) == []
 
 
 def test_the_scout_ranks_a_box_by_the_spots_in_it():
