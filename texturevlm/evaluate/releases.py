@@ -56,33 +56,30 @@ def _matches(folder: Path, names: str) -> list[Path]:
     return [path for paths in files for path in paths]
 
 
-def _parsed(path: Path) -> Any:
+def _lists(path: Path, *keys: str) -> list[list[Any]]:
+    """The lists under some keys of a JSON file; under the key "", all of it."""
     try:
-        return json.loads(path.read_bytes())
+        parsed = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"load_data: {path} must be JSON: {error}") from None
-
-
-def _list(path: Path, parsed: Any, key: str) -> list[Any]:
-    """The list under a key of what a file holds; without a key, all of it."""
-    found = parsed if not key else parsed.get(key) if isinstance(parsed, dict) else None
-    if not isinstance(found, list):
-        raise ValueError(
-            f"load_data: {path} must hold a list{f' under {key}' if key else ''}, got {type(found).__name__}"
-        )
+    found = [parsed if not key else parsed.get(key) if isinstance(parsed, dict) else None for key in keys]
+    for key, one in zip(keys, found):
+        if not isinstance(one, list):
+            under = f" under {key}" if key else ""
+            raise ValueError(f"load_data: {path} must hold a list{under}, got {type(one).__name__}")
     return found
 
 
 def _rows(path: Path, folder: Path, key: str, to_row: ToRow, entries: Iterable[Any] | None = None) -> Iterator[Entry]:
     """The rows of one file; what fails becomes a broken entry."""
-    for number, entry in enumerate(_list(path, _parsed(path), key) if entries is None else entries):
-        place = f"{path}: {key}[{number}]"
+    for number, entry in enumerate(_lists(path, key)[0] if entries is None else entries):
         try:
-            yield place, to_row(entry, number, path, folder)
+            row: Any = to_row(entry, number, path, folder)
         except KeyError as error:
-            yield place, ValueError(f"must have {error.args[0]}, got {entry!r:.80}")
+            row = ValueError(f"must have {error.args[0]}, got {entry!r:.80}")
         except (TypeError, ValueError, AttributeError) as error:
-            yield place, ValueError(f"must be an entry of the release ({error}), got {entry!r:.80}")
+            row = ValueError(f"must be an entry of the release ({error}), got {entry!r:.80}")
+        yield f"{path}: {key}[{number}]", row
 
 
 def _each(key: str) -> Callable[[ToRow], Callable[[Path, Path], Iterator[Entry]]]:
@@ -159,8 +156,12 @@ def _vqav2(path: Path, folder: Path) -> Iterator[Entry]:
 
 def _coco(path: Path, folder: Path) -> Iterator[Entry]:
     """annotations/instances_val2017.json and val2017/: one row per image and object class, with all its boxes."""
-    parsed, year = _parsed(path), path.stem.removeprefix("instances_")
-    images, classes = (_by_id(path, parsed, key) for key in ("images", "categories"))
+    year = path.stem.removeprefix("instances_")
+    listed, categories, annotations = _lists(path, "images", "categories", "annotations")
+    try:
+        images, classes = ({row["id"]: row for row in rows} for rows in (listed, categories))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"load_data: {path}: each of images and categories must have an id ({error})") from None
     together: dict[tuple[Any, Any], list[list[float]]] = {}
 
     def add_box(entry: Any, *_: Any) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _coco(path: Path, folder: Path) -> Iterator[Entry]:
             together.setdefault((image, kind), []).append([x, y, x + width, y + height])
         return {}
 
-    added = _rows(path, folder, "annotations", add_box, _list(path, parsed, "annotations"))
+    added = _rows(path, folder, "annotations", add_box, annotations)
     yield from (entry for entry in added if isinstance(entry[1], Exception))
     for (image, kind), boxes in together.items():
         known = images[image]
@@ -182,14 +183,6 @@ def _coco(path: Path, folder: Path) -> Iterator[Entry]:
         size = [known["height"], known["width"]] if "height" in known and "width" in known else None
         row = {"id": f"{image}-{kind}", "image": file, "size": size, "name": classes[kind].get("name"), "boxes": boxes}
         yield f"{path}: image {image}", row
-
-
-def _by_id(path: Path, parsed: Any, key: str) -> dict[Any, dict[str, Any]]:
-    rows = _list(path, parsed, key)
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict) or "id" not in row:
-            raise ValueError(f"load_data: {path}: {key}[{number}] must have an id, got {row!r:.80}")
-    return {row["id"]: row for row in rows}
 
 
 RELEASES = {

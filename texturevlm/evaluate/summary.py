@@ -4,9 +4,9 @@ Decision rule: a method that beats `grid` and `resize` neither by more than 3 po
 not worth its complexity.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from statistics import mean, median
+from typing import NamedTuple
 
 from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OWN, Configuration, ResultRow, Results
 from texturevlm.evaluate.statistics import Interval, paired_difference
@@ -18,12 +18,9 @@ SCORES = ("legibility", "fine_on_objects", "recall", "ssim_box", "ssim", "object
 _BY_IMAGE = ("fine_on_objects", "object_area", "object_iou")  # the same for every row of an image
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One configuration and score: its mean, the paired difference to resize, and its cost (medians)."""
 
-    score_name: str
-    configuration: Configuration
     count: int
     score: float
     difference: Interval | None
@@ -32,9 +29,8 @@ class Line:
     ms_later: float | None
     mb: float | None
 
-    @property
-    def costs(self) -> tuple[float | None, ...]:
-        return self.tokens, self.ms_first, self.ms_later, self.mb
+
+Lines = Mapping[Configuration, Line]
 
 
 def by_configuration(results: Results) -> dict[Configuration, list[ResultRow]]:
@@ -45,29 +41,22 @@ def by_configuration(results: Results) -> dict[Configuration, list[ResultRow]]:
     return found
 
 
-def summarise(results: Results) -> list[Line]:
-    """One line per configuration and score."""
+def summarise(results: Results) -> dict[str, dict[Configuration, Line]]:
+    """Score → configuration → line; the score that decides comes first."""
     every = by_configuration(results)
-    lines = []
+    costs = {configuration: _costs(rows) for configuration, rows in every.items()}
+    summary = {}
     for name in SCORES:
-        known = {one: units(rows, name) for one, rows in every.items()}
-        for configuration, own in known.items():
-            if own:
-                rows = every[configuration]
-                timed = [(row.ms, row.ms_page) for row in rows if row.ms is not None]
-                line = Line(
-                    score_name=name,
-                    configuration=configuration,
-                    count=len(own),
-                    score=mean(own.values()),
-                    difference=_difference(configuration, known),
-                    tokens=_median(row.tokens for row in rows),
-                    ms_first=_median(ms + page for ms, page in timed),
-                    ms_later=_median(ms for ms, _ in timed),
-                    mb=_median(row.mb for row in rows),
+        known = {configuration: units(rows, name) for configuration, rows in every.items()}
+        if any(known.values()):
+            summary[name] = {
+                configuration: Line(
+                    len(own), mean(own.values()), _difference(configuration, known), *costs[configuration]
                 )
-                lines.append(line)
-    return lines
+                for configuration, own in known.items()
+                if own
+            }
+    return summary
 
 
 def units(rows: Iterable[ResultRow], name: str) -> dict[str, float]:
@@ -77,6 +66,13 @@ def units(rows: Iterable[ResultRow], name: str) -> dict[str, float]:
         if name in row.scores:
             found.setdefault(row.image if name in _BY_IMAGE else row.sample, []).append(row.scores[name])
     return {unit: mean(scores) for unit, scores in found.items()}
+
+
+def _costs(rows: Iterable[ResultRow]) -> tuple[float | None, ...]:
+    """Medians: tokens, milliseconds of a page's first and of a later question, megabytes."""
+    columns = zip(*((row.tokens, None if row.ms is None else row.ms + row.ms_page, row.ms, row.mb) for row in rows))
+    known = ([value for value in column if value is not None] for column in columns)
+    return tuple(median(column) if column else None for column in known)
 
 
 def _resizes(budget: int) -> tuple[Configuration, Configuration]:
@@ -96,43 +92,30 @@ def _difference(configuration: Configuration, known: dict[Configuration, dict[st
     return None
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+class Verdict(NamedTuple):
+    """A method over all budgets: its largest lead over the better of grid and resize, the budget at which it is
+    largest, and one reason per budget at which it is worth its complexity."""
+
+    lead: float
+    budget: int
+    worth: tuple[str, ...]
 
 
-def main_score(lines: Sequence[Line]) -> str:
-    """The score that decides."""
-    return lines[0].score_name if lines else SCORES[0]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A method over all budgets: where it is worth its complexity, and why."""
-
-    method: str
-    best: float  # largest lead over the better of grid and resize
-    budget: int  # at which it is largest
-    worth: tuple[str, ...]  # one reason per budget; empty: not worth its complexity
-
-
-def decision_rule(lines: Sequence[Line]) -> list[Verdict]:
+def decision_rule(lines: Lines) -> dict[str, Verdict]:
     """Every method against `grid` (same relevance) and `resize` at each budget, by the score that decides."""
-    known = {line.configuration: line for line in lines if line.score_name == main_score(lines)}
     found: dict[str, Verdict] = {}
-    for own, line in known.items():
+    for own, line in lines.items():
         grid = Configuration("grid", own.relevance, own.budget)
-        rivals = [known[rival] for rival in (*_resizes(own.budget), grid) if rival in known]
+        rivals = [lines[rival] for rival in (*_resizes(own.budget), grid) if rival in lines]
         if own.allocator in BASELINES or own.asked != OWN or not rivals:
             continue
         lead = round(line.score - max(rival.score for rival in rivals), 9)  # 0.53 − 0.5 is 0.03, not more
         fastest = min((rival.ms_first for rival in rivals if rival.ms_first is not None), default=0.0)
-        reasons: tuple[str, ...] = ()
+        worth: tuple[str, ...] = ()
         if lead > POINTS:
-            reasons = (f"{100 * lead:+.1f} points at {own.budget}",)
+            worth = (f"{100 * lead:+.1f} points at {own.budget}",)
         elif line.ms_first and SPEED * line.ms_first <= fastest and lead >= -POINTS:
-            reasons = (f"{fastest / line.ms_first:.1f} × faster at {own.budget}",)
-        so_far = found.get(own.method, Verdict(own.method, lead, own.budget, ()))
-        best = max((lead, own.budget), (so_far.best, so_far.budget))
-        found[own.method] = Verdict(own.method, *best, (*so_far.worth, *reasons))
-    return list(found.values())
+            worth = (f"{fastest / line.ms_first:.1f} × faster at {own.budget}",)
+        before = found.get(own.method, Verdict(lead, own.budget, ()))
+        found[own.method] = Verdict(*max((lead, own.budget), before[:2]), (*before.worth, *worth))
+    return found
