@@ -10,11 +10,10 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,8 +38,7 @@ FOUND = 0.25  # of an object's box must be among them
 RESAMPLES = 10_000
 
 
-@dataclass(frozen=True)
-class AnnotatedImage:
+class AnnotatedImage(NamedTuple):
     """One image (1, 3, H, W), its pyramid, its boxes and which pixels (H, W) lie in some box."""
 
     image: Tensor
@@ -116,19 +114,17 @@ def measure_text(data: Path, limit: int | None) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     for method, threshold in thresholds.items():
         column = round(threshold * (BINS - 1))
-        scores[method] = {"threshold": threshold, "f1": {}, "pooled": {}}
-        for name in TEXT_SETS:
-            scores[method]["f1"][name] = f1(found[name][method])[:, column].tolist()
-            scores[method]["pooled"][name] = float(f1(found[name][method].sum(0))[column])
-    for method in scores:
-        scores[method]["gain"] = difference(scores[method]["f1"], scores[baseline]["f1"])
+        each = {name: f1(found[name][method])[:, column].tolist() for name in TEXT_SETS}
+        pooled = {name: float(f1(found[name][method].sum(0))[column]) for name in TEXT_SETS}
+        scores[method] = {"threshold": threshold, "f1": each, "pooled": pooled}
     marked: dict[str, list[float]] = {method: [] for method in methods}
     for sample in samples(data, "coco", "eval", limit):
         for method, function in methods.items():
             values = function(sample.image, sample.levels)
             marked[method].append(float((values >= thresholds[method] - 0.5 / (BINS - 1)).float().mean()))
-    for method in scores:
-        scores[method]["photographs"] = float(np.mean(marked[method]))
+    for method, score in scores.items():
+        score["gain"] = difference(score["f1"], scores[baseline]["f1"])
+        score["photographs"] = float(np.mean(marked[method]))
     return {"tuning": tuning, "baseline": baseline, "scores": scores, "photographs": len(marked["fast map"])}
 
 

@@ -73,15 +73,10 @@ def descending(values: np.ndarray) -> np.ndarray:
     return order
 
 
-def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
+def near_words(page: Page, question: str, cells: tuple[int, int]) -> np.ndarray:
     """The rival: the share of the question's words near each word, fading with distance."""
     near = word_features(page, question, {})[:, FEATURE_NAMES.index("share_near")]
-    return spread(page, near * layout_of(page).areas, cells)  # so that a word's size does not count
-
-
-def text_words(page: Page, cells: tuple[int, int]) -> Tensor:
-    """Where there are words at all."""
-    return spread(page, np.full(len(page.words), 1 / max(len(page.words), 1)), cells)
+    return spread(page, near * layout_of(page).areas, cells).numpy()  # so that a word's size does not count
 
 
 @torch.inference_mode()
@@ -99,8 +94,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         other = of_another_page(samples, number)
         maps = {
             "words": words_map(page, sample.question, cells).numpy(),
-            RIVAL: near_words(page, sample.question, cells).numpy(),
-            "where there are words": text_words(page, cells).numpy(),
+            RIVAL: near_words(page, sample.question, cells),
+            "where there are words": spread(page, np.full(len(page.words), 1 / max(len(page.words), 1)), cells).numpy(),
             "words, the question of another page": words_map(page, other.question, cells).numpy(),
             **by_image[1],
         }
@@ -160,15 +155,8 @@ def calibration(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float
     for low, high in pairwise(BINS):
         chosen = (predicted > low) & (predicted <= high)
         if chosen.any():
-            rows.append(
-                {
-                    "low": low,
-                    "high": high,
-                    "words": int(chosen.sum()),
-                    "predicted": float(predicted[chosen].mean()),
-                    "true": float(true[chosen].mean()),
-                }
-            )
+            means = {"predicted": float(predicted[chosen].mean()), "true": float(true[chosen].mean())}
+            rows.append({"low": low, "high": high, "words": int(chosen.sum()), **means})
     return rows
 
 

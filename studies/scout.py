@@ -5,21 +5,18 @@
 DATA is a folder like shared/data/docvqa; `eval` questions with boxes are used. All maps are ranked on its spots,
 equal values in random order. Reported: how often the whole answer (90% of one of its boxes, or of all where they are
 one answer), and how much of it, lies in the highest-ranked 5, 10, 20 and 30% of the page; then word spotting
-(`spotting`), and the cost of the scout. CACHE keeps RapidOCR's words. Differences are paired, with a 95% interval from
-resampling pages.
+(`spotting`). CACHE keeps RapidOCR's words. Differences are paired, with a 95% interval from resampling pages. The cost
+of the scout is measured by `texturevlm bench scout`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +40,6 @@ from texturevlm.types import Texture
 SCOUT, BLIND, OTHER, WORDS = "scout", "scout without the question", "scout with the question of another page", "words"
 RIVALS = (WORDS, BLIND, OTHER)
 READ_PAGES = 60
-Timed = TypeVar("Timed")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -55,33 +51,36 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"DATA must hold eval questions with boxes, got {options.data}")
     scout, name = load_scout(), options.data.resolve().name
     located = [sample for sample in chosen if sample.boxes]
-    spotting = {"reason": "Not measured: it needs `tesseract` 5, which is not installed here."}
+    spotting: dict[str, Any] = {"reason": "Not measured: it needs `tesseract` 5, which is not installed here."}
+    if shutil.which("tesseract") is not None:
+        spotting = measure_spotting(chosen, options.pages, scout, options.read)
     return {
         "set": name,
-        "threads": torch.get_num_threads(),
-        "processors": os.cpu_count(),
-        "dtype": str(scout.dtype).removeprefix("torch."),
         **measure_recall(located, options.pages, scout, together=name in ONE_ANSWER),
-        "spotting": measure_spotting(chosen, options.pages, scout, options.read)
-        if shutil.which("tesseract")
-        else spotting,
+        "spotting": spotting,
     }
 
 
 def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, *, together: bool) -> dict[str, Any]:
-    """Shares of answers in the top of each map, and milliseconds; together: all boxes of a sample are one answer."""
+    """Shares of answers in the top of each map; together: all boxes of a sample are one answer."""
     shares: dict[str, list[np.ndarray]] = {}
-    spent: dict[str, list[float]] = {"look": [], "where": []}
     by_image: tuple[Path, Any, dict[str, np.ndarray]] = (Path(), None, {})
     progress = Progress(len(samples), "questions")
     for number, sample in enumerate(samples):
         if sample.image != by_image[0]:
             texture = Texture.open(sample.image).mipmapped()
-            spots = _timed(spent["look"], scout.read, texture)
-            by_image = (sample.image, spots, _page_maps(sample.image, scout, spots))
+            spots = scout.read(texture)
+            grid = (spots.text.shape[1], spots.text.shape[2])
+            plain = {
+                BLIND: _array(scout.where(spots, "")),
+                "the scout's text map": _array(spots.text.sigmoid()),
+                **channel_maps(sample.image, grid),
+                "centre bias": centre_prior(torch.empty(1, 1, *grid)).numpy(),
+            }
+            by_image = (sample.image, spots, plain)
         _, spots, fixed = by_image
         question = encode([sample.question])
-        chance = _timed(spent["where"], scout.where, spots, question)
+        chance = scout.where(spots, question)
         other = of_another_page(samples, number).question
         cells = tuple(chance.shape[1:])
         maps = {
@@ -102,7 +101,6 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
         "pages": len(set(pages)),
         "together": together,
         **_compared({method: np.stack(rows) for method, rows in shares.items()}, pages),
-        "milliseconds": {name: _spread(values) for name, values in spent.items()},
     }
 
 
@@ -115,33 +113,9 @@ def parts_of(question: Question) -> dict[str, Question]:
     }
 
 
-def _page_maps(image: Path, scout: Scout, spots: Any) -> dict[str, np.ndarray]:
-    """Maps that do not know the question."""
-    cells = (spots.text.shape[1], spots.text.shape[2])
-    return {
-        BLIND: _array(scout.where(spots, "")),
-        "the scout's text map": _array(spots.text.sigmoid()),
-        **channel_maps(image, cells),
-        "centre bias": centre_prior(torch.empty(1, 1, *cells)).numpy(),
-    }
-
-
 def _array(values: Tensor) -> np.ndarray:
     array: np.ndarray = values[0].float().numpy()
     return array
-
-
-def _timed(spent: list[float], work: Callable[..., Timed], *arguments: Any) -> Timed:
-    started = time.perf_counter()
-    result = work(*arguments)
-    spent.append(1e3 * (time.perf_counter() - started))
-    return result
-
-
-def _spread(values: list[float]) -> list[float]:
-    """Median, and the middle half."""
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-    return [middle, low, high]
 
 
 def answer_shares(values: np.ndarray, sample: Sample, *, together: bool) -> np.ndarray:
@@ -195,10 +169,6 @@ def _times(ours: np.ndarray, theirs: np.ndarray, pages: Sequence[str]) -> list[f
 
 def report(record: dict[str, Any]) -> str:
     boxes = "all of the answer's boxes together" if record["together"] else "one of the answer's boxes"
-    costs = []
-    for name, what in (("look", "reading a page"), ("where", "one question")):
-        middle, low, high = record["milliseconds"][name]
-        costs.append(f"- `scout.{name}`, {what}: {middle:.0f} ms (median; the middle half {low:.0f} to {high:.0f}).")
     return markdown_page(
         "# The scout: does it know where the answer is?",
         provenance(record),
@@ -212,10 +182,6 @@ def report(record: dict[str, Any]) -> str:
         *_recall_blocks(record["share"]),
         "## Word spotting",
         *_spotting_blocks(record["spotting"]),
-        "## Cost",
-        "\n".join(costs),
-        f"Wall clock on {record['threads']} thread(s) of this machine's {record['processors']}, weights in "
-        f"{record['dtype']}, whatever else was running; mips made before. `texturevlm bench scout` is the measurement.",
     )
 
 
