@@ -95,9 +95,9 @@ def test_the_worst_come_first_one_a_page(tmp_path):
             read = (f"read {value}",)
             made.append(ResultRow(sample.id, sample.image.name, configuration, (), {"legibility": value}, read=read))
     found = worst(results(tmp_path, made), samples, own, "legibility")
-    assert [(one.sample.id, one.read, one.baseline_read) for one in found] == [
-        ("0-beta0", "read 0.2", "read 0.9"),
-        ("1-alpha1", "read 0.0", "read 0.0"),
+    assert [(sample.id, row.read, rival.read) for sample, row, rival in found] == [
+        ("0-beta0", ("read 0.2",), ("read 0.9",)),
+        ("1-alpha1", ("read 0.0",), ("read 0.0",)),
     ]
 
 

@@ -7,7 +7,7 @@ layouts of public releases are in releases.py. An error about an entry names its
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -146,47 +146,53 @@ def _sample(row: Any) -> Sample:
     """A row as a sample; its size is (0, 0) if the data set does not give it."""
     if isinstance(row, Exception):
         raise row
-    _require(isinstance(row, dict), "must be an object", row)
+    if not isinstance(row, dict):
+        raise ValueError(f"must be an object, got {row!r:.60}")
     name = row.get("name", "")
-    _require("question" in row or bool(name), "must have question, or cls and name", row)
-    known = {"name": "", "question": name, "answers": [], "boxes": [], "split": "eval", **row}
-    for field in ("name", "question", "split"):
-        _require(isinstance(known[field], str), f"{field} must be text", known[field])
-    for field in ("answers", "boxes"):
-        _require(isinstance(known[field], list), f"{field} must be a list", known[field])
-    identity, size = row.get("id"), row.get("size")
-    _require(
-        isinstance(identity, (str, int, float)) and not isinstance(identity, bool),
-        "id must be text or a number",
-        identity,
-    )
-    _require(isinstance(row.get("image"), Path), "image must be a file name", row.get("image"))
-    _require(all(isinstance(one, str) for one in known["answers"]), "answers must be texts", known["answers"])
-    _require(size is None or (_numbers(size, 2, int) and min(size) >= 1), "size must be [height, width]", size)
-    for box in known["boxes"]:
-        whole = _numbers(box, 4, int, float) and box[0] < box[2] and box[1] < box[3]
-        _require(whole, "boxes must be [x0, y0, x1, y1] with x0 < x1 and y0 < y1", box)
+    if "question" not in row and not name:
+        raise ValueError("must have question, or cls and name, got neither")
+    absent = {"id": None, "image": None, "size": None, "answers": [], "boxes": [], "split": "eval"}
+    row = {**absent, "name": name, "question": name, **row}
+    for field, (wanted, holds) in _FIELDS.items():
+        if not holds(row[field]):
+            raise ValueError(f"{field} must be {wanted}, got {row[field]!r:.60}")
     return Sample(
-        id=str(identity),
+        id=str(row["id"]),
         image=row["image"],
-        size=(0, 0) if size is None else (size[0], size[1]),
-        question=known["question"],
-        answers=tuple(dict.fromkeys(known["answers"])),
-        boxes=tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in known["boxes"]),
-        split=check_choice("", "split", known["split"], ["train", "eval"]),
+        size=tuple(row["size"] or (0, 0)),
+        question=row["question"],
+        answers=tuple(dict.fromkeys(row["answers"])),
+        boxes=tuple(map(tuple, row["boxes"])),
+        split=row["split"],
         name=name,
     )
 
 
-def _require(held: bool, rule: str, value: Any) -> None:
-    if not held:
-        raise ValueError(f"{rule}, got {value!r:.60}")
+def _texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(one, str) for one in values)
 
 
 def _numbers(value: Any, count: int, *kinds: type) -> bool:
     """Whether it is a list of so many finite numbers; a bool is none."""
     listed = isinstance(value, (list, tuple)) and len(value) == count
     return listed and all(type(one) in kinds and math.isfinite(one) for one in value)
+
+
+def _boxes(values: Any) -> bool:
+    numbers = isinstance(values, list) and all(_numbers(one, 4, int, float) for one in values)
+    return numbers and all(x0 < x1 and y0 < y1 for x0, y0, x1, y1 in values)
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "id": ("text or a number", lambda value: type(value) in (str, int, float)),
+    "image": ("a file name", lambda value: isinstance(value, Path)),
+    "size": ("[height, width]", lambda value: value is None or (_numbers(value, 2, int) and min(value) >= 1)),
+    "name": ("text", lambda value: isinstance(value, str)),
+    "question": ("text", lambda value: isinstance(value, str)),
+    "answers": ("a list of texts", _texts),
+    "boxes": ("a list of [x0, y0, x1, y1] with x0 < x1 and y0 < y1", _boxes),
+    "split": ("one of train, eval", lambda value: value in ("train", "eval")),
+}
 
 
 def _with_objects(samples: list[Sample]) -> list[Sample]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from texturevlm.draw import footprints, to_pil
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.legibility import MOST_BOXES, crop_boxes
-from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration, Results
+from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration, ResultRow, Results
 from texturevlm.rebuilding import rebuild, resized
 from texturevlm.types import Allocation, Texture
 
@@ -48,72 +48,69 @@ def draw_curves(
     figure.savefig(path)
 
 
-class Failure(NamedTuple):
-    """A sample, the scores of the method and of resize, and the text read from either."""
-
-    sample: Sample
-    score: float
-    baseline: float | None
-    read: str
-    baseline_read: str
+Failure = tuple[Sample, ResultRow, ResultRow | None]  # the rows of the method and of the ideal resize
 
 
 def worst(
     results: Results, samples: Sequence[Sample], configuration: Configuration, name: str, count: int = 6
 ) -> list[Failure]:
     """Where the method falls furthest behind resize, then where its score is lowest. One per page."""
-    found = []
+    found: list[tuple[float, float, Failure]] = []
     for sample in samples:
         row = results.rows.get((sample.id, configuration))
-        if row is None or name not in row.scores:
-            continue
-        rival = results.rows.get((sample.id, Configuration(IDEAL_RESIZE, budget=configuration.budget)))
-        baseline = rival.scores.get(name) if rival is not None else None
-        texts = [" | ".join(text.strip() for text in one.read) if one is not None else "" for one in (row, rival)]
-        found.append(Failure(sample, row.scores[name], baseline, texts[0], texts[1]))
-    found.sort(key=lambda one: (one.score - one.baseline if one.baseline is not None else 0.0, one.score))
-    pages = {one.sample.image: one for one in reversed(found)}  # the worst of each page
-    return [one for one in found if pages[one.sample.image] is one][:count]
+        if row is not None and name in row.scores:
+            rival = results.rows.get((sample.id, Configuration(IDEAL_RESIZE, budget=configuration.budget)))
+            score = row.scores[name]
+            behind = score - rival.scores.get(name, score) if rival is not None else 0.0
+            found.append((behind, score, (sample, row, rival)))
+    pages: dict[Path, Failure] = {}
+    for _, _, failure in sorted(found, key=lambda one: one[:2]):
+        pages.setdefault(failure[0].image, failure)
+    return list(pages.values())[:count]
 
 
 def draw_failures(
-    failures: Sequence[Failure], allocate: Callable[[Sample], Allocation], path: Path, *, title: str, patch: int
+    failures: Sequence[Failure],
+    name: str,
+    allocate: Callable[[Sample], Allocation],
+    path: Path,
+    *,
+    title: str,
+    patch: int,
 ) -> None:
     """Write a picture with one band per failure: the page with footprints and the answer's boxes, beside it the crops
     and the texts.
 
+    name:     of the score
     allocate: computes the tokens of a sample again, since a run keeps no allocations
     """
     figure = _figure("draw_failures", 14, 0.6 + 5 * len(failures))
     figure.suptitle(title, parse_math=False)
-    for failure, band in zip(failures, figure.subfigures(len(failures), 1, squeeze=False)[:, 0]):
-        _draw_failure(band, failure, allocate(failure.sample), patch)
+    for (sample, *rows), band in zip(failures, figure.subfigures(len(failures), 1, squeeze=False)[:, 0]):
+        scores = [f"{row.scores[name]:.2f}" for row in rows if row is not None and name in row.scores]
+        wanted = f"wanted: {' / '.join(sample.answers[:3])}" if sample.answers else sample.name
+        head = (sample.question or "no question", wanted, f"score: {', resize '.join(scores)}")
+        band.suptitle("\n".join(map(_cut, head)), fontsize="medium", parse_math=False)
+        read = [" | ".join(text.strip() for text in row.read) if row is not None else "" for row in rows]
+        _draw_failure(band, sample, read, allocate(sample), patch)
     figure.savefig(path)
 
 
-def _draw_failure(band: Any, failure: Failure, allocation: Allocation, patch: int) -> None:
-    sample, texture = failure.sample, Texture.open(failure.sample.image, device=allocation.centre.device)
-    rows = ("delivered", "resize", "image")
-    axes = band.subplot_mosaic([["page", row] for row in rows], width_ratios=(1, 2))
+def _draw_failure(band: Any, sample: Sample, read: Sequence[str], allocation: Allocation, patch: int) -> None:
+    texture = Texture.open(sample.image, device=allocation.centre.device)
+    axes = band.subplot_mosaic([["page", part] for part in range(3)], width_ratios=(1, 2))
     axes["page"].imshow(footprints(to_pil(texture.levels[0]), allocation))
     for x0, y0, x1, y1 in sample.boxes[:MOST_BOXES]:
         axes["page"].plot((x0, x1, x1, x0, x0), (y0, y0, y1, y1, y0), color="#c82828")
-    wanted = f"wanted: {' / '.join(sample.answers[:3])}" if sample.answers else sample.name
-    scores = f"score: {failure.score:.2f}" + ("" if failure.baseline is None else f", resize {failure.baseline:.2f}")
-    head = "\n".join(_cut(text) for text in (sample.question or "no question", wanted, scores))
-    band.suptitle(head, fontsize="medium", parse_math=False)
     for box in crop_boxes(sample.boxes[:1], sample.size):
-        crops = (
-            (rebuild(texture, allocation, box=box), f"delivered; read: {failure.read}"),
-            (
-                resized(texture, budget=allocation.budget, patch=patch, box=box),
-                f"resize; read: {failure.baseline_read}",
-            ),
-            (texture.levels[0][..., box[1] : box[3], box[0] : box[2]], "the image"),
-        )
-        for row, (picture, caption) in zip(rows, crops):
-            axes[row].imshow(to_pil(picture))
-            axes[row].set_title(_cut(caption), fontsize="small", parse_math=False)
+        crops = {
+            f"delivered; read: {read[0]}": rebuild(texture, allocation, box=box),
+            f"resize; read: {read[1]}": resized(texture, budget=allocation.budget, patch=patch, box=box),
+            "the image": texture.levels[0][..., box[1] : box[3], box[0] : box[2]],
+        }
+        for part, (caption, picture) in enumerate(crops.items()):
+            axes[part].imshow(to_pil(picture))
+            axes[part].set_title(_cut(caption), fontsize="small", parse_math=False)
     for axis in axes.values():
         axis.set_axis_off()
 

@@ -45,6 +45,7 @@ def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[st
         written.append(out / "failures.png")
         draw_failures(
             worst(evaluation.results, evaluation.samples, chosen, name),
+            name,
             lambda sample: evaluation.allocation(sample, chosen),
             written[-1],
             title=f"{chosen.method}, {chosen.budget} tokens: its worst, by {_spelled(name)} against resize",
