@@ -44,7 +44,7 @@ def test_means_and_paired_differences(tmp_path):
     )
     own = lines[Configuration("a", "words", 64)]
     assert own.score == 0.875 and own.difference.mean == 0.5 and own.difference.low < 0.5 < own.difference.high
-    assert (own.ms_first, own.ms_later, own.tokens, own.mb, own.count) == (2030, 30, 64, 1, 4)
+    assert (own.ms_first, own.ms_later, own.tokens, own.mb, own.samples) == (2030, 30, 64, 1, 4)
     assert lines[Configuration(IDEAL_RESIZE, budget=64)].difference is None
     text = markdown(found, summary, title="T")
     assert "OCR: eyes." in text and "| 64 | 0.375 | 0.875 |" in text and "Full image: 0.950 (4 questions)" in text

@@ -39,7 +39,8 @@ def recognised(folder: Path) -> str:
 def release_entries(name: str, folder: Path, split: str | None) -> Iterator[Entry]:
     """All entries of a release; split None for both."""
     release = RELEASES[name]
-    wanted = {part: names for part, names in zip(("train", "eval"), release) if split in (None, part)}
+    parts = {"train": release.train, "eval": release.eval}
+    wanted = {part: names for part, names in parts.items() if split in (None, part)}
     found = {part: next(filter(None, (_matches(folder, one) for one in names)), []) for part, names in wanted.items()}
     if not any(found.values()):
         files = " or ".join(f"**/{stem}.json" for names in wanted.values() for one in names for stem in one.split())
@@ -62,7 +63,7 @@ def _lists(path: Path, *keys: str) -> list[list[Any]]:
         parsed = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"load_data: {path} must be JSON: {error}") from None
-    found = [parsed if not key else parsed.get(key) if isinstance(parsed, dict) else None for key in keys]
+    found: list[Any] = [parsed if not key else parsed.get(key) if isinstance(parsed, dict) else None for key in keys]
     for key, one in zip(keys, found):
         if not isinstance(one, list):
             under = f" under {key}" if key else ""

@@ -84,7 +84,7 @@ def _write_csv(path: Path, summary: Mapping[str, Lines]) -> None:
         writer.writerow([*_CSV.split(), "ms_first_question", "ms_later_question", "mb"])
         for name, lines in summary.items():
             for own, line in lines.items():
-                described = (name, own.allocator, own.relevance, own.budget or None, own.asked, line.count)
+                described = (name, own.allocator, own.relevance, own.budget or None, own.asked, line.samples)
                 numbers = (line.score, *(line.difference or (None, None, None)), *line[3:])
                 writer.writerow([*described, *(None if one is None else round(one, 5) for one in numbers)])
 
@@ -113,7 +113,7 @@ def _overview(lines: Lines) -> list[str]:
         (budget, *(f"{scores[budget]:.3f}" if budget in scores else "–" for scores in methods.values()))
         for budget in sorted({budget for scores in methods.values() for budget in scores})
     ]
-    full = [f"Full image: {lines[one].score:.3f} ({lines[one].count} questions)." for one in (_FULL,) if one in lines]
+    full = [f"Full image: {lines[one].score:.3f} ({lines[one].samples} questions)." for one in (_FULL,) if one in lines]
     return [markdown_table(("tokens", *methods), rows), *full]
 
 
@@ -122,7 +122,7 @@ def _detail(lines: Lines) -> str:
     rows = []
     for own, line in lines.items():
         difference = "–" if line.difference is None else format_interval(line.difference)
-        rows.append((*_described(own), f"{line.score:.3f}", difference, line.count, *map(_short, line[3:])))
+        rows.append((*_described(own), f"{line.score:.3f}", difference, line.samples, *map(_short, line[3:])))
     return markdown_table(heads, rows)
 
 

@@ -21,7 +21,7 @@ _BY_IMAGE = ("fine_on_objects", "object_area", "object_iou")  # the same for eve
 class Line(NamedTuple):
     """One configuration and score: its mean, the paired difference to resize, and its cost (medians)."""
 
-    count: int
+    samples: int
     score: float
     difference: Interval | None
     tokens: float | None
