@@ -360,8 +360,8 @@ def report(record: dict[str, Any]) -> str:
         relaxations.append((name, *means, _difference(hard[name], soft), difference))
     ends = []
     for last, own in sorted(record["temperatures"].items(), key=lambda item: -float(item[0])):
-        means = (f"{np.mean(own[kind]):.4f}" for kind in ("soft", "hard"))
-        ends.append((last, *means, _difference(own["hard"], own["soft"])))
+        soft_and_hard = (f"{np.mean(own[kind]):.4f}" for kind in ("soft", "hard"))
+        ends.append((last, *soft_and_hard, _difference(own["hard"], own["soft"])))
     return markdown_page(
         "# Can a hundred learned numbers put tokens on objects?",
         provenance(record)

@@ -201,8 +201,7 @@ def _recall_blocks(recall: dict[str, Any]) -> list[str]:
 def _spotting_blocks(spotting: dict[str, Any]) -> list[str]:
     if not spotting.get("words"):
         return [spotting.get("reason", "No word of a question was read on its page.")]
-    pairs = [(name, each, spotting["pooled precision"][name]) for name, each in spotting["precision"].items()]
-    difference = (format_interval(spotting["difference"]), format_interval(spotting["pooled difference"]))
+    precisions = [(name, format_interval(each, ".3f")) for name, each in spotting["precision"].items()]
     by_height = []
     for row in spotting["by height"]:
         means = row["precision"]
@@ -211,22 +210,16 @@ def _spotting_blocks(spotting: dict[str, Any]) -> list[str]:
     return [
         f"{spotting['words']} words of questions (not stop words, three letters or more) that {spotting['reader']} "
         f"reads on their page at full resolution, on {spotting['pages']} pages. Its word boxes are ranked by how "
-        "surely that word is there. Each: mean average precision over these words. Pooled: average precision of "
-        f"one ranking of all pages and of all {spotting['words sought']} words, also those that are not on their page. "
-        "95% intervals, pages resampled.",
+        "surely that word is there. Mean average precision over these words, with 95% intervals, pages resampled.",
         markdown_table(
-            ("ranked by", "each", "pooled"),
-            [
-                *((name, format_interval(each, ".3f"), format_interval(pooled, ".3f")) for name, each, pooled in pairs),
-                ("scout − RapidOCR", *difference),
-            ],
+            ("ranked by", "average precision"),
+            [*precisions, ("scout − RapidOCR", format_interval(spotting["difference"]))],
         ),
         markdown_table(("height of the word as the scout sees it", "words", "scout", "RapidOCR"), by_height),
         "What favours RapidOCR: the truth is another OCR engine's, so a word that no engine reads is not asked for; it "
         "reads the page at three times as many pixels, and the same word scores exactly 1. What favours the scout: "
         "places are given, so it need not say where words begin and end, while RapidOCR's rough places of words must "
-        "meet Tesseract's; and, pooled, likeness also counts other forms and short forms of a word (“No.” for "
-        "“number”), which are not right here. Both are blamed where Tesseract misread.",
+        "meet Tesseract's. Both are blamed where Tesseract misread.",
     ]
 
 

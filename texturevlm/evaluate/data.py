@@ -151,20 +151,17 @@ def _sample(row: Any) -> Sample:
     name = row.get("name", "")
     if "question" not in row and not name:
         raise ValueError("must have question, or cls and name, got neither")
-    absent = {"id": None, "image": None, "size": None, "answers": [], "boxes": [], "split": "eval"}
+    absent: dict[str, Any] = {"id": None, "image": None, "size": None, "answers": [], "boxes": [], "split": "eval"}
     row = {**absent, "name": name, "question": name, **row}
     for field, (wanted, holds) in _FIELDS.items():
         if not holds(row[field]):
             raise ValueError(f"{field} must be {wanted}, got {row[field]!r:.60}")
     return Sample(
         id=str(row["id"]),
-        image=row["image"],
         size=tuple(row["size"] or (0, 0)),
-        question=row["question"],
         answers=tuple(dict.fromkeys(row["answers"])),
         boxes=tuple(map(tuple, row["boxes"])),
-        split=row["split"],
-        name=name,
+        **{field: row[field] for field in ("image", "question", "split", "name")},
     )
 
 
