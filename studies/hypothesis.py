@@ -281,30 +281,24 @@ def trained(task: Hypothesis, steps: int) -> Hypothesis:
 
 def compared(task: Hypothesis) -> dict[str, Measures]:
     """The learned method, and methods without learning that cover as much."""
-    evaluated, budget, learned = task.evaluated, task.settings.tokens, task.hard()
-    grid = max(round(budget**0.5), round((budget / np.mean(learned["covered"])) ** 0.5))
+    evaluated, budget = task.evaluated, task.settings.tokens
+    grid = max(round(budget**0.5), round((budget / np.mean(task.hard()["covered"])) ** 0.5))
     lattice = square_lattice((grid,))
+    centred = -(lattice.centre - SQUARE / 2).square().sum(1).expand(len(evaluated), -1)
     shares = [painted(boxes, AREA).float()[None, None] for boxes in evaluated.boxes]
-    scores = {
-        "centre bias": -(lattice.centre - SQUARE / 2).square().sum(1).expand(len(evaluated), -1),
-        "saliency (before learning)": evaluated.salience((grid,)),
-        "objects known": torch.cat([functional.adaptive_avg_pool2d(one, grid).flatten(1) for one in shares]),
-    }
-    best = {name: measured(lattice.best(one, budget).tolist(), evaluated.boxes) for name, one in scores.items()}
-    return {
-        "whole image": measured([[[0, 0, SQUARE, SQUARE]]] * len(evaluated), evaluated.boxes),
-        "uniform": measured([_uniform(budget, SQUARE / grid)] * len(evaluated), evaluated.boxes),
-        **{name: best[name] for name in ("centre bias", "saliency (before learning)")},
-        "learned": learned,
-        "objects known": best["objects known"],
-    }
-
-
-def _uniform(budget: int, side: float) -> list[list[float]]:
-    """Footprints of a side, evenly over the square: the largest square number within the budget."""
-    along = int(budget**0.5)
+    objects = torch.cat([functional.adaptive_avg_pool2d(one, grid).flatten(1) for one in shares])
+    along, reach = int(budget**0.5), SQUARE / grid / 2
     centres = [(index + 0.5) * SQUARE / along for index in range(along)]
-    return [[x - side / 2, y - side / 2, x + side / 2, y + side / 2] for y in centres for x in centres]
+    uniform = [[x - reach, y - reach, x + reach, y + reach] for y in centres for x in centres]
+    footprints: dict[str, Footprints] = {
+        "whole image": [[[0, 0, SQUARE, SQUARE]]] * len(evaluated),
+        "uniform": [uniform] * len(evaluated),
+        "centre bias": lattice.best(centred, budget).tolist(),
+        "saliency (before learning)": lattice.best(evaluated.salience((grid,)), budget).tolist(),
+        "learned": task.hard_boxes().tolist(),
+        "objects known": lattice.best(objects, budget).tolist(),
+    }
+    return {name: measured(own, evaluated.boxes) for name, own in footprints.items()}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -10,9 +10,8 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from studies.study import PAGES, option, run_study, study_parser
 from texturevlm.allocate import ALLOCATORS
@@ -32,8 +31,7 @@ BUDGETS = (64, 273)
 Allocator = Callable[..., Allocation]
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """What is asked (numbers as in the project's list of questions), and the variants that answer it."""
 
     asks: str
@@ -126,20 +124,20 @@ def study(options: argparse.Namespace, command: str) -> None:
         check_choice("questions", "--only", name, known)
     data = load_data(options.data, limit=options.limit, located=True)
     for name in wanted:
-        experiment = known[name]
-        print(f"{name}: {experiment.asks}", file=sys.stderr)
+        asks, variants, relevance = known[name]
+        print(f"{name}: {asks}", file=sys.stderr)
         evaluation = evaluate(
             data.samples,
-            allocators=experiment.variants,
-            relevances=(experiment.relevance,),
+            allocators=variants,
+            relevances=(relevance,),
             budgets=BUDGETS,
             metrics=("legibility",),
             controls=(),
             out=options.out / name,
             pages=options.pages,
         )
-        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {experiment.asks}."]
-        publish(evaluation, options.out / name, title=f"{name}: {experiment.asks}", notes=notes)
+        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {asks}."]
+        publish(evaluation, options.out / name, title=f"{name}: {asks}", notes=notes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

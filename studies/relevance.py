@@ -141,12 +141,9 @@ def answer_share(page: Page, boxes: Sequence[Sequence[float]]) -> np.ndarray:
     """(N,): 1 shared out by area over the words whose middle is in one of the answer's boxes; 0 if none is."""
     layout = layout_of(page)
     middle = (layout.boxes[:, :2] + layout.boxes[:, 2:]) / 2
-    inside: np.ndarray = np.zeros(len(middle))
-    for x0, y0, x1, y1 in boxes:
-        within = (middle > (x0, y0)).all(1) & (middle < (x1, y1)).all(1)
-        inside = np.maximum(inside, within * layout.areas)
-    shares: np.ndarray = inside / max(inside.sum(), 1e-12)
-    return shares
+    within = [(middle > (x0, y0)).all(1) & (middle < (x1, y1)).all(1) for x0, y0, x1, y1 in boxes]
+    inside: np.ndarray = np.any(within, axis=0) * layout.areas
+    return inside / max(inside.sum(), 1e-12)
 
 
 def calibration(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float]]:
