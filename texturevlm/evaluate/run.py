@@ -6,7 +6,6 @@ ceiling), the question of another page, and no question. Results are written as 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +90,7 @@ def evaluate(
     }
     evaluation = Evaluation(
         samples=judged,
+        others=other_questions(judged),
         results=Results.open(out / "results.jsonl", settings, fresh=fresh),
         choose=choose or choose_tokens,
         allocators=dict(allocators) if isinstance(allocators, Mapping) else {},
@@ -140,6 +140,7 @@ class Evaluation:
     """
 
     samples: list[Sample]
+    others: dict[str, str]  # sample → the question of another page
     results: Results
     choose: Choose
     allocators: dict[str, Any]
@@ -170,12 +171,8 @@ class Evaluation:
         texture = Texture.open(sample.image, device=self.device)
         return self._choose(sample.image, texture, configuration, self._question(sample, configuration))[0]
 
-    @cached_property
-    def _others(self) -> dict[str, str]:
-        return other_questions(self.samples)
-
     def _question(self, sample: Sample, configuration: Configuration) -> str:
-        return {OWN: sample.question, OTHER: self._others[sample.id], NONE: ""}[configuration.asked]
+        return {OWN: sample.question, OTHER: self.others[sample.id], NONE: ""}[configuration.asked]
 
     def _judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[ResultRow]:
         """The rows of one image."""
