@@ -142,8 +142,9 @@ def answer_share(page: Page, boxes: Sequence[Sequence[float]]) -> np.ndarray:
     layout = layout_of(page)
     middle = (layout.boxes[:, :2] + layout.boxes[:, 2:]) / 2
     within = [(middle > (x0, y0)).all(1) & (middle < (x1, y1)).all(1) for x0, y0, x1, y1 in boxes]
-    inside: np.ndarray = np.any(within, axis=0) * layout.areas
-    return inside / max(inside.sum(), 1e-12)
+    inside = np.any(within, axis=0) * layout.areas
+    shares: np.ndarray = inside / max(inside.sum(), 1e-12)
+    return shares
 
 
 def calibration(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float]]:

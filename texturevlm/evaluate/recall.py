@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
+from texturevlm.allocate.value import COARSER_ACROSS
 from texturevlm.evaluate.legibility import MOST_BOXES
 from texturevlm.rebuilding import PixelBox
 from texturevlm.types import Allocation
 
 LEGIBLE_HEIGHT = 6.0  # token pixels: the height of a line at which legibility reaches 80% of its ceiling
-_ACROSS = 0.35  # text that is r times coarser across than down (r > 1) reads like text r^_ACROSS smaller
 _LETTER = 0.5  # width of a letter, with its share of the spaces, over the height of its line
 _SLACK = 0.25  # a box counts as two lines if its letters would fill 1.75
 
@@ -66,7 +66,7 @@ def reading_step(allocation: Allocation) -> Tensor:
     side = allocation.area.sqrt() / allocation.patch
     across = torch.hypot(allocation.ddx[..., 0], allocation.ddy[..., 0])
     down = torch.hypot(allocation.ddx[..., 1], allocation.ddy[..., 1])
-    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** _ACROSS
+    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** COARSER_ACROSS
 
 
 def resize_scale(size: tuple[int, int], budget: int, patch: int) -> float:
