@@ -160,8 +160,13 @@ def calibration(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float
 
 def gain(difference: np.ndarray, pages: Sequence[str]) -> list[float]:
     """The mean difference over questions and its 95% interval, pages resampled."""
+    return ratio(difference, np.ones(len(pages)), pages)
+
+
+def ratio(ours: np.ndarray, theirs: np.ndarray, pages: Sequence[str]) -> list[float]:
+    """The sum of ours over the sum of theirs and its 95% interval, pages resampled."""
     _, which = np.unique(pages, return_inverse=True)
-    return list(pooled_ratio(np.bincount(which, difference), np.bincount(which)))
+    return list(pooled_ratio(np.bincount(which, ours), np.bincount(which, theirs)))
 
 
 def report(record: dict[str, Any]) -> str:

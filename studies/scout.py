@@ -22,14 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.relevance import COVERED, ENOUGH, TOPS, channel_maps, gain, of_another_page, shares_within
+from studies.relevance import COVERED, ENOUGH, TOPS, channel_maps, gain, of_another_page, ratio, shares_within
 from studies.spotting import measure_spotting
 from studies.study import PAGES, evenly, option, provenance, study_main
 from texturevlm.channels.saliency import centre_prior
 from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
@@ -156,15 +155,12 @@ def _compared(shares: dict[str, np.ndarray], pages: Sequence[str]) -> dict[str, 
                 rival: [gain(tables[SCOUT][:, top] - tables[rival][:, top], pages) for top in columns]
                 for rival in RIVALS
             },
-            "ratio": [_times(tables[SCOUT][:, top], tables[BLIND][:, top], pages) for top in columns],
+            "ratio": [  # none where the scout finds nothing without the question
+                ratio(tables[SCOUT][:, top], tables[BLIND][:, top], pages) if tables[BLIND][:, top].any() else None
+                for top in columns
+            ],
         }
     return found
-
-
-def _times(ours: np.ndarray, theirs: np.ndarray, pages: Sequence[str]) -> list[float] | None:
-    """The sum of ours over the sum of theirs and its 95% interval, pages resampled; None where theirs have nothing."""
-    _, which = np.unique(pages, return_inverse=True)
-    return list(pooled_ratio(np.bincount(which, ours), np.bincount(which, theirs))) if theirs.any() else None
 
 
 def report(record: dict[str, Any]) -> str:
