@@ -201,10 +201,8 @@ def _with_objects(samples: list[Sample]) -> list[Sample]:
     return [replace(sample, objects=tuple(together.get(sample.image, ()))) for sample in samples]
 
 
-def _at_size(sample: Sample, size: tuple[int, int] | str) -> Sample:
+def _at_size(sample: Sample, size: tuple[int, int]) -> Sample:
     """The sample with the size of the image in the file; boxes given for another size are scaled to it."""
-    if isinstance(size, str):
-        raise ValueError(size)
     if sample.size in (size, (0, 0)):
         return replace(sample, size=size)
     down, across = (new / old for new, old in zip(size, sample.size))
@@ -215,14 +213,14 @@ def _at_size(sample: Sample, size: tuple[int, int] | str) -> Sample:
     return replace(sample, size=size, boxes=boxes, objects=objects)
 
 
-def _image_size(path: Path) -> tuple[int, int] | str:
-    """(height, width) from the file's header, upright; or what is wrong with it."""
+def _image_size(path: Path) -> tuple[int, int]:
+    """(height, width) from the file's header, upright."""
     if not path.is_file():
-        return f"no such image: {path}"
+        raise ValueError(f"no such image: {path}")
     try:
         with Image.open(path) as image:
             width, height = image.size
             turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
     except Exception as error:  # Pillow's decoders raise anything for damaged files
-        return f"image {path} cannot be read: {error}"
+        raise ValueError(f"image {path} cannot be read: {error}") from None
     return (width, height) if turned else (height, width)

@@ -98,7 +98,7 @@ class RapidOcr:
     name = "RapidOCR's recogniser"
 
     def __init__(self) -> None:
-        self.engine = load_rapidocr("open_ocr: tesseract 5 is not used, and RapidOCR")
+        self.engine = load_rapidocr("RapidOCR (used where tesseract 5 is not on the PATH)")
 
     def read(self, crops: Sequence[LineCrop]) -> list[str]:
         return [self._read_one(crop) for crop in crops]
