@@ -122,6 +122,5 @@ METRICS = {
 def suited(samples: Iterable[Sample]) -> list[str]:
     """The metrics that samples allow; fidelity, which judges anything, only where there is no other."""
     samples = list(samples)
-    return [name for name, metric in METRICS.items() if name != "fidelity" and any(map(metric.suits, samples))] or [
-        "fidelity"
-    ]
+    found = [name for name, metric in METRICS.items() if name != "fidelity" and any(map(metric.suits, samples))]
+    return found or ["fidelity"]
