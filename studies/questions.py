@@ -10,12 +10,10 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from studies.study import run_study, study_parser
+from studies.study import PAGES, option, run_study, study_parser
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
@@ -33,8 +31,7 @@ BUDGETS = (64, 273)
 Allocator = Callable[..., Allocation]
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """What is asked (numbers as in the project's list of questions), and the variants that answer it."""
 
     asks: str
@@ -127,27 +124,25 @@ def study(options: argparse.Namespace, command: str) -> None:
         check_choice("questions", "--only", name, known)
     data = load_data(options.data, limit=options.limit, located=True)
     for name in wanted:
-        experiment = known[name]
-        print(f"{name}: {experiment.asks}", file=sys.stderr)
+        asks, variants, relevance = known[name]
+        print(f"{name}: {asks}", file=sys.stderr)
         evaluation = evaluate(
             data.samples,
-            allocators=experiment.variants,
-            relevances=(experiment.relevance,),
+            allocators=variants,
+            relevances=(relevance,),
             budgets=BUDGETS,
             metrics=("legibility",),
             controls=(),
             out=options.out / name,
             pages=options.pages,
         )
-        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {experiment.asks}."]
-        publish(evaluation, options.out / name, title=f"{name}: {experiment.asks}", notes=notes)
+        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {asks}."]
+        publish(evaluation, options.out / name, title=f"{name}: {asks}", notes=notes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("questions", __doc__)
-    parser.add_argument("--pages", type=Path, metavar="DIR", help="cache of the pages' words")
-    parser.add_argument("--only", metavar="A,B", help="these experiments (default: all)")
-    return run_study(parser, arguments, study)
+    only = option("--only", metavar="A,B", help="these experiments (default: all)")
+    return run_study(study_parser("questions", __doc__, PAGES, only), arguments, study)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from studies import scout_ablation as ablation
 from tests.conftest import worst
 from tests.scout.networks import SHIPPED, random_spots
 from tests.train.papers import SIZE, packed
-from texturevlm.scout.question import TRAITS, WORDS, encode
+from texturevlm.scout.question import TRAITS, WORDS
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
 from texturevlm.scout.weights import load_module, load_ranker
 from texturevlm.text.strings import ASKED
@@ -233,35 +232,6 @@ def test_a_stopped_run_goes_on_to_the_same_curve(settings, tmp_path):
     assert (stopped / "log.csv").read_bytes() == (whole / "log.csv").read_bytes() and len(curve(whole)) == 8
     for mine, theirs in zip(task.module.state_dict().values(), uninterrupted.module.state_dict().values()):
         assert torch.equal(mine, theirs)
-
-
-def test_the_ablation_trains_every_variant_and_one_network(settings, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ablation, "LEFT_OUT", ("along", "place"))
-    given = settings()
-    arguments = [str(given.pages), "--spotter", str(given.spotter), "--out", str(tmp_path)]
-    assert ablation.main([*arguments, "--steps", "2", "--batch", "3"]) == 0
-    text = (tmp_path / "scout-ablation.md").read_text()
-    for name in (
-        "spotter and ranker",
-        ablation.WORDS["along"],
-        ablation.WORDS["place"],
-        "one network, end to end",
-        "2 blocks a scale",
-    ):
-        assert f"| {name} | " in text
-    assert "nan" not in text and "2 steps each" in text
-    assert ablation.main([str(tmp_path / "none"), *arguments[1:]]) == 2
-    assert "must exist" in capsys.readouterr().err
-
-
-def test_one_network_sees_the_pages_that_the_questions_are_of(settings):
-    task = RankerTask(settings())
-    one = ablation.EndToEnd(task)
-    spots, extents = one.spots_of([0, 1])
-    assert extents.tolist() == task.extents[[0, 1]].tolist() and spots.text.shape[1:] == (14, 20)
-    words, traits, _ = one.questions([4])
-    assert words.shape == (1, WORDS, EMBEDDING) and words.requires_grad and torch.equal(traits, task.questions([4])[1])
-    assert torch.equal(one.letters[4], encode(["What is the date?"]).letters[0])
 
 
 def test_complaints(settings, tmp_path):

@@ -46,14 +46,13 @@ def add_eval(commands: Commands) -> None:
 
 def _eval(options: argparse.Namespace) -> int:
     from texturevlm.evaluate.data import load_data
-    from texturevlm.evaluate.metrics import LEGIBILITY
     from texturevlm.evaluate.report import publish
     from texturevlm.evaluate.run import BUDGETS, CONTROLS, evaluate
 
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {options.out}")
     device = str(device_of(options))
-    located = None if options.metrics is None else set(options.metrics) <= {LEGIBILITY, "recall"}
+    located = None if options.metrics is None else set(options.metrics) <= {"legibility", "recall"}
     split = None if options.split == "all" else options.split
     common: dict[str, Any] = {"format": options.format, "split": split, "skip_broken": options.skip_broken}
     data = load_data(options.data, limit=options.limit, located=located, **common)

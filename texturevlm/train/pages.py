@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_choice
-from texturevlm.evaluate.data import Box
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout.spotter import input_size

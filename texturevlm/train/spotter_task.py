@@ -21,8 +21,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_count
-from texturevlm.evaluate.data import Box
 from texturevlm.scout.question import SYMBOLS, letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.text.strings import KINDS, kinds, plain

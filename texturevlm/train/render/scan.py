@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from texturevlm.evaluate.data import Box
+from texturevlm.allocate.footprints import Box
 from texturevlm.train.render.sheet import FINE, Grey, PlacedWord
 
 STEEPEST = math.radians(2)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from texturevlm.evaluate.data import Box
+from texturevlm.allocate.footprints import Box
 from texturevlm.train.render.fonts import Face, FontFamily, cached_face
 from texturevlm.train.render.vocabulary import Vocabulary
 
