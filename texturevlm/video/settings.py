@@ -15,8 +15,7 @@ from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance import SCORERS, Balance, Relevance, Scorer, find_relevance
-from texturevlm.relevance.attention import AttentionScorer
-from texturevlm.relevance.embedding import EmbeddingScorer
+from texturevlm.relevance.scorers import AttentionScorer, EmbeddingScorer
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import BLOCK
 from texturevlm.video.flow import FLOW_METHODS

@@ -21,8 +21,8 @@ from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import luma
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance import find_relevance
+from texturevlm.relevance.information import MOST_CELL
 from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.salience import MOST_CELL
 from texturevlm.types import Patches
 from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
