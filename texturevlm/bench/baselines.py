@@ -1,12 +1,29 @@
-"""What a good PyTorch user would write instead: vectorised, no loop over patches, no synchronisation."""
+"""What a good PyTorch user would write instead: vectorised, no loop over patches, no synchronisation.
 
-from collections.abc import Callable, Sequence
+`patch_at_a_time` is the exception: what a first version looks like.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from texturevlm.allocate.cascade import plans_for
+from texturevlm.channels import structure
+from texturevlm.channels.structure import luma
+from texturevlm.ops import backend as backends
+from texturevlm.ops.legibility import legibility
+from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
+from texturevlm.ops.select import Footprints, packed, select_reference
+from texturevlm.relevance.information import information
+from texturevlm.relevance.maps import cell_level
+from texturevlm.relevance.photograph import is_photograph
+from texturevlm.relevance.salience import salience
 
 
 def pooled(image: Tensor, levels: int) -> list[Tensor]:
@@ -18,25 +35,124 @@ def pooled(image: Tensor, levels: int) -> list[Tensor]:
 
 
 def grid_sampled(levels: Sequence[Tensor], centre: Tensor, scale: Tensor, patch: int) -> Tensor:
-    """Square patches of mixed levels: every level sampled at every point, weighted by how near it is.
+    """Upright patches of mixed levels: every level sampled at every point, weighted by how near it is.
 
-    levels: (1, C, H_l, W_l); centre (1, K, 2); scale (1, K), level-0 pixels per sample; returns (1, K, C, P, P)
+    levels: (1, C, H_l, W_l); centre (1, K, 2); scale (1, K, 1) or (1, K, 2): level-0 pixels per sample, across and down
+    returns (1, K, C, P, P)
     """
     height, width = levels[0].shape[-2:]
     step = torch.arange(patch, device=centre.device, dtype=centre.dtype) + 0.5 - patch / 2
-    x = centre[0, :, 0, None] + step * scale[0, :, None]
-    y = centre[0, :, 1, None] + step * scale[0, :, None]
+    x = centre[0, :, :1] + step * scale[0, :, :1]
+    y = centre[0, :, 1:] + step * scale[0, :, -1:]
     points = torch.stack(
         [x[:, None, :].expand(-1, patch, -1) / width * 2 - 1, y[:, :, None].expand(-1, -1, patch) / height * 2 - 1], -1
     )
     grid = points.reshape(1, -1, patch, 2)
-    lod = scale[0].log2().clamp(0, len(levels) - 1)
+    lod = (scale[0].log2().mean(-1) if scale.shape[-1] > 1 else scale[0, :, 0].log2()).clamp(0, len(levels) - 1)
     total = torch.zeros((), device=centre.device)
     for index, level in enumerate(levels):
         weight = (1 - (lod - index).abs()).clamp(min=0).repeat_interleave(patch)[None, None, :, None]
         total = total + weight * F.grid_sample(level, grid, padding_mode="border", align_corners=False)
     channels = levels[0].shape[1]
     return total.reshape(1, channels, -1, patch, patch).transpose(1, 2)
+
+
+def plain_cascade(
+    size: tuple[int, int], *, budget: int, patch: int, compiled: bool = False
+) -> Callable[[Tensor], tuple[Footprints, Tensor]]:
+    """Image (1, 3, H, W) → the footprints of `cascade` and their patches; to be called `with plain_pytorch():`.
+
+    compiled: mips, maps and samples by torch.compile, each by itself. The search stays eager: torch 2.11 loses the
+              named tuples that its stages return, and one large graph takes many minutes to compile
+    """
+    cell, extents = cell_level(size, patch), level_extents(*size)
+    plans = plans_for(size, budget=budget, patch=patch)
+    todo = packed(plans, 1, size, patch)
+    coarsest = max(max(size[0] / plan.rows, size[1] / plan.columns) for plan in plans) / patch
+    levels_read = min(len(extents), 1 + math.ceil(max(0.0, math.log2(coarsest))))
+
+    def shrink(image: Tensor) -> list[Tensor]:
+        return mipmap_reference(image, extents, ("mean",) * image.shape[1])
+
+    shrunk, maps, sampled = shrink, plain_maps, grid_sampled
+    if compiled:
+        shrunk, maps, sampled = (torch.compile(part, dynamic=False) for part in (shrunk, maps, sampled))
+
+    def found(image: Tensor) -> tuple[Footprints, Tensor]:
+        levels = shrunk(image)
+        mass, legible_scale, ink = maps(levels, cell)
+        tokens = select_reference(mass[:, None], legible_scale, ink, todo, size, budget, patch)
+        scale = torch.stack([tokens.ddx[..., 0], tokens.ddy[..., 1]], -1)
+        return tokens, sampled(levels[:levels_read], tokens.centre, scale, patch)
+
+    return found
+
+
+def plain_maps(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Salience, legible scale and ink (1, h, w)."""
+    grey = [luma(level) for level in levels]
+    _, legible_scale, ink = information(grey, cell)
+    return salience(levels, cell, legible_scale, ink, is_photograph(grey[cell])), legible_scale, ink
+
+
+Square = tuple[float, float, float]  # left, top, side
+
+
+def patch_at_a_time(image: Tensor, *, budget: int, patch: int) -> Tensor:
+    """One plan of `cascade` on a square image, tile by tile."""
+    extent = image.shape[2]
+    mass, legible_scale, ink = (part[0] for part in plain_maps(mipmap(image), cell_level((extent, extent), patch)))
+    plan = plans_for((extent, extent), budget=budget, patch=patch)[0]
+    side = extent / plan.columns
+    tiles: list[Square] = [
+        (column * side, row * side, side) for row in range(plan.rows) for column in range(plan.columns)
+    ]
+    finest = side / patch / math.prod(stage.across for stage in plan.stages)
+    done: list[Square] = []
+
+    def gain_of(tile: Square) -> float:
+        x, y, side = (edge * len(gain) / extent for edge in tile)
+        return float(gain[round(y) : round(y + side), round(x) : round(x + side)].sum())
+
+    for stage in plan.stages:
+        gain = mass * ink * (legibility(legible_scale, finest) - legibility(legible_scale, tiles[0][2] / patch))
+        ranked = sorted(tiles, key=gain_of, reverse=True)
+        count = min(stage.survivors, (budget - len(done) - len(tiles)) // (stage.across * stage.down - 1))
+        done += ranked[count:]
+        part = tiles[0][2] / stage.across
+        tiles = [
+            (x + across * part, y + down * part, part)
+            for x, y, _ in ranked[:count]
+            for down in range(stage.down)
+            for across in range(stage.across)
+        ]
+    patches = []
+    for x, y, side in [*done, *tiles]:
+        crop = image[..., int(y) : int(y + side), int(x) : int(x + side)]
+        patches.append(F.interpolate(crop, (patch, patch), mode="bilinear", antialias=True))
+    return torch.cat(patches)
+
+
+@contextmanager
+def plain_pytorch() -> Iterator[None]:
+    """Every operation by its reference, and windows by pooling, which is what PyTorch has for them on a GPU."""
+    usual, slide = backends.no_kernel_because, structure._slide
+    backends.no_kernel_because = lambda tensor: "the benchmark asks for plain PyTorch"
+    structure._slide = _pool
+    try:
+        yield
+    finally:
+        backends.no_kernel_because, structure._slide = usual, slide
+
+
+def _pool(texels: Tensor, extent: int, axis: int, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    reach = extent // 2
+    sides, window = ((reach, reach, 0, 0), (1, extent)) if axis == -1 else ((0, 0, reach, reach), (extent, 1))
+    around = F.pad(texels, sides, mode="replicate")
+    if combine is torch.add:
+        return F.avg_pool2d(around, window, stride=1) * extent
+    sign = 1 if combine is torch.maximum else -1
+    return sign * F.max_pool2d(sign * around, window, stride=1)
 
 
 def nvdiffrast_sampler(

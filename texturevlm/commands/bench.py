@@ -6,7 +6,7 @@ from pathlib import Path
 
 from texturevlm.commands.options import Commands, device_of
 
-BENCHMARKS = ("engine", "channels", "allocate", "vlm", "video", "scout")  # modules of texturevlm.bench
+BENCHMARKS = ("engine", "channels", "allocate", "vlm", "video", "scout")  # texturevlm/bench/NAME.py has bench_NAME
 
 
 def add_bench(commands: Commands) -> None:
@@ -22,8 +22,8 @@ def _bench(options: argparse.Namespace) -> int:
     if options.json is not None and not options.json.parent.is_dir():
         raise ValueError(f"--json must be in a folder that exists, got {options.json}")
     device = str(device_of(options))
-    bench = importlib.import_module(f"texturevlm.bench.{options.what}")
-    report = bench.run(device, quick=options.quick)
+    module = importlib.import_module(f"texturevlm.bench.{options.what}")
+    report = getattr(module, f"bench_{options.what}")(device, quick=options.quick)
     print(report.table())
     if options.json is not None:
         report.save(options.json)
