@@ -20,6 +20,7 @@ class Scorer(Protocol):
     name:        what Relevance.scorer says
     description: for pictures: "relevance, by ..."
     capturable:  whether `prepare` and `score` run on a GPU alone, so that a CUDA graph can capture them
+    calibrated:  whether the sum of a query is the chance that the question is about the image; False if missing
     """
 
     name: str

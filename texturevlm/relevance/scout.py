@@ -16,7 +16,7 @@ from texturevlm.types import Texture
 class ScoutScorer:
     """The scout's probability that the answer is at a spot, spread over the cells that are not blank."""
 
-    name, description, capturable = "scout", "the scout", True
+    name, description, capturable, calibrated = "scout", "the scout", True, True
 
     def prepare(self, texture: Texture) -> Spots:
         """The scout's reading of the images."""
