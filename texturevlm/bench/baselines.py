@@ -6,6 +6,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,16 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from texturevlm.allocate.cascade import plans_for
+from texturevlm.bench.timing import Work
 from texturevlm.channels import structure
-from texturevlm.channels.structure import luma
 from texturevlm.ops import backend as backends
 from texturevlm.ops.legibility import legibility
 from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
 from texturevlm.ops.select import Footprints, packed, select_reference
-from texturevlm.relevance.information import information
 from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.photograph import is_photograph
-from texturevlm.relevance.salience import salience
+from texturevlm.relevance.salience import cell_maps
+from texturevlm.types import Texture
 
 
 def pooled(image: Tensor, levels: int) -> list[Tensor]:
@@ -90,9 +90,8 @@ def plain_cascade(
 
 def plain_maps(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
     """Salience, legible scale and ink (1, h, w)."""
-    grey = [luma(level) for level in levels]
-    _, legible_scale, ink = information(grey, cell)
-    return salience(levels, cell, legible_scale, ink, is_photograph(grey[cell])), legible_scale, ink
+    maps = cell_maps(Texture(tuple(levels)), cell, backend="reference")
+    return maps.salience, maps.legible_scale, maps.ink
 
 
 Square = tuple[float, float, float]  # left, top, side
@@ -155,13 +154,12 @@ def _pool(texels: Tensor, extent: int, axis: int, combine: Callable[[Tensor, Ten
     return sign * F.max_pool2d(sign * around, window, stride=1)
 
 
-def nvdiffrast_sampler(
-    image: Tensor, points: Tensor, lod: Tensor, levels: int
-) -> tuple[Callable[[bool], Tensor], Tensor] | None:
+def nvdiffrast_calls(
+    image: Tensor, points: Tensor, lod: Tensor, upstream: Tensor, levels: int
+) -> tuple[Work, Work] | None:
     """nvdiffrast's texture sampler at points (1, N, 2) in pixels and levels lod (1, N); None: it is not installed.
 
-    returns a function and the texels (1, H, W, C) that it differentiates in. The function takes whether mips are made
-    beforehand, and gives (1, 1, N, C)
+    returns sampling from mips made beforehand; and mips, sampling and the gradient for upstream (1, N, C)
     """
     try:
         nvdiffrast: Any = import_module("nvdiffrast.torch")
@@ -170,12 +168,11 @@ def nvdiffrast_sampler(
     texels = image.detach().permute(0, 2, 3, 1).contiguous().requires_grad_()
     extent = torch.tensor([image.shape[3], image.shape[2]], device=points.device)
     places, level = (points / extent)[:, None].contiguous(), lod[:, None].contiguous()
-    options = {"filter_mode": "linear-mipmap-linear", "boundary_mode": "clamp", "max_mip_level": levels - 1}
     ready = nvdiffrast.texture_construct_mip(texels.detach(), max_mip_level=levels - 1)
+    options = {"filter_mode": "linear-mipmap-linear", "boundary_mode": "clamp", "max_mip_level": levels - 1}
+    sampled = partial(nvdiffrast.texture, uv=places, mip_level_bias=level, **options)
 
-    def sample(mips_are_made: bool) -> Tensor:
-        source, mips = (texels.detach(), {"mip": ready}) if mips_are_made else (texels, {})
-        found: Tensor = nvdiffrast.texture(source, places, mip_level_bias=level, **mips, **options)
-        return found
+    def step() -> object:
+        return torch.autograd.grad(sampled(texels), texels, upstream[None])
 
-    return sample, texels
+    return partial(sampled, texels.detach(), mip=ready), step

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.bench.baselines import grid_sampled, nvdiffrast_sampler, pooled
+from texturevlm.bench.baselines import grid_sampled, nvdiffrast_calls, pooled
 from texturevlm.bench.report import Report, begin
 from texturevlm.ops import DeviceTexture, channels_last, lookup, mipmap, sample_patches, update_region
 from texturevlm.ops.patches import lattice
@@ -223,7 +223,11 @@ def _points(report: Report) -> None:
             step = partial(_lookup_step, image, *places, upstream)
             report.add(training, "cuda", step, "host", bar=training_bar)
             report.add(training, "cuda, channels last", partial(step, channels_last), "host")
-            _nvdiffrast(report, work, training, image, *places, upstream)
+            if (theirs := nvdiffrast_calls(image, *places, upstream, MIPS)) is None:
+                report.add_missing(work, "nvdiffrast", "not installed")
+            else:
+                report.add(work, "nvdiffrast", theirs[0], "warm")
+                report.add(training, "nvdiffrast", theirs[1], "host")
     work, by = f"mips, {MIPS} levels, 1×3×{SIDE}×{SIDE}", "kornia build_pyramid"
     try:
         build_pyramid: Any = import_module("kornia.geometry.transform").build_pyramid
@@ -236,22 +240,6 @@ def _lookup_step(
     image: Tensor, points: Tensor, lod: Tensor, upstream: Tensor, store: Callable[[list[Tensor]], list[Tensor]] = list
 ) -> object:
     return torch.autograd.grad(lookup(store(mipmap(image, levels=MIPS)), points, lod), image, upstream)
-
-
-def _nvdiffrast(
-    report: Report, work: str, training: str, image: Tensor, points: Tensor, lod: Tensor, upstream: Tensor
-) -> None:
-    """nvdiffrast's sampler on the same points, or that it is not installed."""
-    sampler = nvdiffrast_sampler(image, points, lod, MIPS)
-    if sampler is None:
-        return report.add_missing(work, "nvdiffrast", "not installed")
-    forward, texels = sampler
-    report.add(work, "nvdiffrast", partial(forward, True), "warm")
-
-    def step() -> object:
-        return torch.autograd.grad(forward(False), texels, upstream.view(1, 1, *upstream.shape[1:]))
-
-    report.add(training, "nvdiffrast", step, "host")
 
 
 def _page(report: Report) -> None:
