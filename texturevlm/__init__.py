@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from texturevlm.ask import VLM, attach, load_vlm
     from texturevlm.capture import compile
     from texturevlm.channels import CHANNELS
-    from texturevlm.channels import build as build_channels
+    from texturevlm.channels.build import build as build_channels
     from texturevlm.pipeline import choose_tokens
     from texturevlm.rebuilding import rebuild, resized
     from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, image_maps, prepare

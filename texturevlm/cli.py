@@ -8,8 +8,10 @@ from texturevlm import __version__
 from texturevlm.commands.arguments import Parser
 
 # texturevlm/commands/NAME.py has add_NAME.
-COMMANDS = ("doctor", "look", "allocate", "ask", "channels", "fit_pca", "eval", "train", "pack_pages", "render_pages")
-COMMANDS += ("fit_words", "ship_scout", "video", "bench")
+COMMANDS = (
+    *("doctor", "look", "allocate", "ask", "channels", "fit_pca", "eval", "train"),
+    *("pack_pages", "render_pages", "fit_words", "ship_scout", "video", "bench"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

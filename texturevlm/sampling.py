@@ -1,6 +1,6 @@
 """Texture + Allocation → Patches."""
 
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -62,10 +62,21 @@ def _in_texels(texture: Texture, allocation: Allocation) -> tuple[Tensor, Tensor
     return centre, ddx, ddy
 
 
+class _Options(TypedDict, total=False):
+    budget: int
+    patch: int
+    M0: float
+    e0: float
+    cortical_magnification: Magnification | None
+    backend: str
+
+
 @overload
-def sample_foveated(texture: Texture | ImageLike, *, fixation: Any, **options: Any) -> Patches: ...
+def sample_foveated(texture: Texture | ImageLike, *, fixation: Any, **options: Unpack[_Options]) -> Patches: ...
 @overload
-def sample_foveated(texture: list[Any] | tuple[Any, ...], *, fixation: Any, **options: Any) -> list[Patches]: ...
+def sample_foveated(
+    texture: list[Any] | tuple[Any, ...], *, fixation: Any, **options: Unpack[_Options]
+) -> list[Patches]: ...
 def sample_foveated(
     texture: Any,
     *,

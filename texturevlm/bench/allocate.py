@@ -154,6 +154,6 @@ def _plain(report: Report, image: Tensor) -> dict[str, float]:
             except Exception as error:  # a missing compiler, a failed capture: the table says which, and this where
                 traceback.print_exc()
                 report.add_missing(WORK, by, error)
-        by, call = "PyTorch, a patch at a time", partial(patch_at_a_time, image, budget=BUDGET, patch=PATCH)
-        found[by] = report.add(WORK, by, call, "host", calls=1, repeats=3)
+        by, looped = "PyTorch, a patch at a time", partial(patch_at_a_time, image, budget=BUDGET, patch=PATCH)
+        found[by] = report.add(WORK, by, looped, "host", calls=1, repeats=3)
     return found

@@ -74,9 +74,8 @@ def plain_cascade(
     def shrink(image: Tensor) -> list[Tensor]:
         return mipmap_reference(image, extents, ("mean",) * image.shape[1])
 
-    shrunk, maps, sampled = shrink, plain_maps, grid_sampled
-    if compiled:
-        shrunk, maps, sampled = (torch.compile(part, dynamic=False) for part in (shrunk, maps, sampled))
+    parts: tuple[Callable[..., Any], ...] = (shrink, plain_maps, grid_sampled)
+    shrunk, maps, sampled = (torch.compile(part, dynamic=False) if compiled else part for part in parts)
 
     def found(image: Tensor) -> tuple[Footprints, Tensor]:
         levels = shrunk(image)

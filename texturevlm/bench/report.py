@@ -74,9 +74,9 @@ class Report:
         self.rows.append(Row(work, by, state, measured, floor, bar))
         return measured.median
 
-    def add_missing(self, work: str, by: str, error: Exception | str) -> None:
-        """A row without a number, and why."""
-        reason = error if isinstance(error, str) else f"failed: {str(error).splitlines()[0][:80]}"
+    def add_missing(self, work: str, by: str, why: Exception | str) -> None:
+        """A row without a number."""
+        reason = why if isinstance(why, str) else f"failed: {str(why).splitlines()[0][:80]}"
         self.rows.append(Row(work, by, reason, None))
 
     def add_compiled(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -126,8 +127,9 @@ def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
 def _stream(clip: Clip, budget: int, patch: int) -> VideoStream:
     """A stream without keyframes but the first."""
     first = clip.frames[0]
-    size, given = (first.shape[2], first.shape[3]), {"allocator": CAPTURABLE, "relevance": "none", "patch": patch}
-    return VideoStream(size, budget, **given, tile=TILE, keyframe=10**6, device=first.device)
+    size, never = (first.shape[2], first.shape[3]), 10**6
+    options: Any = {"relevance": "none", "patch": patch, "tile": TILE, "keyframe": never, "device": first.device}
+    return VideoStream(size, budget, CAPTURABLE, **options)
 
 
 def _follower(clip: Clip, *, channels: Sequence[str]) -> tuple[FrameWork, list[float]]:

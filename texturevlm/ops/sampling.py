@@ -39,7 +39,7 @@ class Call:
 _calls: dict[tuple[Any, ...], Call] = {}
 
 
-def sample(
+def dispatch(
     function: str,
     levels: Any,
     points: Tensor,
