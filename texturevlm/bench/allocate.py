@@ -13,7 +13,7 @@ from torch import Tensor
 from texturevlm.allocate.auto import auto
 from texturevlm.allocate.cascade import cascade
 from texturevlm.bench.baselines import patch_at_a_time, plain_cascade, plain_pytorch
-from texturevlm.bench.pictures import page, photograph
+from texturevlm.bench.pictures import SIDE, page, photograph
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing, Work, elapsed, waited
 from texturevlm.capture import CompiledChooser, compile
@@ -26,7 +26,7 @@ from texturevlm.relevance.salience import cell_maps
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 
-SIDE, BATCH = 1024, 32
+BATCH = 32
 PAGE = (2200, 1700)
 CAPTURED_BAR, UNCAPTURED_BAR, BATCH_BAR, PAGE_BAR = 250.0, 1500.0, 60.0, 1.5e6  # microseconds
 TIMES_SLOWER = {"PyTorch compiled": 5.0, "PyTorch, a patch at a time": 90.0}  # what the project asked for
@@ -54,16 +54,10 @@ def _patches(texture: Texture, allocator: str) -> Tensor:
 
 def _on_gpu(report: Report) -> None:
     image = photograph(1, SIDE, SIDE).cuda()
-    captured = compile((SIDE, SIDE), BUDGET, "cascade", relevance="none")
+    ours = _captured(report, WORK, compile((SIDE, SIDE), BUDGET, "cascade", relevance="none"), image, CAPTURED_BAR)
     plain = _chooser("cascade", graphs=0)
-    call, uncaptured = partial(captured, image), partial(plain, image)
-    ours = report.add(WORK, "captured", call, "host", bar=CAPTURED_BAR)
-    if captured.reason is not None:
-        report.notes.append(f"NOT captured: {captured.reason}")
-    report.add(WORK, "captured", call, "one call", bar=CAPTURED_BAR)
-    report.add(WORK, "uncaptured", uncaptured, "host", bar=UNCAPTURED_BAR)
-    report.add(WORK, "uncaptured", uncaptured, "one call", bar=UNCAPTURED_BAR)
-    report.add(WORK, "uncaptured", uncaptured, "warm")
+    for state, bar in (("host", UNCAPTURED_BAR), ("one call", UNCAPTURED_BAR), ("warm", None)):
+        report.add(WORK, "uncaptured", partial(plain, image), state, bar=bar)
     many = partial(plain, photograph(BATCH, SIDE, SIDE).cuda())
     report.add(f"{WORK}, an image of {BATCH}", "uncaptured", many, "host", bar=BATCH_BAR, per=BATCH, calls=20)
     del many
@@ -73,8 +67,8 @@ def _on_gpu(report: Report) -> None:
     _auto(report)
     slower = _plain(report, image)
     for by, median in slower.items():
-        bar = f" (bar: {TIMES_SLOWER[by]:g})" if by in TIMES_SLOWER else ""
-        report.notes.append(f"captured is {median / ours:.1f} × as fast as {by}{bar}.  ")
+        asked = f" (bar: {TIMES_SLOWER[by]:g})" if by in TIMES_SLOWER else ""
+        report.notes.append(f"captured is {median / ours:.1f} × as fast as {by}{asked}.  ")
     report.notes += [
         "host: wall clock a call from Python in steady state, the larger of host and device time. one call: wall clock",
         "until the GPU is done. warm: device time from a captured graph of many. PyTorch: the same maps, plans and",
@@ -88,6 +82,15 @@ def _on_gpu(report: Report) -> None:
 
 def _chooser(allocator: str, **options: Any) -> CompiledChooser:
     return CompiledChooser(BUDGET, allocator, patch=PATCH, relevance="none", **options)
+
+
+def _captured(report: Report, work: str, chooser: CompiledChooser, image: Tensor, bar: float | None = None) -> float:
+    call = partial(chooser, image)
+    median = report.add(work, "captured", call, "host", bar=bar)
+    if chooser.reason is not None:
+        report.notes.append(f"NOT captured: {chooser.reason}")
+    report.add(work, "captured", call, "one call", bar=bar)
+    return median
 
 
 def _recapture(index: int) -> float:
@@ -124,11 +127,7 @@ def _auto(report: Report) -> None:
     for name, image in images.items():
         image = image.cuda()
         work = f"image → patches by auto, {name}, {BUDGET} tokens"
-        captured = compile((image.shape[2], image.shape[3]), BUDGET, "auto")
-        report.add(work, "captured", partial(captured, image), "host")
-        if captured.reason is not None:
-            report.notes.append(f"NOT captured: {captured.reason}")
-        report.add(work, "captured", partial(captured, image), "one call")
+        _captured(report, work, compile((image.shape[2], image.shape[3]), BUDGET, "auto"), image)
         report.add(work, "uncaptured", partial(_chooser("auto", graphs=0), image), "host")
         searching = partial(_chooser("auto", graphs=0, backend="reference"), image)
         report.add(work, "searched on the CPU", searching, "host", calls=3, repeats=3)

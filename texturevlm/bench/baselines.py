@@ -93,7 +93,7 @@ def plain_maps(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Ten
     return maps.salience, maps.legible_scale, maps.ink
 
 
-Square = tuple[float, float, float]  # left, top, side
+_Tile = tuple[float, float, float]  # left, top, side
 
 
 def patch_at_a_time(image: Tensor, *, budget: int, patch: int) -> Tensor:
@@ -102,13 +102,13 @@ def patch_at_a_time(image: Tensor, *, budget: int, patch: int) -> Tensor:
     mass, legible_scale, ink = (part[0] for part in plain_maps(mipmap(image), cell_level((extent, extent), patch)))
     plan = plans_for((extent, extent), budget=budget, patch=patch)[0]
     side = extent / plan.columns
-    tiles: list[Square] = [
+    tiles: list[_Tile] = [
         (column * side, row * side, side) for row in range(plan.rows) for column in range(plan.columns)
     ]
     finest = side / patch / math.prod(stage.across for stage in plan.stages)
-    done: list[Square] = []
+    done: list[_Tile] = []
 
-    def gain_of(tile: Square) -> float:
+    def gain_of(tile: _Tile) -> float:
         x, y, side = (edge * len(gain) / extent for edge in tile)
         return float(gain[round(y) : round(y + side), round(x) : round(x + side)].sum())
 

@@ -4,12 +4,11 @@ from functools import partial
 
 import torch
 
-from texturevlm.bench.pictures import smooth_noise
+from texturevlm.bench.pictures import SIDE, smooth_noise
 from texturevlm.bench.report import Report, begin
 from texturevlm.channels import CHANNELS, PRESETS, build, resolve
 from texturevlm.types import Texture
 
-SIDE = 1024
 WITHOUT_MODEL = tuple(name for name in PRESETS["all"] if CHANNELS[name].cost != "model")
 GROUPS: dict[str, str | tuple[str, ...]] = {"mvp": "mvp", "fast": "fast", "without a model": WITHOUT_MODEL}
 GROUP_BARS = {("mvp", "cpu"): 4e5, ("mvp", "cuda"): 150.0, ("without a model", "cuda"): 1000.0}  # microseconds

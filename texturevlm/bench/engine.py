@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.bench.baselines import grid_sampled, nvdiffrast_calls, pooled
+from texturevlm.bench.pictures import SIDE
 from texturevlm.bench.report import Report, begin
 from texturevlm.ops import DeviceTexture, channels_last, lookup, mipmap, sample_patches, update_region
 from texturevlm.ops.patches import lattice
@@ -16,8 +17,7 @@ from texturevlm.sampling import sample, sample_foveated
 from texturevlm.types import Allocation, Texture
 
 MIPS = 5  # levels
-SAMPLES = 16  # of a patch, along each side
-SIDE = 1024
+PATCH_SIDE = 16  # of a patch, along each side
 
 
 def bench_engine(device: str | None = None, *, quick: bool = False) -> Report:
@@ -54,16 +54,16 @@ class Squares(NamedTuple):
         return cls(centre, torch.cat([scale, zero], -1), torch.cat([zero, scale], -1), scale)
 
     def sampled(self, levels: Any, **options: Any) -> Callable[[], Tensor]:
-        return partial(sample_patches, levels, self.centre, self.ddx, self.ddy, patch=SAMPLES, **options)
+        return partial(sample_patches, levels, self.centre, self.ddx, self.ddy, patch=PATCH_SIDE, **options)
 
     def plainly(self, levels: Any) -> tuple[Any, ...]:
         """What grid_sampled takes."""
-        return list(levels), self.centre, self.scale, SAMPLES
+        return list(levels), self.centre, self.scale, PATCH_SIDE
 
     def points(self) -> tuple[Tensor, Tensor]:
         """The samples as points (1, N, 2) and levels (1, N)."""
-        points = lattice(self.centre, self.ddx, self.ddy, SAMPLES).flatten(1, 3)
-        return points, self.scale[..., 0].log2().repeat_interleave(SAMPLES * SAMPLES, 1)
+        points = lattice(self.centre, self.ddx, self.ddy, PATCH_SIDE).flatten(1, 3)
+        return points, self.scale[..., 0].log2().repeat_interleave(PATCH_SIDE * PATCH_SIDE, 1)
 
 
 def _bytes(levels: list[Tensor]) -> float:
@@ -99,8 +99,8 @@ def _patches(report: Report) -> None:
         textures = {"half": DeviceTexture(levels, half=True), "float": DeviceTexture(levels, half=False)}
         for count in (64, 273, 1024, 4096):
             squares = Squares.random(count)
-            work = f"{count} patches of {SAMPLES}×{SAMPLES}, {channels} channels"
-            moved = 2.0 * 4 * count * channels * SAMPLES * SAMPLES
+            work = f"{count} patches of {PATCH_SIDE}×{PATCH_SIDE}, {channels} channels"
+            moved = 2.0 * 4 * count * channels * PATCH_SIDE * PATCH_SIDE
             for state in ("warm", "cold"):
                 for name, texture in textures.items():
                     bar = bars.get((count, channels, name, state))
@@ -112,7 +112,7 @@ def _patches(report: Report) -> None:
                 report.add_compiled(work, grid_sampled, "warm", *plain, moved=moved)
         squares = Squares.random(273)
         wide = squares._replace(ddx=squares.ddx * 4)
-        work = f"273 patches of {SAMPLES}×{SAMPLES}, {channels} channels, four times as wide as tall"
+        work = f"273 patches of {PATCH_SIDE}×{PATCH_SIDE}, {channels} channels, four times as wide as tall"
         for name, texture in textures.items():
             report.add(work, f"texture units, {name}", wide.sampled(texture), "warm")
         report.add(work, "cuda", wide.sampled(levels, backend="cuda"), "warm")
@@ -133,9 +133,9 @@ def _from_python(report: Report) -> None:
     texture = Texture.open(torch.rand(3, SIDE, SIDE, device="cuda")).mipmapped(MIPS)
     squares = Squares.random(273)
     ones = torch.ones_like(squares.scale[..., 0])
-    allocation = Allocation(*squares[:3], ones, ones.bool(), ones.long(), texture.size, SAMPLES)
+    allocation = Allocation(*squares[:3], ones, ones.bool(), ones.long(), texture.size, PATCH_SIDE)
     resident, plain = DeviceTexture(texture.levels), squares.plainly(texture.levels)
-    work = f"273 patches of {SAMPLES}×{SAMPLES}, 3 channels, from Python"
+    work = f"273 patches of {PATCH_SIDE}×{PATCH_SIDE}, 3 channels, from Python"
     report.add(work, "ops.sample_patches, cuda", squares.sampled(texture.levels), "host", bar=60.0)
     report.add(work, "ops.sample_patches, texture units", squares.sampled(resident), "host", bar=60.0)
     report.add(work, "sample(texture, allocation)", partial(sample, texture, allocation), "host")
@@ -146,7 +146,7 @@ def _from_python(report: Report) -> None:
 def _training(report: Report) -> None:
     image = torch.rand(1, 40, SIDE, SIDE, device="cuda", requires_grad=True)
     squares = Squares.random(273)
-    upstream = torch.randn(1, 273, 40, SAMPLES, SAMPLES, device="cuda")
+    upstream = torch.randn(1, 273, 40, PATCH_SIDE, PATCH_SIDE, device="cuda")
 
     def ours() -> object:
         return torch.autograd.grad(squares.sampled(mipmap(image, levels=MIPS), backend="cuda")(), image, upstream)
@@ -214,7 +214,7 @@ def _points(report: Report) -> None:
         scattered = torch.rand_like(points) * SIDE, torch.rand_like(lod) * (MIPS - 1)
         for where, places in {"patches": (points, lod), "scattered": scattered}.items():
             bar, training_bar = bars if where == "patches" else (None, None)
-            work = f"{count}×{SAMPLES * SAMPLES} points, {channels} channels, {where}"
+            work = f"{count}×{PATCH_SIDE * PATCH_SIDE} points, {channels} channels, {where}"
             for by, pyramid in layouts.items():
                 limit = bar if by == "cuda, channels last" else None
                 report.add(work, by, partial(lookup, pyramid, *places, backend="cuda"), "warm", bar=limit)
@@ -251,7 +251,7 @@ def _page(report: Report) -> None:
     report.add(work, "reference", partial(mipmap, image, levels=MIPS), "cpu", moved=_bytes(levels[:MIPS]), bar=5e5)
     report.add(work, "PyTorch avg_pool2d", partial(pooled, image, MIPS), "cpu")
     report.add_compiled(work, pooled, "cpu", image, MIPS)
-    work = f"273 patches of {SAMPLES}×{SAMPLES}, 3 channels"
+    work = f"273 patches of {PATCH_SIDE}×{PATCH_SIDE}, 3 channels"
     plain = squares.plainly(levels[:MIPS])
     report.add(work, "reference", squares.sampled(levels), "cpu", bar=5e5)
     report.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), "cpu")

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from texturevlm.video.sources import ARRAYS, open_video
 
+SIDE = 1024  # of a square image
 FOLDER = "TEXTUREVLM_VIDEOS"
 FILES = (".mp4", ".avi", ".webm", ".mkv", *ARRAYS)
 TILE, CHANGED_SHARE = 32, 0.1

@@ -41,9 +41,8 @@ def bench_scout(device: str | None = None, *, quick: bool = False) -> Report:
     report.add("the page alone", "scout", partial(scout.read, texture), "cpu", repeats=9)
     report.add("another question", "scout", partial(scout.where, spots, asked), "cpu", repeats=9)
     if find_spec("rapidocr") is not None:
-        image = texture.levels[0]
-        read = partial(_read_words, image)
-        report.add(work, "words (RapidOCR)", read, "cpu", repeats=1 if quick else 3)
+        reading = partial(_read_words, texture.levels[0])
+        report.add(work, "words (RapidOCR)", reading, "cpu", repeats=1 if quick else 3)
     report.notes = [f"cpu: wall clock of one call, weights in {scout.dtype}."]
     return report
 
