@@ -20,7 +20,7 @@ from texturevlm.channels import structure
 from texturevlm.ops import backend as backends
 from texturevlm.ops.legibility import legibility
 from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
-from texturevlm.ops.select import Footprints, packed, select_reference
+from texturevlm.ops.select import Footprints, select
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.types import Texture
@@ -67,7 +67,6 @@ def plain_cascade(
     """
     cell, extents = cell_level(size, patch), level_extents(*size)
     plans = plans_for(size, budget=budget, patch=patch)
-    todo = packed(plans, 1, size, patch)
     coarsest = max(max(size[0] / plan.rows, size[1] / plan.columns) for plan in plans) / patch
     levels_read = min(len(extents), 1 + math.ceil(max(0.0, math.log2(coarsest))))
 
@@ -80,7 +79,8 @@ def plain_cascade(
     def found(image: Tensor) -> tuple[Footprints, Tensor]:
         levels = shrunk(image)
         mass, legible_scale, ink = maps(levels, cell)
-        tokens = select_reference(mass[:, None], legible_scale, ink, todo, size, budget, patch)
+        given: Any = {"size": size, "budget": budget, "patch": patch, "backend": "reference"}
+        tokens = select(mass[:, None], legible_scale, ink, plans, **given)
         scale = torch.stack([tokens.ddx[..., 0], tokens.ddy[..., 1]], -1)
         return tokens, sampled(levels[:levels_read], tokens.centre, scale, patch)
 

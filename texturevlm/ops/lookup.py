@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.ops.sampling import MAX_ANISOTROPY, dispatch
+from texturevlm.ops.sampling import MAX_ANISOTROPY, sample
 
 if TYPE_CHECKING:
     from texturevlm.ops.device_texture import DeviceTexture
@@ -45,7 +45,7 @@ def lookup(
     returns  (B, N, C) in the levels' dtype, differentiable in levels, points and lod (not through `nearest`)
     """
     options: Any = {"patch": None, "max_anisotropy": 1, "nearest": nearest, "backend": backend}
-    values = dispatch("lookup", levels, points, lod, None, None, **options)
+    values = sample("lookup", levels, points, lod, None, None, **options)
     return lookup_reference(levels, points, lod, nearest) if values is None else values  # type: ignore[arg-type]
 
 
@@ -68,7 +68,7 @@ def lookup_grad(
               Differentiable in levels, points, ddx and ddy (the number of probes is piecewise constant).
     """
     options: Any = {"patch": None, "max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
-    values = dispatch("lookup_grad", levels, points, None, ddx, ddy, **options)
+    values = sample("lookup_grad", levels, points, None, ddx, ddy, **options)
     if values is None:
         return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)  # type: ignore[arg-type]
     return values

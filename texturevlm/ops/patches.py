@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops.lookup import lookup_grad_reference, widened
-from texturevlm.ops.sampling import MAX_ANISOTROPY, dispatch
+from texturevlm.ops.sampling import MAX_ANISOTROPY, sample
 
 if TYPE_CHECKING:
     from texturevlm.ops.device_texture import DeviceTexture
@@ -42,7 +42,7 @@ def sample_patches(
     returns        (B, K, C, P, P), differentiable in levels, centre, ddx and ddy
     """
     options: Any = {"patch": patch, "max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
-    values = dispatch("sample_patches", levels, centre, None, ddx, ddy, **options)
+    values = sample("sample_patches", levels, centre, None, ddx, ddy, **options)
     if values is None:
         return sample_patches_reference(levels, centre, ddx, ddy, patch, max_anisotropy, nearest)  # type: ignore[arg-type]
     return values

@@ -39,7 +39,7 @@ class Call:
 _calls: dict[tuple[Any, ...], Call] = {}
 
 
-def dispatch(
+def sample(
     function: str,
     levels: Any,
     points: Tensor,
