@@ -57,7 +57,7 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
     """
     from texturevlm.progress import Progress
     from texturevlm.video import VideoStream
-    from texturevlm.video.picture import StreamPicture, VideoWriter
+    from texturevlm.video.picture import StreamPicture, write_video
 
     frames = islice(source, options.limit)
     if (first := next(frames, None)) is None:
@@ -71,7 +71,7 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
     costs: list[Reuse] = []
     failed: list[str] = []
     spent = lasted = 0.0
-    with VideoWriter(options.out, picture.size, source.fps) as writer:
+    with write_video(options.out, picture.size, source.fps) as write:
         for index, frame in enumerate(chain([first], frames)):
             started = time.perf_counter()
             try:
@@ -80,7 +80,7 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
                 failed.append(f"frame {index}: {error}")
                 continue
             spent += time.perf_counter() - started
-            writer.add(picture.draw(step, frame.image))
+            write(picture.draw(step, frame.image))
             costs.append(step.reuse)
             lasted = step.time
             if progress is not None and progress.done < progress.total:
