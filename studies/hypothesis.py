@@ -42,8 +42,7 @@ from texturevlm.progress import Progress
 from texturevlm.relevance import ImageMaps, image_maps
 from texturevlm.relevance.balance import Balance
 from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit
-from texturevlm.train.schedule import draw_examples, generator_at
+from texturevlm.train.fit import draw_examples, fit, generator_at
 from texturevlm.types import Texture
 
 SQUARE = 512  # side of the square that photographs are laid on

@@ -37,7 +37,7 @@ from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
-from texturevlm.train.ranker_task import ONE_ANSWER
+from texturevlm.train.pages import ONE_ANSWER
 from texturevlm.types import Texture
 
 SCOUT, BLIND, OTHER, WORDS = "scout", "scout without the question", "scout with the question of another page", "words"

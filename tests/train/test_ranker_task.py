@@ -104,11 +104,11 @@ def test_in_the_top_tenth():
 
 
 def examples(boxes, *, joined=False):
-    found, here = torch.zeros(1, MOST_PLACES, 4), torch.zeros(1, MOST_PLACES, dtype=torch.bool)
+    found = torch.zeros(1, MOST_PLACES, 4)
     for slot, box in enumerate(boxes):
-        found[0, slot], here[0, slot] = torch.tensor(box), True
+        found[0, slot] = torch.tensor(box)
     question = (torch.zeros(1, WORDS, EMBEDDING), torch.zeros(1, WORDS, TRAITS), torch.zeros(1, len(ASKED)))
-    return RankerExamples([0], found, here, torch.tensor([joined]), torch.ones(1), question)
+    return RankerExamples([0], [True], found, torch.tensor([joined]), torch.ones(1), question)
 
 
 def test_places_are_shares_of_spots():
@@ -140,8 +140,8 @@ def test_what_is_learned_from_and_judged_on(settings):
     task = RankerTask(settings())
     pages = [task.examples.page[index] for index in task.evaluated]
     assert len(set(pages)) <= 2 and not set(pages) & {task.examples.page[index] for index in task.learned}
-    placed = task.examples.present.any(1)
-    assert placed.sum() == 36 and all(placed[index] for index in task.evaluated)
+    placed = task.examples.located
+    assert sum(placed) == 36 and all(placed[index] for index in task.evaluated)
     assert not all(placed[index] for index in task.learned)  # that there is no answer is learned, too
     batch = task.batch(5)
     assert batch == RankerTask(settings()).batch(5) != task.batch(6) and set(batch) <= set(task.learned)
@@ -153,7 +153,7 @@ def test_what_is_learned_from_and_judged_on(settings):
 def test_charts_are_learned_from_and_judged_apart(settings, tmp_path):
     assert set(SET_WEIGHTS) == set(SETS)
     charts = RankerTask(replace(settings(), pages=packed(tmp_path / "charts", source="chartqa", unplaced=2)))
-    placed = charts.examples.present.any(1)
+    placed = charts.examples.located
     assert len(charts.learned) >= 24 and all(placed[index] for index in charts.learned) and not charts.evaluated
     assert charts.evaluated_charts and not set(charts.evaluated_charts) & set(charts.learned)
     with torch.no_grad():

@@ -15,9 +15,8 @@ def add_train(commands: arguments.Commands) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from texturevlm.train.config import read_config, to_json
+    from texturevlm.train.config import read_config, task_of, to_json
     from texturevlm.train.fit import fit
-    from texturevlm.train.tasks import task_of
 
     try:
         config = read_config(options.config)
