@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from texturevlm.pipeline import choose_tokens
+from texturevlm.pipeline import choose_tokens, question_chance
 from texturevlm.relevance import AttentionScorer, Balance, Relevance, WordsScorer, find_relevance, prepare
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.types import Texture
@@ -92,6 +92,15 @@ def test_balance_pulls(texture, read):
     torch.testing.assert_close(
         finer.legible_scale * 2, find_relevance(texture, relevance="none", patch=8).legible_scale
     )
+
+
+@pytest.mark.parametrize(
+    "pulls", [{"explore": 2}, {"explore": -0.1}, {"explore": float("nan")}, {"focus": 0}, {"particularise": -1.0}]
+)
+def test_balance_refuses_what_is_no_weight(pulls):
+    (name,) = pulls
+    with pytest.raises(ValueError, match=rf"^Balance: {name} must be"):
+        Balance(**pulls)
 
 
 def test_balance_learns(texture, read):
@@ -195,6 +204,15 @@ def test_what_a_scorer_needs_is_said(texture):
         choose_tokens(texture, "total", relevance=WordsScorer(Page((), (10, 10))))
     with pytest.raises(TypeError, match="question must be text, got int"):
         choose_tokens(texture, 7)
+
+
+def test_only_a_calibrated_scorer_judges_which_image_is_meant(texture, read):
+    """An uncalibrated query says where in an image to look, not whether to look at the image at all."""
+    confident = Corner()
+    confident.calibrated, confident.score = True, lambda prepared, question, maps: (maps.ink * 1e-6, maps)
+    for scorer, chance in ((Corner(), 1.0), (confident, 0.1), (AttentionScorer(torch.ones(1, 2, 2)), 1.0)):
+        prepared = prepare(texture, scorer, patch=8)
+        assert question_chance(prepared, "where?", prepared.find("where?")) == pytest.approx(chance)
 
 
 def test_without_ocr_the_scout_takes_the_question(texture, monkeypatch):

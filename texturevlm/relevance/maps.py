@@ -5,6 +5,7 @@ Balance makes a Relevance: it weighs what a question asks for against what the i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,6 +90,13 @@ class Balance:
     explore: float | Tensor = 0.1
     focus: float | Tensor = 1.0
     particularise: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.explore, Tensor) and not 0 <= self.explore <= 1:  # a tensor's value would wait for a GPU
+            raise ValueError(f"Balance: explore must be between 0 and 1, got {self.explore!r}")
+        for name, value in (("focus", self.focus), ("particularise", self.particularise)):
+            if not isinstance(value, Tensor) and not 0 < value < math.inf:
+                raise ValueError(f"Balance: {name} must be above 0, got {value!r}")
 
     def weigh(self, query: Tensor | None, maps: ImageMaps, size: tuple[int, int], scorer: str = "none") -> Relevance:
         """One Relevance from the question's query and the image's maps.

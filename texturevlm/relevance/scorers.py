@@ -33,6 +33,7 @@ class Scorer(Protocol):
     name:        what Relevance.scorer says
     description: for pictures: "relevance, by ..."
     capturable:  whether `prepare` and `score` run on a GPU alone, so that a CUDA graph can capture them
+    calibrated:  whether the sum of a query is the chance that the question is about the image; False if missing
     """
 
     name: str
@@ -128,7 +129,7 @@ class EmbeddingScorer:
 class ScoutScorer:
     """The scout's probability that the answer is at a spot, spread over the cells that are not blank."""
 
-    name, description, capturable = "scout", "the scout", True
+    name, description, capturable, calibrated = "scout", "the scout", True, True
 
     def prepare(self, texture: Texture) -> Spots:
         """The scout's reading of the images."""

@@ -44,7 +44,7 @@ def question_text(scorer: str, question: str | Question) -> str:
 class WordsScorer:
     """pages: what `read_page` made of each image; by default the images are read by RapidOCR (extra `ocr`)."""
 
-    name, description, capturable = "words", "the question's words", False
+    name, description, capturable, calibrated = "words", "the question's words", False, True
 
     def __init__(self, *pages: Page) -> None:
         for page in pages:
