@@ -6,8 +6,7 @@ import torch
 from tests.conftest import poison, worst
 from tests.ops.test_cover import maps_of
 from texturevlm.allocate import density_kernel as kernels
-from texturevlm.allocate.density import EVEN, density, density_of
-from texturevlm.allocate.tiling import cutting_rounds
+from texturevlm.allocate.density import EVEN, cutting_rounds, density, density_of
 from texturevlm.cuda.struct import constants
 from texturevlm.types import Texture
 

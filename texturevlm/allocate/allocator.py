@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, Literal, Protocol, cast
 
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
-from texturevlm.check import check_count
+from texturevlm.check import check_count, check_share
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
@@ -17,6 +17,20 @@ from texturevlm.types import Allocation, Texture
 # Whether a CUDA graph can capture an allocator: it is tensor operations of static shapes ("always"), only where its
 # kernels run ("kernels"), or it searches on the CPU ("never").
 Capture = Literal["always", "kernels", "never"]
+
+
+def _check_positive(function: str, name: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{function}: {name} must be above 0 and finite, got {value!r}")
+
+
+# Options of several allocators, and those with the same rule, are checked here.
+_CHECKS: dict[str, Callable[[str, str, Any], object]] = {
+    "overview": check_share,
+    "share": check_share,
+    "first": check_share,
+    "even": _check_positive,
+}
 
 
 class Allocator(Protocol):
@@ -49,7 +63,7 @@ def per_image(cut_leftover: bool = True) -> Callable[[Callable[..., Boxes]], All
     def decorate(choose: Callable[..., Boxes]) -> Allocator:
         def batch(texture: Texture, relevance: Relevance, *, budget: int, patch: int, **options: Any) -> Allocation:
             one = partial(choose, budget=budget, **options)
-            return each_image(texture, relevance, budget, patch, one, cut_leftover)
+            return each_image(texture, relevance, budget, patch, one, cut_leftover=cut_leftover)
 
         return _checked(choose, batch, "never")
 
@@ -74,6 +88,8 @@ def _checked(source: Callable[..., Any], choose: Callable[..., Allocation], capt
         if unknown := [option for option in given if option not in options]:
             known = f"options are {', '.join(options)}" if options else "there are no options"
             raise TypeError(f"{name}: {known}, got {unknown[0]!r}")
+        for option in _CHECKS.keys() & given:
+            _CHECKS[option](name, option, given[option])
         return choose(texture, relevance, budget=budget, patch=patch, **given)
 
     made = cast(Any, wraps(source)(call))
@@ -88,11 +104,15 @@ def each_image(
     relevance: Relevance,
     budget: int,
     patch: int,
-    choose: Callable[[Cells], Boxes],
+    choose: Callable[..., Boxes],
+    *own: Sequence[Any],
     cut_leftover: bool = True,
 ) -> Allocation:
-    """An Allocation from a function that gives one image's boxes with scores, at most `budget` of them."""
-    images = [choose(Cells.of(relevance, image, patch)) for image in range(texture.batch)]
+    """An Allocation from a function (cells, …own) that gives one image's boxes with scores, at most `budget` of them.
+
+    own: one entry per image each
+    """
+    images = [choose(Cells.of(relevance, image, patch), *(one[image] for one in own)) for image in range(texture.batch)]
     if cut_leftover:
         images = [use_all(found, budget=budget, patch=patch) for found in images]
     return allocation_of(images, texture.size, budget=budget, patch=patch, device=texture.device)

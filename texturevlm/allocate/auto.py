@@ -7,11 +7,10 @@ although a larger share of the fine tokens of `layers` lies on objects (results/
 from __future__ import annotations
 
 from texturevlm.allocate.allocator import allocator
-from texturevlm.allocate.density import EVEN, check_even, density_of
+from texturevlm.allocate.density import EVEN, density_of
 from texturevlm.allocate.footprints import either
 from texturevlm.allocate.layers import layers, layers_by_kernel
 from texturevlm.allocate.search import OVERVIEW
-from texturevlm.check import check_share
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -31,8 +30,6 @@ def auto(
 
     On a GPU both are computed and the image decides, so that nothing waits; each kernel skips the other's images.
     """
-    check_share("auto", "overview", overview)
-    check_even("auto", even)
     photograph = relevance.photograph
     if photograph is None or relevance.asked:
         return layers(texture, relevance, budget=budget, patch=patch, overview=overview, backend=backend)

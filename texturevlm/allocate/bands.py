@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.allocate.cells import Array
 from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean, grey_levels
 from texturevlm.ops.steerable import steerable_pyramid
@@ -28,22 +29,32 @@ _WINDOW = 9  # cells whose energies are averaged, since a footprint holds many c
 _STEPS_PER_OCTAVE, _COARSEST = 4, 7  # of the scales at which the loss is computed
 _ROLL_OFF = 4.0  # how steeply frequencies are lost around the one that a sample just resolves
 _ANGLES = 64
-BIASES = {"none": 0.0, "reading": 1.0, "standing": -1.0}
+_WORTH_STRETCHING = 1.1  # times as large a sample; less does not pay for footprints that fit together less well
+BIASES: dict[str | float, float] = {"none": 0.0, "reading": 1.0, "standing": -1.0}
+
+
+def shapes(texture: Texture, relevance: Relevance, bias: str | float) -> tuple[Array, Array]:
+    """(B, h, w) twice: the index in RATIOS of each cell's sample shape, and how much larger its samples may be."""
+    gain = stretch_gain(band_energy(texture, relevance.grid))
+    worth = gain * shape_worth(bias_of(bias, relevance))[..., None, None].to(gain)
+    highest, best = worth.max(1)
+    best = torch.where(highest >= _WORTH_STRETCHING, best, SQUARE)
+    return best.cpu().numpy(), gain.gather(1, best[:, None])[:, 0].cpu().numpy()
 
 
 def bias_of(bias: str | float, relevance: Relevance) -> Tensor:
     """(B,): the bias as a number. "auto" is reading, except for photographs of which nothing was asked."""
-    batch, device = relevance.mass.shape[0], relevance.mass.device
-    if bias == "auto":
-        if relevance.asked or relevance.photograph is None:
-            return torch.full((batch,), BIASES["reading"], device=device)
-        return torch.where(relevance.photograph, BIASES["none"], BIASES["reading"]).to(device)
-    if isinstance(bias, str) and bias not in BIASES:
-        raise ValueError(f"frequency: bias must be a number or one of auto, {', '.join(BIASES)}, got {bias!r}")
-    value = BIASES[bias] if isinstance(bias, str) else float(bias)
+    known = None if relevance.asked else relevance.photograph
+    if bias == "auto" and known is not None:
+        return torch.where(known, BIASES["none"], BIASES["reading"])
+    value = BIASES.get("reading" if bias == "auto" else bias, bias)
+    if isinstance(value, str):
+        raise ValueError(
+            f"frequency: bias must be a number or one of auto, {', '.join(map(str, BIASES))}, got {bias!r}"
+        )
     if not -1 <= value <= 1:
         raise ValueError(f"frequency: bias must be between -1 and 1, got {bias!r}")
-    return torch.full((batch,), value, device=device)
+    return torch.full((len(relevance.mass),), float(value), device=relevance.mass.device)
 
 
 def shape_worth(bias: Tensor) -> Tensor:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from texturevlm.allocate.allocator import per_image
-from texturevlm.allocate.cells import Array, Cells, inside, sum_in, summed
+from texturevlm.allocate.cells import Array, Cells, sum_in, summed
 from texturevlm.allocate.footprints import Box, Boxes
 from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.search import NATIVE
-from texturevlm.check import check_count, check_share
 
-_MOST = 4
+_MOST = 4  # rectangles
 _SHARES = (0.1, 0.2, 0.35, 0.6, 1.0)  # of the budget for the overview: each is tried
 _SCALES_PER_OCTAVE = 2
 _LONGEST = 8.0  # times as wide as tall, or as tall as wide
@@ -29,30 +28,25 @@ _POSITIONS = 64  # per axis, where a crop may begin
 
 
 @per_image(cut_leftover=False)
-def crops(
-    cells: Cells, budget: int, *, most: int = _MOST, overview: float = _SHARES[0], scale: float | None = None
-) -> Boxes:
-    """The whole image at one coarse scale, and up to `most` rectangles at finer ones; tokens row by row, part by part.
+def crops(cells: Cells, budget: int, *, overview: float = _SHARES[0]) -> Boxes:
+    """The whole image at one coarse scale, and a few rectangles at finer ones; tokens row by row, part by part.
 
-    most:     rectangles, at least 1
     overview: the least share of the budget that shows the whole image
-    scale:    pixels per sample of all rectangles (1 is native detail); None chooses one for each
     """
-    check_count("crops", "most", most, 1)
-    check_share("crops", "overview", overview)
-    if scale is not None and not 1 <= scale < math.inf:
-        raise ValueError(f"crops: scale must be at least 1 and finite, got {scale!r}")
     best, greatest = [_whole(cells, budget)], -1.0
     if max(best[0].token) > NATIVE * cells.patch:
         shares = [overview, *(share for share in _SHARES if share > overview)]
         for whole in dict.fromkeys(_whole(cells, max(1, round(budget * share))) for share in shares):
             left = budget - whole.tokens
-            for count in range(1, min(most, left) + 1) if left else [0]:
-                found, value = _with_crops(cells, whole, count, left, scale)
+            for count in range(1, min(_MOST, left) + 1) if left else [0]:
+                found, value = _with_crops(cells, whole, count, left)
                 if value > greatest:
                     best, greatest = found, value
     boxes = [box for crop in best for box in crop.boxes]
-    return list(zip(boxes, cells.mass_in(boxes).tolist()))
+    (tall, wide), (rows, columns) = cells.cell, cells.ink.shape
+    edges = np.rint(np.array(boxes) / (wide, tall, wide, tall)).astype(int)  # to the nearest whole cell
+    left, top, right, bottom = np.clip(edges, 0, (columns, rows, columns, rows)).T
+    return list(zip(boxes, sum_in(summed(cells.mass), top, left, bottom, right).tolist()))
 
 
 @dataclass(frozen=True)
@@ -83,13 +77,14 @@ def _whole(cells: Cells, tokens: int) -> _Crop:
     return _Crop((0.0, 0.0), (rows, columns), (cells.size[0] / rows, cells.size[1] / columns))
 
 
-def _with_crops(cells: Cells, whole: _Crop, count: int, tokens: int, scale: float | None) -> tuple[list[_Crop], float]:
+def _with_crops(cells: Cells, whole: _Crop, count: int, tokens: int) -> tuple[list[_Crop], float]:
     """An overview and `count` crops, each where it adds most; and their expected value.
 
     tokens: of all crops together; the value is -1 if no crops of that many tokens fit in the image
     """
     found, legible = [whole], cells.legible(max(whole.token) / cells.patch)
-    sides = _sides(max(whole.token), cells.patch, scale)
+    steps = int(math.log2(max(max(whole.token) / cells.patch, 1.0)) * _SCALES_PER_OCTAVE)
+    sides = [cells.patch * 2 ** (step / _SCALES_PER_OCTAVE) for step in range(steps + 1)]
     for number in range(count):
         best = _best_crop(cells, legible, sides, tokens // (count - number), number == count - 1)
         if best is None:
@@ -126,19 +121,11 @@ def _best_crop(
             row, column = np.unravel_index(gain.argmax(), gain.shape)
             if gain[row, column] > greatest:
                 greatest = float(gain[row, column])
-                starts = zip((top[row], left[column]), cells.cell, shape, cells.size)
-                y, x = (inside(first * cell, count * side, extent) for first, cell, count, extent in starts)
+                corner = left[column] * cells.cell[1], top[row] * cells.cell[0]
+                x, y, _, _ = cells.inside(*corner, shape[1] * side, shape[0] * side)
                 crop = _Crop((y, x), shape, (side, side))
                 best = crop, (slice(top[row], bottom[row]), slice(left[column], right[column]))
     return best
-
-
-def _sides(coarsest: float, patch: int, scale: float | None) -> list[float]:
-    """Sides of a token, in pixels: from the image's own resolution up to that of the overview."""
-    if scale is not None:
-        return [scale * patch]
-    steps = int(math.log2(max(coarsest / patch, 1.0)) * _SCALES_PER_OCTAVE)
-    return [patch * 2 ** (step / _SCALES_PER_OCTAVE) for step in range(steps + 1)]
 
 
 def _shapes(tokens: int, exactly: bool) -> list[tuple[int, int]]:

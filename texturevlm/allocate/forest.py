@@ -9,7 +9,7 @@ splits that begins with its own. This is cost-complexity pruning (Breiman), read
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -34,18 +34,14 @@ class Forest:
     parent: Array
     cost: Array
     given: Array
-    generations: list[Array] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        assert (self.parent < np.arange(len(self.parent))).all()
-        found, ahead = [np.flatnonzero(self.parent < 0)], np.flatnonzero(self.parent >= 0)
-        while len(ahead):
-            last = np.zeros(len(self.parent), dtype=bool)
-            last[found[-1]] = True
-            born = last[self.parent[ahead]]
-            found.append(ahead[born])
-            ahead = ahead[~born]
-        object.__setattr__(self, "generations", found)
+    @cached_property
+    def generations(self) -> list[Array]:
+        """The numbers of the roots, of their children, and so on."""
+        depth: list[int] = []
+        for parent in self.parent.tolist():
+            depth.append(0 if parent < 0 else depth[parent] + 1)
+        return [np.flatnonzero(np.array(depth) == one) for one in range(max(depth) + 1)]
 
     @cached_property
     def error(self) -> Array:
@@ -62,8 +58,7 @@ class Forest:
     @cached_property
     def slope(self) -> Array:
         """(N,): the most gain per token of any set of splits that begins with the node's own; 0 for a leaf."""
-        inner = self.parent[self.parent >= 0]
-        has_children = np.bincount(inner, minlength=len(self.parent)) > 0
+        has_children = self._over_children(np.ones(len(self.parent))) > 0
         gain = np.where(has_children, self.error - self._over_children(self.error), 0.0)
         extra = np.where(has_children, np.maximum(self._over_children(self.cost) - self.cost, _LEAST_COST), 0.0)
         greatest = float((gain / np.maximum(extra, _LEAST_COST)).max(initial=0.0))

@@ -1,9 +1,9 @@
 """Frequency: the image's frequency bands decide how footprints are stretched and how many octaves they span.
 
 Where detail changes along one direction only, samples may be long in the other: the same budget shows it at a finer
-scale. Each cell gets the sample shape that keeps most of its band energy, and a scale some whole octaves coarser where
-its content is that much coarser. The rest is as in `layers`: the best cells finely, the other ink coarsely, the choice
-with the higher expected legibility.
+scale. Each cell gets the sample shape that keeps most of its band energy (`bands.py`), and a scale some whole octaves
+coarser where its content is that much coarser. The rest is as in `layers`: the best cells finely, the other ink
+coarsely, the choice with the higher expected legibility.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from texturevlm.allocate.allocator import allocator
-from texturevlm.allocate.bands import RATIOS, SQUARE, band_energy, bias_of, shape_worth, stretch_gain
+from texturevlm.allocate.allocator import allocator, each_image
+from texturevlm.allocate.bands import RATIOS, shapes
 from texturevlm.allocate.cells import Array, Cells
-from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
+from texturevlm.allocate.footprints import Boxes
 from texturevlm.allocate.plain import fits_whole, resize
 from texturevlm.allocate.search import (
     OVERVIEW,
@@ -29,15 +28,12 @@ from texturevlm.allocate.search import (
     floor_span,
     furthest,
     scored,
-    with_blank,
 )
-from texturevlm.check import check_share
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
-_WORTH_STRETCHING = 1.1  # times as large a sample; less does not pay for footprints that fit together less well
 _MOST_OCTAVES = 2  # by which a cell may be sampled coarser than the finest content
 _FINE = 0.3  # this share of the mass is at least as fine as the content that sets the finest scale
 
@@ -50,7 +46,6 @@ def frequency(
     budget: int,
     patch: int,
     bias: str | float = "auto",
-    local: bool = True,
     overview: float = OVERVIEW,
 ) -> Allocation:
     """Footprints stretched as the steerable bands ask, from 4 times as tall as wide to 4 times as wide as tall.
@@ -58,35 +53,15 @@ def frequency(
     bias:     which orientation matters: "reading" keeps detail across, "standing" detail down, "none" follows the bands
               alone; or a number from -1 (standing) to 1 (reading); "auto" is "none" for photographs without a question
               and "reading" otherwise
-    local:    each cell by its own bands; otherwise one shape for the whole image, by its mean bands
     overview: as in `layers`
     """
-    check_share("frequency", "overview", overview)
     if fits_whole(texture, budget, patch):
         return resize(texture, relevance, budget=budget, patch=patch)
-    shape, gain = shapes(texture, relevance, bias=bias, local=local)
-    images = []
-    for image in range(texture.batch):
-        cells = Cells.of(relevance, image, patch)
-        found = _Search(cells, shape[image], gain[image], budget, overview).boxes()
-        images.append(use_all(found, budget=budget, patch=patch))
-    return allocation_of(images, texture.size, budget=budget, patch=patch, device=texture.device)
 
+    def choose(cells: Cells, shape: Array, gain: Array) -> Boxes:
+        return _Search(cells, shape, gain, budget, overview).boxes()
 
-def shapes(
-    texture: Texture, relevance: Relevance, *, bias: str | float = "auto", local: bool = True
-) -> tuple[Array, Array]:
-    """(B, h, w) twice: the index in RATIOS of each cell's sample shape, and how much larger its samples may be."""
-    energy = band_energy(texture, relevance.grid)
-    if not local:
-        mean = (energy * relevance.mass[:, None, None].to(energy)).sum((3, 4), keepdim=True)
-        energy = mean.expand_as(energy)
-    gain = stretch_gain(energy)
-    worth = gain * shape_worth(bias_of(bias, relevance))[..., None, None].to(gain)
-    best = worth.argmax(1)
-    highest = worth.gather(1, best[:, None])[:, 0]
-    best = torch.where(highest >= _WORTH_STRETCHING, best, SQUARE)
-    return best.cpu().numpy(), gain.gather(1, best[:, None])[:, 0].cpu().numpy()
+    return each_image(texture, relevance, budget, patch, choose, *shapes(texture, relevance, bias))
 
 
 @dataclass(frozen=True)
@@ -101,13 +76,11 @@ class _Laid:
     def count(self) -> int:
         return sum(len(layer.squares) for layer in self.layers)
 
-    def add(self, layer: Layer, legible: Array) -> None:
+    def add(self, layer: Layer, cells: Cells, legible: Array) -> None:
         self.layers.append(layer)
-        tall, wide = layer.span
-        for row, column in layer.squares:
-            part = np.s_[row : row + tall, column : column + wide]
-            self.rest[part] = False
-            np.maximum(self.legible[part], legible[part], out=self.legible[part])
+        covered = layer.covered(cells)
+        self.rest[covered] = False
+        np.maximum(self.legible, legible, out=self.legible, where=covered)
 
 
 class _Search:
@@ -132,11 +105,12 @@ class _Search:
         if self.octave.any():  # near the best scale: does it pay to show coarse content more coarsely?
             tried += [self._reach(side, self.octave) for side in sides[max(0, best - 1) : best + 3]]
         laid = max(tried, key=lambda pair: pair[1])[0]
+        layers = laid.layers
         if laid.rest.any():  # in squares, as fine as the unused tokens allow
             left = max(1, self.budget - laid.count)
             side = min(self.cells.width(finest_span(self.cells, laid.rest, left)), self.cells.coarsest)
-            laid.add(self._layer(side, 1.0, laid.rest, left), laid.legible)
-        return scored(self.cells, with_blank(self.cells, laid.layers, self.budget))
+            layers = [*layers, self._layer(side, 1.0, laid.rest, left)]
+        return scored(self.cells, layers, self.budget)
 
     def _reach(self, side: float, octave: Array) -> tuple[_Laid, float]:
         """As many of the best cells as the budget covers at `side`, the rest coarsely; and the expected value."""
@@ -164,7 +138,7 @@ class _Search:
             stretched = np.where(self.shape == kind, self.legible_scale, self.cells.legible_scale)
             own = mask & laid.rest & (octave == step) & (self.shape == kind)
             layer = self._layer(side * 2.0**step, RATIOS[kind], own, self.budget - laid.count)
-            laid.add(layer, legibility(stretched, side * 2.0**step / self.patch))
+            laid.add(layer, self.cells, legibility(stretched, side * 2.0**step / self.patch))
             if laid.count > self.budget:
                 return None
         left = self.budget - laid.count

@@ -26,9 +26,7 @@ from texturevlm.allocate.search import (
     ladder,
     least,
     scored,
-    with_blank,
 )
-from texturevlm.check import check_share
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.select import UNIT
@@ -60,7 +58,6 @@ def layers(
 
     overview: the share of the budget that the coarse layer may need if it covers all ink; it bounds the coarsest scale
     """
-    check_share("layers", "overview", overview)
     return layers_by_kernel("layers", relevance, budget, patch, overview, backend) or each_image(
         texture, relevance, budget, patch, lambda cells: layered(cells, budget, overview)
     )
@@ -105,7 +102,7 @@ def layers_by_kernel(
 
 def fitted(cells: Cells, budget: int) -> Boxes:
     """`fit` for one image."""
-    return scored(cells, with_blank(cells, [fitted_layer(cells, cells.ink, budget)], budget))
+    return scored(cells, [fitted_layer(cells, cells.ink, budget)], budget)
 
 
 def layered(cells: Cells, budget: int, overview: float) -> Boxes:
@@ -119,7 +116,7 @@ def layered(cells: Cells, budget: int, overview: float) -> Boxes:
         found, worth = _two_layers(cells, budget, finer, floor, coarse)
         if worth > most:
             best, most = found, worth
-    return scored(cells, with_blank(cells, _finer_floor(cells, best, budget), budget))
+    return scored(cells, _finer_floor(cells, best, budget), budget)
 
 
 class CellRanking:
@@ -159,13 +156,12 @@ def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array)
     ranking = CellRanking(gain)
 
     def attempt(share: int) -> list[Layer] | None:
-        above = cover(rows_of(ranking.first(share * ranking.total >> BISECTIONS)), span, budget)
-        if len(above) > budget:
+        above = Layer.over(cells, ranking.first(share * ranking.total >> BISECTIONS), span, budget)
+        left = budget - len(above.squares)
+        if left < 0:
             return None
-        below = cover(rows_of(cells.ink & ~cells.covered(above, span)), floor, budget - len(above))
-        if len(above) + len(below) > budget:
-            return None
-        return [Layer.square(cells, above, cells.width(span)), Layer.square(cells, below, cells.width(floor))]
+        below = Layer.over(cells, cells.ink & ~above.covered(cells), floor, left)
+        return [above, below] if len(below.squares) <= left else None
 
     found = furthest(attempt, 1 << BISECTIONS)
     if found is None:
@@ -178,7 +174,7 @@ def _finer_floor(cells: Cells, found: list[Layer], budget: int) -> list[Layer]:
     if len(found) < 2 or not found[1].squares:
         return found
     above, below = found
-    rest = rows_of(cells.ink & ~above.covered(cells))
-    left = budget - len(above.squares)
-    span = least(above.span[0] - 1, below.span[0], lambda span: len(cover(rest, span, left)) <= left)
-    return [above, Layer.square(cells, cover(rest, span, left), cells.width(span))]
+    rest, left = cells.ink & ~above.covered(cells), budget - len(above.squares)
+    rows = rows_of(rest)
+    span = least(above.span[0] - 1, below.span[0], lambda span: len(cover(rows, span, left)) <= left)
+    return [above, Layer.over(cells, rest, span, left)]

@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional
 
 from texturevlm.allocate.allocator import allocator
-from texturevlm.check import check_share
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -52,7 +51,6 @@ def grid(texture: Texture, relevance: Relevance, *, budget: int, patch: int, sha
 
     share: of the grid's cells that the budget covers; it sets how fine the grid is, but never finer than the pixels
     """
-    check_share("grid", "share", share)
     side = max(float(patch), math.sqrt(texture.size[0] * texture.size[1] * share / budget))
     rows, columns = (max(1, math.ceil(extent / side)) for extent in texture.size)
     mass = functional.interpolate(relevance.mass[:, None].float(), (rows, columns), mode="area").flatten(1)

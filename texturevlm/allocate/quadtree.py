@@ -11,30 +11,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from texturevlm.allocate.allocator import per_image
-from texturevlm.allocate.cells import Array, Cells, inside
-from texturevlm.allocate.footprints import Box, Boxes
+from texturevlm.allocate.cells import Array, Cells
+from texturevlm.allocate.footprints import Boxes
 from texturevlm.allocate.forest import Forest
 from texturevlm.allocate.search import NATIVE, OVERVIEW, blank_boxes, floor_budget
-from texturevlm.check import check_count, check_share
 
 _ROOTS = 6  # trees that are tried, their sides evenly spread over an octave
 
 
 @per_image()
-def quadtree(cells: Cells, budget: int, *, overview: float = OVERVIEW, roots: int = _ROOTS) -> Boxes:
+def quadtree(cells: Cells, budget: int, *, overview: float = OVERVIEW) -> Boxes:
     """Square tiles halved both ways, again and again, where the gain per token is greatest.
 
     overview: the share of the budget that the roots may take; it bounds the coarsest scale
-    roots:    how many sizes of root are tried; with 1 every scale is a power of two
     """
-    check_count("quadtree", "roots", roots, 1)
-    check_share("quadtree", "overview", overview)
-    trees = [tile_tree(cells, cells.patch * 2 ** (k / roots), floor_budget(budget, overview)) for k in range(roots)]
+    sides = [cells.patch * 2 ** (step / _ROOTS) for step in range(_ROOTS)]
+    trees = [tile_tree(cells, side, floor_budget(budget, overview)) for side in sides]
     cuts = [tree.forest.cut(budget) for tree in trees]
     tree, cut = min(zip(trees, cuts), key=lambda pair: float(pair[0].forest.error[pair[1]].sum()))
-    found = [(tree.box(node, cells), float(tree.mass[node])) for node in cut.tolist()]
+    columns = (column[cut].tolist() for column in (tree.x, tree.y, tree.side, tree.mass))
+    found = [(cells.inside(x, y, side, side), mass) for x, y, side, mass in zip(*columns)]
     if (tree.side[cut] <= NATIVE * cells.patch).all():
-        found += blank_boxes(cells, [box for box, _ in found], budget - len(found))
+        found += blank_boxes(cells, found, budget)
     return sorted(found, key=lambda pair: -pair[1])
 
 
@@ -47,12 +45,6 @@ class TileTree:
     y: Array
     side: Array
     mass: Array
-
-    def box(self, node: int, cells: Cells) -> Box:
-        """The footprint of a tile, moved inside the image where it fits."""
-        side = self.side[node]
-        x, y = inside(self.x[node], side, cells.size[1]), inside(self.y[node], side, cells.size[0])
-        return x, y, x + side, y + side
 
 
 def tile_tree(cells: Cells, finest: float, most_roots: int) -> TileTree:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 from texturevlm.allocate.cells import Array, Cells, Square
-from texturevlm.allocate.footprints import Box, Boxes
+from texturevlm.allocate.footprints import Boxes
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.select import UNIT
 
@@ -48,9 +49,17 @@ class Layer:
         span = cells.span(side)
         return cls(squares, (span, span), (side, side))
 
+    @classmethod
+    def over(cls, cells: Cells, mask: Array, span: int, most: int) -> Layer:
+        """A mask (h, w) covered by squares of `span` cells; more than `most` squares do not suffice."""
+        return cls.square(cells, cover(rows_of(mask), span, most), cells.width(span))
+
     def covered(self, cells: Cells) -> Array:
         """(h, w) bool: the cells in some square."""
-        return cells.covered(self.squares, self.span)
+        mask = np.zeros(cells.ink.shape, dtype=bool)
+        for row, column in self.squares:
+            mask[row : row + self.span[0], column : column + self.span[1]] = True
+        return mask
 
 
 def finest_span(cells: Cells, mask: Array, budget: int) -> int:
@@ -61,8 +70,7 @@ def finest_span(cells: Cells, mask: Array, budget: int) -> int:
 
 def fitted_layer(cells: Cells, mask: Array, budget: int) -> Layer:
     """The finest layer of at most `budget` squares that covers the mask."""
-    span = finest_span(cells, mask, budget)
-    return Layer.square(cells, cover(rows_of(mask), span, budget), cells.width(span))
+    return Layer.over(cells, mask, finest_span(cells, mask, budget), budget)
 
 
 def floor_budget(budget: int, overview: float) -> int:
@@ -157,10 +165,10 @@ def lay(cells: Cells, wanted: Array, most: int, price: float = 0.0) -> list[Laye
         most -= len(squares)
         if most < 0:
             return None
-        covered |= cells.covered(squares, span)
+        found.append(Layer.square(cells, squares, cells.width(span)))
+        covered |= found[-1].covered(cells)
         if coarser:
             wanted[waiting & ~covered] = coarser
-        found.append(Layer.square(cells, squares, cells.width(span)))
     return found
 
 
@@ -180,44 +188,47 @@ def most_that_fits(cells: Cells, attempt: Callable[[int], list[Layer] | None], b
     attempt: of a nominal budget, which counts each piece alone; None where that takes too many tokens. Pieces that are
              covered together need fewer tokens, so a nominal budget may exceed the true one; 0 must fit
     """
-    first = attempt(0)
-    assert first is not None
-    fitting, low, high = [first], 0, budget
-    while high < _MOST_GROWTH * budget and (found := attempt(high)) is not None:
-        fitting.append(found)
-        low, high = high, math.ceil(high * _GROWTH)
+    fitting: list[list[Layer]] = []
 
-    def kept(nominal: int) -> list[Layer] | None:
+    def fits(nominal: int) -> bool:
         found = attempt(nominal)
         fitting.extend([] if found is None else [found])
-        return found
+        return found is not None
 
-    least(low, high, lambda nominal: kept(nominal) is None)
-    return max(fitting, key=lambda layers: value_of(cells, layers))
+    assert fits(0)
+    low, high = 0, budget
+    while high < _MOST_GROWTH * budget and fits(high):
+        low, high = high, math.ceil(high * _GROWTH)
+    least(low, high, lambda nominal: not fits(nominal))
+    return max(fitting, key=partial(value_of, cells))
 
 
-def with_blank(cells: Cells, layers: Sequence[Layer], budget: int) -> list[Layer]:
-    """Where all ink is shown at the image's own resolution, unused tokens show the blank parts too."""
+def scored(cells: Cells, layers: Sequence[Layer], budget: int = 0) -> Boxes:
+    """The layers' footprints with the mass of their cells, best first.
+
+    budget: where all ink is shown at the image's own resolution, tokens that are left of it show the blank parts too
+    """
     left = budget - sum(len(layer.squares) for layer in layers)
-    if not left or any(max(layer.sides) > NATIVE * cells.patch for layer in layers if layer.squares):
-        return list(layers)
-    blank = ~np.logical_or.reduce([layer.covered(cells) for layer in layers])
-    return [*layers, fitted_layer(cells, blank, left)]
-
-
-def blank_boxes(cells: Cells, boxes: Sequence[Box], budget: int) -> Boxes:
-    """The same for footprints that are not squares of cells: at most `budget` boxes over what no other box holds."""
-    blank = ~cells.held(boxes)
-    return scored(cells, [fitted_layer(cells, blank, budget)]) if budget > 0 and blank.any() else []
-
-
-def scored(cells: Cells, layers: Sequence[Layer]) -> Boxes:
-    """The layers' footprints with the mass of their cells, best first."""
+    if left > 0 and all(max(layer.sides) <= NATIVE * cells.patch for layer in layers if layer.squares):
+        blank = ~np.logical_or.reduce([layer.covered(cells) for layer in layers])
+        layers = [*layers, fitted_layer(cells, blank, left)]
     found, masses = [], cells.masses()
     for layer in layers:
-        tall, wide = layer.span
+        (rows, columns), (tall, wide) = layer.span, layer.sides
         for row, column in layer.squares:
-            mass = masses[row : row + tall, column : column + wide].sum()
-            box = cells.box((row, column), layer.span, layer.sides)
-            found.append((box, float(np.float32(mass)) / UNIT))
+            mass = masses[row : row + rows, column : column + columns].sum()
+            y = row * cells.cell[0] - (tall - rows * cells.cell[0]) / 2  # centred on its cells
+            x = column * cells.cell[1] - (wide - columns * cells.cell[1]) / 2
+            found.append((cells.inside(x, y, wide, tall), float(np.float32(mass)) / UNIT))
     return sorted(found, key=lambda pair: -pair[1])
+
+
+def blank_boxes(cells: Cells, found: Boxes, budget: int) -> Boxes:
+    """Tokens that are left of a budget, over cells whose centre lies in no box; for boxes that are not whole cells."""
+    blank = np.ones(cells.ink.shape, dtype=bool)
+    tall, wide = cells.cell
+    for (x0, y0, x1, y1), _ in found:
+        top, bottom = (max(0, math.ceil(y / tall - 0.5 - 1e-6)) for y in (y0, y1))
+        left, right = (max(0, math.ceil(x / wide - 0.5 - 1e-6)) for x in (x0, x1))
+        blank[top:bottom, left:right] = False
+    return scored(cells, [fitted_layer(cells, blank, budget - len(found))]) if len(found) < budget else []

@@ -6,9 +6,12 @@ needs neither a model nor an answer.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from texturevlm.allocate.cells import Array, Cells
+from texturevlm.allocate.footprints import Boxes, allocation_of
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation
@@ -30,6 +33,18 @@ def expected_value(relevance: Relevance, allocation: Allocation) -> Tensor:
             f"got {allocation.batch} of {allocation.size}"
         )
     return (relevance.mass * legibility(relevance.legible_scale, scale.to(relevance.legible_scale.dtype))).sum((1, 2))
+
+
+def scale_of_boxes(cells: Cells, boxes: Boxes) -> Array:
+    """`delivered_scale` of one image's boxes on its cells: (h, w)."""
+    found = allocation_of([boxes], cells.size, budget=len(boxes), patch=cells.patch, device=torch.device("cpu"))
+    rows, columns = cells.ink.shape
+    return np.asarray(delivered_scale(found, (rows, columns))[0])
+
+
+def value_of_boxes(cells: Cells, boxes: Boxes) -> float:
+    """`expected_value` of one image's boxes."""
+    return float((cells.mass * legibility(cells.legible_scale, scale_of_boxes(cells, boxes))).sum())
 
 
 def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: int | None = None) -> Tensor:
