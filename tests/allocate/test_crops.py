@@ -54,7 +54,11 @@ def test_an_image_that_is_small_enough_is_shown_once():
     assert allocation.valid.sum() == 12 and allocation.coverage.item() == 1
 
 
+MANY = (99, 99)
+
+
 def test_shapes_use_all_tokens_and_are_not_too_long():
-    assert _shapes(12, True) == [(2, 6), (3, 4), (4, 3), (6, 2)]
-    assert _shapes(13, True) == [(1, 13), (13, 1)]  # a prime has no other
-    assert all(0.85 * 50 <= rows * columns <= 50 for rows, columns in _shapes(50, False))
+    assert _shapes(12, True, MANY) == [(2, 6), (3, 4), (4, 3), (6, 2)]
+    assert _shapes(13, True, MANY) == [(1, 13), (13, 1)]  # a prime has no other
+    assert _shapes(12, True, (3, 99)) == [(2, 6), (3, 4)]
+    assert all(0.85 * 50 <= rows * columns <= 50 for rows, columns in _shapes(50, False, MANY))

@@ -5,8 +5,16 @@ import math
 import pytest
 import torch
 
-from texturevlm.allocate.bands import RATIOS, SQUARE, band_energy, bias_of, shape_worth, shapes, stretch_gain
-from texturevlm.allocate.frequency import frequency
+from texturevlm.allocate.frequency import (
+    RATIOS,
+    SQUARE,
+    band_energy,
+    bias_of,
+    frequency,
+    shape_worth,
+    shapes,
+    stretch_gain,
+)
 from texturevlm.allocate.value import delivered_scale, stretch_cost
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.relevance import Relevance

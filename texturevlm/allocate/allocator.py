@@ -17,20 +17,7 @@ from texturevlm.types import Allocation, Texture
 # Whether a CUDA graph can capture an allocator: it is tensor operations of static shapes ("always"), only where its
 # kernels run ("kernels"), or it searches on the CPU ("never").
 Capture = Literal["always", "kernels", "never"]
-
-
-def _check_positive(function: str, name: str, value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{function}: {name} must be above 0 and finite, got {value!r}")
-
-
-# Options of several allocators, and those with the same rule, are checked here.
-_CHECKS: dict[str, Callable[[str, str, Any], object]] = {
-    "overview": check_share,
-    "share": check_share,
-    "first": check_share,
-    "even": _check_positive,
-}
+_SHARES = {"overview", "share", "first"}  # options of any allocator that are shares of the budget or the cells
 
 
 class Allocator(Protocol):
@@ -88,8 +75,10 @@ def _checked(source: Callable[..., Any], choose: Callable[..., Allocation], capt
         if unknown := [option for option in given if option not in options]:
             known = f"options are {', '.join(options)}" if options else "there are no options"
             raise TypeError(f"{name}: {known}, got {unknown[0]!r}")
-        for option in _CHECKS.keys() & given:
-            _CHECKS[option](name, option, given[option])
+        for option in _SHARES & given.keys():
+            check_share(name, option, given[option])
+        if not 0 < given.get("even", 1.0) < float("inf"):
+            raise ValueError(f"{name}: even must be above 0 and finite, got {given['even']!r}")
         return choose(texture, relevance, budget=budget, patch=patch, **given)
 
     made = cast(Any, wraps(source)(call))

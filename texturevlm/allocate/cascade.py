@@ -5,8 +5,6 @@ How coarse the first tiles are and how many survive is set by options, or adapte
 computed and the one with the highest expected legibility is kept.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,11 +35,6 @@ def _squares(*factors: int) -> Factors:
     return tuple((factor, factor) for factor in factors)
 
 
-def _halvings(count: int) -> Factors:
-    """Alternately across and down."""
-    return ((2, 1), (1, 2)) * (count // 2)
-
-
 # The plans that an image chooses from. On 14 documents and photographs, with and without a question, at 32 to 273
 # tokens, the three-stage ones reach the expected value of the best of 106 plans per image to within 1.5 points.
 PLAN_FAMILIES: dict[int | str, tuple[_Family, ...]] = {
@@ -62,9 +55,9 @@ PLAN_FAMILIES: dict[int | str, tuple[_Family, ...]] = {
         for survivors in (0.2, 0.4, 0.7)
     ),
     "continuous": tuple(
-        _Family(overview, _halvings(count), survivors)
+        _Family(overview, ((2, 1), (1, 2)) * halvings, survivors)
         for overview in (0.12, 0.25)
-        for count in (2, 4, 6, 8)
+        for halvings in (1, 2, 3, 4)
         for survivors in (0.6, 0.85)
     ),
 }

@@ -5,11 +5,10 @@ model that was trained on nothing else. The share of the overview, the number of
 scale of each are searched for the highest expected legibility. The tokens of all grids add up to the budget.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,8 +48,7 @@ def crops(cells: Cells, budget: int, *, overview: float = _SHARES[0]) -> Boxes:
     return list(zip(boxes, sum_in(summed(cells.mass), top, left, bottom, right).tolist()))
 
 
-@dataclass(frozen=True)
-class _Crop:
+class _Crop(NamedTuple):
     """A grid of tokens: its corner (y, x) in pixels, rows and columns, and the height and width of a token."""
 
     corner: tuple[float, float]
@@ -63,12 +61,9 @@ class _Crop:
 
     @property
     def boxes(self) -> list[Box]:
-        (y, x), (rows, columns), (tall, wide) = self.corner, self.shape, self.token
-        return [
-            (x + column * wide, y + row * tall, x + (column + 1) * wide, y + (row + 1) * tall)
-            for row in range(rows)
-            for column in range(columns)
-        ]
+        (y, x), (tall, wide) = self.corner, self.token
+        places = product(*map(range, self.shape))
+        return [(x + c * wide, y + r * tall, x + (c + 1) * wide, y + (r + 1) * tall) for r, c in places]
 
 
 def _whole(cells: Cells, tokens: int) -> _Crop:
@@ -109,9 +104,7 @@ def _best_crop(
     for side in sides:
         table = summed(np.maximum(cells.legible(side / cells.patch) - legible, 0.0))
         most = [math.ceil(extent / side) for extent in cells.size]
-        for shape in _shapes(tokens, exactly):
-            if shape[0] > most[0] or shape[1] > most[1]:
-                continue
+        for shape in _shapes(tokens, exactly, most):
             grid = zip(shape, cells.cell, legible.shape)
             spans = [max(1, min(round(count * side / cell), extent)) for count, cell, extent in grid]
             room = [extent - span for extent, span in zip(legible.shape, spans)]
@@ -128,8 +121,9 @@ def _best_crop(
     return best
 
 
-def _shapes(tokens: int, exactly: bool) -> list[tuple[int, int]]:
-    """Rows and columns that use nearly all tokens (or exactly all), not too long if that is possible."""
+def _shapes(tokens: int, exactly: bool, most: Sequence[int]) -> list[tuple[int, int]]:
+    """Rows and columns, at most `most`, that use nearly all tokens (or exactly all), not too long if possible."""
     pairs = [(rows, tokens // rows) for rows in range(1, tokens + 1)]
     fitting = [(r, c) for r, c in pairs if (r * c == tokens if exactly else r * c >= _SLACK * tokens)]
-    return [(r, c) for r, c in fitting if max(r, c) <= _LONGEST * min(r, c)] or fitting
+    short = [(r, c) for r, c in fitting if max(r, c) <= _LONGEST * min(r, c)] or fitting
+    return [(r, c) for r, c in short if r <= most[0] and c <= most[1]]

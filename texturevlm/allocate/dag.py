@@ -6,8 +6,6 @@ on: blocks, then lines, then words. A cluster that is wider than a few tokens is
 cover the ink tightly, so blank space costs nothing.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import deque

@@ -5,8 +5,6 @@ longer side of a tile and divides its density in the ratio of the tokens of the 
 photographs: they have no blank parts, and what looks like background may be asked for. `foveate` tiles the same way.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch
@@ -26,25 +24,20 @@ BISECTION_STEPS = 60  # for the overall scale: more than a double has bits
 
 @allocator(capture="always")
 def density(
-    texture: Texture, relevance: Relevance, *, budget: int, patch: int, even: float = EVEN, backend: str = "auto"
-) -> Allocation:
-    """Tile the image by the density of relevance.
-
-    even: density that every position gets, in units of the mean density; it bounds how coarse a token can be
-    """
-    return density_of(texture, relevance, budget, patch, even, backend)
-
-
-def density_of(
     texture: Texture,
     relevance: Relevance,
+    *,
     budget: int,
     patch: int,
     even: float = EVEN,
     backend: str = "auto",
     wanted: Tensor | None = None,
 ) -> Allocation:
-    """`density`; wanted: (B,) bool, images whose tokens are used: the kernels skip the others."""
+    """Tile the image by the density of relevance.
+
+    even:   density that every position gets, in units of the mean density; it bounds how coarse a token can be
+    wanted: (B,) bool, images whose tokens are used; the kernels skip the others
+    """
     if fits_whole(texture, budget, patch):
         return resize(texture, relevance, budget=budget, patch=patch)
     if backends.choose("density", relevance.mass, backend) == "cuda":
@@ -104,8 +97,8 @@ def _capped(wanted: Tensor, area: float, cap: float, budget: int) -> Tensor:
 def cutting_rounds(budget: int) -> list[list[tuple[int, int, int]]]:
     """The cutting plan, the same for every image: per round, (tile, tokens of its first part, of its second part).
 
-    The first part takes the tile's place, the second part is appended. The first gets the power of two nearest to half of the
-    tokens: tiles of a power of two stay nearly square when they are halved; a tile of three tokens does not.
+    The first part takes the tile's place, the second part is appended. The first gets the power of two
+    nearest to half of the tokens: tiles of a power of two stay nearly square when halved; one of three does not.
     """
     counts, rounds = [budget], []
     while max(counts) > 1:

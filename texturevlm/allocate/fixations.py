@@ -4,8 +4,6 @@ Each look adds tokens and removes none, so a model that has read the first look 
 look goes to the mass that is not legible yet.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from texturevlm.allocate.allocator import per_image

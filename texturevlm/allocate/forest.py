@@ -6,8 +6,6 @@ illegible at half of a much too coarse scale). So a node is ranked by its slope:
 splits that begins with its own. This is cost-complexity pruning (Breiman), read from the root.
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 from functools import cached_property

@@ -6,8 +6,6 @@ bisection finds how many cells the budget covers. If the fine layer covers all i
 tries every scale and count at once (ops/cover.cu), with bit for bit the same result.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 
@@ -24,11 +22,9 @@ from texturevlm.allocate.search import (
     floor_span,
     furthest,
     ladder,
-    least,
     scored,
 )
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.select import UNIT
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
@@ -116,7 +112,11 @@ def layered(cells: Cells, budget: int, overview: float) -> Boxes:
         found, worth = _two_layers(cells, budget, finer, floor, coarse)
         if worth > most:
             best, most = found, worth
-    return scored(cells, _finer_floor(cells, best, budget), budget)
+    if len(best) == 2 and best[1].squares:  # the coarse layer as fine as the unused tokens allow
+        above, below = best
+        rest, left = cells.ink & ~above.covered(cells), budget - len(above.squares)
+        best = [above, fitted_layer(cells, rest, left, (above.span[0], below.span[0]))]
+    return scored(cells, best, budget)
 
 
 class CellRanking:
@@ -167,14 +167,3 @@ def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array)
     if found is None:
         return [], -1
     return found, int(coarse.sum()) + int(gain[found[0].covered(cells)].sum())
-
-
-def _finer_floor(cells: Cells, found: list[Layer], budget: int) -> list[Layer]:
-    """The coarse layer as fine as the unused tokens allow."""
-    if len(found) < 2 or not found[1].squares:
-        return found
-    above, below = found
-    rest, left = cells.ink & ~above.covered(cells), budget - len(above.squares)
-    rows = rows_of(rest)
-    span = least(above.span[0] - 1, below.span[0], lambda span: len(cover(rows, span, left)) <= left)
-    return [above, Layer.over(cells, rest, span, left)]

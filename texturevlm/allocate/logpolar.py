@@ -6,8 +6,6 @@ group. Rings are square, since upright boxes fill those without overlap. M0 is a
 token is finer than the image's pixels. Fixations are peaks of the smoothed relevance, with inhibition of return.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from functools import partial

@@ -1,7 +1,5 @@
 """The baselines: the whole image at one scale, and the best cells of a uniform grid."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ it gain by it. With its share a level covers its best cells, and passes on what 
 at the coarsest level, the overview. Levels are an octave apart; the first one may lie between two whole levels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

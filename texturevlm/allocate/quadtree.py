@@ -3,10 +3,8 @@
 The sides of one tree differ by powers of two, so several trees are tried whose roots differ by fractions of an octave.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +34,7 @@ def quadtree(cells: Cells, budget: int, *, overview: float = OVERVIEW) -> Boxes:
     return sorted(found, key=lambda pair: -pair[1])
 
 
-@dataclass(frozen=True)
-class TileTree:
+class TileTree(NamedTuple):
     """Nested square tiles that are not blank, as columns (N,): upper left corners and sides in pixels, and mass."""
 
     forest: Forest

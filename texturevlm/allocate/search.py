@@ -62,15 +62,18 @@ class Layer:
         return mask
 
 
-def finest_span(cells: Cells, mask: Array, budget: int) -> int:
-    """The least span of squares of which `budget` cover the mask; no finer than the image's pixels."""
-    rows, coarsest = rows_of(mask), max(cells.finest, *mask.shape)
-    return least(cells.finest - 1, coarsest, lambda span: len(cover(rows, span, budget)) <= budget)
+def finest_span(cells: Cells, mask: Array, budget: int, between: tuple[int, int] | None = None) -> int:
+    """The least span of squares of which `budget` cover the mask; no finer than the image's pixels.
+
+    between: the least and the greatest span to try; the greatest must suffice
+    """
+    rows, (low, high) = rows_of(mask), between or (cells.finest, max(cells.finest, *mask.shape))
+    return least(low - 1, high, lambda span: len(cover(rows, span, budget)) <= budget)
 
 
-def fitted_layer(cells: Cells, mask: Array, budget: int) -> Layer:
+def fitted_layer(cells: Cells, mask: Array, budget: int, between: tuple[int, int] | None = None) -> Layer:
     """The finest layer of at most `budget` squares that covers the mask."""
-    return Layer.over(cells, mask, finest_span(cells, mask, budget), budget)
+    return Layer.over(cells, mask, finest_span(cells, mask, budget, between), budget)
 
 
 def floor_budget(budget: int, overview: float) -> int:
@@ -117,27 +120,26 @@ def ladder(coarsest: int, finest: int, per_octave: float = SCALES_PER_OCTAVE) ->
     return [span for span, before in zip(spans, [0, *spans]) if span != before]
 
 
-def by_gain(gain: Array) -> Array:
-    """The numbers of the cells that gain anything, the most first; of equal ones the first."""
-    return np.argsort(-gain, axis=None, kind="stable")[: np.count_nonzero(gain > 0)]
+def most_of_best(gain: Array, attempt: Callable[[Array], Found | None]) -> Found | None:
+    """`furthest` over cells: what `attempt` gives for a mask (h, w) of as many of the cells of most gain as fit."""
+    order = np.argsort(-gain, axis=None, kind="stable")[: np.count_nonzero(gain > 0)]  # of equal ones the first
 
+    def first(count: int) -> Found | None:
+        mask = np.zeros(gain.shape, dtype=bool)
+        mask.flat[order[:count]] = True
+        return attempt(mask)
 
-def cells_of(numbers: Array, shape: tuple[int, ...]) -> Array:
-    """(h, w) bool: the cells of these numbers."""
-    mask = np.zeros(shape, dtype=bool)
-    mask.flat[numbers] = True
-    return mask
+    return furthest(first, len(order))
 
 
 def best_squares(gain: Array, span: int, tokens: int) -> list[Square]:
     """Squares over as many of the cells of most gain as this many tokens cover."""
-    order = by_gain(gain)
 
-    def attempt(count: int) -> list[Square] | None:
-        squares = cover(rows_of(cells_of(order[:count], gain.shape)), span, max(tokens, 0))
+    def attempt(mask: Array) -> list[Square] | None:
+        squares = cover(rows_of(mask), span, max(tokens, 0))
         return squares if len(squares) <= tokens else None
 
-    return furthest(attempt, len(order)) or []
+    return most_of_best(gain, attempt) or []
 
 
 def lay(cells: Cells, wanted: Array, most: int, price: float = 0.0) -> list[Layer] | None:
@@ -195,7 +197,8 @@ def most_that_fits(cells: Cells, attempt: Callable[[int], list[Layer] | None], b
         fitting.extend([] if found is None else [found])
         return found is not None
 
-    assert fits(0)
+    coarsest_fits = fits(0)
+    assert coarsest_fits
     low, high = 0, budget
     while high < _MOST_GROWTH * budget and fits(high):
         low, high = high, math.ceil(high * _GROWTH)

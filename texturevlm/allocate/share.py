@@ -5,8 +5,6 @@ value of the next token at every budget. Tokens are handed out by that value, hi
 ceiling per image. A card with one line of text needs few tokens; a dense page gets the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Each cell counts with its mass times its legibility at the scale of the finest f
 needs neither a model nor an answer.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor
