@@ -113,6 +113,7 @@ def plans_for(
 
 
 def _plan(family: _Family, size: tuple[int, int], budget: int, patch: int, last_map: int) -> Plan:
+    """The cuts of a family down to the pixels, and how many tiles each may cut so that the budget lasts."""
     rows, columns = tiling(size, max(1, round(family.overview * budget)), patch)
     tiles = rows * columns
     factors = []
@@ -123,20 +124,13 @@ def _plan(family: _Family, size: tuple[int, int], budget: int, patch: int, last_
             break
         factors.append(cut)
         across, down = across / cut[0], down / cut[1]
-    return Plan(rows, columns, _stages(factors, family.survivors, tiles, budget, last_map))
-
-
-def _stages(
-    factors: list[tuple[int, int]], survivors: float, tiles: int, budget: int, last_map: int
-) -> tuple[Stage, ...]:
-    """How many tiles each stage may cut, so that the budget lasts to the last stage."""
     cost = 0.0  # of cutting one tile, and the share of its children that survive, to the last stage
-    for across, down in reversed(factors):
-        cost = across * down - 1 + across * down * survivors * cost
-    cut, found = (budget - tiles) / max(cost, 1.0), []
-    for across, down in factors:
-        found.append(Stage(across, down, max(1, round(cut)), 0))
-        cut *= across * down * survivors
-    if found:
-        found[-1] = found[-1]._replace(survivors=budget, map=last_map)
-    return tuple(found)
+    for wide, tall in reversed(factors):
+        cost = wide * tall - 1 + wide * tall * family.survivors * cost
+    count, stages = (budget - tiles) / max(cost, 1.0), []
+    for wide, tall in factors:
+        stages.append(Stage(wide, tall, max(1, round(count)), 0))
+        count *= wide * tall * family.survivors
+    if stages:
+        stages[-1] = stages[-1]._replace(survivors=budget, map=last_map)
+    return Plan(rows, columns, tuple(stages))

@@ -7,15 +7,13 @@ scale of each are searched for the highest expected legibility. The tokens of al
 
 import math
 from collections.abc import Sequence
-from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
 from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, Cells, sum_in, summed
-from texturevlm.allocate.footprints import Box, Boxes
-from texturevlm.allocate.plain import tiling
+from texturevlm.allocate.footprints import Boxes
+from texturevlm.allocate.plain import TokenGrid
 from texturevlm.allocate.search import NATIVE
 
 _MOST = 4  # rectangles
@@ -32,11 +30,12 @@ def crops(cells: Cells, budget: int, *, overview: float = _SHARES[0]) -> Boxes:
 
     overview: the least share of the budget that shows the whole image
     """
-    best, greatest = [_whole(cells, budget)], -1.0
+    best, greatest = [TokenGrid.whole(cells.size, budget, cells.patch)], -1.0
     if max(best[0].token) > NATIVE * cells.patch:
         shares = [overview, *(share for share in _SHARES if share > overview)]
-        for whole in dict.fromkeys(_whole(cells, max(1, round(budget * share))) for share in shares):
-            left = budget - whole.tokens
+        tried = [TokenGrid.whole(cells.size, max(1, round(budget * share)), cells.patch) for share in shares]
+        for whole in dict.fromkeys(tried):
+            left = budget - math.prod(whole.shape)
             for count in range(1, min(_MOST, left) + 1) if left else [0]:
                 found, value = _with_crops(cells, whole, count, left)
                 if value > greatest:
@@ -48,35 +47,8 @@ def crops(cells: Cells, budget: int, *, overview: float = _SHARES[0]) -> Boxes:
     return list(zip(boxes, sum_in(summed(cells.mass), top, left, bottom, right).tolist()))
 
 
-class _Crop(NamedTuple):
-    """A grid of tokens: its corner (y, x) in pixels, rows and columns, and the height and width of a token."""
-
-    corner: tuple[float, float]
-    shape: tuple[int, int]
-    token: tuple[float, float]
-
-    @property
-    def tokens(self) -> int:
-        return self.shape[0] * self.shape[1]
-
-    @property
-    def boxes(self) -> list[Box]:
-        (y, x), (tall, wide) = self.corner, self.token
-        places = product(*map(range, self.shape))
-        return [(x + c * wide, y + r * tall, x + (c + 1) * wide, y + (r + 1) * tall) for r, c in places]
-
-
-def _whole(cells: Cells, tokens: int) -> _Crop:
-    """The whole image in at most that many tokens."""
-    rows, columns = tiling(cells.size, tokens, cells.patch)
-    return _Crop((0.0, 0.0), (rows, columns), (cells.size[0] / rows, cells.size[1] / columns))
-
-
-def _with_crops(cells: Cells, whole: _Crop, count: int, tokens: int) -> tuple[list[_Crop], float]:
-    """An overview and `count` crops, each where it adds most; and their expected value.
-
-    tokens: of all crops together; the value is -1 if no crops of that many tokens fit in the image
-    """
+def _with_crops(cells: Cells, whole: TokenGrid, count: int, tokens: int) -> tuple[list[TokenGrid], float]:
+    """An overview and `count` crops of `tokens` in all, each where it adds most; and their value, -1 if none fit."""
     found, legible = [whole], cells.legible(max(whole.token) / cells.patch)
     steps = int(math.log2(max(max(whole.token) / cells.patch, 1.0)) * _SCALES_PER_OCTAVE)
     sides = [cells.patch * 2 ** (step / _SCALES_PER_OCTAVE) for step in range(steps + 1)]
@@ -86,7 +58,7 @@ def _with_crops(cells: Cells, whole: _Crop, count: int, tokens: int) -> tuple[li
             return found, -1.0
         crop, window = best
         found.append(crop)
-        tokens -= crop.tokens
+        tokens -= math.prod(crop.shape)
         legible = legible.copy()
         legible[window] = np.maximum(legible[window], cells.legible(crop.token[0] / cells.patch)[window])
     return found, float(legible.sum())
@@ -94,12 +66,8 @@ def _with_crops(cells: Cells, whole: _Crop, count: int, tokens: int) -> tuple[li
 
 def _best_crop(
     cells: Cells, legible: Array, sides: Sequence[float], tokens: int, exactly: bool
-) -> tuple[_Crop, tuple[slice, slice]] | None:
-    """The crop of that many tokens, or a few less, that adds most legible mass, and the cells that it shows.
-
-    legible: (h, w), the legible mass so far
-    returns  None if no grid of that many tokens fits in the image
-    """
+) -> tuple[TokenGrid, tuple[slice, slice]] | None:
+    """The crop of that many tokens, or a few less, that adds most to the legible mass (h, w), and its cells."""
     best, greatest = None, -1.0
     for side in sides:
         table = summed(np.maximum(cells.legible(side / cells.patch) - legible, 0.0))
@@ -116,7 +84,7 @@ def _best_crop(
                 greatest = float(gain[row, column])
                 corner = left[column] * cells.cell[1], top[row] * cells.cell[0]
                 x, y, _, _ = cells.inside(*corner, shape[1] * side, shape[0] * side)
-                crop = _Crop((y, x), shape, (side, side))
+                crop = TokenGrid((y, x), shape, (side, side))
                 best = crop, (slice(top[row], bottom[row]), slice(left[column], right[column]))
     return best
 

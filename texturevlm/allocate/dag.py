@@ -40,10 +40,7 @@ _PRICES = (0.7, 2.0)  # the least gain of a square, in units of the best gain th
 
 @per_image()
 def dag(cells: Cells, budget: int, *, overview: float = OVERVIEW) -> Boxes:
-    """Clusters of content, split where the gain per token is greatest; each is covered tightly at its own scale.
-
-    overview: the share of the budget that the root may take; it bounds the coarsest scale
-    """
+    """Clusters of content, split where the gain per token is greatest; each is covered tightly at its own scale."""
     spans = ladder(floor_span(cells, budget, overview), cells.finest, _STEPS)
     clusters = hierarchy(cells, spans, least_error=_LEAST_ERROR / budget)
 

@@ -38,7 +38,7 @@ def density(
     even:   density that every position gets, in units of the mean density; it bounds how coarse a token can be
     wanted: (B,) bool, images whose tokens are used; the kernels skip the others
     """
-    if fits_whole(texture, budget, patch):
+    if fits_whole(texture.size, budget, patch):
         return resize(texture, relevance, budget=budget, patch=patch)
     if backends.choose("density", relevance.mass, backend) == "cuda":
         from texturevlm.allocate.density_kernel import MOST_TOKENS, density_cuda
@@ -79,10 +79,7 @@ def tile(wanted: Tensor, size: tuple[int, int], budget: int, patch: int) -> Tens
 
 
 def _capped(wanted: Tensor, area: float, cap: float, budget: int) -> Tensor:
-    """Tokens per raster cell, (B, rows, columns), proportional to `wanted` up to a cap; they sum to the budget.
-
-    area: of a raster cell in pixels; cap: the most tokens per pixel; cap · area · cells must be at least the budget
-    """
+    """Tokens per raster cell of `area` pixels, proportional to `wanted` up to `cap` per pixel; `budget` in all."""
     # ∫ min(scale · wanted, cap) grows with the scale from 0 to cap · H · W ≥ budget: bisection finds the scale.
     low, high = torch.zeros_like(wanted[:, :1, :1]), cap / wanted.amin((1, 2), keepdim=True)
     for _ in range(BISECTION_STEPS):

@@ -46,10 +46,7 @@ def tokens_by_look(budget: int, *, looks: int = 2, first: float = _FIRST) -> lis
 
 
 def _closer(cells: Cells, scale: Array, budget: int) -> Boxes:
-    """The squares of one size that add most legibility; several sizes are tried.
-
-    scale: (h, w), pixels per sample so far
-    """
+    """The squares of one size, of several, that add most legibility. scale: (h, w), pixels per sample so far."""
     known = legibility(cells.legible_scale, scale)
     wanted = cells.inked_mass * (scale > NATIVE)
     if not wanted.any():  # all ink is shown at the image's resolution: now the rest

@@ -43,10 +43,7 @@ class Forest:
 
     @cached_property
     def error(self) -> Array:
-        """(N,): an error bound, the measured error or the sum of the children's bounds, whichever is more.
-
-        So a parent's bound is never below its children's, and no split has a negative gain.
-        """
+        """(N,): the measured error, or the children's bounds together if that is more: no split has a negative gain."""
         bound = self.given.astype(np.float64)
         for nodes in reversed(self.generations[1:]):
             below = np.bincount(self.parent[nodes], bound[nodes], len(bound))

@@ -59,7 +59,7 @@ def frequency(
               and "reading" otherwise
     overview: as in `layers`
     """
-    if fits_whole(texture, budget, patch):
+    if fits_whole(texture.size, budget, patch):
         return resize(texture, relevance, budget=budget, patch=patch)
 
     def choose(cells: Cells, shape: Array, gain: Array) -> Boxes:
@@ -129,10 +129,7 @@ class _Search:
         return best, float((self.cells.mass * np.where(best.rest, coarse, best.legible)).sum())
 
     def _attempt(self, mask: Array, side: float, floor: float, octave: Array) -> _Laid | None:
-        """One layer per shape and octave over a mask; None if the rest cannot be covered.
-
-        Small footprints first: what they cover needs no larger one.
-        """
+        """One layer per shape and octave over a mask, the small ones first; None if the rest cannot be covered."""
         laid = _Laid([], self.cells.ink.copy(), np.zeros(mask.shape))
         for step, kind in sorted({*zip(octave[mask].tolist(), self.shape[mask].tolist())}):
             stretched = np.where(self.shape == kind, self.legible_scale, self.cells.legible_scale)
@@ -176,17 +173,14 @@ def bias_of(bias: str | float, relevance: Relevance) -> Tensor:
 
 
 def shape_worth(bias: Tensor) -> Tensor:
-    """(B, R): the factor by which a bias multiplies the worth of each of the RATIOS; 1 for no bias.
-
-    For reading: the measured cost of stretched text. For upright objects: the same with the axes exchanged.
-    """
+    """(B, RATIOS): a bias multiplies a shape's worth by the cost of stretched text; for standing, axes exchanged."""
     ratio = torch.tensor(RATIOS, device=bias.device)
     reading, standing = bias.clamp(min=0)[:, None], (-bias).clamp(min=0)[:, None]
     return stretch_cost(ratio) ** -reading * stretch_cost(1 / ratio) ** -standing
 
 
 def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
-    """The mean square of each band over each cell: (B, O, S, h, w); S is 0 for images less than 8 pixels across.
+    """(B, O, S, h, w): the mean square of each band per cell; S is 0 for images less than 8 pixels across.
 
     Band k changes along the direction at k · 180 / O degrees from +x; octave s has periods about 2^(s+2) pixels.
     """
@@ -202,10 +196,7 @@ def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
 
 
 def stretch_gain(energy: Tensor) -> Tensor:
-    """How much larger samples of each shape may be than square ones for the same loss: (B, R, h, w).
-
-    energy: (B, O, S, h, w); R are the RATIOS
-    """
+    """(B, O, S, h, w) → (B, RATIOS, h, w): how much larger samples of a shape may be than square ones of equal loss."""
     batch, _, octaves, rows, columns = energy.shape
     if not octaves:
         return energy.new_ones(batch, len(RATIOS), rows, columns)

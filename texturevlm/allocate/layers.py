@@ -50,10 +50,7 @@ def layers(
     overview: float = OVERVIEW,
     backend: str = "auto",
 ) -> Allocation:
-    """The most relevant cells finely, the other ink coarsely; the scale and the number of cells are searched.
-
-    overview: the share of the budget that the coarse layer may need if it covers all ink; it bounds the coarsest scale
-    """
+    """The most relevant cells finely, the other ink coarsely; the scale and the number of cells are searched."""
     return layers_by_kernel("layers", relevance, budget, patch, overview, backend) or each_image(
         texture, relevance, budget, patch, lambda cells: layered(cells, budget, overview)
     )
@@ -148,10 +145,7 @@ class CellRanking:
 
 
 def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array) -> tuple[list[Layer], int]:
-    """As many of the best cells as the budget covers by `span`, the other ink by `floor`; and the expected value.
-
-    coarse: (h, w), what each cell is worth at the floor
-    """
+    """As many of the best cells as the budget covers by `span`, the rest by `floor`, worth `coarse`; and the value."""
     gain = cells.worth(cells.scale(span)) - coarse
     ranking = CellRanking(gain)
 

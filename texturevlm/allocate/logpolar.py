@@ -12,15 +12,13 @@ from functools import partial
 
 import numpy as np
 
-from texturevlm.allocate.allocator import allocator, each_image
+from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import ROUNDING, Box, Boxes
-from texturevlm.allocate.plain import fits_whole, resize
+from texturevlm.allocate.plain import TokenGrid, fits_whole
 from texturevlm.allocate.search import BISECTIONS, blank_boxes
 from texturevlm.allocate.value import value_of_boxes
 from texturevlm.check import check_choice, check_count
-from texturevlm.relevance.maps import Relevance
-from texturevlm.types import Allocation, Texture
 
 PATTERNS = ("rings", "spiral")
 _E0_TRIED = (0.05, 0.2, 0.8)
@@ -32,17 +30,10 @@ _MOST_STRETCHED = 2.0  # a footprint's longer side over its shorter one
 Group = Array  # the numbers of a token's cells, row by row
 
 
-@allocator()
+@per_image(cut_leftover=False)
 def logpolar(
-    texture: Texture,
-    relevance: Relevance,
-    *,
-    budget: int,
-    patch: int,
-    fixations: int = 4,
-    pattern: str = "rings",
-    e0: float | None = None,
-) -> Allocation:
+    cells: Cells, budget: int, *, fixations: int = 4, pattern: str = "rings", e0: float | None = None
+) -> Boxes:
     """Tokens around fixations; all ink lies in some token.
 
     fixations: how many at most; chosen by relevance
@@ -54,17 +45,13 @@ def logpolar(
     check_count("logpolar", "fixations", fixations, 1)
     if e0 is not None and not 1e-6 <= e0 <= 1e6:
         raise ValueError(f"logpolar: e0 must be between 1e-6 and 1e6, got {e0!r}")
-    if fits_whole(texture, budget, patch):
-        return resize(texture, relevance, budget=budget, patch=patch)
-
-    def around(cells: Cells) -> Boxes:
-        radius = max(0.5, _INHIBITION * max(cells.size) / max(cells.cell))
-        points = (np.array(peaks(cells.mass * cells.ink, fixations, radius)) + 0.5) * cells.cell
-        retina = Retina(cells, points[:budget], pattern == "spiral")
-        tried = [retina.boxes(budget, one) for one in (_E0_TRIED if e0 is None else (e0,))]
-        return max(tried, key=partial(value_of_boxes, cells))
-
-    return each_image(texture, relevance, budget, patch, around, cut_leftover=False)
+    if fits_whole(cells.size, budget, cells.patch):
+        return [(box, 1.0) for box in TokenGrid.whole(cells.size, budget, cells.patch).boxes]
+    radius = max(0.5, _INHIBITION * max(cells.size) / max(cells.cell))
+    points = (np.array(peaks(cells.mass * cells.ink, fixations, radius)) + 0.5) * cells.cell
+    retina = Retina(cells, points[:budget], pattern == "spiral")
+    tried = [retina.boxes(budget, one) for one in (_E0_TRIED if e0 is None else (e0,))]
+    return max(tried, key=partial(value_of_boxes, cells))
 
 
 def peaks(mass: Array, count: int, radius: float) -> list[tuple[int, int]]:
@@ -149,10 +136,7 @@ class Retina:
         return np.asarray(np.maximum(gain * (radius + self.e0), self.patch))
 
     def _sectors(self, gain: float) -> Array:
-        """A number for each cell's ring and sector: four sides, each with one corner, like a pinwheel.
-
-        Rings are as deep as tokens are wide; ring 0 is a single token.
-        """
+        """A number for each cell's ring (as deep as its tokens are wide) and sector: four sides, like a pinwheel."""
         even = max(0.0, self.patch / gain - self.e0)  # up to this radius tokens are a patch wide
         depth = np.minimum(self.radius, even) / self.patch
         depth += np.log((np.maximum(self.radius, even) + self.e0) / (even + self.e0)) / gain

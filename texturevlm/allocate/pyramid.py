@@ -23,10 +23,7 @@ _EASE = (1.4, 1.0, 0.7, 0.5)  # a cell needs samples this many times as wide as 
 
 @per_image()
 def pyramid(cells: Cells, budget: int, *, overview: float = OVERVIEW) -> Boxes:
-    """The budget split over levels by difficulty; each level spends its share on its best cells.
-
-    overview: the share of the budget that the coarsest level may take if it covers all ink
-    """
+    """The budget split over levels by difficulty; each level spends its share on its best cells."""
     floor = floor_span(cells, budget, overview) * max(cells.cell)
     found = []
     for fraction in _FRACTIONS:

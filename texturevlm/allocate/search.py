@@ -23,7 +23,7 @@ from texturevlm.ops.select import UNIT
 BISECTIONS = 10
 SCALES_PER_OCTAVE = 3
 _FACTOR_BITS = 20  # of the fixed-point factors in `ladder`, which the kernel repeats
-OVERVIEW = 0.1  # share of the budget that a coarse layer over the whole image may need: it bounds the coarsest scale
+OVERVIEW = 0.1  # option of most allocators: the share of the budget that covers all ink by the coarsest scale in use
 NATIVE = 1.01  # a footprint up to this many times as wide as a patch shows the image's own pixels
 _GROWTH, _MOST_GROWTH = 1.3, 4.0  # steps in which a nominal budget rises, and how far at most
 
@@ -95,11 +95,7 @@ def least(low: int, high: int, enough: Callable[[int], bool]) -> int:
 
 
 def furthest(attempt: Callable[[int], Found | None], end: int) -> Found | None:
-    """Bisection: what `attempt` gives for the greatest number up to `end` that fits.
-
-    attempt: gives None where a number does not fit
-    returns  None if nothing above 0 was found to fit
-    """
+    """Bisection: what `attempt` gives for the greatest number up to `end` that fits, None if none does."""
     found, low, high = attempt(end), 0, end
     if found is not None:
         return found
@@ -144,9 +140,6 @@ def best_squares(gain: Array, span: int, tokens: int) -> list[Square]:
 
 def lay(cells: Cells, wanted: Array, most: int, price: float = 0.0) -> list[Layer] | None:
     """Layers, finest first, that cover each cell at its wanted span or finer; None if that takes more than `most`.
-
-    Squares of a finer layer also cover cells that want a coarser one, so pieces that are covered together take fewer
-    squares than each alone.
 
     wanted: (h, w), the span of each cell; 0 where nothing is wanted
     price:  of a token: a square that gains less over the next coarser span than the tokens which that saves are worth

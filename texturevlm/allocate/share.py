@@ -68,15 +68,14 @@ def split_budget(
     _check_images(textures, relevances)
     check_count("share_budget", "budget", budget, 1)
     floors = _per_image("floor", floor, count)
-    if ceiling is None:
-        ceiling = [max(low, 8 * math.ceil(budget / count)) for low in floors]
+    ceiling = [max(low, 8 * math.ceil(budget / count)) for low in floors] if ceiling is None else ceiling
     ceilings = _per_image("ceiling", ceiling, count)
+    weights = [1.0] * count if weights is None else weights
     for index, (low, high) in enumerate(zip(floors, ceilings)):
         if low > high:
             raise ValueError(f"share_budget: floor must not exceed ceiling, got {low} above {high} for image {index}")
     if sum(floors) > budget:
         raise ValueError(f"share_budget: budget must be at least the sum of the floors, {sum(floors)}, got {budget}")
-    weights = [1.0] * count if weights is None else weights
     if len(weights) != count or not all(0 <= weight < math.inf for weight in weights):
         raise ValueError(f"share_budget: weights must be {count} numbers of at least 0, got {list(weights)!r:.80}")
     curves = []

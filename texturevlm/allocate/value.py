@@ -73,10 +73,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
 
 
 def reading_scale(allocation: Allocation) -> Tensor:
-    """(B, K): pixels per sample, as they count for legibility.
-
-    The side of a square of the same area, times `stretch_cost`.
-    """
+    """(B, K): pixels per sample for legibility: the side of a square of the same area, times `stretch_cost`."""
     across = torch.hypot(allocation.ddx[..., 0], allocation.ddy[..., 0])
     down = torch.hypot(allocation.ddx[..., 1], allocation.ddy[..., 1])
     return allocation.area.sqrt() / allocation.patch * stretch_cost(across / down.clamp(min=1e-6))
