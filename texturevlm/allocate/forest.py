@@ -39,7 +39,8 @@ class Forest:
         depth: list[int] = []
         for parent in self.parent.tolist():
             depth.append(0 if parent < 0 else depth[parent] + 1)
-        return [np.flatnonzero(np.array(depth) == one) for one in range(max(depth) + 1)]
+        depths = np.array(depth)
+        return [np.flatnonzero(depths == one) for one in range(depths.max() + 1)]
 
     @cached_property
     def error(self) -> Array:
