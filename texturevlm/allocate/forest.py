@@ -36,11 +36,12 @@ class Forest:
     @cached_property
     def generations(self) -> list[Array]:
         """The numbers of the roots, of their children, and so on."""
-        depth: list[int] = []
-        for parent in self.parent.tolist():
-            depth.append(0 if parent < 0 else depth[parent] + 1)
-        depths = np.array(depth)
-        return [np.flatnonzero(depths == one) for one in range(depths.max() + 1)]
+        found, ahead = [np.flatnonzero(self.parent < 0)], np.flatnonzero(self.parent >= 0)
+        while len(ahead):
+            born = np.isin(self.parent[ahead], found[-1])
+            found.append(ahead[born])
+            ahead = ahead[~born]
+        return found
 
     @cached_property
     def error(self) -> Array:
