@@ -10,8 +10,12 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from studies.study import PAGES, option, run_study, study_parser
 from texturevlm.allocate import ALLOCATORS
@@ -19,15 +23,20 @@ from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.search import Layer, finest_span, scored
+from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_choice
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm.ops.distance import distance_field
+from texturevlm.ops.segment import seed_grid, superpixels
+from texturevlm.ops.select import UNIT
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Allocation, Texture
 
 BUDGETS = (64, 273)
+CLUSTERS, KEPT = 50, 10
 Allocator = Callable[..., Allocation]
 
 
@@ -57,6 +66,39 @@ def heard(
     salience = find_relevance(texture, patch=patch, relevance="none")
     scan = relevance if coarse else salience if later else None
     return cascade(texture, relevance if later else salience, budget=budget, patch=patch, scan=scan)
+
+
+def clustered(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
+    """`cascade` that refines only inside the KEPT of CLUSTERS regions of most mass."""
+    ink = relevance.ink & in_best_clusters(texture, relevance)
+    return cascade(texture, replace(relevance, ink=ink), budget=budget, patch=patch)
+
+
+def culled(texture: Texture, relevance: Relevance, *, budget: int, patch: int, reach: float = 64.0) -> Allocation:
+    """`cascade` that refines nothing further than `reach` pixels from a cell of more than average relevance."""
+    ink = relevance.ink & near_relevant(relevance, reach)
+    return cascade(texture, replace(relevance, ink=ink), budget=budget, patch=patch)
+
+
+def in_best_clusters(texture: Texture, relevance: Relevance) -> Tensor:
+    """(B, h, w): whether a cell lies in one of the KEPT regions of most mass."""
+    grid = relevance.grid
+    level = next(level for level in colour_levels(texture.mipmapped()) if level.shape[2:] == grid)
+    ids = superpixels(level, count=CLUSTERS).flatten(1).long()
+    rows, columns = seed_grid(*grid, CLUSTERS)
+    mass = (relevance.mass.flatten(1) * UNIT).long()  # integers: no order of summation changes the sums
+    total = torch.zeros(len(ids), rows * columns, dtype=torch.int64, device=ids.device).scatter_add(1, ids, mass)
+    best = total.topk(min(KEPT, rows * columns), 1).indices
+    kept = torch.zeros_like(total, dtype=torch.bool).scatter(1, best, True)
+    return kept.gather(1, ids).view(-1, *grid)
+
+
+def near_relevant(relevance: Relevance, reach: float) -> Tensor:
+    """(B, h, w): whether a cell is within `reach` pixels of one that has more mass than the mean of those with ink."""
+    inked = relevance.ink.sum((1, 2), keepdim=True).clamp(min=1)
+    mean = (relevance.mass * relevance.ink).sum((1, 2), keepdim=True) / inked
+    cell = max(extent / cells for extent, cells in zip(relevance.size, relevance.grid))
+    return distance_field((relevance.mass > mean) & relevance.ink) * cell <= reach
 
 
 def _with(name: str, **options: Any) -> Allocator:
@@ -100,8 +142,8 @@ def experiments() -> dict[str, Experiment]:
             "11: clusters first, or culled by distance",
             {
                 "all cells": _with("cascade"),
-                "10 of 50 clusters": _with("cascade", clusters=50),
-                "near": _with("cascade", cull=64.0),
+                "10 of 50 clusters": clustered,
+                "near": culled,
             },
         ),
         "fixations": Experiment(
