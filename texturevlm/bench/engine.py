@@ -12,7 +12,7 @@ from texturevlm.bench import timing
 from texturevlm.bench.baselines import grid_sampled, nvdiffrast_sampler, pooled
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.ops import DeviceTexture, channels_last, lookup, mipmap, sample_patches, update_region
-from texturevlm.ops.patches import lattice
+from texturevlm.ops.lookup_reference import lattice
 
 LEVELS = 5
 PATCH = 16

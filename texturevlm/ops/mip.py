@@ -51,18 +51,23 @@ def mipmap(
         return _compiled_mipmap(image, levels, reduce, backend)
     sizes = check_shapes("mipmap", image=(image, "B C H W"))
     check_floating("mipmap", image=image)
-    _check_not_empty("mipmap", image)
+    if image.numel() == 0:
+        raise ValueError(f"mipmap: image must not be empty, got {tuple(image.shape)}")
     if levels is not None:
         check_count("mipmap", "levels", levels, 1)
     modes = channel_reductions("mipmap", reduce, sizes["C"])
     extents = level_extents(sizes["H"], sizes["W"], levels)
     if len(extents) == 1:
         return [image]
-    if backends.choose("mipmap", image, backend) == "cuda":
-        from texturevlm.ops.mip_kernel import mipmap_cuda
+    if backends.choose("mipmap", image, backend) == "reference":
+        return mipmap_reference(image, extents, modes)
+    if torch.is_grad_enabled() and image.requires_grad:
+        from texturevlm.ops.mip_gradient import Mipmap
 
-        return mipmap_cuda(image, extents, modes)
-    return mipmap_reference(image, extents, modes)
+        return list(Mipmap.apply(image, tuple(extents), modes))  # type: ignore[no-untyped-call]
+    from texturevlm.ops.mip_kernel import mipmap_cuda
+
+    return mipmap_cuda(image, extents, modes)
 
 
 def _compiled_mipmap(image: Tensor, levels: int | None, reduce: str | Sequence[str], backend: str) -> list[Tensor]:
@@ -91,11 +96,6 @@ def _channel_reductions(function: str, reduce: str | tuple[str, ...], channels: 
     return modes
 
 
-def _check_not_empty(function: str, image: Tensor) -> None:
-    if image.numel() == 0:
-        raise ValueError(f"{function}: image must not be empty, got {tuple(image.shape)}")
-
-
 def mipmap_reference(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
     """The specification, in plain PyTorch: what every kernel is tested against."""
     wide = image.float() if image.dtype in (torch.float16, torch.bfloat16) else image
@@ -111,11 +111,8 @@ def _by_channel(
     """Texels rows × columns of the level above `fine`, each channel by its own reduction."""
     if len(set(modes)) == 1:
         return _texels(base, fine, modes[0], rows, columns)
-    picked: list[Tensor] = []
-    for channel, mode in enumerate(modes):
-        one = slice(channel, channel + 1)
-        picked.append(_texels(base[:, one], fine[:, one], mode, rows, columns))
-    return torch.cat(picked, 1)
+    each = zip(base.split(1, 1), fine.split(1, 1), modes)
+    return torch.cat([_texels(one, other, mode, rows, columns) for one, other, mode in each], 1)
 
 
 def _texels(base: Tensor, fine: Tensor, mode: str, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
@@ -149,10 +146,8 @@ def _halve(source: Tensor, axis: int, mode: str, span: tuple[int, int], extent: 
     count = span[1] - span[0]
     taps = [source.narrow(axis, tap, 2 * count - 1) for tap in range(2 + extent % 2)]
     taps = [tap[..., ::2] if axis == -1 else tap[..., ::2, :] for tap in taps]
-    if mode == "max":
-        return torch.stack(taps).amax(0)
-    if mode == "min":
-        return torch.stack(taps).amin(0)
+    if mode in ("max", "min"):
+        return torch.stack(taps).amax(0) if mode == "max" else torch.stack(taps).amin(0)
     if extent % 2 == 0:
         return (taps[0] + taps[1]) * 0.5
     half = extent // 2
@@ -197,21 +192,28 @@ def channels_last(levels: Sequence[Tensor]) -> list[Tensor]:
              differentiable in levels
     """
     check_pyramid("channels_last", levels)
-    return [_ChannelsLast.apply(level) for level in levels]  # type: ignore[no-untyped-call]
+    return list(_ChannelsLast.apply(*levels))  # type: ignore[no-untyped-call]
 
 
 class _ChannelsLast(torch.autograd.Function):
-    """A copy in another layout. The gradient passes as it is, in whichever layout it comes."""
+    """Copies in another layout. Gradients pass as they are, in whichever layout they come."""
 
     @staticmethod
-    def forward(ctx: Any, level: Tensor) -> Tensor:
-        batch, channels, height, width = level.shape
+    def forward(ctx: Any, *levels: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        batch, channels = levels[0].shape[:2]
         room = -(-channels // 4) * 4
-        return level.new_empty((batch, height, width, room)).permute(0, 3, 1, 2)[:, :channels].copy_(level)
+        stored = []
+        for level in levels:
+            height, width = level.shape[2:]
+            strides = (height * width * room, 1, width * room, room)
+            memory = level.new_empty(batch * height * width * room)  # with room beyond the last channel of each texel
+            stored.append(memory.as_strided(level.shape, strides).copy_(level))
+        return tuple(stored)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0]
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return gradients
 
 
 def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:
@@ -250,10 +252,8 @@ def _check_pyramid(function: str, levels: tuple[tuple[torch.Size, torch.dtype, t
 
 def update_region_reference(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[str]) -> None:
     """The specification: follow each box up the pyramid and recompute the texels that look at it."""
-    if levels[0].dtype in (
-        torch.float16,
-        torch.bfloat16,
-    ):  # a stored half-precision level has lost the float32 values that the next one is made from
+    # A stored half-precision level has lost the float32 values that the next one is made from.
+    if levels[0].dtype in (torch.float16, torch.bfloat16):
         extents = [(level.shape[-2], level.shape[-1]) for level in levels]
         for level, fresh in zip(levels[1:], mipmap_reference(levels[0], extents, modes)[1:]):
             level.copy_(fresh)

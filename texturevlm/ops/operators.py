@@ -9,31 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops.lookup import lookup, lookup_grad
+from texturevlm.ops.lookup import sample_levels
+from texturevlm.ops.lookup_reference import Options, Where
 from texturevlm.ops.mip import level_extents, mipmap
-from texturevlm.ops.patches import sample_patches
 
 
-def _call(
-    levels: Sequence[Tensor],
-    points: Tensor,
-    lod: Tensor | None,
-    ddx: Tensor | None,
-    ddy: Tensor | None,
-    patch: int,
-    max_anisotropy: int,
-    nearest: Sequence[int],
-    backend: str,
-) -> Tensor:
+def _sample(levels: Sequence[Tensor], where: Where, patch: int, *options: Any) -> Tensor:
     """`lookup` if there is a lod, else `sample_patches` if there is a patch, else `lookup_grad`."""
-    options: Any = {"nearest": nearest, "backend": backend}
-    if lod is not None:
-        return lookup(list(levels), points, lod, **options)
-    assert ddx is not None and ddy is not None
-    options["max_anisotropy"] = max_anisotropy
-    if patch:
-        return sample_patches(list(levels), points, ddx, ddy, patch=patch, **options)
-    return lookup_grad(list(levels), points, ddx, ddy, **options)
+    function = "lookup" if where.lod is not None else "sample_patches" if patch else "lookup_grad"
+    max_anisotropy, nearest, backend = options
+    return sample_levels(list(levels), where, Options(function, patch or None, max_anisotropy, tuple(nearest), backend))
 
 
 @torch.library.custom_op("texturevlm::probe", mutates_args=())
@@ -50,13 +35,11 @@ def probe(
 ) -> Tensor:
     """lookup (with lod), lookup_grad (patch 0) or sample_patches."""
     with torch.no_grad():
-        return _call(levels, points, lod, ddx, ddy, patch, max_anisotropy, nearest, backend).contiguous()
+        return _sample(levels, Where(points, lod, ddx, ddy), patch, max_anisotropy, nearest, backend).contiguous()
 
 
 @probe.register_fake
-def _probe_shape(
-    levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, patch: int, max_anisotropy: int, nearest: Any, backend: str
-) -> Tensor:
+def _probe_shape(levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, patch: int, *options: Any) -> Tensor:
     shape = (*points.shape[:2], levels[0].shape[1], *((patch, patch) if patch else ()))
     return levels[0].new_empty(shape)  # type: ignore[no-any-return]
 
@@ -70,15 +53,13 @@ _library.define(
 _library.define("mipmap_backward(Tensor image, Tensor[] gradients, int count, str reduce, str backend) -> Tensor")
 
 
-def _probe_backward(
-    upstream: Tensor, levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, *options: Any
-) -> list[Tensor]:
+def _probe_backward(upstream: Tensor, levels: list[Tensor], *rest: Any) -> list[Tensor]:
     """The gradients of points, lod, ddx, ddy and the levels that are wanted, in this order."""
-    *options, wanted = options  # type: ignore[assignment]
-    given = [points, lod, ddx, ddy, *levels]
+    *where, patch, max_anisotropy, nearest, backend, wanted = rest
     with torch.enable_grad():
-        leaves = [None if one is None else one.detach().requires_grad_(want) for one, want in zip(given, wanted)]
-        values = _call(leaves[4:], *leaves[:4], *options)  # type: ignore[arg-type]
+        given = zip([*where, *levels], wanted)
+        leaves: list[Any] = [None if one is None else one.detach().requires_grad_(want) for one, want in given]
+        values = _sample(leaves[4:], Where(*leaves[:4]), patch, max_anisotropy, nearest, backend)
     needed = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
     return [one.contiguous() for one in torch.autograd.grad(values, needed, upstream)]
 
@@ -94,8 +75,8 @@ _library.impl("probe_backward", _probe_backward, "CompositeExplicitAutograd")
 _library.impl("mipmap_backward", _mipmap_backward, "CompositeExplicitAutograd")
 
 
-def _probe_backward_shapes(upstream: Any, levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, *options: Any) -> Any:
-    given = zip([points, lod, ddx, ddy, *levels], options[-1])
+def _probe_backward_shapes(upstream: Any, levels: Any, *rest: Any) -> Any:
+    given = zip([*rest[:4], *levels], rest[-1])
     return [torch.empty_like(one, memory_format=torch.contiguous_format) for one, want in given if want]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.ops.sampling import MAX_ANISOTROPY
+from texturevlm.ops.lookup_reference import MAX_ANISOTROPY
 from texturevlm.types import Allocation
 
 Rectangle = tuple[int, int, int, int]  # xyxy in pixels, right and bottom exclusive

@@ -22,10 +22,10 @@ from texturevlm.channels.structure import COARSER_LEVEL
 from texturevlm.channels.text_kernel import TEXT_LEVELS
 from texturevlm.cuda.graph import Replay
 from texturevlm.cuda.launch import MAX_LEVELS
+from texturevlm.ops.lookup_kernel import refresh_patches_cuda
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import update_region
 from texturevlm.ops.mip_kernel import MOVED, UNCHANGED, update_marked_cuda
-from texturevlm.ops.patches_kernel import refresh_patches_cuda
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import Changes, Noise
 from texturevlm.video.change_gpu import Branch, GpuComparison
@@ -277,4 +277,4 @@ class GpuFrameUpdate(FrameUpdate):
 
     def _sample(self) -> None:
         marks = self.comparison.found.marks
-        refresh_patches_cuda(self.pixels, self.texture.levels, *self._footprints, self._valid, self.sampled, marks)
+        refresh_patches_cuda(self.pixels, self.texture.levels, self._footprints, self._valid, self.sampled, marks)
