@@ -14,10 +14,10 @@ from texturevlm.capture import CompiledChooser, compile
 from texturevlm.channels import channels_kernel as channels
 from texturevlm.channels import text_kernel as text
 from texturevlm.ops import backend as backends
-from texturevlm.ops import cover_kernel as cover
+from texturevlm.ops import cover
 from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import select_kernel as selection
+from texturevlm.ops import select as selection
 from texturevlm.relevance import find_relevance, find_scorer
 from texturevlm.relevance import information_kernel as information
 

@@ -7,11 +7,12 @@ import torch
 
 from tests.ops.test_cover import maps_of
 from tests.scout.networks import lively
+from tests.sources import kernels
 from texturevlm.allocate.density import density
 from texturevlm.allocate.layers import layers_by_kernel
 from texturevlm.channels import build
 from texturevlm.channels.text_kernel import list_text_tiles, no_text_tiles
-from texturevlm.cuda.compiler import SOURCES, kernels
+from texturevlm.cuda.compiler import SOURCES
 from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.distance import distance_field

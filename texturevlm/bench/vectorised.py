@@ -23,7 +23,7 @@ from texturevlm.channels.structure import luma
 from texturevlm.ops import backend as backends
 from texturevlm.ops import select as selection
 from texturevlm.ops.mip import level_extents, mipmap_reference
-from texturevlm.ops.select import CUTS, SEEN_BY_THE_LAST, UNIT, Footprints, numbers_of, packed
+from texturevlm.ops.select import CUTS, SEEN_BY_THE_LAST, UNIT, Footprints, numbers_of, pack_plans
 from texturevlm.relevance.information import information
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.photograph import is_photograph
@@ -47,7 +47,7 @@ class Vectorised:
         self.size, self.budget, self.patch, self.mode = size, budget, patch, mode
         self.cell, extents = cell_level(size, patch), level_extents(*size)
         plans = plans_for(size, budget=budget, patch=patch)
-        scales, self.plans, self.levels = numbers_of(packed(plans, 1, size, patch), image.device)
+        scales, self.plans, self.levels = numbers_of(pack_plans(plans, 1, size, patch), image.device)
         self.steps = max(len(plan.stages) for plan in plans)
         self.eager: dict[str, str] = {}
 

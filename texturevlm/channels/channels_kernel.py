@@ -13,7 +13,7 @@ from torch import Tensor
 
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
-from texturevlm.ops.marks import Marks, packed
+from texturevlm.ops.marks import Marks, pack_marks
 
 NEAR_TILE, MOST_REGIONS = constants("channels.cu", "NEAR_TILE", "MOST_REGIONS")
 (COARSE_TILE,) = constants("coarse.cu", "WIDE")
@@ -48,7 +48,7 @@ def near_layers(
     before_slots: of its red, green, blue, saliency and attention; −1 reads as zero
     """
     parameters = _NEAR.pack(
-        layers=pack_layers(layers), before=None if before is None else pack_layers(before), marks=packed(marks),
+        layers=pack_layers(layers), before=None if before is None else pack_layers(before), marks=pack_marks(marks),
         image=image, edges=edges, zero=(zero & 0xFFFFFFFF, zero >> 32), slot=slots, before_slot=before_slots,
         windows=windows, diagonal=math.hypot(*image.shape[2:]),
     )  # fmt: skip
@@ -72,7 +72,7 @@ def coarse_layers(
     coarse, middle, coarser = [_LEVEL(level.data_ptr(), *level.shape[2:]) for level in levels]
     parameters = _COARSE.pack(
         layers=pack_layers(layers), coarse=coarse, middle=middle, coarser=coarser, low_pass=low_pass, saliency=saliency,
-        reach=reach, marks=packed(marks),
+        reach=reach, marks=pack_marks(marks),
     )  # fmt: skip
     blocks = _blocks(layers.shape, (COARSE_TILE, COARSE_TILE))
     launch("coarse.cu", "channels_coarse", layers.device, blocks, parameters)

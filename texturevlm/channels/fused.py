@@ -16,10 +16,9 @@ from texturevlm.channels import text_kernel as text
 from texturevlm.channels.saliency import SALIENCY_LEVELS, SALIENCY_REACH
 from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, EDGES_REACH, LOW_PASS_REACH
 from texturevlm.channels.text import TEXT_REACH
-from texturevlm.ops.distance_kernel import distance_within_cuda
+from texturevlm.ops.distance import distance_within_cuda
 from texturevlm.ops.marks import Marks
-from texturevlm.ops.segment import seed_grid, superpixels
-from texturevlm.ops.segment_kernel import region_sums_cuda
+from texturevlm.ops.segment import region_sums_cuda, seed_grid, superpixels
 from texturevlm.types import COLOURS, Texture
 
 REGIONS = 50

@@ -13,7 +13,7 @@ from torch import Tensor
 from texturevlm.channels.channels_kernel import pack_layers, tiles_of
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
-from texturevlm.ops.marks import Marks, packed
+from texturevlm.ops.marks import Marks, pack_marks
 
 TEXT_LEVELS, LISTING_THREADS = constants("text_tiles.cu", "TEXT_LEVELS", "LISTING_THREADS")
 TILES: dict[str, tuple[int, ...]] = {  # rows, columns; the layer's last
@@ -75,7 +75,7 @@ def list_text_tiles(lists: Tensor, levels: Sequence[Tensor], marks: Marks, reach
     """
     levels = levels[:TEXT_LEVELS]
     text = _pack_text(1, [_SCALE(*[0] * 5, *level.shape[2:]) for level in levels], [0] * 3)
-    parameters = _TILES.pack(text=text, list=_lists(lists), marks=packed(marks), reach=reach)
+    parameters = _TILES.pack(text=text, list=_lists(lists), marks=pack_marks(marks), reach=reach)
     launch("text_tiles.cu", "text_tiles", lists.device, len(lists), parameters, threads=LISTING_THREADS)
 
 

@@ -29,6 +29,7 @@ from texturevlm.cuda.struct import constants
 
 (MAX_LEVELS,) = constants("scalar.cuh", "MAX_LEVELS")
 THREADS = 256
+WARP = 32
 
 _SCALAR_BITS = {getattr(torch, name): bits for name, bits in SCALARS.items()}
 _kernels: dict[tuple[Any, ...], Any] = {}

@@ -9,30 +9,24 @@ kernels are started.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count, check_floating, check_shapes
 from texturevlm.ops import backend as backends
+from texturevlm.ops.device_texture import DeviceTexture
+from texturevlm.ops.lookup_kernel import sample_cuda
 from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, sample_reference
-from texturevlm.ops.mip import check_pyramid
-
-if TYPE_CHECKING:
-    from texturevlm.ops.device_texture import DeviceTexture
+from texturevlm.ops.mip import check_nearest, check_pyramid
 
 MOST_REQUESTS = 1024
 Levels = list[Tensor] | tuple[Tensor, ...]
 
 
 def lookup(
-    levels: Levels | DeviceTexture,
-    points: Tensor,
-    lod: Tensor,
-    *,
-    nearest: Sequence[int] = (),
-    backend: str = "auto",
+    levels: Levels | DeviceTexture, points: Tensor, lod: Tensor, *, nearest: Sequence[int] = (), backend: str = "auto"
 ) -> Tensor:
     """Read a mip pyramid at fractional positions and levels (trilinear, clamped).
 
@@ -157,8 +151,7 @@ def sample_levels(levels: Any, where: Where, options: Options) -> Tensor:
     hardware = chosen == "texture"
     if request.may_pay:
         hardware = backends.texture_pays(finest, where.points.shape[1] * (options.patch or 1) ** 2)
-    values: Tensor = _kernels().sample_cuda(request, hardware, levels, where)
-    return values
+    return sample_cuda(request, hardware, levels, where)
 
 
 def _check_options(where: Where, options: Options, **levels: tuple[Tensor, str]) -> None:
@@ -172,16 +165,8 @@ def _check_options(where: Where, options: Options, **levels: tuple[Tensor, str])
     check_shapes(function, **levels, **given)
 
 
-def check_nearest(function: str, nearest: Sequence[int], channels: int) -> None:
-    """Every entry must be the index of a channel."""
-    for channel in nearest:
-        check_count(function, "nearest", channel, 0, channels - 1)
-
-
 def _sample_texture(texture: Any, where: Where, options: Options) -> Tensor:
     """Sample a texture that is filled already."""
-    from texturevlm.ops.device_texture import DeviceTexture
-
     function, points = options.function, where.points
     _check_options(where, options)
     if not isinstance(texture, DeviceTexture):
@@ -200,15 +185,3 @@ def _sample_texture(texture: Any, where: Where, options: Options) -> Tensor:
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in where):
         raise ValueError(f"{function}: gradients need the levels; pass them instead of the DeviceTexture")
     return texture.fetch(where, options.patch, options.max_anisotropy)
-
-
-_kernel_module: list[Any] = []
-
-
-def _kernels() -> Any:
-    """Imported when first used, and found at once from then on: this is the hot path."""
-    if not _kernel_module:
-        from texturevlm.ops import lookup_kernel
-
-        _kernel_module.append(lookup_kernel)
-    return _kernel_module[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +18,12 @@ from torch.autograd.function import once_differentiable
 from texturevlm.cuda.launch import THREADS, launch, scalar_bits
 from texturevlm.cuda.struct import Layout
 from texturevlm.ops.device_texture import DeviceTexture
-from texturevlm.ops.lookup import Request
 from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, lattice, probes, widened
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.probe import pack_pyramid
+
+if TYPE_CHECKING:
+    from texturevlm.ops.lookup import Request
 
 CHANNELS_PER_THREAD = 4
 PAIR_BYTES = 8  # of x and y

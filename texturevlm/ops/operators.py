@@ -64,6 +64,11 @@ def _probe_backward(upstream: Tensor, levels: list[Tensor], *rest: Any) -> list[
     return [one.contiguous() for one in torch.autograd.grad(values, needed, upstream)]
 
 
+def _probe_backward_shapes(upstream: Any, levels: Any, *rest: Any) -> Any:
+    given = zip([*rest[:4], *levels], rest[-1])
+    return [torch.empty_like(one, memory_format=torch.contiguous_format) for one, want in given if want]
+
+
 def _mipmap_backward(image: Tensor, gradients: list[Tensor], count: int, reduce: str, backend: str) -> Tensor:
     with torch.enable_grad():
         leaf = image.detach().requires_grad_()
@@ -71,22 +76,16 @@ def _mipmap_backward(image: Tensor, gradients: list[Tensor], count: int, reduce:
     return torch.autograd.grad(levels[1:], leaf, gradients)[0].contiguous()
 
 
-_library.impl("probe_backward", _probe_backward, "CompositeExplicitAutograd")
-_library.impl("mipmap_backward", _mipmap_backward, "CompositeExplicitAutograd")
-
-
-def _probe_backward_shapes(upstream: Any, levels: Any, *rest: Any) -> Any:
-    given = zip([*rest[:4], *levels], rest[-1])
-    return [torch.empty_like(one, memory_format=torch.contiguous_format) for one, want in given if want]
-
-
-def _mipmap_backward_shape(image: Any, gradients: Any, count: int, reduce: str, backend: str) -> Any:
+def _mipmap_backward_shape(image: Any, *rest: Any) -> Any:
     return torch.empty_like(image, memory_format=torch.contiguous_format)
 
 
-_register_fake: Any = torch.library.register_fake
-_register_fake("texturevlm::probe_backward", _probe_backward_shapes)
-_register_fake("texturevlm::mipmap_backward", _mipmap_backward_shape)
+for _name, _function, _fake in (
+    ("probe_backward", _probe_backward, _probe_backward_shapes),
+    ("mipmap_backward", _mipmap_backward, _mipmap_backward_shape),
+):
+    _library.impl(_name, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"texturevlm::{_name}", _fake)  # type: ignore[arg-type]
 
 
 def _keep_probe(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -133,8 +132,7 @@ def _keep_image(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward_of_levels(ctx: Any, gradients: Any) -> tuple[Any, ...]:
-    (image,) = ctx.saved_tensors
-    return torch.ops.texturevlm.mipmap_backward(image, gradients, *ctx.options), None, None, None
+    return torch.ops.texturevlm.mipmap_backward(*ctx.saved_tensors, gradients, *ctx.options), None, None, None
 
 
 coarser_levels.register_autograd(_backward_of_levels, setup_context=_keep_image)
