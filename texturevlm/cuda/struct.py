@@ -80,10 +80,12 @@ class Layout:
         self.fields, self.size, self.alignment = _fields(source, name)
         self.names = tuple(field.name for field in self.fields if field.name not in self._fixed)
         self._slots: list[tuple[str | None, Any]] = []  # a field and how it is converted, or None and bytes
-        codes, end = [], 0
+        codes: list[str] = []
+        end = 0
         for field in self.fields:
             gap, end = field.offset - end, field.offset + field.size
-            code, slot = field.code, (field.name, field.convert)
+            code = field.code
+            slot: tuple[str | None, Any] = (field.name, field.convert)
             if field.name in self._fixed:
                 piece = self._fixed[field.name]
                 if self._slots and self._slots[-1][0] is None:  # neighbours that are fixed become one piece
@@ -192,8 +194,9 @@ def definitions(source: str) -> Definitions:
     code = _COMMENT.sub("", read_source(source))
     found = Definitions({}, {}, {})
     for header in map(definitions, INCLUDE.findall(code)):
-        for mine, other in zip(found, header):
-            mine.update(other)
+        found.constants.update(header.constants)
+        found.types.update(header.types)
+        found.structs.update(header.structs)
     found.types.update((new, old.strip().removeprefix("const ")) for old, new in _TYPEDEF.findall(code))
     own: set[str] = set()
     for declared in _CONSTANTS.findall(code):

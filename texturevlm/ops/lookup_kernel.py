@@ -168,11 +168,10 @@ def _plan_forward(options: Options, levels: Sequence[Tensor], where: Where, *, b
         return _plan(options, levels, where, [("sample_patches", grid, {"SCALAR": scalar})], fixed, shape=shape)
     samples = batch * count
     defined = _defines(options, where, scalar) | {"CHANNELS": min(channels, CHANNELS_PER_THREAD)}
+    more: dict[str, Any] = {}
     if by_fours := by_fours and _strided_by_fours(levels):
         other = _plan_forward(options, levels, where, by_fours=False)
         more = {"misaligned": 4 * levels[0].element_size() - 1, "padded": channels % 4 != 0, "other": other}
-    else:
-        more = {}
     if channels == 1 or any(level.stride(1) != 1 for level in levels):
         started: _Launch = ("lookup", (-(-samples // THREADS), groups), defined)
     else:
@@ -200,11 +199,8 @@ def patch_parts(blocks: int, patch: int) -> int:
 def _strided_by_fours(levels: Sequence[Tensor]) -> bool:
     """Whether the strides let four contiguous channels be one aligned load; what lies beyond the last is padding."""
     room = -(-levels[0].shape[1] // 4) * 4
-    for level in levels:
-        image, channel, row, column = level.stride()
-        if channel != 1 or (image | row | column) & 3 or column < room:
-            return False
-    return True
+    strides = [level.stride() for level in levels]
+    return all(channel == 1 and not (i | y | x) & 3 and x >= room for i, channel, y, x in strides)
 
 
 def _padding_is_there(levels: Sequence[Tensor]) -> bool:

@@ -8,6 +8,7 @@ means are summed as whole numbers (colours in units of 2⁻¹⁶), so that no or
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -104,11 +105,9 @@ def superpixels_reference(features: Tensor, grid: tuple[int, int], iterations: i
 def _sums(features: Tensor, ids: Tensor, y: Tensor, x: Tensor, regions: int) -> Tensor:
     """(B, R, C + 3) whole numbers: the sums of each region's colours, x and y, and the number of its pixels."""
     batch, channels = features.shape[:2]
-    values = torch.empty((*ids.shape, channels + 3), dtype=torch.int64, device=ids.device)
+    values = torch.ones((*ids.shape, channels + 3), dtype=torch.int64, device=ids.device)
     values[..., :channels] = (features.clamp(-LIMIT, LIMIT) * COLOUR_UNIT).round().movedim(1, -1)
-    values[..., channels] = x
-    values[..., channels + 1] = y[:, None]
-    values[..., channels + 2] = 1
+    values[..., channels], values[..., channels + 1] = x, y[:, None]
     rows = (ids + regions * torch.arange(batch, device=ids.device)[:, None, None]).flatten()
     sums = values.new_zeros((batch * regions, channels + 3))
     return sums.index_add_(0, rows, values.flatten(0, 2)).view(batch, regions, -1)
@@ -135,15 +134,13 @@ def _choose(
         strip = slice(starts[row], starts[row + 1])
         pixels, chosen = features[:, :, strip], ids[:, strip]
         best = torch.full(chosen.shape, torch.inf, device=features.device)
-        for dy in (-1, 0, 1):
-            for dx in (-1, 0, 1):
-                near_y, near_x = min(max(row + dy, 0), rows - 1), (home_x + dx).clamp(0, columns - 1)
-                mean = table[:, :, near_y][..., near_x]  # (B, C + 2, 1, W)
-                cost = (pixels - mean[:, :-2]).square_().sum(1)
-                cost += weight * ((x - mean[:, -2]).square() + (y[strip, None] - mean[:, -1]).square_())
-                closer = cost < best
-                chosen.copy_(torch.where(closer, (near_y * columns + near_x).int(), chosen))
-                torch.minimum(best, cost, out=best)
+        for dy, dx in product((-1, 0, 1), repeat=2):
+            near_y, near_x = min(max(row + dy, 0), rows - 1), (home_x + dx).clamp(0, columns - 1)
+            mean = table[:, :, near_y][..., near_x]  # (B, C + 2, 1, W)
+            cost = (pixels - mean[:, :-2]).square_().sum(1)
+            cost += weight * ((x - mean[:, -2]).square() + (y[strip, None] - mean[:, -1]).square_())
+            chosen.copy_(torch.where(cost < best, (near_y * columns + near_x).int(), chosen))
+            torch.minimum(best, cost, out=best)
     return ids
 
 
@@ -196,9 +193,6 @@ def _check_ids(function: str, ids: Tensor) -> dict[str, int]:
     if ids.numel() == 0:
         raise ValueError(f"{function}: ids must not be empty, got {tuple(ids.shape)}")
     return sizes
-
-
-# By our kernels.
 
 
 def _superpixels_cuda(features: Tensor, grid: tuple[int, int], iterations: int, weight: float) -> Tensor:
