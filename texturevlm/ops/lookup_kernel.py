@@ -119,10 +119,10 @@ def _plan(
     fixed |= {"pyramid": pack_pyramid(levels, options.nearest), "gradient": None, "per_image": where.points.shape[1]}
     fixed |= {"max_anisotropy": options.max_anisotropy}
     if options.patch is None:
-        source, layout, names = "lookup.cu", _LOOKUP, ("points", "lod", "ddx", "ddy", "values")
+        source, layout, names = "lookup.cu", _LOOKUP, ["points", "lod", "ddx", "ddy", "values"]
         codes = "".join("8x" if tensor is None else "Q" for tensor in where)
     else:
-        source, layout, names, codes = "patches.cu", _PATCHES, ("centre", "ddx", "ddy", "pixels"), "3Q"
+        source, layout, names, codes = "patches.cu", _PATCHES, ["centre", "ddx", "ddy", "pixels"], "3Q"
     template = layout.pack(**fixed, **dict.fromkeys(names))
     plain = all(t is None or (t.dtype is torch.float32 and t.is_contiguous()) for t in where)
     pack_levels, pack_where = struct.Struct(f"={len(levels)}Q").pack_into, struct.Struct(f"=Q{codes}Q").pack_into
@@ -164,7 +164,7 @@ def _plan_forward(options: Options, levels: Sequence[Tensor], where: Where, *, b
         blocks = batch * count * groups
         grid = (blocks, patch_parts(blocks, options.patch))
         shape = (batch, count, channels, options.patch, options.patch)
-        fixed = {"patch": options.patch, "groups": groups}
+        fixed: Any = {"patch": options.patch, "groups": groups}
         return _plan(options, levels, where, [("sample_patches", grid, {"SCALAR": scalar})], fixed, shape=shape)
     samples = batch * count
     defined = _defines(options, where, scalar) | {"CHANNELS": min(channels, CHANNELS_PER_THREAD)}
@@ -295,7 +295,8 @@ def _gradient_of_where(
 
 def _sample_numbers(options: Options, *where: Any) -> Tensor:
     """x, y, lod and spread of every sample, (B, N or K, 1 or P², 5), as the kernel computes them from its inputs."""
-    points, lod, ddx, ddy = (None if tensor is None else widened(tensor) for tensor in where)
+    wide: list[Any] = [None if tensor is None else widened(tensor) for tensor in where]
+    points, lod, ddx, ddy = wide
     if lod is not None:
         return torch.cat([points, lod[..., None], torch.zeros_like(points)], -1)[:, :, None]
     level, spread, _ = probes(ddx, ddy, options.max_anisotropy)

@@ -7,7 +7,7 @@ the kernels.
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -181,7 +181,7 @@ def _step(
     # With marks each tile can check itself, so a search pays only if the tiles cannot all run at once.
     few = UPDATE_BLOCKS if marked else UPDATE_BLOCKS // 4
     search = boxes > 0 and tiles > few and -(-across // 32) * down <= MARK_WORDS
-    sizes = {"height": heights, "width": widths, "reach_y": _reach(heights), "reach_x": _reach(widths)}
+    sizes: dict[str, Any] = {"height": heights, "width": widths, "reach_y": _reach(heights), "reach_x": _reach(widths)}
     sizes |= {"finest_height": extents[0][0], "finest_width": extents[0][1], "halvings": base, "levels": last - base}
     counts = {"channels": channels, "planes": batch * channels, "box_count": boxes if search else 0}
     fixed = _MIP.fix(**sizes, **counts)
