@@ -1,7 +1,5 @@
 """Each kernel once, on small inputs: what `make sanitize` runs under compute-sanitizer."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -25,7 +23,8 @@ from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
 from texturevlm.types import Texture
-from texturevlm.video.change_kernel import Comparison
+from texturevlm.video.change import initial_noise
+from texturevlm.video.change_gpu import GpuComparison
 
 
 def mips(device):
@@ -95,22 +94,13 @@ def scout(device):
 
 def stream(device):
     size, tile = (64, 96), 32
-    comparison = Comparison(size, tile, torch.device(device), more=3)
-
-    def noise():
-        parts = {"sensor": (2,), "tiles": (2, 2, 3), "last": (1, 3, 16, 24)}
-        return SimpleNamespace(**{name: torch.zeros(shape, device=device) for name, shape in parts.items()})
-
-    frame, held, known = (
-        torch.rand(1, 3, *size, device=device),
-        torch.rand(1, 3, *size, device=device),
-        [noise(), noise()],
-    )
-    comparison.set_frame(frame, *known, rate=0.1, copy=True)
-    comparison.mark(held)
-    comparison.learn_noise(rank=1)
-    comparison.copy_marked(held, torch.zeros(size, device=device))
-    comparison.report(torch.zeros_like(comparison.record))
+    frame, held = (torch.rand(1, 3, *size, device=device) for _ in range(2))
+    comparison = GpuComparison(held, tile, tokens=3)
+    comparison.set_frame(frame, initial_noise(size, tile, torch.device(device)), copy=True)
+    comparison.mark()
+    comparison.copy_marked(torch.zeros(size, device=device))
+    comparison.report()
+    comparison.wait()
 
 
 JOBS = [mips, samples, regions, layers, allocations, scout, stream]

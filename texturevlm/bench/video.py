@@ -24,10 +24,10 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video.change import initial_noise
-from texturevlm.video.channels import CARRIED
 from texturevlm.video.settings import StreamSettings
 from texturevlm.video.step import Step
 from texturevlm.video.stream import VideoStream, make_update
+from texturevlm.video.update import CARRIED
 from texturevlm.vlm.captured import FixedBudget
 
 SIZE, QUICK_SIZE = (1080, 1920), (270, 480)

@@ -3,6 +3,7 @@
 import argparse
 import math
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,22 +52,22 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
     returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
     """
     from texturevlm.progress import Progress
-    from texturevlm.video.picture import StreamPicture, VideoWriter
+    from texturevlm.video.picture import StreamPicture, write_video
 
     total = min(count for count in (source.count, options.limit, 10**9) if count)
     progress = Progress(total, "frames") if total < 10**9 else None
     costs: list[Reuse] = []
     failed: list[str] = []
     spent = lasted = 0.0
-    stream = picture = writer = None
-    try:
+    stream = picture = write = None
+    with ExitStack() as files:
         for index, frame in enumerate(source):
             if options.limit is not None and index >= options.limit:
                 break
-            if stream is None or picture is None or writer is None:
+            if stream is None or picture is None or write is None:
                 size = (frame.image.shape[1], frame.image.shape[2])
                 stream, picture = _stream(size, source, options), StreamPicture(size)
-                writer = VideoWriter(options.out, picture.size, source.fps)
+                write = files.enter_context(write_video(options.out, picture.size, source.fps))
             started = time.perf_counter()
             try:
                 step = stream.step(frame.image, time=frame.time)
@@ -74,14 +75,11 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
                 failed.append(f"frame {index}: {error}")
                 continue
             spent += time.perf_counter() - started
-            writer.add(picture.draw(step, frame.image))
+            write(picture.draw(step, frame.image))
             costs.append(step.reuse)
             lasted = step.time
             if progress is not None and progress.done < progress.total:
                 progress.step()
-    finally:
-        if writer is not None:
-            writer.__exit__(None, None, None)
     if not costs:
         raise ValueError(f"no frame of {options.file} could be used" + (f": {failed[0]}" if failed else ""))
     return costs, (lasted + 1 / source.fps, spent), failed
