@@ -13,10 +13,10 @@ from texturevlm.allocate import density_kernel as density
 from texturevlm.capture import CompiledChooser, compile
 from texturevlm.channels import fused as channels
 from texturevlm.ops import backend as backends
-from texturevlm.ops import cover_kernel as cover
+from texturevlm.ops import cover
+from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import probe_kernel as probe
-from texturevlm.ops import select_kernel as selection
+from texturevlm.ops import select as selection
 from texturevlm.relevance import find_relevance, find_scorer, information
 
 CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]

@@ -20,7 +20,7 @@ from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.cuda.graph import Replay
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cover_kernel import no_kernel_because
+from texturevlm.ops.cover import cover_limit
 from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import SCORERS, Scorer, find_scorer
@@ -164,5 +164,5 @@ def no_capture_because(
     if options.get("backend", "auto") == "reference":
         reason: str | None = "the reference was asked for"
     else:
-        reason = no_kernel_because(level_extents(*size)[cell_level(size, patch)], budget)
+        reason = cover_limit(level_extents(*size)[cell_level(size, patch)], budget)
     return reason and f"allocator {allocator!r} searches on the CPU: {reason}"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from texturevlm.check import check_count
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.ops.patches import sample_patches
+from texturevlm.ops.lookup import sample_patches
 from texturevlm.types import Allocation, Texture, check_allocation, check_texture
 
 PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels

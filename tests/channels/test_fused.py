@@ -15,8 +15,7 @@ from texturevlm.channels.build import EDGE_THRESHOLD, Source
 from texturevlm.channels.registry import EDGE_DISTANCE_LIMIT, EMBEDDING_LAYERS
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import backend as backends
-from texturevlm.ops import distance_kernel as distance
-from texturevlm.ops import mipmap
+from texturevlm.ops import distance, mipmap
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
 

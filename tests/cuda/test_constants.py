@@ -34,7 +34,7 @@ def test_a_cutting_plan_is_kept():
 
 def test_the_numbers_of_a_selection_are_kept():
     def numbers(index):
-        todo = select.packed((select.Plan(1, 1 + index, (select.Stage(2, 2, 1),)),), 1, (64, 64), 8)
+        todo = select.pack_plans((select.Plan(1, 1 + index, (select.Stage(2, 2, 1),)),), 1, (64, 64), 8)
         return select.numbers_of(todo, CPU)
 
     assert kept(numbers, 300)

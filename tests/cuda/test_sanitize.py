@@ -5,16 +5,17 @@ import torch
 
 from tests.ops.test_cover import maps_of
 from tests.scout.networks import lively
+from tests.sources import kernels
 from texturevlm.allocate.density import density
 from texturevlm.allocate.layers import layers_by_kernel
 from texturevlm.channels import build
 from texturevlm.channels.fused import list_text_tiles, no_text_tiles
-from texturevlm.cuda.compiler import SOURCES, kernels
+from texturevlm.cuda.compiler import SOURCES
 from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.distance import distance_field
+from texturevlm.ops.lookup_kernel import refresh_patches_cuda
 from texturevlm.ops.marks import Marks
-from texturevlm.ops.patches_kernel import refresh_patches_cuda
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.salience import cell_maps
@@ -46,7 +47,7 @@ def samples(device):
     still = [level.detach().contiguous() for level in levels]
     pixels, sampled = torch.zeros(1, 9, 5, 8, 8, device=device), torch.zeros(9, dtype=torch.bool, device=device)
     where = (points, torch.ones_like(points), torch.ones_like(points))
-    refresh_patches_cuda(pixels, still, *where, torch.ones_like(sampled)[None], sampled, everywhere((33, 48), device))
+    refresh_patches_cuda(pixels, still, where, torch.ones_like(sampled)[None], sampled, everywhere((33, 48), device))
 
 
 def texture_units(device):

@@ -5,13 +5,14 @@ import struct
 import pytest
 import torch
 
+from tests.sources import kernels, variants
 from texturevlm.cuda import compiler
 from texturevlm.cuda.struct import HOLE, Layout, constants, definitions, template
 
 
 def offsets(source: str) -> list[str]:
     """static_asserts about every struct that a kernel takes or reads by pointer; __INTADDR__ is NVRTC's offsetof."""
-    names, checks = sorted({*compiler.kernels(source).values()}), []
+    names, checks = sorted({*kernels(source).values()}), []
     if "change.cuh" in compiler.read_source(source):
         names.append("Turn")
     for name in names:
@@ -29,7 +30,7 @@ def test_offsets_are_the_compilers(source):
     headers = {name: compiler.read_source(name) for name in compiler.HEADERS}
     code = compiler.read_source(source) + "\n" + "\n".join(offsets(source))
     options = ["--gpu-architecture=compute_90", "--std=c++17"]
-    options += [f"-D{name}={value}" for name, value in compiler.variants(source)[0].items()]
+    options += [f"-D{name}={value}" for name, value in variants(source)[0].items()]
     compiler._nvrtc(source, code, headers, options)
 
 

@@ -8,8 +8,8 @@ from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.channels import CHANNELS, build
 from texturevlm.channels import fused as text
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
+from texturevlm.ops import lookup_kernel as patches
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import patches_kernel as patches
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import mipmap
 from texturevlm.sampling import sample
@@ -272,7 +272,7 @@ def test_marked_patches_equal_those_of_sampling_everything(emulated, size, share
     pixels = sample(Texture(tuple(mipmap(one))), where, backend="cuda").pixels
     before, sampled = pixels.clone(), torch.zeros(count, dtype=torch.bool)
     after = Texture(tuple(mipmap(other)))
-    patches.refresh_patches_cuda(pixels, after.levels, centre, ddx, ddy, valid, sampled, marked(mask))
+    patches.refresh_patches_cuda(pixels, after.levels, (centre, ddx, ddy), valid, sampled, marked(mask))
     assert torch.equal(pixels[:, :25], sample(after, where, backend="cuda").pixels[:, :25])
     assert torch.equal(sampled, reads_marked(where, mask, 32) & valid[0])
     assert torch.equal(pixels[:, ~sampled], before[:, ~sampled])

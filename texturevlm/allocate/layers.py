@@ -72,9 +72,9 @@ def layers_by_kernel(
     """
     if backends.choose("layers", relevance.mass, backend) != "cuda":
         return None
-    from texturevlm.ops.cover_kernel import layers_cuda, no_kernel_because
+    from texturevlm.ops.cover import cover_limit, layers_cuda
 
-    if reason := no_kernel_because(relevance.grid, budget):
+    if reason := cover_limit(relevance.grid, budget):
         if backend == "cuda":
             raise ValueError(f"{name}: backend 'cuda' cannot run here: {reason}")
         return None

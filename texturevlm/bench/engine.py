@@ -12,7 +12,7 @@ from texturevlm.bench.baselines import grid_sampled, nvdiffrast_calls, pooled
 from texturevlm.bench.pictures import SIDE
 from texturevlm.bench.report import Report, begin
 from texturevlm.ops import DeviceTexture, channels_last, lookup, mipmap, sample_patches, update_region
-from texturevlm.ops.patches import lattice
+from texturevlm.ops.lookup_reference import lattice
 from texturevlm.sampling import sample, sample_foveated
 from texturevlm.types import Allocation, Texture
 

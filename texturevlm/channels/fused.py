@@ -22,11 +22,10 @@ from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, EDGES_REA
 from texturevlm.channels.text import TEXT_REACH
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import HOLE, Layout, address, constants, template
-from texturevlm.ops.distance_kernel import distance_within_cuda
-from texturevlm.ops.marks import Marks, packed
+from texturevlm.ops.distance import distance_within_cuda
+from texturevlm.ops.marks import Marks, pack_marks
 from texturevlm.ops.mip import level_extents
-from texturevlm.ops.segment import seed_grid, superpixels
-from texturevlm.ops.segment_kernel import region_sums_cuda
+from texturevlm.ops.segment import region_sums_cuda, seed_grid, superpixels
 from texturevlm.types import COLOURS, Texture
 
 REGIONS = 50
@@ -180,7 +179,7 @@ def _near(
     layers: Tensor, image: Tensor, todo: LayerPlan, edges: Tensor | None, previous: Texture | None, marks: Marks | None
 ) -> None:
     """Layers that depend on a pixel and the window around it, and those that are zero."""
-    pack, blocks = _near_job(layers.shape, todo, None if previous is None else previous.names, packed(marks))
+    pack, blocks = _near_job(layers.shape, todo, None if previous is None else previous.names, pack_marks(marks))
     if blocks:
         before = None if previous is None else previous.levels[0].to(image).contiguous()
         parameters = pack(layers.data_ptr(), address(before), image.data_ptr(), address(edges))
@@ -210,7 +209,7 @@ def coarse_layers(
     if max(low_pass, saliency) < 0:
         return
     last = len(levels) - 1
-    pack, blocks = _coarse_job(layers.shape, last, low_pass, saliency, packed(marks))
+    pack, blocks = _coarse_job(layers.shape, last, low_pass, saliency, pack_marks(marks))
     parameters = pack(layers.data_ptr(), *[levels[min(level, last)].data_ptr() for level in _COARSE_LEVELS])
     launch("coarse.cu", "channels_coarse", layers.device, blocks, parameters)
 
@@ -298,7 +297,7 @@ def list_text_tiles(lists: Tensor, levels: Sequence[Tensor], marks: Marks, reach
     """
     job = _text_job(levels[0].shape, len(levels[:TEXT_LEVELS]), 0, True)
     text = job.pack_text(*[0] * (5 * len(job.offsets) + 3))
-    parameters = _TILES.pack(text=text, list=_lists(lists), marks=packed(marks), reach=reach)
+    parameters = _TILES.pack(text=text, list=_lists(lists), marks=pack_marks(marks), reach=reach)
     launch("text_tiles.cu", "text_tiles", lists.device, len(lists), parameters, threads=LISTING_THREADS)
 
 

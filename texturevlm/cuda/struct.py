@@ -29,13 +29,12 @@ _ENUM = re.compile(r"\benum \w+ \{([^}]*)\}")
 _TYPEDEF = re.compile(r"\btypedef ([^;{}]*?)(\w+);")
 _STRUCT = re.compile(r"\bstruct (\w+) \{")
 _BRACES = re.compile(r"\{[^{}]*\}")
-_DECLARATION = re.compile(
-    r"(?:const )?(unsigned (?:char|short|int|long long)\b|long long|\w+)\s*([^()]*)", re.DOTALL
-)  # a method has parentheses
+# A method has parentheses.
+_DECLARATION = re.compile(r"(?:const )?(unsigned (?:char|short|int|long long)\b|long long|\w+)\s*([^()]*)", re.DOTALL)
 _DECLARED = re.compile(r"(\**)\s*(\w+)\s*(?:\[([^\]]*)\])?")
 _SUFFIX = re.compile(r"(?<=[\d.])[fuUlL]+\b")
 
-Convert = Callable[[Any], Any]
+_Convert = Callable[[Any], Any]
 
 
 class _Field(NamedTuple):
@@ -45,7 +44,7 @@ class _Field(NamedTuple):
     offset: int
     size: int
     code: str
-    convert: Convert | None
+    convert: _Convert | None
 
 
 class Definitions(NamedTuple):
@@ -82,18 +81,19 @@ class Layout:
         self.fields, self.size, self.alignment = _fields(source, name)
         self.names = tuple(field.name for field in self.fields if field.name not in self._fixed)
         self._slots: list[tuple[str | None, Any]] = []  # a field and how it is converted, or None and bytes
-        codes, end = [], 0
+        codes: list[str] = []
+        end = 0
         for field in self.fields:
             gap, end = field.offset - end, field.offset + field.size
-            if field.name not in self._fixed:
-                codes.append("x" * gap + field.code)
-                self._slots.append((field.name, field.convert))
-                continue
-            piece = self._fixed[field.name]
-            if self._slots and self._slots[-1][0] is None:  # neighbours that are fixed become one piece
-                piece, gap = self._slots.pop()[1] + bytes(gap) + piece, codes.pop().count("x")
-            codes.append("x" * gap + f"{len(piece)}s")
-            self._slots.append((None, piece))
+            code = field.code
+            slot: tuple[str | None, Any] = (field.name, field.convert)
+            if field.name in self._fixed:
+                piece = self._fixed[field.name]
+                if self._slots and self._slots[-1][0] is None:  # neighbours that are fixed become one piece
+                    piece, gap = self._slots.pop()[1] + bytes(gap) + piece, codes.pop().count("x")
+                code, slot = f"{len(piece)}s", (None, piece)
+            codes.append("x" * gap + code)
+            self._slots.append(slot)
         self._struct = struct.Struct(f"={''.join(codes)}{self.size - end}x")
 
     def pack(self, **values: Any) -> bytes:
@@ -101,12 +101,11 @@ class Layout:
         if len(values) != len(self.names):
             self._check(values)
         try:
-            return self._struct.pack(
-                *[
-                    given if name is None else values[name] if given is None else given(values[name])
-                    for name, given in self._slots
-                ]
-            )
+            filled = [
+                given if name is None else values[name] if given is None else given(values[name])
+                for name, given in self._slots
+            ]
+            return self._struct.pack(*filled)
         except (KeyError, struct.error, TypeError) as error:
             self._check(values)
             raise TypeError(f"struct {self.name} of {self.source}: {error}, from {values}") from error
@@ -178,7 +177,7 @@ def _fields(source: str, name: str) -> tuple[tuple[_Field, ...], int, int]:
     return tuple(fields), -(-end // widest) * widest, widest
 
 
-def _type(source: str, name: str) -> tuple[str, int, int, Convert | None]:
+def _type(source: str, name: str) -> tuple[str, int, int, _Convert | None]:
     """Code, size, alignment and conversion of a C type."""
     if name.endswith("*"):
         return "Q", 8, 8, address
@@ -198,7 +197,7 @@ def _type(source: str, name: str) -> tuple[str, int, int, Convert | None]:
     return f"{size}s", size, alignment, convert
 
 
-def _array(code: str, count: int, convert: Convert | None) -> Convert:
+def _array(code: str, count: int, convert: _Convert | None) -> _Convert:
     packs = [struct.Struct("=" + code * length).pack for length in range(count + 1)]
 
     def pack(values: Sequence[Any]) -> bytes:
@@ -233,14 +232,10 @@ def definitions(source: str) -> Definitions:
         for name, expression in re.findall(r"(\w+)(?: = ([^,]*))?", enumerators):
             found.constants[name] = value = _evaluate(expression, found.constants) if expression else value + 1
     for match in _STRUCT.finditer(code):
-        depth, end = 1, match.end()
-        while depth:
-            depth += {"{": 1, "}": -1}.get(code[end], 0)
-            end += 1
-        body = code[match.end() : end - 1]
-        while _BRACES.search(body):
-            body = _BRACES.sub(";", body)  # bodies of methods
-        found.structs[match[1]] = body
+        body = code[match.end() :]
+        while body.find("{") in range(body.find("}")):  # bodies of methods, the innermost first
+            body = _BRACES.sub(";", body)
+        found.structs[match[1]] = body[: body.index("}")]
     return found
 
 

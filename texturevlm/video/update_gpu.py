@@ -21,10 +21,10 @@ from texturevlm.channels.fused import IN_PARTS, TEXT_LEVELS, LayersInPlace
 from texturevlm.channels.structure import COARSER_LEVEL
 from texturevlm.cuda.graph import Replay
 from texturevlm.cuda.launch import MAX_LEVELS
+from texturevlm.ops.lookup_kernel import refresh_patches_cuda
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import update_region
 from texturevlm.ops.mip_kernel import MOVED, UNCHANGED, update_marked_cuda
-from texturevlm.ops.patches_kernel import refresh_patches_cuda
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.relevance.salience import maps_by_kernels
 from texturevlm.types import Allocation, Texture
@@ -221,7 +221,7 @@ class GpuFrameUpdate(FrameUpdate):
 
     def _sample(self) -> None:
         sampled, marks = self.comparison.sampled, self.comparison.marks
-        refresh_patches_cuda(self.pixels, self.texture.levels, *self._footprints, self._valid, sampled, marks)
+        refresh_patches_cuda(self.pixels, self.texture.levels, self._footprints, self._valid, sampled, marks)
 
 
 class GpuRelevance:
