@@ -114,7 +114,7 @@ def distance_within_cuda(bits: Tensor, field: Tensor, *, marks: Marks | None = N
 @lru_cache(maxsize=256)
 def _within(shape: torch.Size, stride: int, reach: int, marks: bytes | None) -> tuple[Callable[..., bytes], int]:
     """What packs the parameters from the two addresses, and the number of blocks."""
-    batch, height, width = shape
+    _, height, width = shape
     beyond = min(math.hypot(height, width) / LIMIT, 1.0)
     parameters = _WITHIN.pack(
         bits=HOLE, distance=HOLE, stride=stride, height=height, width=width, beyond=beyond, reach=reach, marks=marks
