@@ -9,12 +9,11 @@ are chosen on `train` images; results are for `eval`.
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +21,9 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from studies.baselines import Map, bias, centred, contrast_over_mips, edge_density, spectral_residual
-from studies.study import boxes_by_image, provenance, run_study, study_parser, versions, write_study
+from studies.study import boxes_by_image, provenance, study_main
 from texturevlm.channels.saliency import saliency
-from texturevlm.channels.structure import edges, edges_inverted
+from texturevlm.channels.structure import centre_surround
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.image import to_tensor
@@ -39,8 +38,7 @@ FOUND = 0.25  # of an object's box must be among them
 RESAMPLES = 10_000
 
 
-@dataclass(frozen=True)
-class AnnotatedImage:
+class AnnotatedImage(NamedTuple):
     """One image (1, 3, H, W), its pyramid, its boxes and which pixels (H, W) lie in some box."""
 
     image: Tensor
@@ -116,19 +114,17 @@ def measure_text(data: Path, limit: int | None) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     for method, threshold in thresholds.items():
         column = round(threshold * (BINS - 1))
-        scores[method] = {"threshold": threshold, "f1": {}, "pooled": {}}
-        for name in TEXT_SETS:
-            scores[method]["f1"][name] = f1(found[name][method])[:, column].tolist()
-            scores[method]["pooled"][name] = float(f1(found[name][method].sum(0))[column])
-    for method in scores:
-        scores[method]["gain"] = difference(scores[method]["f1"], scores[baseline]["f1"])
+        each = {name: f1(found[name][method])[:, column].tolist() for name in TEXT_SETS}
+        pooled = {name: float(f1(found[name][method].sum(0))[column]) for name in TEXT_SETS}
+        scores[method] = {"threshold": threshold, "f1": each, "pooled": pooled}
     marked: dict[str, list[float]] = {method: [] for method in methods}
     for sample in samples(data, "coco", "eval", limit):
         for method, function in methods.items():
             values = function(sample.image, sample.levels)
             marked[method].append(float((values >= thresholds[method] - 0.5 / (BINS - 1)).float().mean()))
-    for method in scores:
-        scores[method]["photographs"] = float(np.mean(marked[method]))
+    for method, score in scores.items():
+        score["gain"] = difference(score["f1"], scores[baseline]["f1"])
+        score["photographs"] = float(np.mean(marked[method]))
     return {"tuning": tuning, "baseline": baseline, "scores": scores, "photographs": len(marked["fast map"])}
 
 
@@ -149,7 +145,7 @@ def difference(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> 
 
 SALIENCY: dict[str, Map] = {
     "saliency": saliency,
-    "saliency × centre": partial(saliency, centre=True),
+    "saliency × centre": centred(saliency),
     "centre bias": bias,
     "spectral residual": spectral_residual,
     "spectral residual × centre": centred(spectral_residual),
@@ -223,7 +219,8 @@ def measure_polarity() -> dict[str, Any]:
         for height in HEIGHTS:
             for noise in (0.0, 2.0):
                 image, strokes, blank = rendered(ink, paper, height, noise)
-                pair = [channel(image, [image])[0].numpy() for channel in (edges, edges_inverted)]
+                darker = centre_surround(image)[0]
+                pair = [part.clamp(min=0).numpy() for part in (darker, -darker)]
                 if ink > paper:
                     pair.reverse()
                 right.append(float(pair[0][strokes].mean()))
@@ -313,18 +310,16 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def study(options: argparse.Namespace, command: str) -> None:
-    record: dict[str, Any] = {"command": command, **versions()}
-    with torch.inference_mode():
-        record["text"] = measure_text(options.data, options.limit)
-        record["saliency"] = measure_saliency(options.data, options.limit)
-        record["polarity"] = measure_polarity()
-    write_study(options.out, "channels", record, report)
+@torch.inference_mode()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "text": measure_text(options.data, options.limit),
+        "saliency": measure_saliency(options.data, options.limit),
+        "polarity": measure_polarity(),
+    }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_study(study_parser("channels", __doc__), arguments, study)
-
+main = study_main("channels", __doc__, measure, report)
 
 if __name__ == "__main__":
     sys.exit(main())

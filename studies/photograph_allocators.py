@@ -11,13 +11,12 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from studies.study import boxes_by_image, provenance, run_study, study_parser, versions, write_study
+from studies.study import boxes_by_image, provenance, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.objects import on_objects, painted
@@ -26,7 +25,6 @@ from texturevlm.rebuilding import rebuild
 from texturevlm.relevance import find_relevance
 from texturevlm.types import Allocation, Texture
 
-NAME = "photograph-allocators"
 BUDGETS, PATCH, MOST_DB = (64, 273), 32, 50.0
 COMPARED = ("layers", "density")
 MEASURES = {
@@ -50,17 +48,19 @@ def _decibel(error: torch.Tensor) -> float:
     return min(MOST_DB, -10 * math.log10(float(error.mean()) + 1e-12))
 
 
-def measure(data: Path, limit: int | None) -> dict[str, list[dict[str, float]]]:
-    """ "budget/allocator" → measures, one per image."""
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The number of images, and "budget/allocator" → measures, one per image."""
+    torch.set_num_threads(1)
+    images = boxes_by_image(options.data / "questions.jsonl", "train", options.limit)
     found: dict[str, list[dict[str, float]]] = {}
-    for image, boxes in boxes_by_image(data / "questions.jsonl", "train", limit).items():
-        texture = Texture.open(data / image).mipmapped()
+    for image, boxes in images.items():
+        texture = Texture.open(options.data / image).mipmapped()
         relevance = find_relevance(texture, patch=PATCH, relevance="none")
         for budget in BUDGETS:
             for name in COMPARED:
                 allocation = ALLOCATORS[name](texture, relevance, budget=budget, patch=PATCH)
                 found.setdefault(f"{budget}/{name}", []).append(measures(texture, allocation, boxes))
-    return found
+    return {"images": len(images), "measured": found}
 
 
 def report(record: dict[str, Any]) -> str:
@@ -85,17 +85,7 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def study(options: argparse.Namespace, command: str) -> None:
-    torch.set_num_threads(1)
-    measured = measure(options.data, options.limit)
-    images = len(next(iter(measured.values())))
-    record = {"command": command, **versions(), "images": images, "measured": measured}
-    print(write_study(options.out, NAME, record, report))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_study(study_parser("photograph_allocators", __doc__), arguments, study)
-
+main = study_main("photograph_allocators", __doc__, measure, report)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,13 +8,12 @@ difference, and the share of samples that round to another of 256 grey steps.
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from studies.study import run_study, study_parser, write_study
+from studies.study import study_main
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.pipeline import choose_tokens
@@ -37,19 +36,12 @@ def compare_precision(image: Path, *, budget: int = 273, patch: int = 32) -> tup
     return difference, changed
 
 
-def study(options: argparse.Namespace, command: str) -> None:
+@torch.inference_mode()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     pages = list(dict.fromkeys(sample.image for sample in load_data(options.data).samples))
     limit = options.limit or PAGES
-    pages = pages[:: max(1, len(pages) // limit)][:limit]
-    with torch.inference_mode():
-        rows = [compare_precision(page) for page in pages]
-    record = {
-        "command": command,
-        "pages": len(rows),
-        "greatest_difference": max(difference for difference, _ in rows),
-        "changed": sum(share for _, share in rows) / len(rows),
-    }
-    print(write_study(options.out, "precision", record, report))
+    differences, changed = zip(*map(compare_precision, pages[:: max(1, len(pages) // limit)][:limit]))
+    return {"pages": len(changed), "greatest_difference": max(differences), "changed": sum(changed) / len(changed)}
 
 
 def report(record: dict[str, Any]) -> str:
@@ -64,9 +56,7 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_study(study_parser("precision", __doc__), arguments, study)
-
+main = study_main("precision", __doc__, measure, report)
 
 if __name__ == "__main__":
     sys.exit(main())

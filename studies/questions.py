@@ -10,31 +10,37 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from studies.study import run_study, study_parser
+import torch
+from torch import Tensor
+
+from studies.study import PAGES, option, run_study, study_parser
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.search import Layer, finest_span, scored
+from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_choice
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm.ops.distance import distance_field
+from texturevlm.ops.segment import seed_grid, superpixels
+from texturevlm.ops.select import UNIT
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Allocation, Texture
 
 BUDGETS = (64, 273)
+CLUSTERS, KEPT = 50, 10
 Allocator = Callable[..., Allocation]
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """What is asked (numbers as in the project's list of questions), and the variants that answer it."""
 
     asks: str
@@ -60,6 +66,39 @@ def heard(
     salience = find_relevance(texture, patch=patch, relevance="none")
     scan = relevance if coarse else salience if later else None
     return cascade(texture, relevance if later else salience, budget=budget, patch=patch, scan=scan)
+
+
+def clustered(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
+    """`cascade` that refines only inside the KEPT of CLUSTERS regions of most mass."""
+    ink = relevance.ink & in_best_clusters(texture, relevance)
+    return cascade(texture, replace(relevance, ink=ink), budget=budget, patch=patch)
+
+
+def culled(texture: Texture, relevance: Relevance, *, budget: int, patch: int, reach: float = 64.0) -> Allocation:
+    """`cascade` that refines nothing further than `reach` pixels from a cell of more than average relevance."""
+    ink = relevance.ink & near_relevant(relevance, reach)
+    return cascade(texture, replace(relevance, ink=ink), budget=budget, patch=patch)
+
+
+def in_best_clusters(texture: Texture, relevance: Relevance) -> Tensor:
+    """(B, h, w): whether a cell lies in one of the KEPT regions of most mass."""
+    grid = relevance.grid
+    level = next(level for level in colour_levels(texture.mipmapped()) if level.shape[2:] == grid)
+    ids = superpixels(level, count=CLUSTERS).flatten(1).long()
+    rows, columns = seed_grid(*grid, CLUSTERS)
+    mass = (relevance.mass.flatten(1) * UNIT).long()  # integers: no order of summation changes the sums
+    total = torch.zeros(len(ids), rows * columns, dtype=torch.int64, device=ids.device).scatter_add(1, ids, mass)
+    best = total.topk(min(KEPT, rows * columns), 1).indices
+    kept = torch.zeros_like(total, dtype=torch.bool).scatter(1, best, True)
+    return kept.gather(1, ids).view(-1, *grid)
+
+
+def near_relevant(relevance: Relevance, reach: float) -> Tensor:
+    """(B, h, w): whether a cell is within `reach` pixels of one that has more mass than the mean of those with ink."""
+    inked = relevance.ink.sum((1, 2), keepdim=True).clamp(min=1)
+    mean = (relevance.mass * relevance.ink).sum((1, 2), keepdim=True) / inked
+    cell = max(extent / cells for extent, cells in zip(relevance.size, relevance.grid))
+    return distance_field((relevance.mass > mean) & relevance.ink) * cell <= reach
 
 
 def _with(name: str, **options: Any) -> Allocator:
@@ -103,8 +142,8 @@ def experiments() -> dict[str, Experiment]:
             "11: clusters first, or culled by distance",
             {
                 "all cells": _with("cascade"),
-                "10 of 50 clusters": _with("cascade", clusters=50),
-                "near": _with("cascade", cull=64.0),
+                "10 of 50 clusters": clustered,
+                "near": culled,
             },
         ),
         "fixations": Experiment(
@@ -127,27 +166,25 @@ def study(options: argparse.Namespace, command: str) -> None:
         check_choice("questions", "--only", name, known)
     data = load_data(options.data, limit=options.limit, located=True)
     for name in wanted:
-        experiment = known[name]
-        print(f"{name}: {experiment.asks}", file=sys.stderr)
+        asks, variants, relevance = known[name]
+        print(f"{name}: {asks}", file=sys.stderr)
         evaluation = evaluate(
             data.samples,
-            allocators=experiment.variants,
-            relevances=(experiment.relevance,),
+            allocators=variants,
+            relevances=(relevance,),
             budgets=BUDGETS,
             metrics=("legibility",),
             controls=(),
             out=options.out / name,
             pages=options.pages,
         )
-        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {experiment.asks}."]
-        publish(evaluation, options.out / name, title=f"{name}: {experiment.asks}", notes=notes)
+        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {asks}."]
+        publish(evaluation, options.out / name, title=f"{name}: {asks}", notes=notes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("questions", __doc__)
-    parser.add_argument("--pages", type=Path, metavar="DIR", help="cache of the pages' words")
-    parser.add_argument("--only", metavar="A,B", help="these experiments (default: all)")
-    return run_study(parser, arguments, study)
+    only = option("--only", metavar="A,B", help="these experiments (default: all)")
+    return run_study(study_parser("questions", __doc__, PAGES, only), arguments, study)
 
 
 if __name__ == "__main__":

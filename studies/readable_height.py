@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.study import provenance, run_study, study_parser, versions, write_study
+from studies.study import READINGS, option, provenance, study_main
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, similarity
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
@@ -183,29 +183,17 @@ def _bracket(row: dict[str, Any]) -> str:
     return f" ({mean:+.3f}, {low:+.3f} to {high:+.3f})"
 
 
-def readable_height(options: argparse.Namespace, command: str) -> None:
+def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     samples = load_data(options.data, located=True, limit=options.limit).samples
     ocr = CachedOcr(open_ocr(options.ocr), options.readings)
     found = measure(samples, ocr)
-    record = {
-        "command": command,
-        "data": options.data.name,
-        "ocr": ocr.name,
-        **versions(),
-        "questions": len(samples),
-        "places": len(found),
-        **summary(found),
-    }
-    print(write_study(options.out, "readable-height", record, report))
+    counts = {"questions": len(samples), "places": len(found)}
+    return {"data": options.data.name, "ocr": ocr.name, **counts, **summary(found)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("readable_height", __doc__)
-    parser.add_argument("--ocr", default="auto", help="auto, tesseract or rapidocr (default: auto)")
-    parser.add_argument("--readings", type=Path, metavar="FILE", help="cache of what OCR read")
-    return run_study(parser, arguments, readable_height)
-
+OCR = option("--ocr", default="auto", help="auto, tesseract or rapidocr (default: auto)")
+main = study_main("readable_height", __doc__, study, report, OCR, READINGS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from studies.study import provenance, run_study, study_parser, versions, write_study
+from studies.study import PAGES, provenance, study_main
 from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.evaluate.data import Sample, load_data
@@ -73,33 +73,29 @@ def descending(values: np.ndarray) -> np.ndarray:
     return order
 
 
-def near_words(page: Page, question: str, cells: tuple[int, int]) -> Tensor:
+def near_words(page: Page, question: str, cells: tuple[int, int]) -> np.ndarray:
     """The rival: the share of the question's words near each word, fading with distance."""
     near = word_features(page, question, {})[:, FEATURE_NAMES.index("share_near")]
-    return spread(page, near * layout_of(page).areas, cells)  # so that a word's size does not count
+    return spread(page, near * layout_of(page).areas, cells).numpy()  # so that a word's size does not count
 
 
-def text_words(page: Page, cells: tuple[int, int]) -> Tensor:
-    """Where there are words at all."""
-    return spread(page, np.full(len(page.words), 1 / max(len(page.words), 1)), cells)
-
-
-def measure(folder: Path, cache: Path | None, limit: int | None) -> dict[str, Any]:
-    samples = load_data(folder, split="eval", located=True, limit=limit).samples
+@torch.inference_mode()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    samples = load_data(options.data, split="eval", located=True, limit=options.limit).samples
     found: dict[str, list[list[bool]]] = {}
     predicted, true = [], []
     by_image: tuple[Path, dict[str, np.ndarray]] = (Path(), {})
     progress = Progress(len(samples), "questions")
     for number, sample in enumerate(samples):
         cells = (math.ceil(sample.size[0] / CELL), math.ceil(sample.size[1] / CELL))
-        page = load_page(sample.image, cache)
+        page = load_page(sample.image, options.pages)
         if sample.image != by_image[0]:
             by_image = (sample.image, channel_maps(sample.image, cells))
         other = of_another_page(samples, number)
         maps = {
             "words": words_map(page, sample.question, cells).numpy(),
-            RIVAL: near_words(page, sample.question, cells).numpy(),
-            "where there are words": text_words(page, cells).numpy(),
+            RIVAL: near_words(page, sample.question, cells),
+            "where there are words": spread(page, np.full(len(page.words), 1 / max(len(page.words), 1)), cells).numpy(),
             "words, the question of another page": words_map(page, other.question, cells).numpy(),
             **by_image[1],
         }
@@ -145,10 +141,8 @@ def answer_share(page: Page, boxes: Sequence[Sequence[float]]) -> np.ndarray:
     """(N,): 1 shared out by area over the words whose middle is in one of the answer's boxes; 0 if none is."""
     layout = layout_of(page)
     middle = (layout.boxes[:, :2] + layout.boxes[:, 2:]) / 2
-    inside: np.ndarray = np.zeros(len(middle))
-    for x0, y0, x1, y1 in boxes:
-        within = (middle > (x0, y0)).all(1) & (middle < (x1, y1)).all(1)
-        inside = np.maximum(inside, within * layout.areas)
+    within = [(middle > (x0, y0)).all(1) & (middle < (x1, y1)).all(1) for x0, y0, x1, y1 in boxes]
+    inside = np.any(within, axis=0) * layout.areas
     shares: np.ndarray = inside / max(inside.sum(), 1e-12)
     return shares
 
@@ -159,22 +153,20 @@ def calibration(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float
     for low, high in pairwise(BINS):
         chosen = (predicted > low) & (predicted <= high)
         if chosen.any():
-            rows.append(
-                {
-                    "low": low,
-                    "high": high,
-                    "words": int(chosen.sum()),
-                    "predicted": float(predicted[chosen].mean()),
-                    "true": float(true[chosen].mean()),
-                }
-            )
+            means = {"predicted": float(predicted[chosen].mean()), "true": float(true[chosen].mean())}
+            rows.append({"low": low, "high": high, "words": int(chosen.sum()), **means})
     return rows
 
 
 def gain(difference: np.ndarray, pages: Sequence[str]) -> list[float]:
     """The mean difference over questions and its 95% interval, pages resampled."""
+    return ratio(difference, np.ones(len(pages)), pages)
+
+
+def ratio(ours: np.ndarray, theirs: np.ndarray, pages: Sequence[str]) -> list[float]:
+    """The sum of ours over the sum of theirs and its 95% interval, pages resampled."""
     _, which = np.unique(pages, return_inverse=True)
-    return list(pooled_ratio(np.bincount(which, difference), np.bincount(which)))
+    return list(pooled_ratio(np.bincount(which, ours), np.bincount(which, theirs)))
 
 
 def report(record: dict[str, Any]) -> str:
@@ -203,17 +195,7 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def study(options: argparse.Namespace, command: str) -> None:
-    with torch.inference_mode():
-        found = measure(options.data, options.pages, options.limit)
-    write_study(options.out, "relevance", {"command": command, **versions(), **found}, report)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("relevance", __doc__)
-    parser.add_argument("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
-    return run_study(parser, arguments, study)
-
+main = study_main("relevance", __doc__, measure, report, PAGES)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.check import check_choice, check_count, check_floating, check_shapes, check_size
-from texturevlm.types import Allocation
+from texturevlm.check import check_choice, check_floating, check_shapes
+from texturevlm.evaluate.objects import painted
 
 _BISECTIONS = 60  # more than a float64 has bits
 SATURATED = 50.0  # temperatures from the threshold, where a sigmoid is 0 or 1
@@ -25,8 +25,6 @@ SINKHORN_TOLERANCE = 1e-9  # relative error of the sum
 TINY = 1e-20
 NEARLY_FULL = 1 - 1e-4  # a token that covers a whole cell still leaves a gradient for the others
 SUBCELLS = 8  # points along a cell's side in `box_shares`
-
-Relaxation = Callable[[Tensor, float, float], Tensor]
 
 
 # ---- relaxed top-K --------------------------------------------------------------------------------------------------
@@ -66,9 +64,8 @@ def relaxed_top_k(
 
 def hard_top_k(scores: Tensor, k: int) -> Tensor:
     """(B, N) bool: the k best of each row; of equal scores the earlier one."""
-    order = scores.sort(dim=1, descending=True, stable=True).indices
-    first = torch.arange(scores.shape[1], device=scores.device) < k
-    return torch.zeros_like(scores, dtype=torch.bool).scatter(1, order, first.expand_as(order))
+    order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(1, order, True)
 
 
 def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -124,7 +121,7 @@ def sparse(scores: Tensor, k: float, temperature: float) -> Tensor:
 
 
 # gumbel is straight among noisy scores; `relaxed_top_k` adds the noise
-RELAXATIONS: dict[str, Relaxation] = {
+RELAXATIONS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
     "sigmoid": sigmoid,
     "sinkhorn": sinkhorn,
     "sparse": sparse,
@@ -164,92 +161,53 @@ def _with_gradient(threshold: Tensor, scores: Tensor, share: Tensor) -> Tensor:
 # ---- candidates and their weights -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Lattice:
+class SoftTokens(NamedTuple):
+    """N candidate footprints per image, each with a weight.
+
+    weight: (B, N), 0 to 1, summing to the budget
+    boxes:  (B, N, 4), xyxy in level-0 pixels
+    size:   (height, width) of the images
+    """
+
+    weight: Tensor
+    boxes: Tensor
+    size: tuple[int, int]
+
+
+class Lattice(NamedTuple):
     """N candidate footprints of an image, coarse before fine.
 
     centre: (N, 2), x then y in level-0 pixels
-    step:   (N, 2), pixels per sample, across and down
+    reach:  (N, 2), half of the extent, across and down
     """
 
     centre: Tensor
-    step: Tensor
+    reach: Tensor
     size: tuple[int, int]
-    patch: int
 
     @classmethod
-    def of(cls, size: tuple[int, int], *, patch: int, sides: Sequence[float]) -> Lattice:
+    def of(cls, size: tuple[int, int], sides: Sequence[float]) -> Lattice:
         """For each side, in pixels, a grid of about square tiles over the image."""
-        height, width = check_size("Lattice.of", size)
-        check_count("Lattice.of", "patch", patch, 1)
-        if not sides or not all(0 < side < math.inf for side in sides):
-            raise ValueError(f"Lattice.of: sides must be positive numbers of pixels, got {sides!r}")
-        centres, steps = [], []
+        height, width = size
+        centres, reaches = [], []
         for side in sorted(sides, reverse=True):
             rows, columns = max(1, round(height / side)), max(1, round(width / side))
             extent = torch.tensor([width / columns, height / rows])
             y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
             centres.append((torch.stack([x, y], -1).reshape(-1, 2) + 0.5) * extent)
-            steps.append((extent / patch).expand(rows * columns, 2))
-        return cls(torch.cat(centres), torch.cat(steps), (height, width), patch)
+            reaches.append((extent / 2).expand(rows * columns, 2))
+        return cls(torch.cat(centres), torch.cat(reaches), size)
 
-    def __len__(self) -> int:
-        return self.centre.shape[0]
+    def boxes(self, zoom: Tensor) -> Tensor:
+        """(B, N, 4) from zoom (B, N), by how many levels each footprint is coarser than its candidate."""
+        centre, reach = self.centre.to(zoom), self.reach.to(zoom) * torch.exp2(zoom)[..., None]
+        return torch.cat([centre - reach, centre + reach], -1)
 
-    def best(self, scores: Tensor, budget: int) -> Allocation:
-        """The allocation of the best candidates by scores (B, N)."""
-        centre, step = (part.to(scores).expand(len(scores), -1, -1) for part in (self.centre, self.step))
-        return SoftTokens(torch.zeros_like(scores), scores, centre, step, self).harden(budget)
-
-    def to(self, device: torch.device | str) -> Lattice:
-        return Lattice(self.centre.to(device), self.step.to(device), self.size, self.patch)
-
-
-@dataclass(frozen=True, eq=False)
-class SoftTokens:
-    """N candidates per image, each with a weight.
-
-    weight:  (B, N), 0 to 1, summing to the budget
-    score:   (B, N), by which they are chosen
-    centre:  (B, N, 2), x then y in level-0 pixels
-    step:    (B, N, 2), pixels per sample, across and down
-    lattice: the candidates they were made from
-    """
-
-    weight: Tensor
-    score: Tensor
-    centre: Tensor
-    step: Tensor
-    lattice: Lattice
-
-    @property
-    def boxes(self) -> Tensor:
-        """(B, N, 4): the footprints, xyxy in level-0 pixels."""
-        reach = self.step * (self.lattice.patch / 2)
-        return torch.cat([self.centre - reach, self.centre + reach], -1)
-
-    def harden(self, budget: int) -> Allocation:
-        """The ordinary allocation: the best candidates, best first, in `budget` slots."""
-        check_count("SoftTokens.harden", "budget", budget, 1)
-        scores = self.score.detach().float()
-        order = scores.sort(dim=1, descending=True, stable=True).indices[:, :budget]
-        missing = budget - order.shape[1]
-        pairs = order[..., None].expand(-1, -1, 2)
-        centre, step = (
-            functional.pad(part.detach().float().gather(1, pairs), (0, 0, 0, missing), value=1.0)
-            for part in (self.centre, self.step)
-        )
-        zero = torch.zeros_like(step[..., 0])
-        return Allocation(
-            centre=centre,
-            ddx=torch.stack([step[..., 0], zero], -1),
-            ddy=torch.stack([zero, step[..., 1]], -1),
-            score=functional.pad(scores.gather(1, order), (0, missing)),
-            valid=functional.pad(torch.ones_like(order, dtype=torch.bool), (0, missing), value=False),
-            source=torch.zeros_like(zero, dtype=torch.int64),
-            size=self.lattice.size,
-            patch=self.lattice.patch,
-        )
+    def best(self, scores: Tensor, k: int, zoom: Tensor | None = None) -> Tensor:
+        """(B, k, 4): the footprints of the best candidates by scores (B, N), best first: what is deployed."""
+        boxes = self.boxes(torch.zeros_like(scores) if zoom is None else zoom)
+        order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
+        return boxes.gather(1, order[..., None].expand(-1, -1, 4))
 
 
 def soften(
@@ -265,23 +223,15 @@ def soften(
     """Candidates with weights that sum to the budget.
 
     scores:  (B, N), one per candidate
-    budget:  expected number of tokens; more than there are candidates: all of them
+    budget:  expected number of tokens
     relaxation, temperature, generator: as in `relaxed_top_k`
-    zoom:    (B, N), by how many levels each footprint is coarser than its candidate
+    zoom:    (B, N), as in `Lattice.boxes`
     returns  SoftTokens, differentiable in scores and zoom
     """
-    sizes = check_shapes("soften", scores=(scores, "B N"))
-    if sizes["N"] != len(lattice):
-        raise ValueError(f"soften: scores must be (B, {len(lattice)}), one per candidate, got {tuple(scores.shape)}")
-    if not budget >= 1:
-        raise ValueError(f"soften: budget must be at least 1, got {budget!r}")
-    k = min(budget, len(lattice))
-    weight = relaxed_top_k(scores, k, relaxation=relaxation, temperature=temperature, generator=generator)
-    centre, step = (part.to(weight).expand(len(scores), -1, -1) for part in (lattice.centre, lattice.step))
-    if zoom is not None:
-        check_shapes("soften", scores=(scores, "B N"), zoom=(zoom, "B N"))
-        step = step * torch.exp2(zoom)[..., None]
-    return SoftTokens(weight, scores, centre, step, lattice)
+    zoom = torch.zeros_like(scores) if zoom is None else zoom
+    check_shapes("soften", centre=(lattice.centre, "N 2"), scores=(scores, "B N"), zoom=(zoom, "B N"))
+    weight = relaxed_top_k(scores, budget, relaxation=relaxation, temperature=temperature, generator=generator)
+    return SoftTokens(weight, lattice.boxes(zoom), lattice.size)
 
 
 # ---- what they cover ------------------------------------------------------------------------------------------------
@@ -293,10 +243,9 @@ def covered(tokens: SoftTokens, grid: tuple[int, int]) -> Tensor:
     The share of a cell inside a footprint grows linearly as the footprint moves over it, so positions and sizes have a
     gradient.
     """
-    rows, columns = (check_count("covered", "grid", count, 1) for count in grid)
-    boxes, (height, width) = tokens.boxes, tokens.lattice.size
-    row, down = _touched(boxes[..., 1], boxes[..., 3], rows, height)
-    column, across = _touched(boxes[..., 0], boxes[..., 2], columns, width)
+    (rows, columns), (height, width) = grid, tokens.size
+    row, down = _touched(tokens.boxes[..., 1], tokens.boxes[..., 3], rows, height)
+    column, across = _touched(tokens.boxes[..., 0], tokens.boxes[..., 2], columns, width)
     inside = down[..., :, None] * across[..., None, :]
     left = torch.log1p(-tokens.weight[..., None, None] * inside * NEARLY_FULL)
     cell = row[..., :, None] * columns + column[..., None, :]
@@ -320,16 +269,14 @@ def _touched(low: Tensor, high: Tensor, cells: int, extent: int) -> tuple[Tensor
     return cell.clamp(max=cells - 1).long(), share
 
 
-def box_shares(boxes: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """(h, w): the share of each cell inside the union of boxes (M, 4), xyxy in pixels; by 8 × 8 points per cell."""
-    rows, columns = grid[0] * SUBCELLS, grid[1] * SUBCELLS
-    y = (torch.arange(rows, dtype=torch.float64) + 0.5) * (size[0] / rows)
-    x = (torch.arange(columns, dtype=torch.float64) + 0.5) * (size[1] / columns)
-    wide = boxes.double().reshape(-1, 4)
-    down = (y >= wide[:, 1:2]) & (y < wide[:, 3:4])
-    across = (x >= wide[:, 0:1]) & (x < wide[:, 2:3])
-    inside = (down[:, :, None] & across[:, None, :]).any(0)
-    return inside.view(grid[0], SUBCELLS, grid[1], SUBCELLS).float().mean((1, 3))
+def box_shares(boxes: Sequence[Sequence[float]], size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """(h, w): the share of each cell inside the union of boxes, xyxy in pixels; by 8 × 8 points per cell."""
+    across, down = grid[1] * SUBCELLS / size[1], grid[0] * SUBCELLS / size[0]
+    points = painted(
+        [(x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes],
+        (grid[0] * SUBCELLS, grid[1] * SUBCELLS),
+    )
+    return functional.avg_pool2d(points.float()[None], SUBCELLS)[0]
 
 
 def soft_iou(cover: Tensor, objects: Tensor) -> Tensor:

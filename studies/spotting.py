@@ -2,9 +2,8 @@
 
 Tesseract reads the page at full resolution. Its word boxes are ranked for each word of the page's questions; a box is
 right if Tesseract reads that word there. The scout ranks a box by the best cosine of the word with the spots in it,
-RapidOCR by the similarity of the word and what it read there. Equal values are in random order. Two averages: over the
-words that are on their page, each ranked alone; and of one ranking of all words and pages, which also rewards knowing
-that a word is absent.
+RapidOCR by the similarity of the word and what it read there. Equal values are in random order. The average is over the
+words that are on their page.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import csv
 import io
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,12 +21,14 @@ import torch
 from PIL import Image, ImageOps
 
 from studies.relevance import descending, gain
-from texturevlm.evaluate.data import Box, Sample
+from studies.study import evenly
+from texturevlm.allocate.footprints import Box
+from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.ocr import Tesseract, run_tesseract
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout import Scout, Spots
-from texturevlm.scout.letters import letter_codes, letter_features
+from texturevlm.scout.question import letter_codes, letter_features
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import STOP, plain, terms, word_similarity
 from texturevlm.types import Texture
@@ -37,20 +37,6 @@ SHORTEST = 3  # letters or digits of a query word
 SAME = 0.5  # of the smaller of two boxes that overlap as much: RapidOCR read that word there
 HEIGHTS = (0, 9, 12, 16, 1000)  # of words, in pixels of what the spotter saw
 METHODS = ("scout", "RapidOCR", "random order")
-RESAMPLES = 2000  # of pages, for one ranking of all
-
-
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """Every query word of a page (W) against every box on it (N).
-
-    scores: method → (W, N); right: (W, N), whether Tesseract reads the word there; heights: (N,), as the scout sees it
-    """
-
-    page: str
-    scores: dict[str, np.ndarray]
-    right: np.ndarray
-    heights: np.ndarray
 
 
 def measure_spotting(samples: Sequence[Sample], cache: Path | None, scout: Scout, limit: int) -> dict[str, Any]:
@@ -60,39 +46,17 @@ def measure_spotting(samples: Sequence[Sample], cache: Path | None, scout: Scout
         asked.setdefault(sample.image, []).append(sample.question)
     images = evenly(list(asked), limit)
     tesseract, progress = Tesseract(), Progress(len(images), "pages read by Tesseract")
-    pages = []
+    which, rows = [], []
     for image in images:
         page, words = tesseract_page(image, cache, tesseract.program), sought_words(asked[image])
-        if page.words and words:
-            pages.append(_ranked(image, page, load_page(image, cache), scout, words))
+        found = _precisions(image, page, load_page(image, cache), scout, words) if page.words and words else []
+        rows += found
+        which += [str(image)] * len(found)
         progress.step()
-    record: dict[str, Any] = {"reader": tesseract.name.split(" --")[0], "pages": len(images)}
-    return {**record, **_each(pages), **_together(pages)} if any(page.right.any() for page in pages) else record
-
-
-def _ranked(image: Path, page: Page, read: Page, scout: Scout, words: list[str]) -> Ranked:
-    boxes, texts = [word.box for word in page.words], [plain(word.text) for word in page.words]
-    spots = scout.read(Texture.open(image).mipmapped())
-    scores = (
-        scout_scores(scout, spots, boxes, page.size, words),
-        rapidocr_scores(read, boxes, words),
-        np.zeros((len(words), len(boxes))),
-    )
-    heights = np.array([y1 - y0 for _, y0, _, y1 in boxes]) * (spots.text.shape[1] * SPOT / page.size[0])
-    right = np.array([[text == word for text in texts] for word in words])
-    return Ranked(str(image), dict(zip(METHODS, scores, strict=True)), right, heights)
-
-
-def _each(pages: Sequence[Ranked]) -> dict[str, Any]:
-    """Average precision per word that is on its page."""
-    which, heights, rows = [], [], []
-    for page in pages:
-        for row in np.flatnonzero(page.right.any(1)):
-            right = page.right[row]
-            which.append(page.page)
-            heights.append(np.median(page.heights[right]))
-            rows.append([average_precision(page.scores[method][row], right) for method in METHODS])
-    height, scores = np.array(heights), np.array(rows)
+    record: dict[str, Any] = {"reader": tesseract.name.split(" --")[0], "pages": len(images), "words": len(rows)}
+    if not rows:
+        return record
+    height, scores = np.array(rows)[:, 0], np.array(rows)[:, 1:]
     by_height = []
     for low, high in pairwise(HEIGHTS):
         chosen = (height >= low) & (height < high)
@@ -100,65 +64,32 @@ def _each(pages: Sequence[Ranked]) -> dict[str, Any]:
             means = dict(zip(METHODS, scores[chosen].mean(0).tolist()))
             by_height.append({"low": low, "high": high, "words": int(chosen.sum()), "precision": means})
     return {
-        "words": len(rows),
+        **record,
         "precision": {method: gain(scores[:, column], which) for column, method in enumerate(METHODS)},
         "difference": gain(scores[:, 0] - scores[:, 1], which),
         "by height": by_height,
     }
 
 
-def _together(pages: Sequence[Ranked]) -> dict[str, Any]:
-    """Average precision of one ranking of all words and boxes of all pages, absent words included."""
-    drawn = {}
-    for method in METHODS:
-        values = [page.scores[method].ravel() for page in pages]
-        drawn[method] = pooled_precision(values, [page.right.ravel() for page in pages])
-    return {
-        "words sought": sum(len(page.right) for page in pages),
-        "pooled precision": {method: _interval(values) for method, values in drawn.items()},
-        "pooled difference": _interval(drawn[METHODS[0]] - drawn[METHODS[1]]),
-    }
-
-
-def _interval(drawn: np.ndarray) -> list[float]:
-    """The first value, and the central 95% of the others."""
-    return [float(drawn[0]), *(float(bound) for bound in np.quantile(drawn[1:], (0.025, 0.975)))]
-
-
-def pooled_precision(values: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> np.ndarray:
-    """(1 + RESAMPLES,): the average precision of one ranking of all pages, and of resampled pages, the same each time.
-
-    values, right: one array per page
-    """
-    every, truth = np.concatenate(values), np.concatenate(right)
-    page = np.repeat(np.arange(len(values)), [len(one) for one in values])
-    order = descending(every)
-    page, truth = page[order], truth[order]
-    places = np.flatnonzero(truth)
-    # For each right one and each page: how many, and how many right ones, are ranked as high or higher.
-    ranked, hit = (
-        np.stack(
-            [
-                np.searchsorted(np.flatnonzero(chosen & (page == number)), places, "right")
-                for number in range(len(values))
-            ],
-            1,
-        )
-        for chosen in (np.ones_like(truth), truth)
+def _precisions(image: Path, page: Page, read: Page, scout: Scout, words: list[str]) -> list[list[float]]:
+    """For each word that is on the page: its height as the scout sees it, and the average precision by METHODS."""
+    boxes, texts = [word.box for word in page.words], [plain(word.text) for word in page.words]
+    spots = scout.read(Texture.open(image).mipmapped())
+    heights = np.array([y1 - y0 for _, y0, _, y1 in boxes]) * (spots.text.shape[1] * SPOT / page.size[0])
+    by_method = np.stack(
+        [
+            scout_scores(scout, spots, boxes, page.size, words),
+            rapidocr_scores(read, boxes, words),
+            np.zeros((len(words), len(boxes))),
+        ],
+        1,
     )
-    generator = np.random.default_rng(0)
-    counts = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES).T
-    counts = np.concatenate([np.ones((len(values), 1)), counts], 1)
-    weight = counts[page[places]]
-    precision = (hit @ counts) / np.maximum(ranked @ counts, 1)
-    found: np.ndarray = (weight * precision).sum(0) / np.maximum(weight.sum(0), 1)
+    found = []
+    for word, scores in zip(words, by_method):
+        right = np.array([text == word for text in texts])
+        if right.any():
+            found.append([float(np.median(heights[right])), *(average_precision(values, right) for values in scores)])
     return found
-
-
-def evenly(images: Sequence[Path], limit: int | None) -> list[Path]:
-    """At most `limit` of them, evenly spread."""
-    count = len(images) if limit is None else min(limit, len(images))
-    return [images[number * len(images) // count] for number in range(count)]
 
 
 def sought_words(questions: Sequence[str]) -> list[str]:

@@ -19,19 +19,27 @@ from texturevlm.check import check_count
 MISTAKES = (ValueError, TypeError, OSError, ImportError)  # the caller's: no traceback
 RUN = "python -m "
 Record = TypeVar("Record")
+Item = TypeVar("Item")
+Option = tuple[str, dict[str, Any]]
 
 
-def command_parser(module: str, docstring: str | None) -> ArgumentParser:
-    """A parser for `python -m MODULE`; the first line of the docstring describes it."""
-    return ArgumentParser(prog=RUN + module, description=(docstring or "").split("\n")[0])
+def option(name: str, **settings: Any) -> Option:
+    """An option of a study, as `add_argument` takes it."""
+    return name, settings
 
 
-def study_parser(name: str, docstring: str | None) -> ArgumentParser:
-    """A parser for `python -m studies.NAME DATA --out DIR [--limit N]`."""
-    parser = command_parser(f"studies.{name}", docstring)
+PAGES = option("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
+READINGS = option("--readings", type=Path, metavar="FILE", help="cache of what OCR read")
+
+
+def study_parser(name: str, docstring: str | None, *options: Option) -> ArgumentParser:
+    """A parser for `python -m studies.NAME DATA --out DIR [--limit N]`; the docstring's first line describes it."""
+    parser = ArgumentParser(prog=f"{RUN}studies.{name}", description=(docstring or "").split("\n")[0])
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of a data set, or of several (see the module)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the report and its numbers")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N questions or pages (default: all)")
+    for flag, settings in options:
+        parser.add_argument(flag, **settings)
     return parser
 
 
@@ -39,17 +47,31 @@ def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Cal
     """Parse, check --limit, and do the work with the options and the command line; returns the exit status."""
     options = parser.parse_args(arguments)
     try:
-        check_limit(getattr(options, "limit", None))
+        check_limit(options.limit)
         work(options, command_line(parser, options))
     except MISTAKES as error:
-        return complain(parser, error)
+        print(f"{parser.prog.removeprefix(RUN)}: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
-def complain(parser: ArgumentParser, error: Exception) -> int:
-    """Print what was wrong on stderr; returns the exit status."""
-    print(f"{parser.prog.removeprefix(RUN)}: {error}", file=sys.stderr)
-    return 2
+def study_main(
+    name: str,
+    docstring: str | None,
+    measure: Callable[[Namespace], dict[str, Any]],
+    report: Callable[[dict[str, Any]], str],
+    *options: Option,
+) -> Callable[..., int]:
+    """The `main` of a study that measures a record and reports it: writes NAME.json and NAME.md, prints the report."""
+
+    def work(options: Namespace, command: str) -> None:
+        record = {"command": command, **versions(), **measure(options)}
+        print(write_study(options.out, name.replace("_", "-"), record, report))
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        return run_study(study_parser(name, docstring, *options), arguments, work)
+
+    return main
 
 
 def check_limit(limit: int | None, least: int = 1) -> None:
@@ -67,6 +89,12 @@ def command_line(parser: ArgumentParser, options: Namespace) -> str:
             shown = str(action.metavar) if isinstance(value, (Path, list)) else str(value)
             words += [*action.option_strings[-1:], shown]
     return " ".join(words)
+
+
+def evenly(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """At most `limit` of them, evenly spread."""
+    count = len(items) if limit is None else min(limit, len(items))
+    return [items[number * len(items) // count] for number in range(count)]
 
 
 def boxes_by_image(listing: Path, split: str, limit: int | None) -> dict[str, list[list[float]]]:

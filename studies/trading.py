@@ -9,42 +9,39 @@ tokens per page. Both are judged by expected value, which trading raises, and by
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from studies.study import provenance, run_study, study_parser, versions, write_study
+from studies.study import READINGS, option, provenance, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import split_budget
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.data import Sample, load_data
-from texturevlm.evaluate.delivered import Delivered
-from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
+from texturevlm.evaluate.legibility import legibility_score
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.metrics import Delivered
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.run import without_colour
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance import Relevance, WordsScorer, find_relevance
-from texturevlm.types import Texture
+from texturevlm.relevance import WordsScorer, find_relevance
+from texturevlm.types import Allocation, Texture
 
 BUDGETS = "32,64,96,273"
 FLOOR, CEILING = 0.25, 4.0  # of an equal share: no page is left out, and none takes it all
 SPLITS = ("equal", "shared")
 
 
-@dataclass(frozen=True)
-class PageResult:
+class PageResult(NamedTuple):
     """One page of one group: its tokens, expected value and legibility (None without OCR), per split."""
 
-    question: str
     relevance: str
     budget: int
     tokens: dict[str, int]
@@ -66,9 +63,9 @@ def groups(samples: Sequence[Sample], pages: int, seed: int = 0) -> list[list[Sa
 
 def measure(
     group: Sequence[Sample],
-    *,
     relevance: str,
-    budgets: Sequence[int],
+    budget: int,
+    *,
     patch: int,
     allocator: str,
     pages: PageCache,
@@ -77,44 +74,28 @@ def measure(
     """The results of one group of pages."""
     choose = ALLOCATORS[allocator]
     textures = [Texture.open(sample.image) for sample in group]
-    maps = [
-        _relevance(sample, texture, relevance, patch, pages) for sample, texture in zip(group, textures, strict=True)
-    ]
-    pictures = [without_colour(texture) for texture in textures]
-    greys = [median_grey(texture) for texture in pictures]
+    maps = []
+    for sample, texture in zip(group, textures):
+        scorer: Any = WordsScorer(pages.words(sample.image, texture)[0]) if relevance == "words" else relevance
+        maps.append(find_relevance(texture, sample.question, patch=patch, relevance=scorer))
+    floor, ceiling, total = max(1, round(FLOOR * budget)), round(CEILING * budget), budget * len(group)
+    limits: Any = {"floor": floor, "ceiling": ceiling, "patch": patch, "allocator": choose}
     found = []
-    for budget in budgets:
-        shared = split_budget(
-            textures,
-            maps,
-            budget=budget * len(group),
-            floor=max(1, round(FLOOR * budget)),
-            ceiling=round(CEILING * budget),
-            patch=patch,
-            allocator=choose,
-        )
-        for index, sample in enumerate(group):
-            tokens = dict(zip(SPLITS, (budget, shared[index])))
-            value, crops = {}, []
-            for split, count in tokens.items():
-                allocation = choose(textures[index], maps[index], budget=count, patch=patch)
-                value[split] = float(expected_value(maps[index], allocation))
-                delivered = Delivered(pictures[index], greys[index], allocation)
-                crops.append([as_bytes(delivered.picture(box)) for box in crop_boxes(sample.boxes, sample.size)])
-            found.append(PageResult(sample.id, relevance, budget, tokens, value, _read(ocr, crops, sample)))
+    for sample, texture, own, count in zip(group, textures, maps, split_budget(textures, maps, budget=total, **limits)):
+        tokens = dict(zip(SPLITS, (budget, count)))
+        chosen = {split: choose(texture, own, budget=count, patch=patch) for split, count in tokens.items()}
+        value = {split: float(expected_value(own, allocation)) for split, allocation in chosen.items()}
+        legibility = None if ocr is None else _legibility(ocr, sample, texture, chosen)
+        found.append(PageResult(relevance, budget, tokens, value, legibility))
     return found
 
 
-def _relevance(sample: Sample, texture: Texture, scorer: str, patch: int, pages: PageCache) -> Relevance:
-    chosen = WordsScorer(pages.words(sample.image, texture)[0]) if scorer == "words" else scorer
-    return find_relevance(texture, sample.question, patch=patch, relevance=chosen)
-
-
-def _read(ocr: OcrEngine | None, crops: Sequence[Sequence[np.ndarray]], sample: Sample) -> dict[str, float] | None:
-    if ocr is None:
-        return None
-    texts = iter(ocr.read([crop for ours in crops for crop in ours]))
-    return {name: legibility_score([next(texts) for _ in ours], sample.answers) for name, ours in zip(SPLITS, crops)}
+def _legibility(ocr: OcrEngine, sample: Sample, texture: Texture, chosen: dict[str, Allocation]) -> dict[str, float]:
+    shown = without_colour(texture)
+    grey = median_grey(shown)
+    crops = {split: Delivered(shown, grey, allocation).crops(sample) for split, allocation in chosen.items()}
+    texts = iter(ocr.read([crop for own in crops.values() for crop in own]))
+    return {split: legibility_score([next(texts) for _ in own], sample.answers) for split, own in crops.items()}
 
 
 def summary(results: Sequence[PageResult]) -> list[dict[str, Any]]:
@@ -166,7 +147,7 @@ def _cells(compared: dict[str, Any] | None) -> Sequence[str]:
     return f"{compared['equal']:.3f}", f"{compared['shared']:.3f}", format_interval(compared["difference"])
 
 
-def trading(options: argparse.Namespace, command: str) -> None:
+def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     budgets = [check_count("trading", "budgets", int(part), 1) for part in options.budgets.split(",")]
     check_choice("trading", "allocator", options.allocator, ALLOCATORS)
@@ -180,42 +161,35 @@ def trading(options: argparse.Namespace, command: str) -> None:
     relevances = ["words", "none"] if find_spec("rapidocr") is not None else ["none"]
     results: list[PageResult] = []
     progress = Progress(len(batches) * len(relevances), "groups")
+    common: Any = {"patch": options.patch, "allocator": options.allocator, "pages": cache, "ocr": ocr}
     for group in batches:
         for relevance in relevances:
-            results += measure(
-                group,
-                relevance=relevance,
-                budgets=budgets,
-                patch=options.patch,
-                allocator=options.allocator,
-                pages=cache,
-                ocr=ocr,
-            )
+            for budget in budgets:
+                results += measure(group, relevance, budget, **common)
             progress.step()
-    record = {
-        "command": command,
+    return {
         "data": options.data.name,
         "ocr": ocr.name if ocr is not None else None,
-        **versions(),
         "pages": options.pages,
         "patch": options.patch,
         "allocator": options.allocator,
         "rows": sorted(summary(results), key=lambda row: relevances.index(row["relevance"])),
     }
-    print(write_study(options.out, "trading", record, report))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = study_parser("trading", __doc__)
-    parser.add_argument("--pages", type=int, default=8, metavar="N", help="pages that share a budget (default: 8)")
-    parser.add_argument("--budgets", default=BUDGETS, help=f"tokens per page (default: {BUDGETS})")
-    parser.add_argument("--patch", type=int, default=32, help="side of a token (default: 32)")
-    parser.add_argument("--allocator", default="auto", help="a name of ALLOCATORS (default: auto)")
-    parser.add_argument("--ocr", default="auto", help="auto, tesseract, rapidocr or none (default: auto)")
-    parser.add_argument("--readings", type=Path, metavar="FILE", help="cache of what OCR read")
-    parser.add_argument("--words", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)")
-    return run_study(parser, arguments, trading)
-
+main = study_main(
+    "trading",
+    __doc__,
+    study,
+    report,
+    option("--pages", type=int, default=8, metavar="N", help="pages that share a budget (default: 8)"),
+    option("--budgets", default=BUDGETS, help=f"tokens per page (default: {BUDGETS})"),
+    option("--patch", type=int, default=32, help="side of a token (default: 32)"),
+    option("--allocator", default="auto", help="a name of ALLOCATORS (default: auto)"),
+    option("--ocr", default="auto", help="auto, tesseract, rapidocr or none (default: auto)"),
+    READINGS,
+    option("--words", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)"),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,6 +10,7 @@ video.json.
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,23 @@ FEWEST_FRAMES = 3  # frames: two in a row, after the first
 STILL_BUDGET, REUSE_BUDGET = 128, 64
 FACE_BUDGET, FACE_PATCH, FACE_EVERY = 40, 16, 5
 CONTEXTS = (0.0, 1.0, 3.0)
+STILL_COLUMNS = {  # headings, and how a row of the record is written under them
+    "frames": "{frames}",
+    "tiles changed a frame": "{changed:.1%}",
+    "median": "{median:.1%}",
+    "frames without change": "{still_frames:.1%}",
+    "sampled": "{sampled:.1%}",
+    "chosen anew": "{chosen:.1%} of frames",
+    "cuts": "{cuts}",
+}
+REUSE_COLUMNS = {
+    "encoded": "{encoded:.1%}",
+    "error": "{error:.3f}",
+    "worst frame": "{worst:.3f}",
+    "of kept tokens": "{kept:.3f}",
+    "cosine": "{cosine:.4f}",
+}
+FACE_COLUMNS = {"covered": "{covered:.3f}", "at least half": "{half:.1%}", "the stream's lead": "{lead}"}
 
 
 def measure(data: Path, limit: int | None) -> dict[str, Any]:
@@ -64,7 +82,7 @@ def _most(limit: int | None, frames: int) -> int:
 
 
 def _drift(path: Path, frames: int) -> dict[str, Any]:
-    clip = study.HeldClip(path, frames)
+    clip = list(study.held_frames(path, frames))
     found: dict[str, Any] = {}
     for method in FLOW_METHODS:
         for interval in (None, *INTERVALS):
@@ -98,90 +116,60 @@ def _face(data: Path, limit: int | None) -> dict[str, Any]:
 
 
 def report(record: dict[str, Any]) -> str:
-    still = [
-        (
-            *(name, row["frames"], f"{row['changed']:.1%}", f"{row['median']:.1%}", f"{row['still_frames']:.1%}"),
-            *(f"{row['sampled']:.1%}", f"{row['chosen']:.1%} of frames", row["cuts"]),
-        )
-        for name, row in record["still"].items()
-    ]
-    heads = ("clip", "frames", "tiles changed a frame", "median", "frames without change", "sampled", "chosen anew")
+    drift = record["drift"]
+    means, ages = [], []
+    for key in next(iter(drift.values())):
+        means.append((key, *("{mean:.3f} ({least:.2f})".format(**clip[key]) for clip in drift.values())))
+    for name, method in product(drift, FLOW_METHODS):
+        known = drift[name][f"{method}, {NO_KEYFRAMES}"]["ages"]
+        ages.append((name, method, *(_number(known, str(age)) for age in study.AGES)))
+    reuse = {(name, context): row for name, clip in record["reuse"].items() for context, row in clip.items()}
+    leads = {name: format_interval(row["difference"]) for name, row in record["face"].items()} | {CARRIED_LABEL: "–"}
+    face = {(name,): row | {"lead": leads[name]} for name, row in record["face"].items()}
+    keys = ("kept", "made again", "consecutive")
+    clusters = [(name, *(_number(row, key) for key in keys)) for name, row in record["clusters"].items()]
     return markdown_page(
         "# Video: what is still, how relevance drifts, what reuse costs",
         f"`{record['command']}`, torch {record['torch']}, CPU. Clips at their own size, tiles of {study.TILE} pixels.",
         "## 26. What share of frames and tiles is static?",
         f"{STILL_BUDGET} tokens of {study.PATCH}, chosen by salience. Sampled: the share of tokens that had to be.",
-        markdown_table((*heads, "cuts"), still),
-        *_drift_blocks(record["drift"]),
-        *_reuse_blocks(record["reuse"]),
-        *_face_blocks(record["face"]),
-        *_cluster_blocks(record["clusters"]),
-    )
-
-
-def _drift_blocks(drift: dict[str, Any]) -> list[str]:
-    rows = []
-    for key in next(iter(drift.values())):
-        found = [clip[key] for clip in drift.values()]
-        rows.append((key, *(f"{one['mean']:.3f} ({one['least']:.2f})" for one in found)))
-    aged = []
-    for name, clip in drift.items():
-        for method in FLOW_METHODS:
-            ages = clip[f"{method}, {NO_KEYFRAMES}"]["ages"]
-            aged.append((name, method, *(f"{ages[str(age)]:.3f}" if str(age) in ages else "–" for age in study.AGES)))
-    return [
+        _table(("clip",), STILL_COLUMNS, {(name,): row for name, row in record["still"].items()}),
         "## 27. Frame differences or optical flow? How fast does carried relevance drift?",
         "Correlation of carried with fresh relevance, cell by cell, mean over the frames (least). `none`: differences\n"
         "only, nothing moves. Looking again: cells that are not trusted take the fresh value, as in a stream, which\n"
         "here is what they are compared with. A cut is a keyframe always.",
-        markdown_table(("flow and keyframes", *drift), rows),
+        markdown_table(("flow and keyframes", *drift), means),
         "After so many frames without a keyframe (a cut begins anew):",
-        markdown_table(("clip", "flow", *study.AGES), aged),
-    ]
-
-
-def _reuse_blocks(reuse: dict[str, Any]) -> list[str]:
-    rows = []
-    for name, contexts in reuse.items():
-        for context, row in contexts.items():
-            errors = (f"{row[key]:.3f}" for key in ("error", "worst", "kept"))
-            rows.append((name, context, f"{row['encoded']:.1%}", *errors, f"{row['cosine']:.4f}"))
-    return [
+        markdown_table(("clip", "flow", *study.AGES), ages),
         "## 28. What does reusing encoded tokens cost?",
         f"A Qwen3-VL tower of {study.VISION['depth']} layers with random weights, {REUSE_BUDGET} tokens: it shows how\n"
         "strongly attention couples tokens, not what a trained model's answers lose. Error: the length of the\n"
         "difference from encoding the whole frame, by the length of that; of all tokens, and of the kept ones alone.\n"
         "Context: unchanged tokens encoded along, for each changed one.",
-        markdown_table(("clip", "context", "encoded", "error", "worst frame", "of kept tokens", "cosine"), rows),
-    ]
-
-
-def _face_blocks(face: dict[str, Any]) -> list[str]:
-    rows = []
-    for name, row in face.items():
-        lead = "–" if name == CARRIED_LABEL else format_interval(row["difference"])
-        rows.append((name, f"{row['covered']:.3f}", f"{row['half']:.1%}", lead))
-    return [
+        _table(("clip", "context"), REUSE_COLUMNS, reuse),
         "## The face of david.webm",
         f"{FACE_BUDGET} tokens of {FACE_PATCH} by `density`, every {FACE_EVERY}th frame: the share of the face that\n"
         f"tokens of at most {study.FINE_SCALE} pixels per sample cover (one scale for all would be 2.74), how often\n"
         "that is half of it or more, and the stream's lead (paired, 95%; frames of one clip are not independent, so\n"
         "the interval is too narrow).",
-        markdown_table(("how tokens were chosen", "covered", "at least half", "the stream's lead"), rows),
-    ]
-
-
-def _cluster_blocks(clusters: dict[str, Any]) -> list[str]:
-    keys = ("kept", "made again", "consecutive")
-    rows = [(name, *(f"{row[key]:.3f}" if key in row else "–" for key in keys)) for name, row in clusters.items()]
-    return [
+        _table(("how tokens were chosen",), FACE_COLUMNS, face),
         "## Channels of global reach",
         "Borders between regions: the share of those made anew that have one within two pixels. Made again: the share\n"
         "of frames in which a quarter of the tiles had changed since.",
         markdown_table(
-            ("clip", "kept by the stream's rule", "made again", "those of the frame before, made anew"), rows
+            ("clip", "kept by the stream's rule", "made again", "those of the frame before, made anew"), clusters
         ),
-    ]
+    )
+
+
+def _table(first: Sequence[str], columns: dict[str, str], rows: dict[Any, dict[str, Any]]) -> str:
+    """A row per key of `rows`, which is a tuple under the headings `first`; then `columns`, each with its format."""
+    cells = [(*names, *(form.format(**row) for form in columns.values())) for names, row in rows.items()]
+    return markdown_table((*first, *columns), cells)
+
+
+def _number(row: dict[str, float], key: str) -> str:
+    return f"{row[key]:.3f}" if key in row else "–"
 
 
 def _tell(what: str) -> None:

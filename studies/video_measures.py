@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Allocation, Texture
-from texturevlm.video import VideoStream
+from texturevlm.video import Step, VideoStream
 from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, initial_noise
 from texturevlm.video.sources import open_video
@@ -53,18 +54,12 @@ TEXT: dict[str, Any] = {
 
 def frames_of(path: Path, limit: int | None, first: int = 0) -> Iterator[Tensor]:
     """(1, 3, H, W), 0 to 1, from the first frame on."""
-    for index, frame in enumerate(open_video(path)):
-        if limit is not None and index >= first + limit:
-            return
-        if index >= first:
-            yield frame.image[None].float() / 255
+    for frame in islice(open_video(path), first, None if limit is None else first + limit):
+        yield frame.image[None].float() / 255
 
 
 def still_camera(path: Path, share: float, count: int) -> Iterator[Tensor]:
-    """A synthetic clip: one frame of a real one, with noise of one grey step, over which a part of it wanders.
-
-    share: of the image that wanders
-    """
+    """A synthetic clip: one frame of a real one, with noise of one grey step, over which a share of it wanders."""
     ground = next(frames_of(path, 1, first=60))
     height, width = (round(extent * share**0.5) for extent in ground.shape[2:])
     piece = ground[..., -height:, -width:].flip(3)
@@ -78,65 +73,69 @@ def still_camera(path: Path, share: float, count: int) -> Iterator[Tensor]:
         yield frame.clamp(0, 1)
 
 
+def steps_of(frames: Iterable[Tensor], budget: int, **options: Any) -> Iterator[tuple[VideoStream, Step]]:
+    """A stream, and what it gives for each frame, chosen by salience."""
+    stream: VideoStream | None = None
+    for frame in frames:
+        stream = stream or VideoStream(_size(frame), budget, relevance="none", **options)
+        yield stream, stream.step(frame)
+
+
+def _size(frame: Tensor) -> tuple[int, int]:
+    return frame.shape[2], frame.shape[3]
+
+
 def still(frames: Iterable[Tensor], budget: int) -> dict[str, float]:
     """Question 26: the share of tiles and frames that are still, and of tokens that must be sampled."""
-    stream: VideoStream | None = None
-    shares, fresh, tokens, cuts, chosen = [], 0, 0, 0, 0
-    for frame in frames:
-        stream = stream or VideoStream(
-            (frame.shape[2], frame.shape[3]), budget, relevance="none", patch=PATCH, tile=TILE
-        )
-        reuse = stream.step(frame).reuse
-        if reuse.keyframe == "first":
-            continue
-        shares.append(reuse.share)
-        fresh, tokens = fresh + reuse.fresh, tokens + reuse.tokens
-        cuts, chosen = cuts + (reuse.keyframe == "cut"), chosen + reuse.chosen
+    costs = [step.reuse for _, step in steps_of(frames, budget, patch=PATCH, tile=TILE)][1:]
+    shares = np.array([one.share for one in costs])
     return {
-        "frames": len(shares) + 1,
+        "frames": len(costs) + 1,
         "changed": float(np.mean(shares)),
         "median": float(np.median(shares)),
-        "still_frames": float(np.mean(np.array(shares) == 0)),
-        "sampled": fresh / max(1, tokens),
-        "cuts": cuts,
-        "chosen": chosen / len(shares),
+        "still_frames": float(np.mean(shares == 0)),
+        "sampled": sum(one.fresh for one in costs) / max(1, sum(one.tokens for one in costs)),
+        "cuts": sum(one.keyframe == "cut" for one in costs),
+        "chosen": sum(one.chosen for one in costs) / len(costs),
     }
 
 
-class HeldClip:
-    """Each frame as a stream holds it: brightness and fresh relevance of its cells, and its changed tiles."""
+class HeldFrame(NamedTuple):
+    """A frame as a stream holds it: brightness and fresh relevance of its cells, and its changed tiles."""
 
-    def __init__(self, path: Path, limit: int | None) -> None:
-        self.grey: list[Tensor] = []
-        self.fresh: list[Relevance] = []
-        self.found: list[Changes | None] = []
-        update, noise = None, None
-        for frame in frames_of(path, limit):
-            size = (frame.shape[2], frame.shape[3])
-            found = None
-            if update is None or noise is None:
-                update, noise = FrameUpdate(size, TILE, frame.device), initial_noise(size, TILE, frame.device)
-                update.replace(frame)
-            else:
-                found = update.compare(frame, noise)
-                noise = found.noise
-                update.apply(frame, found)
-            self.size = size
-            self.grey.append(luma(update.texture.levels[cell_level(size, PATCH)]))
-            self.fresh.append(find_relevance(update.texture, patch=PATCH, relevance="none"))
-            self.found.append(found)
+    grey: Tensor
+    fresh: Relevance
+    found: Changes | None
 
 
-def drift(clip: HeldClip, method: str, *, interval: int | None, again: bool) -> list[float]:
+def held_frames(path: Path, limit: int | None) -> Iterator[HeldFrame]:
+    update: FrameUpdate | None = None
+    for frame in frames_of(path, limit):
+        found = None
+        if update is None:
+            update, noise = (
+                FrameUpdate(_size(frame), TILE, frame.device),
+                initial_noise(_size(frame), TILE, frame.device),
+            )
+            update.replace(frame)
+        else:
+            found = update.compare(frame, noise)
+            noise = found.noise
+            update.apply(frame, found)
+        grey = luma(update.texture.levels[cell_level(update.size, PATCH)])
+        yield HeldFrame(grey, find_relevance(update.texture, patch=PATCH, relevance="none"), found)
+
+
+def drift(clip: Sequence[HeldFrame], method: str, *, interval: int | None, again: bool) -> list[float]:
     """Question 27: the correlation of carried relevance with fresh relevance, frame by frame.
 
     Relevance from the image stands for the answer to a question, since every frame has it.
     interval: frames between keyframes; None: only the first
     again:    whether untrusted cells are refreshed, as in a stream
     """
-    carry = CarriedRelevance(clip.size, TILE, method)
+    carry = CarriedRelevance(clip[0].fresh.size, TILE, method)
     found: list[float] = []
-    for index, (grey, fresh, changes) in enumerate(zip(clip.grey, clip.fresh, clip.found)):
+    for index, (grey, fresh, changes) in enumerate(clip):
         if changes is None or changes.cut or (interval and index % interval == 0):
             carry.restart(replace(fresh, scorer="words"), grey)
             continue
@@ -156,29 +155,26 @@ def face_coverage(
 
     boxes: xyxy, one per frame from frame `first` on
     """
-    stream: VideoStream | None = None
+    start = next(frames_of(path, 1, first))
+    stream = VideoStream(_size(start), budget, "density", relevance="none", patch=patch, tile=TILE)
+    stream.step(start)
+    stream.point(boxes[0])
     found: dict[str, list[float]] = {}
     for index, frame in enumerate(frames_of(path, len(boxes), first)):
-        size = (frame.shape[2], frame.shape[3])
-        if stream is None:
-            stream = VideoStream(size, budget, "density", relevance="none", patch=patch, tile=TILE)
-            stream.step(frame)
-            stream.point(boxes[0])
         step = stream.step(frame)
         if index % every:
             continue
         texture = Texture((frame,)).mipmapped()
-        options: Any = {"budget": budget, "patch": patch, "allocator": "density"}
-        allocations = {
-            "incremental: carried from the first box": step.allocation,
-            "full, by salience": choose_tokens(texture, relevance="none", **options),
-            "full, the first box left where it was": choose_tokens(
-                texture, relevance=AttentionScorer(_box_map(boxes[0], size)), **options
-            ),
-            "full, told the true box": choose_tokens(
-                texture, relevance=AttentionScorer(_box_map(boxes[index], size)), **options
-            ),
+        scorers: dict[str, Any] = {
+            "full, by salience": "none",
+            "full, the first box left where it was": AttentionScorer(_box_map(boxes[0], stream.size)),
+            "full, told the true box": AttentionScorer(_box_map(boxes[index], stream.size)),
         }
+        allocations = {"incremental: carried from the first box": step.allocation}
+        for name, scorer in scorers.items():
+            allocations[name] = choose_tokens(
+                texture, budget=budget, patch=patch, allocator="density", relevance=scorer
+            )
         for name, allocation in allocations.items():
             found.setdefault(name, []).append(_finely(allocation, boxes[index]))
     return found
@@ -200,24 +196,18 @@ def _finely(allocation: Allocation, box: Box) -> float:
 
 def reused(frames: Sequence[Tensor], adapter: Any, budget: int, context: float) -> dict[str, float]:
     """Question 28: the error of kept tokens against encoding every frame in full."""
-    size = (frames[0].shape[2], frames[0].shape[3])
-    options: Any = {"relevance": "none", "patch": adapter.side, "encode": adapter.encode, "keep": "approximate"}
-    stream = VideoStream(size, budget, context=context, keyframe=10**6, **options)
-    assert stream.encoded is not None
-    stream.encoded.encode_all = 1.0
+    options: Any = {"patch": adapter.side, "encode": adapter.encode, "keep": "approximate", "keyframe": 10**6}
     errors, cosines, kept, encoded, used = [], [], [], 0, 0
-    for frame in frames:
-        step = stream.step(frame)
-        assert step.tokens is not None
-        valid, fresh = step.reuse.used, step.reuse.sampled
-        wanted = adapter.encode(step.texture, step.allocation).embeds[0]
-        got = step.tokens.embeds[0]
+    for stream, step in steps_of(frames, budget, context=context, **options):
+        assert stream.encoded is not None and step.tokens is not None
+        stream.encoded.encode_all = 1.0  # from the second frame on: the first is encoded in full anyway
         if step.reuse.keyframe:
             continue
+        valid, wanted = step.reuse.used, adapter.encode(step.texture, step.allocation).embeds[0]
+        got, old = step.tokens.embeds[0], valid & ~step.reuse.sampled
         errors.append(float((got - wanted)[valid].norm() / wanted[valid].norm()))
         cosines.append(float(functional.cosine_similarity(got[valid], wanted[valid]).mean()))
-        if (valid & ~fresh).any():
-            old = valid & ~fresh
+        if old.any():
             kept.append(float((got - wanted)[old].norm() / wanted[old].norm()))
         encoded, used = encoded + stream.encoded.encoded, used + step.reuse.tokens
     return {
@@ -231,21 +221,18 @@ def reused(frames: Sequence[Tensor], adapter: Any, budget: int, context: float) 
 
 def clusters(frames: Iterable[Tensor]) -> dict[str, float]:
     """Channels of global reach: how well kept borders agree with borders computed again."""
-    stream: VideoStream | None = None
     near: dict[str, list[float]] = {"kept": [], "consecutive": [], "made again": []}
     last: Tensor | None = None
     before: Tensor | None = None
-    for frame in frames:
-        stream = stream or VideoStream((frame.shape[2], frame.shape[3]), 32, relevance="none", channels=["boundaries"])
-        step = stream.step(frame)
+    for _, step in steps_of(frames, 32, channels=["boundaries"]):
         assert step.channels is not None
-        fresh = build(step.texture, ["boundaries"]).levels[0]
+        fresh, held = build(step.texture, ["boundaries"]).levels[0], step.channels.levels[0]
         if not step.reuse.keyframe:
-            near["kept"].append(_recall(fresh, step.channels.levels[0]))
-            near["made again"].append(float(before is None or not torch.equal(before, step.channels.levels[0])))
+            near["kept"].append(_recall(fresh, held))
+            near["made again"].append(float(before is None or not torch.equal(before, held)))
             if last is not None:
                 near["consecutive"].append(_recall(fresh, last))
-        last, before = fresh.clone(), step.channels.levels[0].clone()
+        last, before = fresh.clone(), held.clone()
     return {name: float(np.mean(values)) for name, values in near.items() if values}
 
 

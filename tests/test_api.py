@@ -32,6 +32,7 @@ FUNCTIONS = {
     "find_relevance": "texture, question, *, patch, relevance, balance",
     "foveate": "size, *, fixation, budget, patch, M0, e0, cortical_magnification, device",
     "generate_mipmaps": "image, *, levels",
+    "image_maps": "texture, *, patch",
     "load_scout": "path, *, device",
     "load_vlm": "model, *, budget, device, dtype, allocator, relevance, tokens, captured",
     "prepare": "texture, relevance, *, patch",

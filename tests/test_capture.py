@@ -11,15 +11,13 @@ from texturevlm import Texture, choose_tokens, sample
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate import density_kernel as density
 from texturevlm.capture import CompiledChooser, compile
-from texturevlm.channels import channels_kernel as channels
-from texturevlm.channels import text_kernel as text
+from texturevlm.channels import fused as channels
 from texturevlm.ops import backend as backends
-from texturevlm.ops import cover_kernel as cover
+from texturevlm.ops import cover
+from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import probe_kernel as probe
-from texturevlm.ops import select_kernel as selection
-from texturevlm.relevance import find_relevance, find_scorer
-from texturevlm.relevance import information_kernel as information
+from texturevlm.ops import select as selection
+from texturevlm.relevance import find_relevance, find_scorer, information
 
 CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
@@ -85,7 +83,7 @@ def made(monkeypatch) -> Counter[str]:
     def launch(source, name, device, blocks, parameters, *, early=False, **define):
         made[name] += 1
 
-    for module in (mip, channels, information, selection, probe, cover, density, text):
+    for module in (mip, channels, information, selection, probe, cover, density):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
     return made

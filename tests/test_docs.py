@@ -1,6 +1,5 @@
 """The documents name only files, modules, commands and public names that exist."""
 
-import argparse
 import re
 from pathlib import Path
 
@@ -29,10 +28,7 @@ def without_code(text: str) -> str:
 
 
 def subcommands() -> set[str]:
-    commands = argparse.ArgumentParser().add_subparsers()
-    for add in COMMANDS:
-        add(commands)
-    return set(commands.choices)
+    return {name.replace("_", "-") for name in COMMANDS}
 
 
 def anchors(page: Path) -> set[str]:

@@ -1,9 +1,11 @@
 """From an image and a question to an allocation: each way of finding what matters, and what each needs."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from texturevlm.pipeline import choose_tokens
+from texturevlm.pipeline import choose_tokens, question_chance
 from texturevlm.relevance import AttentionScorer, Balance, Relevance, WordsScorer, find_relevance, prepare
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.types import Texture
@@ -92,6 +94,15 @@ def test_balance_pulls(texture, read):
     )
 
 
+@pytest.mark.parametrize(
+    "pulls", [{"explore": 2}, {"explore": -0.1}, {"explore": float("nan")}, {"focus": 0}, {"particularise": -1.0}]
+)
+def test_balance_refuses_what_is_no_weight(pulls):
+    (name,) = pulls
+    with pytest.raises(ValueError, match=rf"^Balance: {name} must be"):
+        Balance(**pulls)
+
+
 def test_balance_learns(texture, read):
     explore = torch.tensor(0.3, requires_grad=True)
     focus = torch.tensor(1.2, requires_grad=True)
@@ -145,6 +156,30 @@ def test_a_scorer_of_ones_own(texture):
         find_relevance(texture, "where?", relevance=torch.ones(1, 2, 2))
 
 
+@dataclass
+class Shifting:
+    """A scorer without a hash, as every dataclass is that can change; it counts how often it prepares."""
+
+    name: str = "shifting"
+    prepared: int = 0
+    description, capturable = "something else", False
+
+    def prepare(self, texture):
+        self.prepared += 1
+
+    def score(self, prepared, question, maps):
+        return maps.salience.flip(2), maps
+
+
+def test_a_scorer_without_a_hash(texture):
+    own = Shifting()
+    prepared = prepare(texture, own, patch=8)
+    for question in ("where?", "when?"):
+        assert find_relevance(texture, question, patch=8, relevance=prepared).scorer == "shifting"
+    assert own.prepared == 1 and prepared.moved(texture).reading(own) is None and own.prepared == 1
+    assert prepared.reading(Shifting()) is None and own.prepared == 1  # an equal one is another one
+
+
 @pytest.mark.parametrize("question", ["", " ", "?"])
 @pytest.mark.parametrize("scorer", ["words", "scout", "auto", "none"])
 def test_without_a_question_nothing_was_asked(texture, read, scorer, question):
@@ -169,6 +204,15 @@ def test_what_a_scorer_needs_is_said(texture):
         choose_tokens(texture, "total", relevance=WordsScorer(Page((), (10, 10))))
     with pytest.raises(TypeError, match="question must be text, got int"):
         choose_tokens(texture, 7)
+
+
+def test_only_a_calibrated_scorer_judges_which_image_is_meant(texture, read):
+    """An uncalibrated query says where in an image to look, not whether to look at the image at all."""
+    confident = Corner()
+    confident.calibrated, confident.score = True, lambda prepared, question, maps: (maps.ink * 1e-6, maps)
+    for scorer, chance in ((Corner(), 1.0), (confident, 0.1), (AttentionScorer(torch.ones(1, 2, 2)), 1.0)):
+        prepared = prepare(texture, scorer, patch=8)
+        assert question_chance(prepared, "where?", prepared.find("where?")) == pytest.approx(chance)
 
 
 def test_without_ocr_the_scout_takes_the_question(texture, monkeypatch):

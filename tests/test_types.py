@@ -543,3 +543,10 @@ def test_patches_belong_to_their_allocation():
 def test_patches_hold_floating_point_pixels():
     with pytest.raises(TypeError, match=r"Patches: pixels must be floating point, got torch.uint8"):
         Patches(torch.zeros(2, 3, 5, 4, 4, dtype=torch.uint8), Allocation(**fields()))
+
+
+def test_a_texture_is_shown_in_one_line():
+    assert repr(Texture.open(torch.rand(2, 3, 40, 60)).mipmapped(3)) == (
+        "Texture(2 × 40×60, 3 channels (red, green, blue), 3 levels, cpu)"
+    )
+    assert "40 channels (channel_0, channel_1, channel_2, channel_3 …)" in repr(Texture((torch.rand(1, 40, 8, 8),)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from texturevlm.channels.build import build as build_channels
     from texturevlm.pipeline import choose_tokens
     from texturevlm.rebuilding import rebuild, resized
-    from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, prepare
+    from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, image_maps, prepare
     from texturevlm.relevance.ocr import read_page
     from texturevlm.sampling import generate_mipmaps, sample, sample_foveated
     from texturevlm.scout import load_scout
@@ -25,47 +25,34 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The module that each public name comes from, and its name there if that is another.
+# The public names by the module that they come from; "name:other" is called other there.
 # docs/api.md has an example for each.
-_MODULES = {
-    "ALLOCATORS": "allocate",
-    "Allocation": "types",
-    "Balance": "relevance",
-    "CHANNELS": "channels",
-    "Patches": "types",
-    "Relevance": "relevance",
-    "SCORERS": "relevance",
-    "Texture": "types",
-    "TextureProcessor": "ask.processor",
-    "VLM": "ask",
-    "VideoStream": "video",
-    "attach": "ask",
-    "build_channels": "channels.build:build",
-    "choose_tokens": "pipeline",
-    "compile": "capture",
-    "detach": "ask",
-    "find_relevance": "relevance",
-    "foveate": "allocate",
-    "generate_mipmaps": "sampling",
-    "load_scout": "scout",
-    "load_vlm": "ask",
-    "ops": "ops",
-    "prepare": "relevance",
-    "read_page": "relevance.ocr",
-    "rebuild": "rebuilding",
-    "resized": "rebuilding",
-    "sample": "sampling",
-    "sample_foveated": "sampling",
+_NAMES = {
+    "allocate": ("ALLOCATORS", "foveate"),
+    "ask": ("VLM", "attach", "detach", "load_vlm"),
+    "ask.processor": ("TextureProcessor",),
+    "capture": ("compile",),
+    "channels": ("CHANNELS", "build_channels:build"),
+    "ops": ("ops",),
+    "pipeline": ("choose_tokens",),
+    "rebuilding": ("rebuild", "resized"),
+    "relevance": ("SCORERS", "Balance", "Relevance", "find_relevance", "image_maps", "prepare"),
+    "relevance.ocr": ("read_page",),
+    "sampling": ("generate_mipmaps", "sample", "sample_foveated"),
+    "scout": ("load_scout",),
+    "types": ("Allocation", "Patches", "Texture"),
+    "video": ("VideoStream",),
 }
+_MODULES = {name.partition(":")[0]: (module, name.rpartition(":")[2]) for module in _NAMES for name in _NAMES[module]}
 
 if not TYPE_CHECKING:  # so that a type checker reports unknown names
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             raise AttributeError(f"module 'texturevlm' has no attribute {name!r}")
-        path, _, attribute = _MODULES[name].partition(":")
+        path, attribute = _MODULES[name]
         module = importlib.import_module(f"texturevlm.{path}")
-        globals()[name] = found = module if path == name else getattr(module, attribute or name)
+        globals()[name] = found = module if path == name else getattr(module, attribute)
         return found
 
 
@@ -93,6 +80,7 @@ __all__ = [
     "find_relevance",
     "foveate",
     "generate_mipmaps",
+    "image_maps",
     "load_scout",
     "load_vlm",
     "ops",

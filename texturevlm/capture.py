@@ -8,7 +8,7 @@ allocator searches on the CPU) the same call runs uncaptured, and `reason` says 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.cuda.graph import Replay
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cover_kernel import no_kernel_because
+from texturevlm.ops.cover import cover_limit
 from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import SCORERS, Scorer, find_scorer
@@ -102,8 +102,9 @@ class CompiledChooser:
         inputs = [image, *(encode([question]) if asked else ())]
         replay = self._replay(inputs, scorer if asked else find_scorer("compile", "none"))
         self.reason = replay.reason
-        made = replay(*inputs)
-        return _patches_of([part.clone() for part in made], (image.shape[2], image.shape[3]), self.patch)
+        pixels, *made = (part.clone() for part in replay(*inputs))
+        columns: Any = dict(zip(COLUMNS, made, strict=True))
+        return Patches(pixels, Allocation(**columns, size=(image.shape[2], image.shape[3]), patch=self.patch))
 
     @property
     def captured(self) -> list[tuple[int, ...]]:
@@ -163,10 +164,5 @@ def no_capture_because(
     if options.get("backend", "auto") == "reference":
         reason: str | None = "the reference was asked for"
     else:
-        reason = no_kernel_because(level_extents(*size)[cell_level(size, patch)], budget)
+        reason = cover_limit(level_extents(*size)[cell_level(size, patch)], budget)
     return reason and f"allocator {allocator!r} searches on the CPU: {reason}"
-
-
-def _patches_of(parts: Sequence[Tensor], size: tuple[int, int], patch: int) -> Patches:
-    columns: Any = dict(zip(COLUMNS, parts[1:], strict=True))
-    return Patches(parts[0], Allocation(**columns, size=size, patch=patch))

@@ -6,7 +6,7 @@ import platform
 import torch
 
 import texturevlm
-from texturevlm.ops import backend
+from texturevlm.ops import backend, mipmap
 
 PACKAGES = ("torch", "numpy", "pillow", "cuda-bindings", "nvidia-cuda-nvrtc", "triton")
 
@@ -18,15 +18,14 @@ def report() -> str:
     lines += ["", "GPU", *_gpus(), "", "operation           backend by default on this machine"]
     reason = backend.no_cuda_because()
     for operation, known in backend.BACKENDS.items():
-        chosen = "reference" if reason else "cuda"
-        lines.append(f"  {operation:18}{chosen:10} (known: {', '.join(known)})")
+        lines.append(f"  {operation:18}{'reference' if reason else 'cuda':10} (known: {', '.join(known)})")
+    if reason:
+        return "\n".join([*lines, "", f"why not cuda: {reason}"])
     lines += [
         "",
-        f"why not cuda: {reason}"
-        if reason
-        else "float32, float16 and bfloat16 tensors on the GPU run our kernels; anything else runs the reference.\n"
+        "float32, float16 and bfloat16 tensors on the GPU run our kernels; anything else runs the reference.",
         "A texture made resident by Texture.on_device() is sampled by the texture units.",
-        *_kernel_check(reason),
+        _kernel_check(),
     ]
     return "\n".join(lines)
 
@@ -48,14 +47,10 @@ def _gpus() -> list[str]:
     return rows
 
 
-def _kernel_check(reason: str | None) -> list[str]:
+def _kernel_check() -> str:
     """Run one kernel, to find installations that are complete but broken."""
-    if reason:
-        return []
-    from texturevlm.ops import mipmap
-
     try:
         ones = mipmap(torch.ones(1, 1, 64, 64, device="cuda"), backend="cuda")[-1].item()
     except RuntimeError as error:
-        return [f"kernel check: FAILED: {error}"]
-    return [f"kernel check: {'passed' if ones == 1.0 else 'FAILED: wrong result'}"]
+        return f"kernel check: FAILED: {error}"
+    return f"kernel check: {'passed' if ones == 1.0 else 'FAILED: wrong result'}"

@@ -1,9 +1,10 @@
 """Pictures: what the tokens deliver, their footprints, and the relevance that they were chosen by."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +26,7 @@ PANEL, TALLEST = 620, 1400  # width of one panel, and its height at most
 INK, PAPER, FAINT = (25, 28, 35), (255, 255, 255), (120, 125, 135)
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One column: a title, a picture, a caption, a close-up, and a legend of its colours if they mean something."""
 
     title: str
@@ -45,16 +45,14 @@ def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, f
         finest = torch.where(allocation.valid[0], allocation.area[0], math.inf).argmin()
         point = tuple(allocation.centre[0, finest].tolist())
     baseline = to_pil(resized(texture, budget=allocation.budget, patch=allocation.patch))
-    seen = to_pil(rebuild(texture, allocation))
-    original = to_pil(texture.levels[0])
+    seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     tokens = f"{int(allocation.valid[0].sum())} tokens of {allocation.patch}x{allocation.patch}"
     near = _around(point, original.size)
-    columns = [
+    return _arrange(
         Panel(f"whole image resized to {tokens}", baseline, "close-up", _enlarge(baseline, near)),
         Panel(f"level of detail: {tokens}", seen, "close-up", _enlarge(seen, near)),
         _footprints_panel(original, allocation, near),
-    ]
-    return _arrange(columns)
+    )
 
 
 def question_picture(texture: Texture, allocation: Allocation, relevance: Relevance, question: str = "") -> Image.Image:
@@ -69,18 +67,13 @@ def question_picture(texture: Texture, allocation: Allocation, relevance: Releva
     described = relevance.scorer if known is None else known.description
     near = _around(_weightiest(relevance, _close_up_size(original.size)), original.size)
     tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"
-    columns = [
+    caption, key = "close-up of the whole image resized to as many tokens", _key(HEAT, "matters least", "matters most")
+    return _arrange(
         Panel(f"what the model sees: {tokens}", _framed(seen, near), "close-up", _enlarge(seen, near)),
         _footprints_panel(original, allocation, near),
-        Panel(
-            f"relevance, by {described}",
-            heat(original, relevance),
-            "close-up of the whole image resized to as many tokens",
-            _enlarge(baseline, near),
-            _key(HEAT, "matters least", "matters most"),
-        ),
-    ]
-    return _arrange(columns, question)
+        Panel(f"relevance, by {described}", heat(original, relevance), caption, _enlarge(baseline, near), key),
+        heading=question,
+    )
 
 
 def _footprints_panel(original: Image.Image, allocation: Allocation, near: tuple[int, int, int, int]) -> Panel:
@@ -95,27 +88,17 @@ def heat(image: Image.Image, relevance: Relevance) -> Image.Image:
     density = torch.nn.functional.interpolate(mass, (image.height, image.width), mode="bilinear")[0, 0].cpu()
     # Relevance spans orders of magnitude: the square root makes low values visible. Uniform relevance stays pale.
     strongest = density.max().maximum(PALE * density.mean()).clamp(min=1e-30)
-    strength = (density / strongest).sqrt()[..., None]
-    grey = torch.from_numpy(np.array(image.convert("L"))).float()[..., None] / 255
-    faded = 0.45 + 0.55 * grey
-    scaled = strength * (len(HEAT) - 1)
-    low = scaled.floor().clamp(max=len(HEAT) - 2)
-    stops = torch.tensor(HEAT).float() / 255
-    index = low[..., 0].long()
-    colour = stops[index] + (stops[index + 1] - stops[index]) * (scaled - low)
-    return Image.fromarray((faded * colour * 255).round().byte().numpy())
+    strength = (density / strongest).sqrt()
+    faded = 0.45 + 0.55 * np.array(image.convert("L"))[..., None] / 255
+    return Image.fromarray((faded * ramp_colours(strength.numpy(), HEAT)).round().astype(np.uint8))
 
 
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
     """Pictures below one another."""
-    if len(pictures) == 1:
-        return pictures[0]
-    size = (max(one.width for one in pictures), sum(one.height for one in pictures))
-    whole = Image.new("RGB", size, PAPER)
-    top = 0
-    for one in pictures:
+    tops = list(accumulate((one.height for one in pictures), initial=0))
+    whole = Image.new("RGB", (max(one.width for one in pictures), tops[-1]), PAPER)
+    for one, top in zip(pictures, tops):
         whole.paste(one, (0, top))
-        top += one.height
     return whole
 
 
@@ -137,9 +120,9 @@ def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
     centre, ddx, ddy = (tensor[0].double().cpu() for tensor in (allocation.centre, allocation.ddx, allocation.ddy))
     level = allocation.level[0].tolist()
     for slot in sorted(allocation.valid[0].nonzero()[:, 0].tolist(), key=lambda slot: -level[slot]):
+        across, down = half * ddx[slot], half * ddy[slot]
         corners = [
-            tuple((centre[slot] + half * (u * ddx[slot] + v * ddy[slot])).tolist())
-            for u, v in ((-1, -1), (1, -1), (1, 1), (-1, 1))
+            tuple((centre[slot] + u * across + v * down).tolist()) for u, v in ((-1, -1), (1, -1), (1, 1), (-1, 1))
         ]
         colour = ramp_colour((level[slot] - low) / (high - low))
         draw.polygon(corners, fill=(*colour, WASH))
@@ -156,10 +139,8 @@ def legend(allocation: Allocation) -> Image.Image:
 
 def _key(ramp: Sequence[tuple[int, ...]], first: str, last: str) -> Image.Image:
     picture = Image.new("RGB", (PANEL, 54), PAPER)
-    draw = ImageDraw.Draw(picture)
-    for x in range(PANEL):
-        draw.line([(x, 0), (x, 16)], fill=ramp_colour(x / (PANEL - 1), ramp))
-    font = ImageFont.load_default(15)
+    picture.paste(ramp_bar(PANEL, 17, ramp))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(15)
     draw.text((0, 24), first, fill=FAINT, font=font, anchor="la")
     draw.text((PANEL, 24), last, fill=FAINT, font=font, anchor="ra")
     return picture
@@ -171,11 +152,21 @@ def _level_range(allocation: Allocation) -> tuple[float, float]:
     return low, max(high, low + 1e-6)
 
 
-def ramp_colour(position: float, ramp: Sequence[tuple[int, ...]] = RAMP) -> tuple[int, ...]:
-    """The colour at a position, 0 to 1, of a ramp."""
-    scaled = min(max(position, 0.0), 1.0) * (len(ramp) - 1)
-    first = min(int(scaled), len(ramp) - 2)
-    return tuple(round(a + (b - a) * (scaled - first)) for a, b in zip(ramp[first], ramp[first + 1]))
+def ramp_colours(position: Any, ramp: Sequence[tuple[int, ...]] = RAMP) -> Any:
+    """The colours (…, 3), 0 to 255, at positions (…), 0 to 1, of a ramp."""
+    stops = np.linspace(0, 1, len(ramp))
+    return np.stack([np.interp(position, stops, channel) for channel in zip(*ramp)], -1)
+
+
+def ramp_colour(position: float) -> tuple[int, ...]:
+    """The colour of a level between the finest, 0, and the coarsest, 1."""
+    return tuple(round(value) for value in ramp_colours(position).tolist())
+
+
+def ramp_bar(width: int, height: int, ramp: Sequence[tuple[int, ...]] = RAMP) -> Image.Image:
+    """All colours of a ramp, from left to right."""
+    row = ramp_colours(np.linspace(0, 1, width), ramp).round().astype(np.uint8)
+    return Image.fromarray(np.tile(row, (height, 1, 1)))
 
 
 def _weightiest(relevance: Relevance, size: tuple[int, int]) -> tuple[float, float]:
@@ -224,9 +215,8 @@ def _fit(image: Image.Image) -> Image.Image:
     return image.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST)
 
 
-def _arrange(panels: Sequence[Panel], heading: str = "") -> Image.Image:
-    title = ImageFont.load_default(20)
-    small = ImageFont.load_default(15)
+def _arrange(*panels: Panel, heading: str = "") -> Image.Image:
+    title, small = ImageFont.load_default(20), ImageFont.load_default(15)
     scaled = [(panel, _fit(panel.image), _fit(panel.close_up)) for panel in panels]
     top = 44 if heading else 0
     head, tall, near = top + 40, scaled[0][1].height, max(close_up.height for _, _, close_up in scaled)
@@ -239,11 +229,10 @@ def _arrange(panels: Sequence[Panel], heading: str = "") -> Image.Image:
     for index, (panel, image, close_up) in enumerate(scaled):
         x = MARGIN + index * (PANEL + MARGIN)
         draw.text((x, top + 10), panel.title, fill=INK, font=title)
-        picture.paste(image, (x, head))
-        draw.rectangle([x - 1, head - 1, x + image.width, head + image.height], outline=FAINT)
         draw.text((x, head + tall + 10), panel.caption, fill=FAINT, font=small)
-        picture.paste(close_up, (x, head + tall + 34))
-        draw.rectangle([x - 1, head + tall + 33, x + close_up.width, head + tall + 34 + close_up.height], outline=FAINT)
+        for part, y in ((image, head), (close_up, head + tall + 34)):
+            picture.paste(part, (x, y))
+            draw.rectangle([x - 1, y - 1, x + part.width, y + part.height], outline=FAINT)
         if panel.key is not None:
             picture.paste(panel.key, (x, head + tall + 34 + near + 14))
     return picture
@@ -254,6 +243,6 @@ def _shortened(text: str, font: Any, width: int) -> str:
     text = " ".join(text.split())
     if font.getlength(text) <= width:
         return text
-    while text and font.getlength(text + " ...") > width:
-        text = text[:-1]
-    return text + " ..."
+    lengths = range(len(text))
+    fitting = bisect_right(lengths, width, key=lambda length: font.getlength(text[:length] + " ..."))
+    return text[: max(0, fitting - 1)] + " ..."

@@ -29,10 +29,8 @@ def to_tensor(source: Any) -> Tensor:
     """
     if isinstance(source, (str, os.PathLike)):
         if is_url(source):
-            url = os.fspath(source)
-            raise ValueError(
-                f"Texture.open: source must be a file on this machine, got the URL {url}; download it first"
-            )
+            got = f"got the URL {os.fspath(source)}; download it first"
+            raise ValueError(f"Texture.open: source must be a file on this machine, {got}")
         with _opened(Path(source)) as image:
             return _from_pil(image, str(source))
     if isinstance(source, Image.Image):
@@ -47,9 +45,8 @@ def to_tensor(source: Any) -> Tensor:
         return _from_tensor(torch.from_numpy(np.require(array, native, ("C", "W"))).permute(2, 0, 1)).contiguous()
     if isinstance(source, Tensor):
         return _from_tensor(source)
-    raise TypeError(
-        f"Texture.open: source must be a path, a PIL image, an array or a tensor, got {type(source).__name__}"
-    )
+    got = type(source).__name__
+    raise TypeError(f"Texture.open: source must be a path, a PIL image, an array or a tensor, got {got}")
 
 
 def _opened(path: Path) -> Image.Image:
@@ -68,26 +65,16 @@ def _opened(path: Path) -> Image.Image:
         raise ValueError(f"Texture.open: {path} cannot be read: {error}") from error
 
 
-def _load(image: Image.Image, name: str) -> None:
+def _from_pil(image: Image.Image, name: str) -> Tensor:
+    if image.width == 0 or image.height == 0:
+        raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
+    if image.width * image.height > MAX_PIXELS:
+        pixels = f"{image.width}×{image.height} pixels, more than {MAX_PIXELS}"
+        raise ValueError(f"Texture.open: {name} has {pixels}; resize it or cut it into pages")
     try:
         image.load()
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
-
-
-def _check_size(size: tuple[int, int], name: str) -> None:
-    width, height = size
-    if width * height > MAX_PIXELS:
-        raise ValueError(
-            f"Texture.open: {name} has {width}×{height} pixels, more than {MAX_PIXELS}; resize it or cut it into pages"
-        )
-
-
-def _from_pil(image: Image.Image, name: str) -> Tensor:
-    if image.width == 0 or image.height == 0:
-        raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
-    _check_size(image.size, name)
-    _load(image, name)
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise ValueError("Texture.open: a float image has no agreed range; scale it to 0 … 1 and pass an array")
@@ -99,8 +86,8 @@ def _from_pil(image: Image.Image, name: str) -> Tensor:
     if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
         over = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
-    pixels = np.array(image.convert("RGB"))
-    return (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255).contiguous()
+    colour = torch.from_numpy(np.array(image.convert("RGB")))
+    return (colour.permute(2, 0, 1)[None].float() / 255).contiguous()
 
 
 def _from_tensor(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import as_batch, share_budget
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
-from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_relevance
+from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_relevance, find_scorer
 from texturevlm.relevance.prepared import BALANCE
 from texturevlm.scout import Question
 from texturevlm.types import Allocation, Texture
@@ -105,8 +105,11 @@ def check_textures(textures: Sequence[Texture]) -> list[Texture]:
 
 def question_chance(prepared: Prepared, question: str | Question, relevance: Relevance) -> float:
     """The chance (MIN_CHANCE to 1) that a question to several images is about this one; 1 if the scorer cannot tell."""
-    if relevance.scorer not in ("words", "scout"):
+    own = [
+        scorer for scorer, _ in prepared.readings.values() if scorer.name == relevance.scorer
+    ]  # not read again by another one
+    scorer = own[-1] if own else find_scorer("choose_tokens", relevance.scorer)
+    if not getattr(scorer, "calibrated", False):
         return 1.0
-    own = [scorer for scorer in prepared.readings if scorer.name == relevance.scorer]
-    query = prepared.query(question, own[-1] if own else relevance.scorer)[0]  # not read again by another scorer
+    query, _ = prepared.query(question, scorer)
     return 1.0 if query is None else max(MIN_CHANCE, float(query.sum()))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from texturevlm.check import check_count
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.ops.patches import sample_patches
+from texturevlm.ops.lookup import sample_patches
 from texturevlm.types import Allocation, Texture, check_allocation, check_texture
 
 PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
@@ -28,11 +28,7 @@ def rebuild(
     """
     check_texture("rebuild", texture)
     check_allocation("rebuild", allocation)
-    if texture.size != allocation.size or texture.levels[0].shape[2:] != texture.size:
-        raise ValueError(
-            f"rebuild: texture must hold the full image of {allocation.size}, "
-            f"got levels[0] {tuple(texture.levels[0].shape[2:])} of {texture.size}"
-        )
+    _check_whole("rebuild", texture, allocation.size)
     if texture.batch != allocation.batch:
         raise ValueError(f"rebuild: allocation must be for {texture.batch} images, got {allocation.batch}")
     left, top, right, bottom = _check_box("rebuild", box, allocation.size)
@@ -40,9 +36,8 @@ def rebuild(
     grey = median_grey(texture) if grey is None else grey
     canvas = grey[:, None, None, None].expand(*image.shape[:2], bottom - top, right - left).clone()
     boxes = allocation.boxes.detach().double().cpu()
-    corner = torch.tensor([left, top])
     first, last = allocation.pixel_span()
-    first, last = first.maximum(corner), last.minimum(torch.tensor([right, bottom]))
+    first, last = first.maximum(torch.tensor([left, top])), last.minimum(torch.tensor([right, bottom]))
     touched = allocation.valid.cpu() & (first < last).all(-1)
     area, upright = allocation.area.detach().cpu(), allocation.upright.cpu()
     if not upright[touched].all():
@@ -53,9 +48,7 @@ def rebuild(
             (x0, y0), (x1, y1) = first[index, slot].tolist(), last[index, slot].tolist()
             part = canvas[index, :, y0 - top : y1 - top, x0 - left : x1 - left]
             if upright[index, slot]:
-                part.copy_(
-                    _upright(image[index], boxes[index, slot].tolist(), allocation.patch, (x0, y0), part.shape[1:])
-                )
+                _paint_upright(part, image[index], boxes[index, slot].tolist(), allocation.patch, (x0, y0))
             else:
                 _paint_turned(part, texture, allocation, index, slot, (x0, y0))
     return canvas
@@ -77,19 +70,15 @@ def resized(texture: Texture, *, budget: int = BUDGET, patch: int = PATCH, box: 
     height, width = texture.size
     check_count("resized", "budget", budget, 1)
     check_count("resized", "patch", patch, 1)
-    if texture.levels[0].shape[2:] != texture.size:
-        found = tuple(texture.levels[0].shape[2:])
-        raise ValueError(f"resized: texture must hold the full image of {texture.size}, got levels[0] {found}")
+    _check_whole("resized", texture, texture.size)
     left, top, right, bottom = _check_box("resized", box, (height, width))
     scale = math.sqrt(budget * patch**2 / (height * width))
     image = texture.levels[0].detach()
     if scale >= 1:
         return image[..., top:bottom, left:right]
     rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
-    (down_y, up_y, across), (down_x, up_x, along) = (
-        shrunk_axis(height, rows, top, bottom, image),
-        shrunk_axis(width, columns, left, right, image),
-    )
+    down_y, up_y, across = shrunk_axis(height, rows, top, bottom, image)
+    down_x, up_x, along = shrunk_axis(width, columns, left, right, image)
     return up_y @ (down_y @ image[..., across, along] @ down_x.mT) @ up_x.mT
 
 
@@ -103,6 +92,13 @@ def shrunk_axis(extent: int, cells: int, first: int, last: int, like: Tensor) ->
     return down, _bicubic(low * side, high * side, high - low, first, last, like), source
 
 
+def _check_whole(function: str, texture: Texture, size: tuple[int, int]) -> None:
+    finest = tuple(texture.levels[0].shape[2:])
+    if not finest == texture.size == size:
+        got = f"levels[0] {finest} of {texture.size}"
+        raise ValueError(f"{function}: texture must hold the full image of {size}, got {got}")
+
+
 def _check_box(function: str, box: PixelBox | None, size: tuple[int, int]) -> PixelBox:
     height, width = size
     if box is None:
@@ -113,23 +109,18 @@ def _check_box(function: str, box: PixelBox | None, size: tuple[int, int]) -> Pi
     return left, top, right, bottom
 
 
-def _upright(image: Tensor, box: list[float], patch: int, corner: tuple[int, int], shape: torch.Size) -> Tensor:
-    """One footprint's pixels: cell means down to P×P and bicubic up again, each axis on its own."""
-    x0, y0, x1, y1 = box
-    height, width = image.shape[1:]
-    # Cells outside the image repeat its edge, so the source is the part inside, at least one pixel.
-    top, bottom = _inside(y0, y1, height)
-    left, right = _inside(x0, x1, width)
-    source = image[:, top:bottom, left:right]
-    down_y, down_x = _means(y0, y1, patch, top, bottom, image), _means(x0, x1, patch, left, right, image)
-    up_y = _bicubic(y0, y1, patch, corner[1], corner[1] + shape[0], image)
-    up_x = _bicubic(x0, x1, patch, corner[0], corner[0] + shape[1], image)
-    return up_y @ (down_y @ source @ down_x.mT) @ up_x.mT
-
-
-def _inside(low: float, high: float, extent: int) -> tuple[int, int]:
-    first = min(max(math.floor(low), 0), extent - 1)
-    return first, min(max(math.ceil(high), first + 1), extent)
+def _paint_upright(part: Tensor, image: Tensor, box: list[float], patch: int, corner: tuple[int, int]) -> None:
+    """Paint an upright footprint: cell means down to P×P and bicubic up again, each axis on its own."""
+    axes = []
+    for axis, extent in enumerate(reversed(image.shape[1:])):  # x, then y
+        low, high, first = box[axis], box[axis + 2], corner[axis]
+        # Cells outside the image repeat its edge, so the source is the part inside, at least one pixel.
+        start = min(max(math.floor(low), 0), extent - 1)
+        stop = min(max(math.ceil(high), start + 1), extent)
+        up = _bicubic(low, high, patch, first, first + part.shape[2 - axis], image)
+        axes.append((_means(low, high, patch, start, stop, image), up, slice(start, stop)))
+    (down_x, up_x, columns), (down_y, up_y, rows) = axes
+    part.copy_(up_y @ (down_y @ image[:, rows, columns] @ down_x.mT) @ up_x.mT)
 
 
 def _means(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:

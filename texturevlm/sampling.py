@@ -8,7 +8,7 @@ from torch import Tensor
 from texturevlm.allocate.foveated import Magnification, foveate
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.image import ImageLike
-from texturevlm.ops.patches import sample_patches
+from texturevlm.ops.lookup import sample_patches
 from texturevlm.types import Allocation, Patches, Texture, check_allocation, check_texture
 
 
@@ -35,13 +35,11 @@ def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -
     check_texture("sample", texture)
     check_allocation("sample", allocation)
     if texture.size != allocation.size:
-        raise ValueError(
-            f"sample: allocation must be for an image of {texture.size} like the texture, got {allocation.size}"
-        )
+        wanted = f"an image of {texture.size} like the texture"
+        raise ValueError(f"sample: allocation must be for {wanted}, got {allocation.size}")
     if texture.batch != allocation.batch:
-        raise ValueError(
-            f"sample: allocation must be for {texture.batch} images like the texture, got {allocation.batch}"
-        )
+        wanted = f"{texture.batch} images like the texture"
+        raise ValueError(f"sample: allocation must be for {wanted}, got {allocation.batch}")
     footprints = _in_texels(texture, allocation)
     gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*footprints, *texture.levels))
     if texture.resident is not None and backend in ("auto", "texture") and not gradients:
@@ -98,14 +96,13 @@ def sample_foveated(
     M0, e0, cortical_magnification: as in `foveate`
     returns   Patches with pixels (B, budget, C, patch, patch); for a list, a list of them
     """
-    options: Any = {"budget": budget, "patch": patch, "M0": M0, "e0": e0}
-    options["cortical_magnification"] = cortical_magnification
+    rule: Any = {"M0": M0, "e0": e0, "cortical_magnification": cortical_magnification}
+    options: Any = {"budget": budget, "patch": patch, **rule}
     if isinstance(texture, (list, tuple)):
         if len(fixation) != len(texture):
             raise ValueError(f"sample_foveated: fixation must be one per texture ({len(texture)}), got {len(fixation)}")
-        return [
-            sample_foveated(one, fixation=point, backend=backend, **options) for one, point in zip(texture, fixation)
-        ]
+        pairs = zip(texture, fixation)
+        return [sample_foveated(one, fixation=point, backend=backend, **options) for one, point in pairs]
     texture = texture if isinstance(texture, Texture) else Texture.open(texture)
     allocation = foveate(texture.size, fixation=fixation, device=texture.device, **options)
     if allocation.batch == 1:  # the same footprints for every image of a batch

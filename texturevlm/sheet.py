@@ -3,16 +3,16 @@
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.channels import CHANNELS, build, resolve
-from texturevlm.draw import FAINT, INK, PAPER, ramp_colour, to_pil
+from texturevlm.draw import FAINT, INK, PAPER, RAMP, ramp_bar, ramp_colours, to_pil
 from texturevlm.types import COLOURS, Texture
 
 _TILE, _GAP, _CAPTION, _COLUMNS = 232, 14, 46, 8
-_SHADES = 256
 _EMPTY = (244, 244, 246)
 
 
@@ -56,9 +56,8 @@ def layer_picture(name: str, layer: Tensor) -> Image.Image:
     low, high = CHANNELS[name].range
     if name == "cluster_size":
         high = max(layer.max().item(), 1e-6)
-    shade = ((layer - low) / (high - low)).clamp(0, 1).mul(_SHADES - 1).round().long()
-    ramp = torch.tensor([ramp_colour(1 - step / (_SHADES - 1)) for step in range(_SHADES)], dtype=torch.float32) / 255
-    return to_pil(ramp[shade].permute(2, 0, 1)[None])
+    shade = ramp_colours(1 - ((layer - low) / (high - low)).clamp(0, 1).numpy())
+    return Image.fromarray(shade.round().astype(np.uint8))
 
 
 def _arrange(
@@ -70,26 +69,20 @@ def _arrange(
     head = 44
     sheet = Image.new("RGB", (_GAP + columns * (_TILE + _GAP), head + rows * (height + _CAPTION + _GAP) + _GAP), PAPER)
     draw = ImageDraw.Draw(sheet)
-    large, small = ImageFont.load_default(16), ImageFont.load_default(12)
-    draw.text(
-        (_GAP, 12), f"{len(pictures)} layers of {size[1]} x {size[0]} pixels", fill=INK, font=ImageFont.load_default(20)
-    )
-    for x in range(160):
-        draw.line(
-            [(sheet.width - _GAP - 160 + x, 14), (sheet.width - _GAP - 160 + x, 28)], fill=ramp_colour(1 - x / 159)
-        )
+    title, large, small = (ImageFont.load_default(points) for points in (20, 16, 12))
+    draw.text((_GAP, 12), f"{len(pictures)} layers of {size[1]} x {size[0]} pixels", fill=INK, font=title)
+    sheet.paste(ramp_bar(160, 15, RAMP[::-1]), (sheet.width - _GAP - 160, 14))
     draw.text((sheet.width - _GAP - 168, 14), "none", fill=FAINT, font=small, anchor="ra")
     for index, (name, picture) in enumerate(pictures):
         x = _GAP + index % columns * (_TILE + _GAP)
         y = head + index // columns * (height + _CAPTION + _GAP)
-        if CHANNELS[name].needs:  # a single image has no history
+        if missing := CHANNELS[name].needs:  # a single image has no history
             draw.rectangle([x, y, x + _TILE - 1, y + height - 1], fill=_EMPTY)
             draw.text((x + _TILE / 2, y + height / 2), "nothing known yet", fill=FAINT, font=small, anchor="mm")
         else:
             sheet.paste(picture.resize((_TILE, height), Image.Resampling.BOX), (x, y))
         draw.rectangle([x - 1, y - 1, x + _TILE, y + height], outline=FAINT)
         draw.text((x, y + height + 5), f"{CHANNELS[name].layer} {name}", fill=INK, font=large)
-        cost = f"{milliseconds[name]:.1f} ms"
-        missing = CHANNELS[name].needs
-        draw.text((x, y + height + 26), f"{cost}, needs {missing}" if missing else cost, fill=FAINT, font=small)
+        cost = f"{milliseconds[name]:.1f} ms" + (f", needs {missing}" if missing else "")
+        draw.text((x, y + height + 26), cost, fill=FAINT, font=small)
     return sheet

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents,
 
 COLOURS = ("red", "green", "blue")
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")  # the tensors of an Allocation
+WRITTEN_COLUMNS = ("centre", "ddx", "ddy", "score", "source")  # those that JSON has for every used slot
 MAX_TOKENS = 1 << 24  # the largest budget that from_json accepts
 EDGE = 1e-3  # tolerance in pixels: rounding may move the edge of a footprint by this much
 
@@ -42,7 +43,7 @@ class Texture:
     names: tuple[str, ...] = ()
     size: tuple[int, int] = (0, 0)
     reduce: tuple[str, ...] = ()
-    resident: DeviceTexture | None = field(default=None, repr=False)
+    resident: DeviceTexture | None = None
 
     def __post_init__(self) -> None:
         levels: Any = self.levels
@@ -61,10 +62,16 @@ class Texture:
         if (height, width) not in level_extents(*size):
             raise ValueError(f"Texture: levels[0] must be a level of an image of {size}, got {(height, width)}")
         object.__setattr__(self, "size", size)
-        if self.resident is not None and self.resident.shape != tuple(self.levels[0].shape):
-            raise ValueError(
-                f"Texture: resident must hold {tuple(self.levels[0].shape)} like levels[0], got {self.resident.shape}"
-            )
+        finest = tuple(self.levels[0].shape)
+        if self.resident is not None and self.resident.shape != finest:
+            raise ValueError(f"Texture: resident must hold {finest} like levels[0], got {self.resident.shape}")
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self.names[:4]) + (" …" if len(self.names) > 4 else "")
+        return (
+            f"Texture({self.batch} × {self.size[0]}×{self.size[1]}, {len(self.names)} channels ({shown}), "
+            f"{len(self.levels)} levels, {self.device})"
+        )
 
     @classmethod
     def open(cls, source: images.ImageLike, *, device: torch.device | str | None = None) -> Texture:
@@ -163,15 +170,9 @@ class Allocation:
     patch: int
 
     def __post_init__(self) -> None:
-        check_shapes(
-            "Allocation",
-            centre=(self.centre, "B K 2"),
-            ddx=(self.ddx, "B K 2"),
-            ddy=(self.ddy, "B K 2"),
-            score=(self.score, "B K"),
-            valid=(self.valid, "B K"),
-            source=(self.source, "B K"),
-        )
+        vectors, numbers = COLUMNS[:3], COLUMNS[3:]
+        shapes = {name: (getattr(self, name), "B K 2") for name in vectors}
+        check_shapes("Allocation", **shapes, **{name: (getattr(self, name), "B K") for name in numbers})
         check_floating("Allocation", centre=self.centre, ddx=self.ddx, ddy=self.ddy, score=self.score)
         if self.valid.dtype != torch.bool:
             raise TypeError(f"Allocation: valid must be torch.bool, got {self.valid.dtype}")
@@ -260,9 +261,8 @@ class Allocation:
         if torch.linalg.det(axes) == 0:  # no area: nothing lies in it
             nowhere = torch.full(tuple(shape), math.inf, dtype=torch.float64)
             return nowhere, nowhere, torch.zeros(tuple(shape), dtype=torch.bool)
-        y, x = torch.meshgrid(
-            torch.arange(y0, y0 + shape[0]) + 0.5, torch.arange(x0, x0 + shape[1]) + 0.5, indexing="ij"
-        )
+        rows, columns = torch.arange(y0, y0 + shape[0]) + 0.5, torch.arange(x0, x0 + shape[1]) + 0.5
+        y, x = torch.meshgrid(rows, columns, indexing="ij")
         offset = torch.stack([x, y], -1).double() - self.centre[image, slot].double().cpu()
         u, v = torch.linalg.solve(axes, offset.reshape(-1, 2).T).reshape(2, *shape) / (self.patch / 2)
         return u, v, (u.abs() <= 1) & (v.abs() <= 1)
@@ -283,10 +283,8 @@ class Allocation:
 
     def _image_to_json(self, image: int) -> dict[str, Any]:
         used = self.valid[image]
-        columns = {
-            name: getattr(self, name)[image][used].tolist() for name in ("centre", "ddx", "ddy", "score", "source")
-        }
-        tokens = [dict(zip(columns, values)) for values in zip(*columns.values())]
+        columns = [getattr(self, name)[image][used].tolist() for name in WRITTEN_COLUMNS]
+        tokens = [dict(zip(WRITTEN_COLUMNS, values)) for values in zip(*columns)]
         return {"size": list(self.size), "patch": self.patch, "budget": self.budget, "tokens": tokens}
 
     @classmethod
@@ -303,33 +301,25 @@ class Allocation:
         if any(one != shared[0] for one in shared):
             raise ValueError(f"Allocation.from_json: a batch must share size, patch and budget, got {shared}")
         size, patch, budget = shared[0]
-        columns = {
-            "centre": torch.zeros(len(encoded), budget, 2),
-            "ddx": torch.zeros(len(encoded), budget, 2),
-            "ddy": torch.zeros(len(encoded), budget, 2),
-            "score": torch.zeros(len(encoded), budget),
-            "source": torch.zeros(len(encoded), budget, dtype=torch.int64),
-        }
-        valid = torch.zeros(len(encoded), budget, dtype=torch.bool)
+        empty = Allocation.of_boxes(torch.zeros(len(encoded), budget, 4), size, patch)
+        found = empty.each(torch.zeros_like)
         for image, one in enumerate(encoded):
             if len(one["tokens"]) > budget:
                 raise ValueError(f"Allocation.from_json: budget is {budget}, got {len(one['tokens'])} tokens")
             for slot, token in enumerate(one["tokens"]):
-                for name, column in columns.items():
+                for name in WRITTEN_COLUMNS:
+                    column = getattr(found, name)
                     column[image, slot] = _number_or_pair(token, name, slot, column[image, slot])
-                valid[image, slot] = True
-        return cls(**columns, valid=valid, size=size, patch=patch)
+                found.valid[image, slot] = True
+        return found
 
 
 def _shared_fields(one: Any) -> tuple[tuple[int, int], int, int]:
     """Size, patch and budget of one image."""
     wanted = "Allocation.from_json: each image must have size [h, w], patch, budget and a list of tokens"
-    if not isinstance(one, dict):
-        raise ValueError(f"{wanted}, got {one!r:.60}")
-    if missing := [name for name in ("size", "patch", "budget", "tokens") if name not in one]:
-        raise ValueError(f"{wanted}, got no {missing[0]}")
-    if not isinstance(one["size"], list) or not isinstance(one["tokens"], list):
-        raise ValueError(f"{wanted}, got {one['size']!r:.60} and {one['tokens']!r:.60}")
+    known = isinstance(one, dict) and all(name in one for name in ("size", "patch", "budget", "tokens"))
+    if not known or not isinstance(one["size"], list) or not isinstance(one["tokens"], list):
+        raise ValueError(f"{wanted}, got {one!r:.80}")
     try:
         height, width = check_size(wanted, one["size"])
         patch = check_count(wanted, "patch", one["patch"], 1)
@@ -362,10 +352,9 @@ class Patches:
     def __post_init__(self) -> None:
         check_floating("Patches", pixels=self.pixels)
         sizes = check_shapes("Patches", pixels=(self.pixels, "B K C P P"), centre=(self.allocation.centre, "B K 2"))
-        if sizes["P"] != self.allocation.patch:
-            raise ValueError(
-                f"Patches: pixels must be patches of {self.allocation.patch} like the allocation, got {sizes['P']}"
-            )
+        wanted, got = self.allocation.patch, sizes["P"]
+        if got != wanted:
+            raise ValueError(f"Patches: pixels must be patches of {wanted} like the allocation, got {got}")
 
 
 def check_texture(function: str, texture: Texture) -> None:

@@ -39,5 +39,3 @@ def test_regions_follow_colours_on_the_grid_of_the_relevance():
 def test_bad_regions():
     with pytest.raises(ValueError, match=r"atlas: regions must be \(B, h, w\), got \(1, 3, 3\)"):
         atlas(photo(), relevance_at(), regions=torch.zeros(1, 3, 3, dtype=torch.int32))
-    with pytest.raises(ValueError, match="atlas: count must be at least 1, got 0"):
-        atlas(photo(), relevance_at(), count=0)

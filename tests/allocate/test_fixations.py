@@ -43,20 +43,6 @@ def test_the_budget_is_used_and_the_first_look_shows_everything(budget, looks, b
     assert not bool((maps.ink & torch.isinf(delivered_scale(first, maps.grid))).any())
 
 
-def test_each_look_adds_to_the_last():
-    seen = []
-
-    def look_again(so_far: Allocation) -> torch.Tensor:
-        seen.append(so_far)
-        return torch.rand(1, 10, 14, generator=torch.Generator().manual_seed(len(seen)))
-
-    allocation = fixations(picture(), relevance(), budget=80, patch=16, looks=4, look_again=look_again)
-    assert [one.budget for one in seen] == tokens_by_look(80, looks=4)[:-1]
-    for so_far in seen:
-        assert torch.equal(so_far.boxes, prefix(allocation, so_far.budget).boxes)
-        assert bool(so_far.valid.all())
-
-
 def test_each_look_is_worth_more():
     maps = relevance()
     allocation = fixations(picture(), maps, budget=90, patch=16, looks=4)
@@ -69,24 +55,6 @@ def test_detail_goes_where_the_mass_is():
         allocation = fixations(picture(), relevance(spot=spot), budget=40, patch=16)
         later = allocation.centre[0, 4:] / torch.tensor([SIZE[1], SIZE[0]])
         assert float((later.mean(0) - torch.tensor(spot)).norm()) < 0.12
-
-
-def test_a_callback_decides_where_to_look_again():
-    def top_right(so_far: Allocation) -> torch.Tensor:
-        wanted = torch.zeros(1, 5, 7)
-        wanted[0, 0, 6] = 3.0
-        return wanted
-
-    allocation = fixations(picture(), relevance(spot=(0.1, 0.9)), budget=40, patch=8, look_again=top_right)
-    later = allocation.centre[0, 4:]
-    assert float(later[:, 0].median()) > 400 and float(later[:, 1].median()) < 120
-    assert int(allocation.valid.sum()) == 40
-
-
-def test_a_callback_without_an_opinion_changes_nothing():
-    plain = fixations(picture(), relevance(), budget=40, patch=16)
-    asked = fixations(picture(), relevance(), budget=40, patch=16, look_again=lambda so_far: torch.zeros(1, 3, 3))
-    assert torch.equal(plain.boxes, asked.boxes)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (64, 64), (37, 411)])
@@ -125,7 +93,3 @@ def test_bad_options_are_named():
         fixations(picture(), relevance(), looks=5)
     with pytest.raises(ValueError, match="fixations: first must be above 0 and at most 1, got 0"):
         fixations(picture(), relevance(), first=0)
-    with pytest.raises(ValueError, match=r"fixations: look_again must return \(1, h, w\), got \(3, 3\)"):
-        fixations(picture(), relevance(), patch=8, look_again=lambda so_far: torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="fixations: look_again must return numbers of at least 0"):
-        fixations(picture(), relevance(), patch=8, look_again=lambda so_far: torch.full((1, 3, 3), -1.0))

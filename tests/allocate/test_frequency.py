@@ -5,8 +5,16 @@ import math
 import pytest
 import torch
 
-from texturevlm.allocate.bands import RATIOS, SQUARE, band_energy, bias_of, shape_worth, stretch_gain
-from texturevlm.allocate.frequency import frequency, shapes
+from texturevlm.allocate.frequency import (
+    RATIOS,
+    SQUARE,
+    band_energy,
+    bias_of,
+    frequency,
+    shape_worth,
+    shapes,
+    stretch_gain,
+)
 from texturevlm.allocate.value import delivered_scale, stretch_cost
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.relevance import Relevance
@@ -86,20 +94,17 @@ def test_samples_may_be_long_where_nothing_changes():
     assert int(even_gain.argmax()) == SQUARE
 
 
-@pytest.mark.parametrize("local", [False, True])
-def test_footprints_are_stretched_in_either_direction(local):
-    tall = ratios(frequency(stripes(16, 0), even(), budget=48, patch=16, bias="none", local=local))
-    wide = ratios(frequency(stripes(16, 90), even(), budget=48, patch=16, bias="none", local=local))
+def test_footprints_are_stretched_in_either_direction():
+    tall = ratios(frequency(stripes(16, 0), even(), budget=48, patch=16, bias="none"))
+    wide = ratios(frequency(stripes(16, 90), even(), budget=48, patch=16, bias="none"))
     assert float(tall.median()) < 0.6 and float(wide.median()) > 1.7
     assert float(tall.min()) >= 0.1 and float(wide.max()) <= 4.1
 
 
-def test_each_part_has_its_own_shape_where_that_is_asked_for():
+def test_each_part_has_its_own_shape():
     both = Texture.open(torch.cat([stripes(16, 0).levels[0][..., :256], stripes(16, 90).levels[0][..., :256]], 3))
     shape, _ = shapes(both, even(), bias="none")
     assert (shape[0, :, 8:24] < SQUARE).all() and (shape[0, :, 40:56] > SQUARE).all()
-    shape, _ = shapes(both, even(), bias="none", local=False)
-    assert (shape == shape[0, 0, 0]).all()
 
 
 def test_reading_keeps_detail_across():

@@ -7,7 +7,6 @@ import torch
 from tests.allocate.test_hierarchies import photo, relevance_at
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.pyramid import by_shares, level_shares, needs, pyramid
-from texturevlm.allocate.value import expected_value
 from texturevlm.relevance.maps import Relevance
 
 SIDES = [16.0, 32.0, 64.0, 128.0]
@@ -42,12 +41,6 @@ def test_shares_follow_difficulty_and_each_is_spent_on_its_own_cells():
     assert covered[cells.ink].all()
 
 
-def test_whole_levels_are_powers_of_two_and_fractional_ones_are_worth_more():
-    relevance = two_kinds(1.5, 3.1)
-    values = {}
-    for fractional in (False, True):
-        found = pyramid(photo(), relevance, budget=120, patch=16, fractional=fractional)
-        values[fractional] = expected_value(relevance, found).item()
-        down = found.ddy[0, :, 1].log2()
-        assert torch.allclose(down, down.round(), atol=1e-4) != fractional
-    assert values[True] > values[False]
+def test_levels_are_an_octave_apart_and_may_lie_between_whole_ones():
+    sides = pyramid(photo(), two_kinds(1.5, 3.1), budget=120, patch=16).ddy[0, :, 1].log2()
+    assert not torch.allclose(sides, sides.round(), atol=1e-4)

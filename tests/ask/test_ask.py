@@ -64,7 +64,7 @@ def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, 
     page = Page((Word("total", (20, 20, 60, 32), 0, 1.0), Word("42", (70, 20, 90, 32), 0, 1.0)), (320, 320))
     session = VLM(qwen, budget=60).prepare([models.noise(320, 320), models.noise(320, 320)])
     for one, own in zip(session.images, (Page((), (320, 320)), page)):
-        one.prepared.readings[find_scorer("ask", "words")] = (own,)
+        one.prepared.keep(find_scorer("ask", "words"), (own,))
     weighed = []
 
     def trading(textures, relevances, *, weights, **options):

@@ -14,13 +14,6 @@ def small(monkeypatch):
     monkeypatch.setattr(reports, "copy_bandwidth", lambda device: 1e9)
 
 
-def test_its_page_has_lines_of_strokes():
-    page = bench._page()
-    assert page.shape == (1, 3, 220, 170) and set(page.unique().tolist()) == {0.0, 1.0}
-    dark = (1 - page[0, 0]).mean(1)
-    assert dark[:20].sum() == 0 and dark[20:40].min() > 0.1 and 0.1 < (1 - page).mean() < 0.3
-
-
 @pytest.mark.parametrize("ocr", [False, True])
 def test_on_a_cpu(monkeypatch, ocr):
     read = []
@@ -31,7 +24,7 @@ def test_on_a_cpu(monkeypatch, ocr):
 
     monkeypatch.setattr(bench, "read_page", reading)
     monkeypatch.setattr(bench, "find_spec", lambda name: object() if ocr else None)
-    found = bench.run("cpu", quick=True)
+    found = bench.bench_scout("cpu", quick=True)
     assert [row.by for row in found.rows] == ["scout"] * 3 + ["words (RapidOCR)"] * ocr
     assert found.rows[0].bar == 5e5 and found.rows[0].work == "page 170×220 and question → map"
     assert all(row.timing.median > 0 for row in found.rows)

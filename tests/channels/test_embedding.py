@@ -357,7 +357,7 @@ def test_embed(encoder):
     features = encoder.encode(image)
     projection = projection_for(encoder, features.shape[1])
     assert worst(embed(image, encoder, projection), projection.apply(features)) < 1e-6
-    layers = embed(image, encoder, projection, size=(16, 24), patches=20)
+    layers = embed(image, encoder, projection, size=(16, 24))
     assert layers.shape == (2, 16, 16, 24) and layers.abs().max() <= 1
 
 

@@ -11,14 +11,11 @@ from tests.conftest import TOLERANCE, poison, worst
 from tests.emulator import replace_launch
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, PRESETS, build, fused, saliency, structure, text
-from texturevlm.channels import channels_kernel as kernels
-from texturevlm.channels import text_kernel as text_kernels
 from texturevlm.channels.build import EDGE_THRESHOLD, Source
 from texturevlm.channels.registry import EDGE_DISTANCE_LIMIT, EMBEDDING_LAYERS
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import backend as backends
-from texturevlm.ops import distance_kernel as distance
-from texturevlm.ops import mipmap
+from texturevlm.ops import distance, mipmap
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, superpixels
 
@@ -255,8 +252,8 @@ def test_the_kernels_constants_are_the_specifications():
         "text.cu": {"FULL": text.FULL, "FAINT": text._FAINT, "SPARSE": text.SPARSE},
         "distance.cu": {"LIMIT": EDGE_DISTANCE_LIMIT},
     }
-    assert text_kernels.TEXT_LEVELS == text.TEXT_SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
-    assert len(CHANNELS) <= kernels.MOST_LAYERS and fused.REGIONS < kernels.MOST_REGIONS // 2
+    assert fused.TEXT_LEVELS == text.TEXT_SCALES and distance.LIMIT == EDGE_DISTANCE_LIMIT
+    assert len(CHANNELS) <= fused.MOST_LAYERS and fused.REGIONS < fused.MOST_REGIONS // 2
     for source, wanted in python.items():
         known = definitions(source).constants
         assert {name: known[name] for name in wanted} == pytest.approx(wanted), source

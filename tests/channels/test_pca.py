@@ -1,7 +1,5 @@
 """fit_pca against a full decomposition, its report against cases that are known, and the command from end to end."""
 
-import argparse
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ from PIL import Image
 
 from tests.conftest import worst
 from texturevlm.channels.pca import HeldOut, Moments, fit_pca, neighbours_kept, principal
+from texturevlm.commands.arguments import Parser
 from texturevlm.commands.fit_pca import add_fit_pca
 from texturevlm.paths import image_paths
 
@@ -144,7 +143,7 @@ def test_on_the_gpu():
 
 
 def run(*arguments):
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_fit_pca(parser.add_subparsers(dest="command"))
     options = parser.parse_args(["fit-pca", *map(str, arguments)])
     return options.run(options)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import worst
+from tests.sources import kernels, variants
 from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 
 compiler = pytest.importorskip("texturevlm.cuda.compiler")
@@ -22,19 +23,19 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("source", compiler.SOURCES)
 def test_every_kernel_compiles_without_a_gpu(source, capability, cache):
     lowest = {bits: compiler.LOWEST[name] for name, bits in compiler.SCALARS.items()}
-    for definitions in compiler.variants(source):
+    for definitions in variants(source):
         major, minor = lowest[definitions["SCALAR"]] if capability == "lowest" else capability
         cubin = compiler.compile_source(source, f"sm_{major}{minor}", definitions)
         assert cubin[:4] == b"\x7fELF"
-        for kernel in compiler.kernels(source):
+        for kernel in kernels(source):
             assert kernel.encode() in cubin
 
 
 def test_file_names_are_unique_and_every_kernel_is_found():
-    paths = [path for ending in ("cu", "cuh") for path in compiler.PACKAGE.rglob(f"*.{ending}")]
+    paths = [path for ending in ("cu", "cuh") for path in compiler.PACKAGE_FOLDER.rglob(f"*.{ending}")]
     assert len({path.name for path in paths}) == len(paths)
     for source in compiler.SOURCES:
-        assert len(compiler.kernels(source)) == compiler.read_source(source).count("__global__") > 0
+        assert len(kernels(source)) == compiler.read_source(source).count("__global__") > 0
 
 
 def test_a_cached_binary_is_not_compiled_again(cache, monkeypatch):

@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from texturevlm.allocate import tiling
+from texturevlm.allocate.density import _plan
 from texturevlm.cuda.constants import device_constant
 from texturevlm.ops import select
 
@@ -29,12 +29,12 @@ def kept(make, count):
 
 
 def test_a_cutting_plan_is_kept():
-    assert kept(lambda index: [tensor for pair in tiling._plan(2 + index, CPU) for tensor in pair], 80)
+    assert kept(lambda index: [tensor for pair in _plan(2 + index, CPU) for tensor in pair], 80)
 
 
 def test_the_numbers_of_a_selection_are_kept():
     def numbers(index):
-        todo = select.packed((select.Plan(1, 1 + index, (select.Stage(2, 2, 1),)),), 1, (64, 64), 8)
+        todo = select.pack_plans((select.Plan(1, 1 + index, (select.Stage(2, 2, 1),)),), 1, (64, 64), 8)
         return select.numbers_of(todo, CPU)
 
     assert kept(numbers, 300)

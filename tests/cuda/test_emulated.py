@@ -7,7 +7,7 @@ from tests.conftest import worst
 from tests.ops.test_lookup import footprints, gradients
 from tests.ops.test_mip import MIXED, change_inside, random_boxes
 from texturevlm.cuda.struct import Layout
-from texturevlm.ops import lookup, lookup_grad, mipmap, probe_kernel, sample_patches, update_region
+from texturevlm.ops import lookup, lookup_grad, lookup_kernel, mipmap, sample_patches, update_region
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.mip import _ChannelsLast
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
@@ -19,7 +19,7 @@ SIZES = [(1, 1), (1, 9), (9, 1), (5, 8), (37, 53), (64, 64), (65, 129), (100, 4)
 
 def padded(level):
     """Channels last, with room for a multiple of four, as `channels_last` makes it."""
-    return _ChannelsLast.apply(level)
+    return _ChannelsLast.apply(level)[0]
 
 
 def stored(levels, layout):
@@ -121,7 +121,7 @@ def test_lookups_of_any_number_of_points_write_each_value():
 @pytest.mark.parametrize("operation", ["lookup", "lookup_grad"])
 def test_points_that_begin_between_two_pairs_are_moved_before_kernels_read_pairs(operation, monkeypatch):
     levels = stored(mipmap(torch.rand(1, 8, 16, 16, dtype=torch.float64), backend="reference"), "channels last")
-    start, layout = probe_kernel.launch, Layout("lookup.cu", "Lookup")
+    start, layout = lookup_kernel.launch, Layout("lookup.cu", "Lookup")
     pairs = [field.offset for field in layout.fields if field.name in ("points", "ddx", "ddy")]
     read = []
 
@@ -129,7 +129,7 @@ def test_points_that_begin_between_two_pairs_are_moved_before_kernels_read_pairs
         read.extend(int.from_bytes(parameters[offset : offset + 8], "little") for offset in pairs)
         start(source, name, device, blocks, parameters, **options)
 
-    monkeypatch.setattr(probe_kernel, "launch", launch)
+    monkeypatch.setattr(lookup_kernel, "launch", launch)
     points, ddx, ddy = (torch.rand(1 + 2 * 33)[1:].view(1, 33, 2).add_(1).requires_grad_() for _ in range(3))
     assert points.is_contiguous() and points.data_ptr() % 8 == 4
     call, where = (lookup, (points, torch.rand(1, 33))) if operation == "lookup" else (lookup_grad, (points, ddx, ddy))

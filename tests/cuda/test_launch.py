@@ -9,9 +9,9 @@ from texturevlm.ops import DeviceTexture, backend, lookup, lookup_grad, mipmap, 
 
 pytest.importorskip("cuda.bindings")
 from texturevlm.ops import device_texture as texture
+from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_gradient
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import probe_kernel as probe
 
 
 class _NoDevice:

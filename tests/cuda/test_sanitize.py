@@ -1,22 +1,21 @@
 """Each kernel once, on small inputs: what `make sanitize` runs under compute-sanitizer."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from tests.ops.test_cover import maps_of
 from tests.scout.networks import lively
+from tests.sources import kernels
 from texturevlm.allocate.density import density
 from texturevlm.allocate.layers import layers_by_kernel
 from texturevlm.channels import build
-from texturevlm.channels.text_kernel import list_text_tiles, no_text_tiles
-from texturevlm.cuda.compiler import SOURCES, kernels
+from texturevlm.channels.fused import list_text_tiles, no_text_tiles
+from texturevlm.cuda.compiler import SOURCES
 from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.distance import distance_field
+from texturevlm.ops.lookup_kernel import refresh_patches_cuda
 from texturevlm.ops.marks import Marks
-from texturevlm.ops.patches_kernel import refresh_patches_cuda
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.salience import cell_maps
@@ -24,7 +23,8 @@ from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
 from texturevlm.types import Texture
-from texturevlm.video.change_kernel import Comparison
+from texturevlm.video.change import initial_noise
+from texturevlm.video.change_gpu import GpuComparison
 
 
 def mips(device):
@@ -47,7 +47,7 @@ def samples(device):
     still = [level.detach().contiguous() for level in levels]
     pixels, sampled = torch.zeros(1, 9, 5, 8, 8, device=device), torch.zeros(9, dtype=torch.bool, device=device)
     where = (points, torch.ones_like(points), torch.ones_like(points))
-    refresh_patches_cuda(pixels, still, *where, torch.ones_like(sampled)[None], sampled, everywhere((33, 48), device))
+    refresh_patches_cuda(pixels, still, where, torch.ones_like(sampled)[None], sampled, everywhere((33, 48), device))
 
 
 def texture_units(device):
@@ -94,22 +94,13 @@ def scout(device):
 
 def stream(device):
     size, tile = (64, 96), 32
-    comparison = Comparison(size, tile, torch.device(device), more=3)
-
-    def noise():
-        parts = {"sensor": (2,), "tiles": (2, 2, 3), "last": (1, 3, 16, 24)}
-        return SimpleNamespace(**{name: torch.zeros(shape, device=device) for name, shape in parts.items()})
-
-    frame, held, known = (
-        torch.rand(1, 3, *size, device=device),
-        torch.rand(1, 3, *size, device=device),
-        [noise(), noise()],
-    )
-    comparison.set_frame(frame, *known, rate=0.1, copy=True)
-    comparison.mark(held)
-    comparison.learn_noise(rank=1)
-    comparison.copy_marked(held, torch.zeros(size, device=device))
-    comparison.report(torch.zeros_like(comparison.record))
+    frame, held = (torch.rand(1, 3, *size, device=device) for _ in range(2))
+    comparison = GpuComparison(held, tile, tokens=3)
+    comparison.set_frame(frame, initial_noise(size, tile, torch.device(device)), copy=True)
+    comparison.mark()
+    comparison.copy_marked(torch.zeros(size, device=device))
+    comparison.report()
+    comparison.wait()
 
 
 JOBS = [mips, samples, regions, layers, allocations, scout, stream]

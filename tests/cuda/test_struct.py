@@ -5,13 +5,14 @@ import struct
 import pytest
 import torch
 
+from tests.sources import kernels, variants
 from texturevlm.cuda import compiler
-from texturevlm.cuda.struct import Layout, constants, definitions
+from texturevlm.cuda.struct import HOLE, Layout, constants, definitions, template
 
 
 def offsets(source: str) -> list[str]:
     """static_asserts about every struct that a kernel takes or reads by pointer; __INTADDR__ is NVRTC's offsetof."""
-    names, checks = sorted({*compiler.kernels(source).values()}), []
+    names, checks = sorted({*kernels(source).values()}), []
     if "change.cuh" in compiler.read_source(source):
         names.append("Turn")
     for name in names:
@@ -29,7 +30,7 @@ def test_offsets_are_the_compilers(source):
     headers = {name: compiler.read_source(name) for name in compiler.HEADERS}
     code = compiler.read_source(source) + "\n" + "\n".join(offsets(source))
     options = ["--gpu-architecture=compute_90", "--std=c++17"]
-    options += [f"-D{name}={value}" for name, value in compiler.variants(source)[0].items()]
+    options += [f"-D{name}={value}" for name, value in variants(source)[0].items()]
     compiler._nvrtc(source, code, headers, options)
 
 
@@ -75,6 +76,15 @@ def test_every_kind_of_field_is_packed(written):
     assert pack(tensor.data_ptr(), 0, 3, struct.pack("=2q", -1, 5), inner, inner) == wanted
     pack = written.in_order(*written.names)
     assert pack(tensor.data_ptr(), 0, 3, struct.pack("=2q", -1, 5), inner, inner, 9, kinds) == wanted
+
+
+def test_a_template_takes_addresses_alone(written):
+    values = {"a": 5, "b": 9, "small": 3, "far": [-1], "inner": None, "more": [], "last": 9, "kinds": []}
+    fill = template(written.pack(**{**values, "a": HOLE, "b": HOLE}))
+    assert fill(5, 9) == written.pack(**values) and fill(9, 5) != written.pack(**values)
+    assert template(written.pack(**values))() == written.pack(**values)
+    with pytest.raises(ValueError, match="size 1 to extended slice of size 2"):
+        fill(5)
 
 
 def test_constants_aredefinitions_from_the_source(written):

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
+from tests.sources import kernels
 from texturevlm.cuda import launch as launching
-from texturevlm.cuda.compiler import INCLUDE, PACKAGE, kernels, read_source
+from texturevlm.cuda.compiler import INCLUDE, PACKAGE_FOLDER, read_source
 
 HERE = Path(__file__).parent
 ENTRY = """
@@ -122,8 +123,8 @@ class Guard:
 def replace_launch(monkeypatch, launch) -> None:
     """Let `launch` take the place of the real one in every module of the package."""
     real = launching.launch
-    for path in PACKAGE.rglob("*.py"):
+    for path in PACKAGE_FOLDER.rglob("*.py"):
         if path.name != "launch.py" and re.search(r"cuda\.launch import [^.]*\blaunch\b", path.read_text("utf-8")):
-            module = importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+            module = importlib.import_module(".".join(path.relative_to(PACKAGE_FOLDER.parent).with_suffix("").parts))
             if getattr(module, "launch", None) is real:
                 monkeypatch.setattr(module, "launch", launch)

@@ -72,7 +72,7 @@ def test_objects_are_those_of_all_classes_even_with_a_limit(tmp_path):
         (json.dumps(row(boxes=[[1, 2, 5]])), "boxes must be"),
         (json.dumps(row(size=[0, 4])), "size must be"),
         (json.dumps(row(answers="x")), "answers must be a list"),
-        (json.dumps(row(answers=[3])), "answers must be texts"),
+        (json.dumps(row(answers=[3])), "answers must be a list of texts"),
         (json.dumps(row(split="dev")), "split must be one of train, eval"),
         (json.dumps(row(image=7)), "image must be a file name"),
         (json.dumps(row(id=None)), "id must be"),

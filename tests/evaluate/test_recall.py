@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from texturevlm import Allocation
+from texturevlm.allocate.value import COARSER_ACROSS
 from texturevlm.evaluate.recall import (
-    _ACROSS,
     LEGIBLE_HEIGHT,
     box_scale,
     line_height,
@@ -44,7 +44,7 @@ def test_unused_and_turned_tokens():
 
 def test_wider_tokens_count_as_coarser_than_their_area_says():
     wide, tall, square = (reading_step(boxes(row)).item() for row in ([0, 0, 32, 8], [0, 0, 8, 32], [0, 0, 16, 16]))
-    assert tall == square == 2 and wide == pytest.approx(2 * 4**_ACROSS)
+    assert tall == square == 2 and wide == pytest.approx(2 * 4**COARSER_ACROSS)
 
 
 def test_recall_is_the_best_share_over_places():

@@ -8,8 +8,7 @@ from PIL import Image
 from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import PATCH, Choose, Ink, run
 from texturevlm.cli import main
-from texturevlm.evaluate.curves import draw_curves
-from texturevlm.evaluate.failures import worst
+from texturevlm.evaluate.pictures import draw_curves, worst
 from texturevlm.evaluate.report import markdown, publish, shown
 from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, Configuration, ResultRow, Results
 from texturevlm.evaluate.summary import decision_rule, summarise
@@ -37,16 +36,17 @@ def test_means_and_paired_differences(tmp_path):
         + rows(Configuration("a", "words", 64), [1, 1, 0.5, 1], ms=30, ms_page=2000, tokens=64)
         + rows(Configuration("a", "words", 64, "other"), [0, 0.5, 0, 0.6]),
     )
-    lines = {line.configuration: line for line in summarise(found)}
+    summary = summarise(found)
+    lines = summary["legibility"]
     assert (
         lines[Configuration(FULL_IMAGE)].score == pytest.approx(0.95)
         and lines[Configuration(FULL_IMAGE)].ms_first is None
     )
     own = lines[Configuration("a", "words", 64)]
     assert own.score == 0.875 and own.difference.mean == 0.5 and own.difference.low < 0.5 < own.difference.high
-    assert (own.ms_first, own.ms_later, own.tokens, own.mb, own.count) == (2030, 30, 64, 1, 4)
+    assert (own.ms_first, own.ms_later, own.tokens, own.mb, own.samples) == (2030, 30, 64, 1, 4)
     assert lines[Configuration(IDEAL_RESIZE, budget=64)].difference is None
-    text = markdown(found, list(lines.values()), title="T")
+    text = markdown(found, summary, title="T")
     assert "OCR: eyes." in text and "| 64 | 0.375 | 0.875 |" in text and "Full image: 0.950 (4 questions)" in text
     assert (
         "| a | words | its own | 64 | 0.875 | +0.500 (" in text and "another page's" in text and "2030 | 30 |" in text
@@ -67,7 +67,7 @@ def test_the_decision_rule(tmp_path):
         + method("fast", 0.48, 4)
         + method("fast but bad", 0.3, 1),
     )
-    verdicts = {verdict.method: verdict for verdict in decision_rule(summarise(found))}
+    verdicts = decision_rule(summarise(found)["legibility"])
     assert set(verdicts) == {"better, words", "barely, words", "fast, words", "fast but bad, words"}
     assert verdicts["better, words"].worth == ("+4.0 points at 64",)
     assert verdicts["fast, words"].worth == ("2.5 × faster at 64",)
@@ -95,9 +95,9 @@ def test_the_worst_come_first_one_a_page(tmp_path):
             read = (f"read {value}",)
             made.append(ResultRow(sample.id, sample.image.name, configuration, (), {"legibility": value}, read=read))
     found = worst(results(tmp_path, made), samples, own, "legibility")
-    assert [(one.sample.id, one.read, one.baseline_read) for one in found] == [
-        ("0-beta0", "read 0.2", "read 0.9"),
-        ("1-alpha1", "read 0.0", "read 0.0"),
+    assert [(sample.id, row.read, rival.read) for sample, row, rival in found] == [
+        ("0-beta0", ("read 0.2",), ("read 0.9",)),
+        ("1-alpha1", ("read 0.0",), ("read 0.0",)),
     ]
 
 
@@ -139,7 +139,7 @@ def test_publish(tmp_path):
     assert float(line["score"]) == 1 and float(line["low"]) <= float(line["difference"]) and int(line["count"]) == 4
     with Image.open(tmp_path / "out" / "failures.png") as picture:
         assert picture.width > 1000 and picture.height > 900
-    assert shown(summarise(evaluation.results)) == Configuration("near", "given", 16)
+    assert shown(summarise(evaluation.results)["legibility"]) == Configuration("near", "given", 16)
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

@@ -24,9 +24,9 @@ def test_the_interval_is_that_of_the_normal_approximation():
 def test_it_covers_the_truth_about_as_often_as_it_says():
     generator = np.random.default_rng(3)
     inside = 0
-    for trial in range(200):
+    for _ in range(200):
         sample = generator.random(60)
-        _, low, high = paired_difference(sample, np.full(60, 0.5), resamples=500, seed=trial)
+        _, low, high = paired_difference(sample, np.full(60, 0.5), resamples=500)
         inside += low <= 0 <= high
     assert 0.89 <= inside / 200 <= 0.99
 
@@ -35,7 +35,6 @@ def test_no_difference_and_the_same_twice():
     assert paired_difference([1, 0, 1], [1, 0, 1]) == (0, 0, 0)
     values, zeros = np.random.default_rng(5).random(40), np.zeros(40)
     assert paired_difference(values, zeros) == paired_difference(values, zeros)
-    assert paired_difference(values, zeros) != paired_difference(values, zeros, seed=7)
 
 
 def test_many_questions_are_drawn_in_parts(monkeypatch):

@@ -10,7 +10,7 @@ from texturevlm.allocate.footprints import ROUNDING
 from texturevlm.allocate.layers import CellRanking, layers_by_kernel
 from texturevlm.allocate.search import BISECTIONS, ladder
 from texturevlm.cuda.struct import definitions
-from texturevlm.ops import cover_kernel as kernels
+from texturevlm.ops import cover as kernels
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.select import UNIT
 from texturevlm.relevance import Relevance

@@ -6,8 +6,7 @@ import torch
 from tests.conftest import poison, worst
 from tests.ops.test_cover import maps_of
 from texturevlm.allocate import density_kernel as kernels
-from texturevlm.allocate.density import EVEN, density, density_of
-from texturevlm.allocate.tiling import cutting_rounds
+from texturevlm.allocate.density import cutting_rounds, density
 from texturevlm.cuda.struct import constants
 from texturevlm.types import Texture
 
@@ -51,7 +50,7 @@ def test_a_spot_that_is_all_that_matters_is_capped(emulated):
 def test_images_that_are_not_wanted_get_no_tokens(emulated):
     relevance = maps_of(3, (24, 33), (200, 264), 0.5)
     texture, wanted = Texture((torch.zeros(3, 3, 200, 264),)), torch.tensor([True, False, True])
-    some = density_of(texture, relevance, 20, 16, EVEN, "auto", wanted)
+    some = density(texture, relevance, budget=20, patch=16, wanted=wanted)
     every = density(texture, relevance, budget=20, patch=16)
     assert some.valid.any(1).tolist() == wanted.tolist() and torch.equal(some.centre[wanted], every.centre[wanted])
 
@@ -59,7 +58,7 @@ def test_images_that_are_not_wanted_get_no_tokens(emulated):
 def test_wanted_may_be_strided(emulated):
     relevance, texture = maps_of(3, (24, 33), (200, 264), 0.5), Texture((torch.zeros(3, 3, 200, 264),))
     wanted = torch.tensor([True, False, True, False, True, False])[::2]
-    assert density_of(texture, relevance, budget=20, patch=16, wanted=wanted).valid.all()
+    assert density(texture, relevance, budget=20, patch=16, wanted=wanted).valid.all()
 
 
 def test_too_many_tokens_go_by_the_reference(emulated):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import poison, worst
-from texturevlm.ops.distance import MAX_EXTENT, distance_field
+from texturevlm.ops.distance import MAX_KERNEL_EXTENT, distance_field
 
 SIZES = [(1, 1), (1, 9), (9, 1), (2, 2), (37, 53), (200, 3), (3, 200), (64, 32), (65, 33), (129, 70)]
 LARGE = [(1024, 1024), (1080, 1920), (63, 1025), (2100, 40), (5, 5000), (511, 513), (1, 3000)]
@@ -141,11 +141,13 @@ def test_kernel_takes_other_dtypes_and_views():
 
 @pytest.mark.gpu
 def test_kernel_says_what_it_cannot_take():
-    mask = torch.zeros(1, 1, MAX_EXTENT, dtype=torch.bool, device="cuda")
+    mask = torch.zeros(1, 1, MAX_KERNEL_EXTENT, dtype=torch.bool, device="cuda")
     mask[0, 0, 7] = True
-    with pytest.raises(ValueError, match=rf"the kernel takes extents below {MAX_EXTENT}, not {MAX_EXTENT}"):
+    with pytest.raises(
+        ValueError, match=rf"the kernel takes extents below {MAX_KERNEL_EXTENT}, not {MAX_KERNEL_EXTENT}"
+    ):
         distance_field(mask, backend="cuda")
-    assert distance_field(mask)[0, 0, -1] == MAX_EXTENT - 8
+    assert distance_field(mask)[0, 0, -1] == MAX_KERNEL_EXTENT - 8
     poison()
     got = distance_field(mask[..., 1:], backend="cuda")
     assert worst(got, distance_field(mask[..., 1:], backend="reference")) < 1e-2

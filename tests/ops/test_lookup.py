@@ -7,7 +7,7 @@ import torch
 
 from tests.conftest import TOLERANCE, poison, worst
 from texturevlm.ops import channels_last, lookup, lookup_grad, mipmap, sample_patches
-from texturevlm.ops.lookup import probes
+from texturevlm.ops.lookup_reference import probes
 
 SIZES = [(1, 1), (1, 9), (7, 5), (16, 16), (37, 53), (64, 48), (3, 300)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -295,7 +295,7 @@ def test_kernel_gradients_equal_the_references(operation, size, backend):
 def test_the_variants_of_the_lookup_kernels_compile_without_a_gpu(scalar, footprints, tmp_path, monkeypatch):
     pytest.importorskip("cuda.bindings")
     from texturevlm.cuda.compiler import compile_source
-    from texturevlm.ops.probe_kernel import MORE_GROUPS, ONE_GROUP
+    from texturevlm.ops.lookup_kernel import MORE_GROUPS, ONE_GROUP
 
     monkeypatch.setenv("TEXTUREVLM_CACHE", str(tmp_path))
     for tuned, channels in ((ONE_GROUP, 3), (MORE_GROUPS, 4)):

@@ -8,7 +8,7 @@ from tests.conftest import TOLERANCE, poison, worst
 from tests.scout.networks import lively, random_spots
 from texturevlm.channels.structure import LUMA
 from texturevlm.cuda.struct import definitions
-from texturevlm.scout import letters, question, ranker, spotter
+from texturevlm.scout import question, ranker, spotter
 from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.fused import Fused
 from texturevlm.scout.layer import folded
@@ -67,7 +67,7 @@ def channels_last(values):
 def test_what_is_seen(device, dtype, size, seen):
     wide = torch.rand(2, 4, *size, device=device)
     for colours in (wide[:, :3], wide[:, 1:2].expand(-1, 3, -1, -1), wide.mT.contiguous().mT[:, 1:]):
-        found = kernels.seen_cells(kernels.prepare_cells(colours, seen, dtype))
+        found = kernels.prepare_cells(colours, seen, dtype)()
         wanted = functional.pixel_unshuffle(1 - 2 * _grey(colours.cpu().double(), seen), 4)
         assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
         assert near(found, wanted, dtype)
@@ -75,7 +75,7 @@ def test_what_is_seen(device, dtype, size, seen):
 
 def test_half_precision_images_are_seen_as_they_are(emulated):
     image = torch.rand(1, 3, 40, 40).half()
-    found = kernels.seen_cells(kernels.prepare_cells(image, (32, 32), torch.float32))
+    found = kernels.prepare_cells(image, (32, 32), torch.float32)()
     assert near(found, functional.pixel_unshuffle(1 - 2 * _grey(image, (32, 32)), 4))
 
 
@@ -192,7 +192,7 @@ CONSTANTS = {
         "BLUE": LUMA[2],
     },
     "scout_question.cu": {
-        **named(letters, "SYMBOLS", "LONGEST", "PARTS", "PAIRS"),
+        **named(question, "SYMBOLS", "LONGEST", "PARTS", "PAIRS"),
         **named(question, "WORDS", "TRAITS"),
         **named(spotter, "EMBEDDING", "INNER"),
         **named(ranker, "STEER"),

@@ -7,7 +7,7 @@ from tests.conftest import poison, worst
 from texturevlm.allocate.cascade import PLAN_FAMILIES, plans_for
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import select as selection
-from texturevlm.ops.select import Plan, Stage, packed, select
+from texturevlm.ops.select import Plan, Stage, pack_plans, select
 
 # size of the image, its cells, budget, patch, stages, maps
 CASES = [
@@ -164,8 +164,8 @@ def test_what_is_too_large_for_the_kernel_goes_by_the_reference(emulated):
 def test_every_cascade_fits_the_kernel(stages):
     for size in ((1024, 1024), (2200, 1700), (5000, 300)):
         for budget in (32, 273, 1024):
-            todo = packed(plans_of(size, budget, 32, stages, 2), 2, size, 32)
-            assert selection._no_kernel_because(todo, 2, budget) is None
+            todo = pack_plans(plans_of(size, budget, 32, stages, 2), 2, size, 32)
+            assert selection._kernel_limit(todo, 2, budget) is None
 
 
 def test_the_kernels_constants_are_the_references():

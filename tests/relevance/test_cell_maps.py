@@ -9,8 +9,7 @@ from texturevlm import Texture
 from texturevlm.channels.saliency import CENTRE
 from texturevlm.channels.structure import colour_levels
 from texturevlm.cuda.struct import definitions
-from texturevlm.relevance import information, photograph, salience
-from texturevlm.relevance import information_kernel as kernels
+from texturevlm.relevance import information, salience
 from texturevlm.relevance.salience import cell_maps
 
 SIZES = [((64, 64), 1), ((130, 70), 1), ((97, 203), 2), ((301, 77), 3), ((3, 400), 1), ((400, 5), 5)]
@@ -87,14 +86,14 @@ def test_the_kernels_constants_are_the_references():
     wanted = {name: getattr(information, name) for name in ("COARSEST", "WINDOW", "LOST", "NOISE_TIMES")}
     wanted |= {name: getattr(salience, name) for name in ("STANDING_OUT", "ANYTHING", "WRITTEN", "MOST_CELL")}
     wanted |= {
-        "STEPS": photograph.STEPS,
-        "GROUND": photograph.GROUND,
+        "STEPS": salience.STEPS,
+        "GROUND": salience.GROUND,
         "CENTRE": CENTRE,
         "BINS": information.QUIET_STEPS + 1,
     }
     wanted |= dict(zip(("BLANK_LOW", "BLANK_HIGH"), information.BLANK))
     assert {name: known[name] for name in wanted} == pytest.approx(wanted)
-    assert kernels.COUNTS == information.QUIET_STEPS + 1 + photograph.STEPS
+    assert information.COUNTS == information.QUIET_STEPS + 1 + salience.STEPS
 
 
 @pytest.mark.gpu

@@ -255,8 +255,8 @@ class TestMap:
 
 def test_weights_for_other_clues_are_refused():
     record = {"names": ["other"], "mean": [], "scale": [], "members": [], "sharpness": 1}
-    with pytest.raises(ValueError, match=r"WordRanker.from_json"):
-        WordRanker.from_json(json.dumps(record))
+    with pytest.raises(ValueError, match=r"WordRanker"):
+        WordRanker(json.dumps(record))
 
 
 def test_weights_fit_the_clues():

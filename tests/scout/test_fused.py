@@ -5,6 +5,7 @@ import torch
 
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
+from tests.sources import kernels as kernels_in
 from texturevlm.cuda import compiler
 from texturevlm.scout import Question, encode
 from texturevlm.scout import scout_kernel as kernels
@@ -35,7 +36,7 @@ def test_pages_and_questions(launches, size):
     for question, right in zip(asked, wanted):
         assert worst(scout.where(found, question), right) < 1e-4 * float(right.max())
         assert worst(scout(texture, question), right) < 1e-4 * float(right.max())
-    wanted = (compiler.kernels(source) for source in compiler.SOURCES if source.startswith("scout"))
+    wanted = (kernels_in(source) for source in compiler.SOURCES if source.startswith("scout"))
     assert set(made) == {name for kernels_of_source in wanted for name in kernels_of_source}
 
 

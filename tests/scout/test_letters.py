@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from texturevlm.scout.letters import (
+from texturevlm.scout.question import (
     ALPHABET,
     LETTER_FEATURES,
     LONGEST,

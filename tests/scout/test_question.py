@@ -2,8 +2,7 @@
 
 import torch
 
-from texturevlm.scout.letters import LONGEST, letter_codes
-from texturevlm.scout.question import TRAITS, WORDS, encode, search_words
+from texturevlm.scout.question import LONGEST, TRAITS, WORDS, encode, letter_codes, search_words
 from texturevlm.text.strings import ASKED, STOP
 
 HERE, COMMON, EMPHASIS, NUMBER, LENGTH, STOPS, STAND_IN = range(TRAITS)

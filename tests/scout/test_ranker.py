@@ -9,7 +9,7 @@ from torch.nn import functional
 from tests.conftest import worst
 from tests.scout.networks import lively, random_question, random_spots
 from texturevlm.scout.layer import folded
-from texturevlm.scout.ranker import BLOCK_DILATIONS, INPUT_MAPS, RANKER_INPUTS, Ranker, _made_places
+from texturevlm.scout.ranker import BLOCK_DILATIONS, INPUT_MAPS, RANKER_INPUTS, Ranker
 from texturevlm.scout.spotter import Spots
 
 WIDTHS = (8, 12, 16)
@@ -128,12 +128,3 @@ def test_the_order_of_words_does_not_count(ranker):
     spots, (words, traits, asked) = random_spots(1, 6, 8), random_question()
     order = torch.randperm(words.shape[1])
     assert worst(ranker(spots, words[:, order], traits[:, order], asked), ranker(spots, words, traits, asked)) < 1e-4
-
-
-def test_places_are_kept_and_may_be_learned_from(ranker):
-    with torch.inference_mode():
-        ranker(random_spots(1, 4, 6), *random_question())
-    place = _made_places(4, 6, torch.device("cpu"), torch.float32)
-    assert not place.is_inference() and place.shape == (1, 4, 2, 3)
-    torch.testing.assert_close(place[0, 0, :, 0], torch.tensor([0.125, 0.625]))
-    assert _made_places(4, 6, torch.device("cpu"), torch.float32) is place

@@ -11,7 +11,7 @@ from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
-from texturevlm.scout.weights import load_arrays, load_module, ranker_shape, save_modules
+from texturevlm.scout.weights import load_module, load_ranker, read_weights, save_modules
 from texturevlm.types import Texture
 
 WIDTHS = (8, 12, 16)
@@ -29,15 +29,15 @@ def own(request, tmp_path_factory):
 
 def test_a_round_trip_rounds_to_half(own):
     path, spotter, ranker = own
-    widths, blocks = ranker_shape(load_arrays(path), str(path), prefix="ranker.")
-    assert widths == WIDTHS and blocks == len(ranker.inner[0])
-    again = Ranker(widths, blocks=blocks)
-    for prefix, module, fresh in (("spotter.", spotter, Spotter()), ("ranker.", ranker, again)):
-        loaded = load_module(fresh, path, prefix=prefix).state_dict()
+    loaded_ranker = load_ranker(path, prefix="ranker.")
+    assert [len(scale) for scale in loaded_ranker.inner] == [len(ranker.inner[0])] * 3
+    loaded_spotter = load_module(Spotter(), path, prefix="spotter.")
+    for module, fresh in ((spotter, loaded_spotter), (ranker, loaded_ranker)):
+        loaded = fresh.state_dict()
         for name, value in module.state_dict().items():
             if value.is_floating_point():
                 assert torch.equal(loaded[name], value.half().float()), name
-    assert set(load_arrays(path)) == {
+    assert set(read_weights(path)) == {
         f"{prefix}.{name}"
         for prefix, module in (("spotter", spotter), ("ranker", ranker))
         for name, value in module.state_dict().items()
@@ -63,7 +63,7 @@ def test_the_shipped_scout_is_loaded_once_and_small():
     with open(SHIPPED, "rb") as file:
         assert file.seek(0, 2) < 25e6
     assert not any(parameter.requires_grad for parameter in load_scout().parameters())
-    assert all(torch.isfinite(value).all() for value in load_arrays(SHIPPED).values())
+    assert all(torch.isfinite(value).all() for value in read_weights(SHIPPED).values())
 
 
 def test_safetensors_of_a_run(tmp_path):

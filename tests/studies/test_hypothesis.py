@@ -1,6 +1,5 @@
 """The minimal test on pictures made here: learning puts tokens on what is red, which salience does not know."""
 
-import csv
 import json
 from dataclasses import replace
 
@@ -69,16 +68,14 @@ def test_learning_moves_tokens_onto_the_objects(folder, read, relaxation, tmp_pa
 
 def test_before_learning_salience_decides(folder, read):
     task = Hypothesis(settings(folder), read)
-    best = task.scores().topk(10, 1).indices.sort(1).values
-    assert torch.equal(best, task.evaluated_salience.topk(10, 1).indices.sort(1).values)
+    assert torch.equal(task.hard_boxes(), task.lattice.best(task.evaluated_salience, 10))
 
 
 def test_sizes_and_the_scale_learn(folder, read, tmp_path):
     task = Hypothesis(replace(settings(folder), grids=(4, 8), learn_scale=True))
     fit(task, FitConfig(steps=3, rate=0.05), tmp_path)
     assert (task.module.size != 0).all() and task.module.particularise != 0
-    boxes = torch.tensor(task.hard_boxes())
-    assert boxes.shape == (4, 10, 4)
+    assert task.hard_boxes().shape == (4, 10, 4)
 
 
 def test_weights_that_are_very_sure_still_have_gradients(folder, read):
@@ -91,9 +88,9 @@ def test_weights_that_are_very_sure_still_have_gradients(folder, read):
 
 
 def test_measures():
-    found = measured([(0, 0, 256, 512)], [(128, 0, 384, 512)])
-    assert found == pytest.approx({"iou": 1 / 3, "covered": 0.5, "objects": 0.5, "on_objects": 0.5})
-    assert measured([], [(0, 0, 10, 10)])["iou"] == 0
+    found = measured([[(0, 0, 256, 512)], []], [[(128, 0, 384, 512)], [(0, 0, 128, 512)]])
+    assert found["iou"] == pytest.approx([1 / 3, 0]) and found["on_objects"] == [0.5, 0]
+    assert found["covered"] == [0.5, 0] and found["objects"] == [0.5, 0.25]
 
 
 def test_the_report(folder, read, tmp_path, monkeypatch):
@@ -104,11 +101,10 @@ def test_the_report(folder, read, tmp_path, monkeypatch):
     assert hypothesis.main(arguments) == 0
     text = (tmp_path / "hypothesis.md").read_text()
     assert "| learned | 0.250 |" in text and "| gumbel |" in text and "| 1 | " in text
-    rows = list(csv.DictReader((tmp_path / "hypothesis.csv").open()))
-    assert len(rows) == 2 * 6 * 2
-    known = [float(row["iou"]) for row in rows if row["method"] == "objects known"]
-    assert min(known) > max(float(row["iou"]) for row in rows if row["method"] == "uniform")
-    assert Image.open(tmp_path / "hypothesis.png").size[0] > 600
+    record = json.loads((tmp_path / "hypothesis.json").read_text())
+    assert record["photographs"] == {"train": 2, "eval": 2} and len(record["methods"]) == 2
+    for methods in record["methods"].values():
+        assert len(methods) == 6 and min(methods["objects known"]["iou"]) > max(methods["uniform"]["iou"])
     assert hypothesis.main([str(folder / "nothing"), "--out", str(tmp_path)]) == 2
 
 

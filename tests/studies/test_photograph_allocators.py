@@ -5,7 +5,7 @@ import json
 import torch
 from PIL import Image
 
-from studies.photograph_allocators import NAME, main
+from studies.photograph_allocators import main
 
 
 def test_the_table_is_made(tmp_path, capsys):
@@ -17,7 +17,7 @@ def test_the_table_is_made(tmp_path, capsys):
         rows.append({"image": f"images/{number}.png", "boxes": [[10, 10, 60, 60]], "split": split})
     (tmp_path / "questions.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    record = json.loads((tmp_path / "out" / f"{NAME}.json").read_text())
+    record = json.loads((tmp_path / "out" / "photograph-allocators.json").read_text())
     assert record["images"] == 1  # never the split eval
     assert all(0 < one["psnr"] <= 50 for rows in record["measured"].values() for one in rows)
     assert "| 64 | lift |" in capsys.readouterr().out

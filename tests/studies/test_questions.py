@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from studies.questions import experiments, main, whole_levels
+from studies.questions import clustered, culled, experiments, in_best_clusters, main, near_relevant, whole_levels
+from tests.allocate.test_cascade import relevance_of
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.relevance import find_relevance
 from texturevlm.types import Texture
@@ -34,6 +35,26 @@ def test_whole_levels_are_whole(page):
     relevance = find_relevance(page, patch=16, relevance="none")
     coarsest = whole_levels(page, relevance, budget=20, patch=16).level.max()
     assert coarsest == coarsest.round()
+
+
+def test_clusters_are_scored_first():
+    texture = Texture.open(torch.rand(3, 4, 4).repeat_interleave(100, 1).repeat_interleave(100, 2))
+    relevance = relevance_of((400, 400), at=(20, 20))
+    kept = in_best_clusters(texture, relevance)
+    assert 0.1 < kept.float().mean() < 0.5 and (relevance.mass * kept).sum() > 0.9
+    found = clustered(texture, relevance, budget=50, patch=16)
+    assert found.coverage.item() == 1
+    outside = ALLOCATORS["cascade"](texture, relevance_of((400, 400)), budget=50, patch=16)
+    assert found.level.min() <= outside.level.min()
+
+
+def test_culling_leaves_what_is_far_from_relevant_coarse():
+    relevance = relevance_of((800, 800), at=(20, 20))
+    near = near_relevant(relevance, 60)
+    assert near[0, 20, 20] and not near[0, 190, 20]
+    found = culled(Texture.open(torch.zeros(3, 800, 800)), relevance, budget=64, patch=16, reach=60)
+    fine = found.centre[0][found.valid[0] & (found.level[0] < found.level[0].max() - 0.5)]
+    assert (fine[:, 1] < 500).all() and found.coverage.item() == 1
 
 
 def test_an_unknown_experiment_lists_the_known(tmp_path, capsys):

@@ -9,7 +9,8 @@ import torch
 
 from studies import readable_height as readable
 from tests.evaluate.folders import write_folder
-from texturevlm.evaluate.recall import _ACROSS, LEGIBLE_HEIGHT
+from texturevlm.allocate.value import COARSER_ACROSS
+from texturevlm.evaluate.recall import LEGIBLE_HEIGHT
 from texturevlm.rebuilding import resized
 from texturevlm.types import Texture
 
@@ -69,8 +70,8 @@ def test_the_command_writes_table_and_record(tmp_path, monkeypatch, capsys):
 
 
 def test_the_committed_threshold_is_the_measured_one():
-    """LEGIBLE_HEIGHT and _ACROSS are what results/readable-height.json says, rounded."""
+    """LEGIBLE_HEIGHT and COARSER_ACROSS are what results/readable-height.json says, rounded."""
     path = Path(__file__).parents[2] / "results" / "readable-height.json"
     record = json.loads(path.read_text())
     assert pytest.approx(record["reached"]["0.8"], abs=0.05) == LEGIBLE_HEIGHT
-    assert pytest.approx(record["across"], abs=0.05) == _ACROSS
+    assert pytest.approx(record["across"], abs=0.05) == COARSER_ACROSS

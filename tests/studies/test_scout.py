@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from studies import scout, spotting
 from studies.relevance import TOPS, found_within, of_another_page, shares_within
+from studies.study import evenly
 from tests.evaluate.folders import write_folder, write_rows
 from texturevlm.evaluate.data import Sample
 from texturevlm.relevance.ocr import Page, Word
@@ -104,26 +105,14 @@ def test_average_precision():
     assert spotting.average_precision(np.zeros(1000), many) == pytest.approx(0.1, abs=0.05)  # ties are not in order
 
 
-def test_one_ranking_of_all_pages():
-    generator = np.random.default_rng(3)
-    sizes = (30, 50, 7)
-    values = [generator.integers(0, 9, size).astype(float) for size in sizes]
-    right = [generator.random(size) < 0.3 for size in sizes]
-    drawn = spotting.pooled_precision(values, right)
-    assert drawn[0] == pytest.approx(spotting.average_precision(np.concatenate(values), np.concatenate(right)))
-    assert drawn.std() > 0.01 and drawn.min() > 0 and drawn.max() < 1
-    alone = spotting.pooled_precision(values[:1], right[:1])
-    assert np.allclose(alone, alone[0])  # one page, drawn again and again
-
-
 def test_words_that_are_looked_for():
     assert spotting.sought_words(["What is the Total of 1975?", "total, no. in A/B-Side"]) == ["1975", "side", "total"]
 
 
 def test_pages_evenly_spread():
-    assert spotting.evenly(list("abcdef"), 3) == ["a", "c", "e"]
-    assert spotting.evenly(list("ab"), 9) == spotting.evenly(list("ab"), None) == ["a", "b"]
-    assert spotting.evenly([], 3) == []
+    assert evenly(list("abcdef"), 3) == ["a", "c", "e"]
+    assert evenly(list("ab"), 9) == evenly(list("ab"), None) == ["a", "b"]
+    assert evenly([], 3) == []
 
 
 def test_the_scout_ranks_a_box_by_the_spots_in_it():
@@ -240,8 +229,8 @@ def test_spotting_on_words_that_were_read(folder, monkeypatch):
     program(folder.parent, "exit 1")
     assert run(folder) == 0
     found = json.loads((folder.parent / "out" / "scout.json").read_text())["spotting"]
-    assert found["words"] == found["words sought"] == 4  # "where" and "is" are not looked for
-    assert found["precision"]["RapidOCR"] == [1, 1, 1] and found["pooled precision"]["RapidOCR"] == [1, 1, 1]
+    assert found["words"] == 4  # "where" and "is" are not looked for
+    assert found["precision"]["RapidOCR"] == [1, 1, 1]
     assert sum(row["words"] for row in found["by height"]) == 4
     assert found["difference"][0] == pytest.approx(found["precision"]["scout"][0] - 1)
     assert "| scout − RapidOCR |" in (folder.parent / "out" / "scout.md").read_text()

@@ -14,9 +14,9 @@ from studies.study import (
     MISTAKES,
     check_limit,
     command_line,
-    command_parser,
-    complain,
     provenance,
+    run_study,
+    study_main,
     study_parser,
     versions,
     write_study,
@@ -40,15 +40,28 @@ def test_a_study_says_how_it_is_run_and_what_it_is_for(name, capsys, monkeypatch
 
 
 def test_only_the_first_line_of_the_docstring_is_told():
-    assert command_parser("studies.own", "What for.\n\nHow.").description == "What for."
-    assert command_parser("studies.own", None).description == ""  # python -OO
+    assert study_parser("own", "What for.\n\nHow.").description == "What for."
+    assert study_parser("own", None).description == ""  # python -OO
 
 
 def test_a_complaint_is_one_line_and_status_2(capsys):
-    parser = command_parser("studies.own", "Pack.")
-    assert complain(parser, ValueError("--out must end in .npz, got weights")) == 2
+    def work(options, command):
+        raise ValueError("--out must end in .npz, got weights")
+
+    assert run_study(study_parser("own", "Pack."), ["data", "--out", "weights"], work) == 2
     said = capsys.readouterr()
     assert said.err == "studies.own: --out must end in .npz, got weights\n" and said.out == ""
+
+
+def test_a_study_measures_and_reports(tmp_path, capsys):
+    def measure(options):
+        return {"limit": options.limit}
+
+    main = study_main("own_study", "Own.", measure, lambda record: f"at most {record['limit']}\n")
+    assert main(["data", "--out", str(tmp_path), "--limit", "3"]) == 0
+    record = json.loads((tmp_path / "own-study.json").read_text())
+    assert record == {"command": "python -m studies.own_study DATA --out DIR --limit 3", **versions(), "limit": 3}
+    assert (tmp_path / "own-study.md").read_text() == "at most 3\n" and "at most 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, FileNotFoundError, ModuleNotFoundError])

@@ -53,8 +53,8 @@ def test_groups_are_whole_and_the_same_in_every_run():
 def test_both_ways_have_the_same_total(tmp_path):
     group = [a_page(tmp_path, number, lines) for number, lines in enumerate((1, 20, 4))]
     ocr = Counting()
-    options = {"relevance": "none", "patch": 8, "allocator": "layers", "pages": PageCache(tmp_path)}
-    results = measure(group, budgets=[12, 30], ocr=ocr, **options)
+    options = {"patch": 8, "allocator": "layers", "pages": PageCache(tmp_path)}
+    results = [one for budget in (12, 30) for one in measure(group, "none", budget, ocr=ocr, **options)]
     assert ocr.crops == 2 * 2 * 3  # splits, budgets, pages
     for budget in (12, 30):
         some = [result for result in results if result.budget == budget]
@@ -63,14 +63,12 @@ def test_both_ways_have_the_same_total(tmp_path):
         total = {way: sum(result.value[way] for result in some) for way in ("equal", "shared")}
         assert total["shared"] >= total["equal"] - 1e-6
     assert all(result.legibility == {"equal": 1.0, "shared": 1.0} for result in results)
-    assert measure(group, budgets=[12], ocr=None, **options)[0].legibility is None
+    assert measure(group, "none", 12, ocr=None, **options)[0].legibility is None
 
 
 def test_the_summary_is_paired_by_page():
     results = [
-        PageResult(
-            str(page), "none", 32, {"equal": 32, "shared": 20 + page}, {"equal": 0.2, "shared": 0.3 + page / 10}, None
-        )
+        PageResult("none", 32, {"equal": 32, "shared": 20 + page}, {"equal": 0.2, "shared": 0.3 + page / 10}, None)
         for page in range(3)
     ]
     (row,) = summary(results)

@@ -14,7 +14,7 @@ def clip(tmp_path, frames):
 def test_drift_is_nothing_where_nothing_moves_and_keyframes_bound_it(tmp_path):
     ground = scene((96, 260), stripes=False)
     path = clip(tmp_path, [ground[..., 4 * index : 4 * index + 160] for index in range(16)] + [ground[..., 60:220]] * 4)
-    followed = study.HeldClip(path, None)
+    followed = list(study.held_frames(path, None))
     for method in ("lucas_kanade", "none"):
         freely = study.drift(followed, method, interval=None, again=False)
         bounded = study.drift(followed, method, interval=4, again=False)

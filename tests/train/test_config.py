@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from texturevlm import cli
-from texturevlm.train import tasks
-from texturevlm.train.config import FitConfig, from_table, read_config, to_json
+from texturevlm.train.config import TASKS, FitConfig, from_table, read_config, to_json
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "train").glob("*.toml"))
 
@@ -58,7 +57,7 @@ def test_complaints_about_a_table(table, complaint):
         ('task = "a"\n[fti]\nsteps = 3', r"may have task, fit, a, got 'fti' \(did you mean fit\?\)"),
         ('task = "a"\n[fit]\nstep = 3', r"fit may have steps, seed, .*, got 'step' \(did you mean steps\?\)"),
         ('task = "a"\n[fit]\nsteps = 0', "steps must be at least 1"),
-        ('task = "a"\n[fit]\nschedule = "cosin"', "schedule must be one of cosine, linear, constant"),
+        ('task = "a"\n[fit]\nprecision = "float16"', "precision must be one of float32, bfloat16"),
         ('task = "a"\na = 3', "a must be a table"),
     ],
 )
@@ -68,7 +67,7 @@ def test_complaints_about_a_file(tmp_path, text, complaint):
 
 
 def test_the_command_trains_and_goes_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(tasks.TASKS, "toy", "tests.train.toy:Toy")
+    monkeypatch.setitem(TASKS, "toy", "tests.train.toy:Toy")
     text = 'task = "toy"\n[fit]\nsteps = 6\nsave_every = 2\n[toy]\nwidth = 4\n'
     path, out = written(tmp_path, text), tmp_path / "out"
     assert cli.main(["train", str(path), "--out", str(out)]) == 0
@@ -88,4 +87,4 @@ def test_the_command_trains_and_goes_on(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_are_read(path):
     config = read_config(path)
-    assert isinstance(config.fit, FitConfig) and config.task in tasks.TASKS
+    assert isinstance(config.fit, FitConfig) and config.task in TASKS

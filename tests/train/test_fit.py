@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.train.toy import CONFIG, Toy
-from texturevlm.train.checkpoint import checkpoints, load_weights
-from texturevlm.train.fit import fit
+from texturevlm.train.fit import draw_examples, fit, generator_at, rate_at
+from texturevlm.train.run_files import checkpoints, load_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +96,12 @@ def test_a_batch_that_cannot_be_made_stops_the_run(tmp_path):
 
 def test_weights_of_a_checkpoint(whole):
     out, task, _ = whole
-    fresh = Toy()
-    load_weights(checkpoints(out)[-1], fresh.module)
-    assert torch.equal(fresh.module[0].weight, task.module[0].weight)
-    with pytest.raises(ValueError, match=r"must hold the weights of Sequential, 0\.weight differs"):
-        load_weights(checkpoints(out)[-1], Toy(Toy.Settings(width=5)).module)
+    last = checkpoints(out)[-1]
+    weights = load_file(last / "weights.safetensors")
+    assert all(torch.equal(weights[name], own) for name, own in task.module.state_dict().items())
+    other = Toy(Toy.Settings(width=5)).module
+    with pytest.raises(ValueError, match=r"must hold the weights of Sequential: .*size mismatch for 0\.weight"):
+        load_checkpoint(last, other, torch.optim.AdamW(other.parameters()))
 
 
 def test_losses_count_as_the_config_says(tmp_path):
@@ -146,7 +148,26 @@ def test_tensorboard_reads_the_events(whole):
 
 
 def test_without_tensorboard_the_curve_is_written(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("texturevlm.train.log.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("texturevlm.train.run_files.importlib.util.find_spec", lambda name: None)
     fit(Toy(), replace(CONFIG, steps=1), tmp_path)
     assert len(curve(tmp_path)) == 1 and not list(tmp_path.glob("events*"))
     assert "texturevlm[train]" in capsys.readouterr().err
+
+
+def test_rates():
+    assert rate_at(0, steps=100, rate=1.0, warmup=10) == pytest.approx(0.1)
+    assert rate_at(9, steps=100, rate=1.0, warmup=10) == pytest.approx(1)
+    assert rate_at(55, steps=100, rate=1.0, warmup=10) == pytest.approx(0.5)
+    assert rate_at(100, steps=100, rate=1.0) == pytest.approx(0)
+
+
+def test_random_numbers_of_a_step_are_its_own():
+    draws = [torch.rand(3, generator=generator_at(*key)).tolist() for key in ((0, 1), (0, 1), (0, 2), (1, 1))]
+    assert draws[0] == draws[1] and draws[0] != draws[2] and draws[0] != draws[3]
+
+
+def test_examples_of_a_step():
+    assert draw_examples(10, 8, seed=0, step=15) == draw_examples(10, 8, seed=0, step=15)
+    assert draw_examples(10, 8, seed=0, step=15) != draw_examples(10, 8, seed=0, step=16)
+    assert set(draw_examples(5, 2000, seed=1, step=3)) == set(range(5))
+    assert draw_examples(1000, 4, seed=0, step=0) == [722, 684, 443, 3]  # trained weights rest on these

@@ -8,13 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from studies import scout_ablation as ablation
 from tests.conftest import worst
 from tests.scout.networks import SHIPPED, random_spots
 from tests.train.papers import SIZE, packed
-from texturevlm.scout.question import TRAITS, WORDS, encode
+from texturevlm.scout.question import TRAITS, WORDS
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
-from texturevlm.scout.weights import load_module, ranker_shape, read_weights
+from texturevlm.scout.weights import load_module, load_ranker
 from texturevlm.text.strings import ASKED
 from texturevlm.train.config import FitConfig, from_table
 from texturevlm.train.fit import evaluated, fit
@@ -104,11 +103,11 @@ def test_in_the_top_tenth():
 
 
 def examples(boxes, *, joined=False):
-    found, here = torch.zeros(1, MOST_PLACES, 4), torch.zeros(1, MOST_PLACES, dtype=torch.bool)
+    found = torch.zeros(1, MOST_PLACES, 4)
     for slot, box in enumerate(boxes):
-        found[0, slot], here[0, slot] = torch.tensor(box), True
+        found[0, slot] = torch.tensor(box)
     question = (torch.zeros(1, WORDS, EMBEDDING), torch.zeros(1, WORDS, TRAITS), torch.zeros(1, len(ASKED)))
-    return RankerExamples([0], found, here, torch.tensor([joined]), torch.ones(1), question)
+    return RankerExamples([0], [True], found, torch.tensor([joined]), torch.ones(1), question)
 
 
 def test_places_are_shares_of_spots():
@@ -140,8 +139,8 @@ def test_what_is_learned_from_and_judged_on(settings):
     task = RankerTask(settings())
     pages = [task.examples.page[index] for index in task.evaluated]
     assert len(set(pages)) <= 2 and not set(pages) & {task.examples.page[index] for index in task.learned}
-    placed = task.examples.present.any(1)
-    assert placed.sum() == 36 and all(placed[index] for index in task.evaluated)
+    placed = task.examples.located
+    assert sum(placed) == 36 and all(placed[index] for index in task.evaluated)
     assert not all(placed[index] for index in task.learned)  # that there is no answer is learned, too
     batch = task.batch(5)
     assert batch == RankerTask(settings()).batch(5) != task.batch(6) and set(batch) <= set(task.learned)
@@ -153,7 +152,7 @@ def test_what_is_learned_from_and_judged_on(settings):
 def test_charts_are_learned_from_and_judged_apart(settings, tmp_path):
     assert set(SET_WEIGHTS) == set(SETS)
     charts = RankerTask(replace(settings(), pages=packed(tmp_path / "charts", source="chartqa", unplaced=2)))
-    placed = charts.examples.present.any(1)
+    placed = charts.examples.located
     assert len(charts.learned) >= 24 and all(placed[index] for index in charts.learned) and not charts.evaluated
     assert charts.evaluated_charts and not set(charts.evaluated_charts) & set(charts.learned)
     with torch.no_grad():
@@ -170,7 +169,8 @@ def test_how_deep_it_is_can_be_chosen(settings, tmp_path):
     assert [len(scale) for scale in RankerTask(given).module.inner] == [1, 1, 1]
     fit(task, FitConfig(steps=2, save_every=2), tmp_path)
     (written,) = tmp_path.glob("*/weights.safetensors")
-    assert ranker_shape(read_weights(written), str(written)) == (WIDTHS, 2)
+    ranker = load_ranker(written)
+    assert tuple(layer.out_features // 2 for layer in ranker.steer) == WIDTHS and len(ranker.inner[0]) == 2
 
 
 def test_blind_all_questions_are_one(settings):
@@ -232,35 +232,6 @@ def test_a_stopped_run_goes_on_to_the_same_curve(settings, tmp_path):
     assert (stopped / "log.csv").read_bytes() == (whole / "log.csv").read_bytes() and len(curve(whole)) == 8
     for mine, theirs in zip(task.module.state_dict().values(), uninterrupted.module.state_dict().values()):
         assert torch.equal(mine, theirs)
-
-
-def test_the_ablation_trains_every_variant_and_one_network(settings, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ablation, "LEFT_OUT", ("along", "place"))
-    given = settings()
-    arguments = [str(given.pages), "--spotter", str(given.spotter), "--out", str(tmp_path)]
-    assert ablation.main([*arguments, "--steps", "2", "--batch", "3"]) == 0
-    text = (tmp_path / "scout-ablation.md").read_text()
-    for name in (
-        "spotter and ranker",
-        ablation.WORDS["along"],
-        ablation.WORDS["place"],
-        "one network, end to end",
-        "2 blocks a scale",
-    ):
-        assert f"| {name} | " in text
-    assert "nan" not in text and "2 steps each" in text
-    assert ablation.main([str(tmp_path / "none"), *arguments[1:]]) == 2
-    assert "must exist" in capsys.readouterr().err
-
-
-def test_one_network_sees_the_pages_that_the_questions_are_of(settings):
-    task = RankerTask(settings())
-    one = ablation.EndToEnd(task)
-    spots, extents = one.spots_of([0, 1])
-    assert extents.tolist() == task.extents[[0, 1]].tolist() and spots.text.shape[1:] == (14, 20)
-    words, traits, _ = one.questions([4])
-    assert words.shape == (1, WORDS, EMBEDDING) and words.requires_grad and torch.equal(traits, task.questions([4])[1])
-    assert torch.equal(one.letters[4], encode(["What is the date?"]).letters[0])
 
 
 def test_complaints(settings, tmp_path):

@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,12 @@ import pytest
 
 from tests.test_cli import status
 from texturevlm.train.render import RenderedPage, Vocabulary, find_fonts, render_page
-from texturevlm.train.render.degrade import degrade, legible_words, smooth, threshold
-from texturevlm.train.render.faces import cached_face
-from texturevlm.train.render.fonts import families, is_usable
-from texturevlm.train.render.geometry import bend, moved_words, turn
-from texturevlm.train.render.layouts import LAYOUTS
-from texturevlm.train.render.prose import PageContext, wrapped
-from texturevlm.train.render.sheet import FINE, Pen, Sheet
-from texturevlm.train.render.style import make_style
+from texturevlm.train.render.fonts import Face, cached_face, families, is_usable
+from texturevlm.train.render.page import LAYOUTS, compose
+from texturevlm.train.render.prose import wrapped
+from texturevlm.train.render.scan import bend, legible_words, moved_words, scanned, smooth, threshold, turn
+from texturevlm.train.render.sheet import FINE, Pen, Sheet, make_style
+from texturevlm.train.render.vocabulary import fact
 
 SEED = 20
 
@@ -66,16 +65,16 @@ def test_boxes_hold_ink_where_the_paper_around_them_has_less(pages):
 
 def test_every_layout_writes_words_that_do_not_overlap(fonts):
     known = families(tuple(fonts))
-    for seed, (name, (compose, _)) in enumerate(LAYOUTS.items()):
+    for seed, kind in enumerate(LAYOUTS):
         rng = random.Random(seed)
-        sheet = Sheet((1100, 850), rng)
-        compose(PageContext(sheet, rng, Vocabulary(), make_style(rng, known, size=12)))
-        assert len(sheet.words) > 5, name
+        sheet = Sheet((1100, 850), rng, Vocabulary(), make_style(rng, known, size=12))
+        compose(sheet, kind)
+        assert len(sheet.words) > 5, kind
         taken = np.zeros(sheet.ink.shape, int)
         for _, box in sheet.words:
             x0, y0, x1, y1 = (int(edge * FINE) for edge in box)
             taken[y0:y1, x0:x1] += 1
-        assert (taken > 1).sum() < 0.03 * (taken > 0).sum(), name
+        assert (taken > 1).sum() < 0.03 * (taken > 0).sum(), kind
 
 
 @pytest.mark.parametrize("size", [(64, 64), (301, 517), (1200, 400)])
@@ -88,7 +87,8 @@ def test_any_size_of_page(fonts, size):
 
 
 def test_a_written_word_is_where_its_box_says(fonts):
-    sheet = Sheet((60, 200), random.Random(0))
+    rng = random.Random(0)
+    sheet = Sheet((60, 200), rng, Vocabulary(), make_style(rng, families(tuple(fonts))))
     end = sheet.write("Alpha beta", 10, 40, Pen(cached_face(fonts[0], 40)))
     assert [text for text, _ in sheet.words] == ["Alpha", "beta"]
     ink = np.flatnonzero(sheet.ink.any(axis=0)) / FINE
@@ -96,6 +96,13 @@ def test_a_written_word_is_where_its_box_says(fonts):
     assert sheet.words[1][1][2] <= end + 2
     sheet.write("outside", 190, 40, Pen(cached_face(fonts[0], 40)))
     assert len(sheet.words) == 2
+
+
+def test_a_space_has_its_least_width_whatever_was_measured_before(fonts):
+    """The glyph of a space replaced its width, so that a page depended on the pages before it."""
+    for path in fonts:
+        face = Face(path, 24)
+        assert face.width("a b") == pytest.approx(face.width("a") + face.space + face.width("b")), path
 
 
 def test_lines_are_no_wider_than_asked(fonts):
@@ -150,26 +157,49 @@ def test_a_word_that_vanished_or_drowned_is_not_labelled():
 
 def test_degrading_blank_paper_works():
     for seed in range(20):
-        page, words = degrade(np.random.default_rng(seed), np.zeros((80, 60), np.uint8), [], random.Random(seed))
+        page, words = scanned(np.random.default_rng(seed), np.zeros((80, 60), np.uint8), [], random.Random(seed))
         assert page.shape == (40, 30) and words == []
 
 
 def test_given_words_are_written_and_unprintable_ones_are_not():
-    vocabulary = Vocabulary(["Zymurgy “quoted” naïve", "   "], given=1, nonsense=0)
-    words = {vocabulary.word(random.Random(seed)) for seed in range(50)}
-    assert words == {"Zymurgy", '"quoted"'}
+    vocabulary = Vocabulary(["Zymurgy “quoted” naïve", "   "])
+    words = [vocabulary.word(random.Random(seed)) for seed in range(400)]
+    assert {"Zymurgy", '"quoted"'} <= set(words) and "naïve" not in words
+    assert 0.5 < sum(word in ("Zymurgy", '"quoted"') for word in words) / 400 < 0.7
 
 
 def test_a_vocabulary_needs_no_list():
     vocabulary, rng = Vocabulary(), random.Random(0)
-    facts = [vocabulary.fact(rng) for _ in range(400)]
-    assert any("$" in fact for fact in facts) and any("%" in fact for fact in facts)
     assert all(vocabulary.nonsense(rng).isalpha() for _ in range(50))
     assert len({vocabulary.word(rng) for _ in range(400)}) > 150
     digits_only = Vocabulary(["1 2 3"])
     assert digits_only.nonsense(rng)
-    with pytest.raises(ValueError, match="Vocabulary: given must be between 0 and 1, got 2"):
-        Vocabulary(given=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [
+        ("number", r"\(?[\d,]+(\.\d\d?)?\)?"),
+        ("amount", r"(RM|\$ ?)?[\d,]+(\.\d\d?)?( million|/-)?"),
+        ("percentage", r"\d+(\.\d+)?( ?%| per cent)"),
+        ("date", r"\d[\d/.-]+\d|\d{4}|[A-Z][a-z]+\.?( \d+,?)?( \d{4})?|\d+ [A-Z][a-z]+ \d{4}|\d+-[A-Z]{3}-\d\d"),
+        ("phone", r"[+(]?\d[\d) /-]+\d"),
+        ("code", r"(No\. )?[A-Z\d -]+"),
+        ("person", r"((Dr|Mr)\. )?[A-Z][A-Za-z., ]+|(DR|MR)\. [A-Z]+( [A-Z]+)?"),
+        ("company", r"[A-Z][A-Za-z]+ [A-Z][A-Za-z]+ [A-Z&][A-Za-z. ]+"),
+        ("web", r"(http://)?[a-z.]+(@[a-z.]+)?"),
+        ("quantity", r"\(?[\d,.]+\)? [a-z.]+"),
+    ],
+)
+def test_facts_look_like_their_kind(kind, pattern):
+    rng = random.Random(0)
+    found = {fact(rng, kind) for _ in range(200)}
+    assert len(found) > 50 and not [one for one in found if not re.fullmatch(pattern, one)]
+
+
+def test_facts_are_of_all_kinds():
+    facts = [fact(random.Random(seed)) for seed in range(400)]
+    assert any("$" in one for one in facts) and any("%" in one for one in facts) and any("www" in one for one in facts)
 
 
 def test_no_fonts_is_a_clear_error(tmp_path):

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from tests.train.papers import drawn
-from texturevlm.scout.letters import LONGEST, letter_codes
+from texturevlm.scout.question import LONGEST, letter_codes
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import KINDS
-from texturevlm.train import spotter_example as examples
-from texturevlm.train.spotter_example import SMALLEST, SPOTS_PER_WORD, collate, kinds_by_line, spotter_example
+from texturevlm.train import spotter_task
+from texturevlm.train.spotter_task import SMALLEST, SPOTS_PER_WORD, collate, kinds_by_line, spotter_example
 
 
 @pytest.fixture(autouse=True)
 def small_canvas(monkeypatch):
-    monkeypatch.setattr(examples, "CANVAS", (192, 256))
+    monkeypatch.setattr(spotter_task, "CANVAS", (192, 256))
 
 
 def shaded(size=(200, 240), *, high=20, wide=48):
@@ -66,7 +66,7 @@ def test_text_is_where_words_are(number):
 def test_words_beyond_the_most_are_still_text(monkeypatch):
     page, _ = shaded()
     every = spotter_example(*page, np.random.default_rng(0))
-    monkeypatch.setattr(examples, "MOST_WORDS", 2)
+    monkeypatch.setattr(spotter_task, "MOST_WORDS", 2)
     few = spotter_example(*page, np.random.default_rng(0))
     assert len(few.letters) <= 2 < len(every.letters) and torch.equal(few.text, every.text)
 
@@ -74,13 +74,13 @@ def test_words_beyond_the_most_are_still_text(monkeypatch):
 def test_height_and_scale(monkeypatch):
     page, _ = shaded()
     for scale in (0.8, 1.0, 1.3):
-        monkeypatch.setattr(examples, "SCALES", (scale, scale))
+        monkeypatch.setattr(spotter_task, "SCALES", (scale, scale))
         one = spotter_example(*page, np.random.default_rng(3))
         torch.testing.assert_close(one.height.exp(), torch.full_like(one.height, 20 * scale), atol=0.2, rtol=0)
 
 
 def test_what_is_too_low_to_read_is_not_asked(monkeypatch):
-    monkeypatch.setattr(examples, "SCALES", (0.7, 0.7))
+    monkeypatch.setattr(spotter_task, "SCALES", (0.7, 0.7))
     page, _ = shaded(high=7)
     assert SMALLEST > 0.7 * 7
     one = spotter_example(*page, np.random.default_rng(0))

@@ -13,22 +13,20 @@ import torch
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
 from tests.train.papers import drawn, packed
-from texturevlm.scout.letters import SYMBOLS, letter_codes, letter_features
+from texturevlm.scout.question import SYMBOLS, letter_codes, letter_features
 from texturevlm.scout.spotter import Spotter
-from texturevlm.train import spotter_example as examples
 from texturevlm.train import spotter_task
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import evaluated, fit
 from texturevlm.train.pages import held_out, load_pages
-from texturevlm.train.spotter_example import collate, spotter_example
-from texturevlm.train.spotter_task import SpotterTask, augmented, misspelt, spotter_losses
+from texturevlm.train.spotter_task import SpotterTask, augmented, collate, misspelt, spotter_example, spotter_losses
 
 NAMES = {"word", "hit", "text", "kinds", "height"}
 
 
 @pytest.fixture(autouse=True)
 def small_canvas(monkeypatch):
-    monkeypatch.setattr(examples, "CANVAS", (96, 160))
+    monkeypatch.setattr(spotter_task, "CANVAS", (96, 160))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +113,7 @@ def test_a_batch_is_known_from_its_step(task):
 
 
 def test_rendered_pages(task, monkeypatch):
-    monkeypatch.setattr(examples, "CANVAS", (400, 320))  # holds some words of a page of 1100×850
+    monkeypatch.setattr(spotter_task, "CANVAS", (400, 320))  # holds some words of a page of 1100×850
     batch = task(real=0.0, batch=2).batch(0)
     assert batch.image.shape == (2, 1, 400, 320) and len(batch.spots) > 0 and batch.text.sum() > 0
 

@@ -7,7 +7,7 @@ import pytest
 from tests.test_cli import status
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.train import word_ranking
-from texturevlm.train.word_ranking import SET_WEIGHTS, answer_places, commonness
+from texturevlm.train.word_ranking import QUESTION_WEIGHTS, answer_places, commonness
 
 LABELS = {"Total": "940.00", "Date": "3/5/98", "Phone": "5550199"}
 
@@ -22,7 +22,7 @@ def page():
 
 @pytest.fixture
 def data(tmp_path):
-    for name in SET_WEIGHTS:
+    for name in QUESTION_WEIGHTS:
         (tmp_path / "words" / name).mkdir(parents=True)
         (tmp_path / "data" / name / "images").mkdir(parents=True)
         rows = []

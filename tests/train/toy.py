@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit
-from texturevlm.train.schedule import generator_at
+from texturevlm.train.fit import fit, generator_at
 
 CONFIG = FitConfig(steps=60, rate=0.02, warmup=5, save_every=20, evaluate_every=20, log_every=1, clip=1.0)
 

@@ -1,12 +1,14 @@
 """Tokens of a stream with a small random Qwen3-VL tower."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tests.video.moving import crossing, noisy, scene
 from tests.vlm.small import BUILDERS, IDS
+from texturevlm.types import Allocation, Texture
 from texturevlm.video import VideoStream
-from texturevlm.video.clip import clip
 from texturevlm.vlm import adapt
 
 SIZE = (96, 128)
@@ -71,40 +73,30 @@ def test_positions_follow_a_new_allocation(adapter):
         assert torch.equal(step.tokens.weight > 0, step.allocation.valid)
 
 
-def test_state_keeps_tokens(adapter):
-    one, _ = stream(adapter)
-    frames = list(crossing(SIZE, 3))
-    one.step(frames[0])
-    other = one.fork()
-    step = other.step(frames[0])
-    assert step.reuse.fresh == 0 and torch.equal(step.tokens.embeds, one.encoded.tokens.embeds)
+def clip(adapter):
+    """Four frames, and tokens of the first and of the second moment of two frames."""
+    texture = Texture((torch.cat(list(crossing(SIZE, 4))),)).mipmapped()
+    corner = torch.rand(1, 14, 2, generator=torch.Generator().manual_seed(0)) * 60
+    allocation = Allocation.of_boxes(torch.cat([corner, corner + 32], -1), SIZE, adapter.side)
+    return texture, replace(allocation, source=torch.tensor([[0] * 9 + [2] * 5]))
 
 
-def test_a_clip_is_video_input_with_right_times(adapter):
-    frames = list(crossing(SIZE, 7))
-    texture, allocation = clip(frames, VideoStream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)
-    assert texture.batch == 8 and torch.equal(texture.levels[0][7], texture.levels[0][6])  # whole moments
-    sources = allocation.source[0]
-    assert allocation.budget <= 24 and (sources % 2 == 0).all() and sources.min() == 0 and sources.max() > 0
-    assert int((sources == 0).sum()) >= int((sources == 2).sum())  # the first moment gets the full look
+def test_frames_are_video_input_with_right_times(adapter):
+    texture, allocation = clip(adapter)
     inputs = adapter.prepare("what is the total ?", texture, allocation, fps=4.0)
     ids = inputs["input_ids"][0].tolist()
     assert ids.count(5) == allocation.budget  # a placeholder a token
-    moments = sources.unique().tolist()
-    assert inputs["video_grid_thw"].shape[0] == len(moments)
+    assert inputs["video_grid_thw"].shape[0] == 2
     words = {value: word for word, value in IDS.items()}
     spoken = "".join(words[one] for one in ids if one in words and one not in range(2, 6))
-    for moment in moments:
+    for moment in (0, 2):
         assert f"<{(moment + 0.5) / 4:.1f}seconds>" in spoken
     with torch.no_grad():
         assert torch.isfinite(adapter.model(**inputs).logits).all()
 
 
-def test_earlier_moments_of_a_clip_are_encoded_the_same_whatever_follows(adapter):
-    frames = list(crossing(SIZE, 4))
-    texture, allocation = clip(frames, VideoStream(SIZE, 12, patch=adapter.side, relevance="none"), budget=30)
-    order = allocation.source[0].argsort(stable=True)
-    allocation = allocation.each(lambda column: column[:, order])
+def test_earlier_moments_are_encoded_the_same_whatever_follows(adapter):
+    texture, allocation = clip(adapter)
     early = allocation.each(lambda column: column[:, allocation.source[0] == 0])
 
     def encoded(part):
@@ -114,15 +106,3 @@ def test_earlier_moments_of_a_clip_are_encoded_the_same_whatever_follows(adapter
 
     alone, together = encoded(early), encoded(allocation)
     assert torch.allclose(together[: len(alone)], alone, atol=1e-5)
-
-
-def test_a_still_clip_has_tokens_of_its_first_moment_only(adapter):
-    ground = scene(SIZE) * 0.6 + 0.2
-    frames = [noisy(ground, 1, seed) for seed in range(6)]
-    _, allocation = clip(frames, VideoStream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)
-    assert (allocation.source == 0).all() and allocation.budget == 12
-
-
-def test_a_clip_of_nothing_is_refused(adapter):
-    with pytest.raises(ValueError, match="clip: frames must hold at least one"):
-        clip([], VideoStream(SIZE, 12, patch=adapter.side, relevance="none"), budget=24)

@@ -11,10 +11,9 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import VideoStream
-from texturevlm.video.channels import CARRIED
-from texturevlm.video.choice import CapturedProposal, token_value
-from texturevlm.video.relevance_gpu import VALUE
-from texturevlm.video.update_gpu import GpuFrameUpdate
+from texturevlm.video.choice import TokenChoice, token_value
+from texturevlm.video.update import CARRIED
+from texturevlm.video.update_gpu import VALUE, GpuFrameUpdate
 
 pytestmark = pytest.mark.gpu
 NAMES = [name for name in PRESETS["fast"] if name not in CARRIED]
@@ -44,7 +43,7 @@ def test_incremental_equals_rebuilt(size, form):
         fresh = sample(rebuilt, step.allocation, backend="cuda").pixels  # by another kernel, which may round otherwise
         assert torch.allclose(step.patches.pixels[:, used], fresh[:, used], atol=1e-6)
         before = held(step)
-    assert isinstance(one.update, GpuFrameUpdate) and one.update.reason is None
+    assert isinstance(one.update, GpuFrameUpdate) and one.update.graph.replay.reason is None
 
 
 def test_what_is_looked_at_behind_a_frame_is_what_looking_anew_would_say():
@@ -58,16 +57,16 @@ def test_what_is_looked_at_behind_a_frame_is_what_looking_anew_would_say():
             known = find_relevance(one.texture, patch=32, relevance="none")
             assert torch.allclose(one.carry.relevance.mass, known.mass, rtol=1e-4, atol=1e-9)
             assert torch.allclose(one.carry.relevance.legible_scale, known.legible_scale, rtol=1e-4)
-            found = one.update.comparison.found.words[VALUE]
+            found = one.update.comparison.words[VALUE]
             if one.gpu_relevance._valued:
                 assert torch.allclose(found, token_value(known, one.choice.scale), rtol=1e-3)
-    assert len(looked) > 2 and one.gpu_relevance.reason is None
+    assert len(looked) > 2 and one.gpu_relevance.graph.replay.reason is None
 
 
 @pytest.mark.parametrize("allocator", ["auto", "cascade", "layers", "fit", "density", "resize"])
 def test_a_captured_choice_is_the_choice(allocator, monkeypatch):
-    asked, plain = [], CapturedProposal.__call__
-    monkeypatch.setattr(CapturedProposal, "__call__", lambda *given: asked.append(1) or plain(*given))
+    asked, plain = [], TokenChoice._replay
+    monkeypatch.setattr(TokenChoice, "_replay", lambda *given: asked.append(1) or plain(*given))
     size = (540, 960)
     options = {"relevance": "none", "device": "cuda", "keyframe": 6, "hold": 0.0}
     one, other = (VideoStream(size, 64, allocator, **options) for _ in range(2))
@@ -77,7 +76,7 @@ def test_a_captured_choice_is_the_choice(allocator, monkeypatch):
         assert got.reuse.chosen == wanted.reuse.chosen
         assert torch.allclose(got.allocation.centre, wanted.allocation.centre, atol=1e-3)
         assert torch.allclose(got.patches.pixels, wanted.patches.pixels, atol=1e-4)
-    (graph,) = one.choice._graphs.values()
+    (graph,) = one.choice.graphs.values()
     assert graph.reason is None and len(asked) >= 3  # at the keyframes at least
 
 

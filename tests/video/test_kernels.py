@@ -6,17 +6,16 @@ import torch
 from tests.channels.test_fused import picture
 from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.channels import CHANNELS, build
-from texturevlm.channels import text_kernel as text
+from texturevlm.channels import fused as text
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
+from texturevlm.ops import lookup_kernel as patches
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import patches_kernel as patches
 from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import mipmap
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.change import find_changes, initial_noise
+from texturevlm.video.change import find_changes, initial_noise, pixel_mask, reads_marked, tile_grid
 from texturevlm.video.change_gpu import GpuComparison, kernels_can_compare
-from texturevlm.video.tiles import pixel_mask, reads_marked, tile_grid
 
 DEVICE = torch.device("cpu")
 
@@ -46,19 +45,15 @@ def test_changes_of_many_tiles(emulated):
 
 def check_changes(size, frames, tile):
     held = frames[0].clone()
-    comparison, ours, noise = (
-        GpuComparison(size, tile, DEVICE),
-        initial_noise(size, tile, DEVICE),
-        initial_noise(size, tile, DEVICE),
-    )
+    comparison, (ours, noise) = GpuComparison(held, tile), [initial_noise(size, tile, DEVICE) for _ in range(2)]
     motion = torch.rand(size)
-    comparison.found.moved.fill_(True)
+    comparison.moved.fill_(True)
     for frame in frames[1:]:
         wanted = find_changes(frame, held, noise, tile=tile)
         comparison.set_frame(frame, ours, copy=True)
-        comparison.mark(held)
+        comparison.mark()
         before = held.clone()
-        comparison.found.copy_marked(held, motion)
+        comparison.copy_marked(motion)
         comparison.report()
         comparison.wait()
         found = comparison.changes()
@@ -71,19 +66,19 @@ def check_changes(size, frames, tile):
         taken = wanted.mask & (not wanted.cut)
         wide = taken.repeat_interleave(tile, 0)[: size[0]].repeat_interleave(tile, 1)[:, : size[1]]
         assert torch.equal(held, torch.where(wide, frame, before))
-        check_sums(comparison.found.marks.total, taken)
+        check_sums(comparison.marks.total, taken)
         if wanted.cut:  # a stream begins anew
             return
         assert torch.allclose(found.noise.last, wanted.noise.last, atol=1e-6)
         assert torch.equal(motion, (held - before).abs().amax(1)[0].clamp(max=1))
-        assert torch.equal(comparison.found.moved, wanted.mask)
+        assert torch.equal(comparison.moved, wanted.mask)
         noise, ours = wanted.noise, found.noise
 
 
-def compare_and_take(comparison, frame, held, noise):
+def compare_and_take(comparison, frame, noise):
     comparison.set_frame(frame, noise, copy=True)
-    comparison.mark(held)
-    comparison.found.copy_marked(held, None)
+    comparison.mark()
+    comparison.copy_marked(None)
     comparison.report()
     comparison.wait()
 
@@ -98,13 +93,13 @@ def check_sums(total, mask):
 def test_a_frame_that_is_no_image_changes_nothing(emulated, bad):
     size = (70, 101)
     held, frame = scene(size), scene(size, seed=3)
-    comparison, noise = GpuComparison(size, 32, DEVICE), initial_noise(size, 32, DEVICE)
+    comparison, noise = GpuComparison(held, 32), initial_noise(size, 32, DEVICE)
     frame[..., 40, 90] = bad
     before = held.clone()
-    compare_and_take(comparison, frame, held, noise)
+    compare_and_take(comparison, frame, noise)
     with pytest.raises(ValueError, match="step: frame must hold finite values"):
         comparison.changes()
-    assert torch.equal(held, before) and not comparison.found.mask.any()
+    assert torch.equal(held, before) and not comparison.mask.any()
 
 
 @pytest.mark.parametrize("form", ["bytes", "grey", "unaligned"])
@@ -112,9 +107,10 @@ def test_frames_in_other_forms(emulated, form):
     size = (64, 92 if form != "unaligned" else 91)
     pixels = (scene(size) * 255).round().byte()
     frame = {"bytes": pixels, "grey": pixels[:, :1].expand(-1, 3, -1, -1), "unaligned": pixels}[form]
-    held, comparison = torch.zeros(1, 3, *size), GpuComparison(size, 32, DEVICE)
+    held = torch.zeros(1, 3, *size)
+    comparison = GpuComparison(held, 32)
     held[..., :70] = frame[..., :70].float() / 255
-    compare_and_take(comparison, frame, held, initial_noise(size, 32, DEVICE))
+    compare_and_take(comparison, frame, initial_noise(size, 32, DEVICE))
     assert comparison.changes().share < 1 and torch.equal(held, frame.float() / 255)
 
 
@@ -276,7 +272,7 @@ def test_marked_patches_equal_those_of_sampling_everything(emulated, size, share
     pixels = sample(Texture(tuple(mipmap(one))), where, backend="cuda").pixels
     before, sampled = pixels.clone(), torch.zeros(count, dtype=torch.bool)
     after = Texture(tuple(mipmap(other)))
-    patches.refresh_patches_cuda(pixels, after.levels, centre, ddx, ddy, valid, sampled, marked(mask))
+    patches.refresh_patches_cuda(pixels, after.levels, (centre, ddx, ddy), valid, sampled, marked(mask))
     assert torch.equal(pixels[:, :25], sample(after, where, backend="cuda").pixels[:, :25])
     assert torch.equal(sampled, reads_marked(where, mask, 32) & valid[0])
     assert torch.equal(pixels[:, ~sampled], before[:, ~sampled])

@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 from tests.video.moving import crossing
-from texturevlm.video.picture import VideoWriter
+from texturevlm.video.picture import write_video
 from texturevlm.video.sources import open_video
 
 SIZE = (64, 96)
@@ -65,9 +65,9 @@ def test_nothing_is_refused(tmp_path):
 
 def written(path, count=20):
     pytest.importorskip("av")
-    with VideoWriter(path, SIZE, 25.0) as writer:
+    with write_video(path, SIZE, 25.0) as add:
         for image in pictures(count):
-            writer.add(image.permute(1, 2, 0).numpy())
+            add(image.permute(1, 2, 0).numpy())
     return path
 
 
@@ -81,8 +81,8 @@ def test_a_file_comes_back(tmp_path):
 
 
 def test_odd_sizes_are_made_even(tmp_path):
-    with VideoWriter(tmp_path / "odd.mp4", (65, 97), 25.0) as writer:
-        writer.add(np.full((65, 97, 3), 200, dtype=np.uint8))
+    with write_video(tmp_path / "odd.mp4", (65, 97), 25.0) as add:
+        add(np.full((65, 97, 3), 200, dtype=np.uint8))
     (frame,) = open_video(tmp_path / "odd.mp4")
     assert frame.image.shape == (3, 66, 98)
 
@@ -136,8 +136,8 @@ def test_without_a_decoder_the_extra_is_named(tmp_path, monkeypatch):
     (tmp_path / "clip.mp4").write_bytes(b"")
     with pytest.raises(ImportError, match=r"texturevlm\[video\]"):
         open_video(tmp_path / "clip.mp4")
-    with pytest.raises(ImportError, match=r"texturevlm\[video\]"):
-        VideoWriter(tmp_path / "out.mp4", SIZE, 25.0)
+    with pytest.raises(ImportError, match=r"texturevlm\[video\]"), write_video(tmp_path / "out.mp4", SIZE, 25.0):
+        pass
 
 
 def test_arrays_are_clips_too(tmp_path):

@@ -8,7 +8,7 @@ from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.relevance import Relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video import StreamState, VideoStream
+from texturevlm.video import VideoStream
 
 SIZE = (96, 128)
 
@@ -179,44 +179,6 @@ def test_channels_are_kept_and_carried():
     assert torch.equal(steps[0][0, 3], torch.zeros(SIZE))  # nothing was known before the first frame
     similar = torch.corrcoef(torch.stack([by_name["previous_saliency"].flatten(), steps[-2][0, 0].flatten()]))[0, 1]
     assert similar > 0.9
-
-
-def test_state_is_saved_restored_and_forked(tmp_path):
-    frames = list(crossing(SIZE, 14))
-    one = stream(channels=["edges", "motion", "text"], rate=200.0, keyframe=9)
-    for frame in frames[:6]:
-        one.step(frame)
-    one.state().save(tmp_path / "state.pt")
-    other, restored = one.fork(), stream(channels=["edges", "motion", "text"], rate=200.0, keyframe=9)
-    restored.restore(StreamState.load(tmp_path / "state.pt"))
-    for frame in frames[6:]:
-        steps = [each.step(frame) for each in (one, other, restored)]
-        for step in steps[1:]:
-            assert torch.equal(step.patches.pixels, steps[0].patches.pixels)
-            assert torch.equal(step.allocation.centre, steps[0].allocation.centre)
-            assert torch.equal(step.channels.levels[0], steps[0].channels.levels[0])
-            assert step.reuse.keyframe == steps[0].reuse.keyframe and step.reuse.fresh == steps[0].reuse.fresh
-
-
-def test_a_state_of_another_stream_is_refused(tmp_path):
-    one = stream()
-    one.step(scene(SIZE))
-    with pytest.raises(ValueError, match="restore: state must be of a stream with"):
-        stream(budget=30).restore(one.state())
-    (tmp_path / "no.pt").write_bytes(b"not a state")
-    with pytest.raises(ValueError, match="must be a stream's state"):
-        StreamState.load(tmp_path / "no.pt")
-
-
-def test_buffers_stay_at_their_addresses_through_restore():
-    one = stream()
-    one.step(scene(SIZE))
-    places = [one.patches.pixels.data_ptr(), *(level.data_ptr() for level in one.texture.levels)]
-    state = one.state()
-    for frame in crossing(SIZE, 4):
-        one.step(frame)
-    one.restore(state)
-    assert places == [one.patches.pixels.data_ptr(), *(level.data_ptr() for level in one.texture.levels)]
 
 
 BAD = {

@@ -1,7 +1,5 @@
 """A whole stream by kernels, in the emulator: what it holds is what a rebuilt one would be, frame after frame."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -12,10 +10,9 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import VideoStream
-from texturevlm.video.channels import CARRIED
-from texturevlm.video.choice import CapturedProposal, token_value
-from texturevlm.video.relevance_gpu import MOST_CHANGED, MOST_FRAMES, VALUE
-from texturevlm.video.update_gpu import GpuFrameUpdate
+from texturevlm.video.choice import TokenChoice, token_value
+from texturevlm.video.update import CARRIED
+from texturevlm.video.update_gpu import MOST_CHANGED, MOST_FRAMES, VALUE, GpuFrameUpdate
 
 SIZE = (64, 96)
 NAMES = [name for name in PRESETS["fast"] if name not in CARRIED]
@@ -94,7 +91,7 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
     assert torch.allclose(one.carry.relevance.mass, known.mass) and torch.allclose(
         one.carry.relevance.legible_scale, known.legible_scale
     )
-    found = one.update.comparison.found.words[VALUE]
+    found = one.update.comparison.words[VALUE]
     assert torch.allclose(found, token_value(known, one.choice.scale), rtol=1e-4)
     one.step(frames[index + 1])
     assert len(asked) == 1 and len(looked) == 2  # given out anew, by another look at that frame
@@ -107,8 +104,8 @@ def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
 @pytest.mark.parametrize("allocator", ["cascade", "density"])
 def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator, monkeypatch):
     """Here nothing is captured, but it goes the same way: as tensors in and out."""
-    asked, plain = [], CapturedProposal.__call__
-    monkeypatch.setattr(CapturedProposal, "__call__", lambda *given: asked.append(1) or plain(*given))
+    asked, plain = [], TokenChoice._replay
+    monkeypatch.setattr(TokenChoice, "_replay", lambda *given: asked.append(1) or plain(*given))
     one, other = (stream(allocator=allocator, keyframe=3, hold=0.0) for _ in range(2))
     assert one.choice.captured
     other.choice.captured = False
@@ -118,7 +115,7 @@ def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator, monke
         for name in ("centre", "ddx", "ddy", "score", "valid", "source"):
             assert torch.equal(getattr(got.allocation, name), getattr(wanted.allocation, name)), name
         assert one.choice.value == other.choice.value and torch.equal(one.choice.scale, other.choice.scale)
-    assert len(asked) >= 2 and not other.choice._graphs  # at the keyframes at least
+    assert len(asked) >= 2 and not other.choice.graphs  # at the keyframes at least
 
 
 def test_only_what_starts_kernels_and_nothing_else_is_captured():
@@ -141,24 +138,6 @@ def test_keyframes_without_a_question_are_looked_at_by_the_kernels():
     assert {3, 6} <= set(looked)
 
 
-def test_a_question_is_asked_though_the_state_that_a_stream_goes_on_from_knew_none(monkeypatch):
-    before = VideoStream((40, 320), 12, patch=16, relevance="none", keyframe=3)
-    frames = list(crossing((40, 320), 8))
-    for frame in frames[:2]:
-        before.step(frame)
-    one, asked = VideoStream((40, 320), 12, patch=16, query="total?", relevance="scout", keyframe=3), []
-
-    def ask(self, texture, *given):  # the scout itself is no matter of kernels that can be emulated
-        asked.append(self.query)
-        return replace(find_relevance(texture, patch=16, relevance="none"), scorer="scout")
-
-    monkeypatch.setattr(type(one.source), "score", ask)
-    one.restore(before.state())
-    for frame in frames[2:]:
-        step = one.step(frame)
-    assert set(asked) == {"total?"} and step.relevance.scorer == "scout"
-
-
 def test_a_frame_that_is_no_image_is_refused_and_the_stream_goes_on():
     frames = list(crossing(SIZE, 5))
     one, other = stream(), stream()
@@ -179,20 +158,6 @@ def test_a_failure_half_way_makes_the_next_frame_a_keyframe(monkeypatch):
             one.step(frames[1])
     step = one.step(frames[2])
     assert step.reuse.keyframe == "failure" and torch.equal(step.texture.levels[0], frames[2])
-
-
-@pytest.mark.parametrize("options", [{}, {"rate": 100.0}, {"channels": ["motion", "edges", "previous_saliency"]}])
-def test_a_state_goes_on_where_it_was(options):
-    frames = list(crossing(SIZE, 7))
-    one = stream(**options)
-    for frame in frames[:4]:
-        one.step(frame)
-    other = one.fork()
-    for frame in frames[4:]:
-        got, wanted = other.step(frame), one.step(frame)
-        assert torch.equal(got.texture.levels[0], wanted.texture.levels[0])
-        if got.channels is not None:
-            assert torch.equal(got.channels.levels[0][:, :2], wanted.channels.levels[0][:, :2])
 
 
 def test_bytes_are_taken_as_they_are():

@@ -13,32 +13,26 @@ from texturevlm.vlm.captured import FixedBudget
 
 @pytest.fixture(scope="module")
 def small():
-    return bench._Bench(Report("", "cpu", 1.0), quick=True)
+    return bench.random_model("cpu", small=True)
 
 
 def test_their_inputs_are_those_of_an_ordinary_prompt(small):
     """Our own path with the full grid gives the first token that their path gives."""
     texture = picture(128, 192)
-    inputs = bench._their_inputs(small.adapter, bench._prepared(small.adapter, texture.levels[0]))
-    fixed = FixedBudget(small.adapter, 24)
-    read = fixed.prefill([bench._ids(small.adapter, 24)], fixed.encode(texture, full_grid(texture, 32)))
+    inputs = bench.their_inputs(small, *bench.pixel_values(small, texture.levels[0]))
+    fixed = FixedBudget(small, 24)
+    read = fixed.prefill([bench.prompt_ids(small, 24)], fixed.encode(texture, full_grid(texture, 32)))
     with torch.no_grad():
-        theirs = small.adapter.model(**inputs).logits[:, -1]
+        theirs = small.model(**inputs).logits[:, -1]
     assert float((read.logits - theirs).abs().max()) < 1e-4 * float(theirs.abs().max())
-    assert len(bench._ids(small.adapter, 24)) == 24 + bench.WORDS
-
-
-def test_the_page_is_words_on_white_paper():
-    page = bench._page((700, 500))
-    assert page.shape == (1, 3, 700, 500) and float(page.min()) >= 0 and float(page.max()) == 1
-    assert 0.1 < float((page < 0.5).float().mean()) < 0.4
-    assert float(page[:, :, :58].min()) == 1
+    assert len(bench.prompt_ids(small, 24)) == 24 + bench.PROMPT_WORDS
 
 
 def test_every_part_is_measured(small):
-    bench._first_token(small, (128, 96), batch=2)
-    bench._stages(small, (128, 96))
-    rows = {(row.work, row.by.split(",")[0]) for row in small.report.rows}
+    report = Report("", "cpu", 1.0, quick=True)
+    bench.add_first_token(report, small, (128, 96), batch=2)
+    bench.add_stages(report, small, (128, 96))
+    rows = {(row.work, row.by.split(",")[0]) for row in report.rows}
     assert ("96×128, batch 2 → first token", "transformers") in rows
     assert ("96×128, batch 2 → first token", "texturevlm") in rows
     assert ("96×128, batch 1 → first token", "texturevlm") in rows
@@ -53,12 +47,12 @@ def test_every_part_is_measured(small):
     )
     for stage in stages:
         assert any(f"stage {stage}" in work for work, _ in rows), stage
-    assert all(row.timing.median > 0 for row in small.report.rows)
-    assert any("× faster" in note for note in small.report.notes)
-    assert any("graphs are for a GPU" in note for note in small.report.notes)
-    shares = next(note for note in small.report.notes if "shares of the way" in note)
+    assert all(row.timing.median > 0 for row in report.rows)
+    assert any("× faster" in note for note in report.notes)
+    assert any("graphs are for a GPU" in note for note in report.notes)
+    shares = next(note for note in report.notes if "shares of the way" in note)
     assert sum(map(int, re.findall(r"(\d+) %", shares))) == pytest.approx(100, abs=2)
-    assert "stage prefill" in small.report.table()
+    assert "stage prefill" in report.table()
 
 
 def test_memory_is_told_with_and_without_the_weights():

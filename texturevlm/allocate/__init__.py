@@ -16,7 +16,7 @@ texture, or that works on a whole batch, uses the decorator `allocator` instead 
 `share_budget` gives one budget to several images, with any allocator.
 """
 
-from texturevlm.allocate.allocator import Allocator
+from texturevlm.allocate.allocator import RegisteredAllocator
 from texturevlm.allocate.atlas import atlas
 from texturevlm.allocate.auto import auto
 from texturevlm.allocate.cascade import cascade
@@ -33,7 +33,7 @@ from texturevlm.allocate.pyramid import pyramid
 from texturevlm.allocate.quadtree import quadtree
 from texturevlm.allocate.share import share_budget
 
-ALLOCATORS: dict[str, Allocator] = {
+ALLOCATORS: dict[str, RegisteredAllocator] = {
     "resize": resize,  # the whole image at one scale
     "grid": grid,  # the best cells of a uniform grid, nothing else
     "fit": fit,  # all ink at the finest scale that fits
@@ -51,4 +51,4 @@ ALLOCATORS: dict[str, Allocator] = {
     "auto": auto,  # layers or density, by the kind of image
 }
 
-__all__ = ["ALLOCATORS", "Allocator", "foveate", "share_budget"]
+__all__ = ["ALLOCATORS", "RegisteredAllocator", "foveate", "share_budget"]

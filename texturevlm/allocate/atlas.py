@@ -5,20 +5,18 @@ enough share one coarse scale. Which regions are refined, and how far, is decide
 child of a region is the same region at the next finer scale.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.allocate.allocator import allocator
+from texturevlm.allocate.allocator import allocator, each_image
 from texturevlm.allocate.cells import Array, Cells
-from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
+from texturevlm.allocate.footprints import Boxes
 from texturevlm.allocate.forest import Forest
-from texturevlm.allocate.search import OVERVIEW, Layer, floor_span, ladder, lay, most_that_fits, scored, with_blank
-from texturevlm.check import check_count, check_shapes, check_share
+from texturevlm.allocate.search import OVERVIEW, Layer, floor_span, ladder, lay, most_that_fits, scored
+from texturevlm.check import check_shapes
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.segment import superpixels
 from texturevlm.relevance.maps import Relevance
@@ -36,25 +34,17 @@ def atlas(
     budget: int,
     patch: int,
     overview: float = OVERVIEW,
-    count: int = _REGIONS,
     regions: Tensor | None = None,
 ) -> Allocation:
     """Whole regions at scales of their own where that pays, the rest at one coarse scale.
 
     overview: the share of the budget that the rest may take if it is all ink; it bounds the coarsest scale
-    count:    how many regions are made
     regions:  (B, h, w) integers over the relevance's grid, from another segmenter; None: superpixels
     """
-    check_count("atlas", "count", count, 1)
-    check_share("atlas", "overview", overview)
-    if regions is None:
-        regions = colour_regions(texture, relevance, count=count)
+    regions = colour_regions(texture, relevance) if regions is None else regions
     check_shapes("atlas", mass=(relevance.mass, "B h w"), regions=(regions, "B h w"))
-    images = []
-    for index, ids in enumerate(regions.cpu().numpy()):
-        found = _whole_regions(Cells.of(relevance, index, patch), ids, budget, overview)
-        images.append(use_all(found, budget=budget, patch=patch))
-    return allocation_of(images, texture.size, budget=budget, patch=patch, device=texture.device)
+    choose = partial(_whole_regions, budget=budget, overview=overview)
+    return each_image(texture, relevance, budget, patch, choose, regions.cpu().numpy())
 
 
 def colour_regions(texture: Texture, relevance: Relevance, *, count: int = _REGIONS) -> Tensor:
@@ -70,27 +60,22 @@ def colour_regions(texture: Texture, relevance: Relevance, *, count: int = _REGI
 def _whole_regions(cells: Cells, ids: Array, budget: int, overview: float) -> Boxes:
     """`atlas` for one image. ids: (h, w), the region of each cell."""
     spans = ladder(floor_span(cells, budget, overview), cells.finest, _STEPS)
-    names = np.unique(ids[cells.ink])
-    forest = _regions_by_scale(cells, ids, names, spans)
-
-    def attempt(nominal: int) -> list[Layer] | None:
-        chosen = np.zeros(int(ids.max()) + 1, dtype=np.int64)
-        for node in forest.cut(nominal).tolist():
-            chosen[names[node % len(names)]] = spans[node // len(names)]
-        return lay(cells, np.where(cells.ink, chosen[ids], 0), budget)
-
-    return scored(cells, with_blank(cells, most_that_fits(cells, attempt, budget), budget))
-
-
-def _regions_by_scale(cells: Cells, ids: Array, names: Array, spans: Sequence[int]) -> Forest:
-    """Each region at each span; node number: step · regions + region. The child of a region is itself, a step finer."""
-    position = np.zeros(int(ids.max()) + 1, dtype=np.int64)
-    position[names] = np.arange(len(names))
-    region = position[ids][cells.ink]
+    names, region = np.unique(ids[cells.ink], return_inverse=True)
+    count = len(names)
     rows = [rows_of(cells.ink & (ids == name)) for name in names]
     together = len(cover(rows_of(cells.ink), spans[0], ids.size))  # the rest is covered as one, and shared by ink
-    cost = [together * np.bincount(region, minlength=len(names)) / len(region)]
+    cost = [together * np.bincount(region, minlength=count) / len(region)]
     cost += [np.array([len(cover(marked, span, ids.size)) for marked in rows]) for span in spans[1:]]
-    error = [np.bincount(region, cells.lost(cells.scale(span))[cells.ink], len(names)) for span in spans]
-    parent = np.arange(len(spans) * len(names)) - len(names)
-    return Forest(np.maximum(parent, -1), np.concatenate(cost), np.concatenate(error))
+    error = [np.bincount(region, cells.lost(cells.scale(span))[cells.ink], count) for span in spans]
+    # Node number: step · regions + region. The child of a region is itself, a step finer.
+    parent = np.maximum(np.arange(len(spans) * count) - count, -1)
+    forest = Forest(parent, np.concatenate(cost), np.concatenate(error))
+
+    def attempt(nominal: int) -> list[Layer] | None:
+        cut = forest.cut(nominal)
+        chosen, wanted = np.zeros(count, dtype=np.int64), np.zeros(ids.shape, dtype=np.int64)
+        chosen[cut % count] = np.array(spans)[cut // count]
+        wanted[cells.ink] = chosen[region]
+        return lay(cells, wanted, budget)
+
+    return scored(cells, most_that_fits(cells, attempt, budget), budget)

@@ -4,14 +4,13 @@ Of 126 photographs at 64 tokens, `density` shows the picture 4.2 dB better and i
 although a larger share of the fine tokens of `layers` lies on objects (results/photograph-allocators.md).
 """
 
-from __future__ import annotations
+from typing import Any
 
 from texturevlm.allocate.allocator import allocator
-from texturevlm.allocate.density import EVEN, check_even, density_of
+from texturevlm.allocate.density import EVEN, density
 from texturevlm.allocate.footprints import either
 from texturevlm.allocate.layers import layers, layers_by_kernel
 from texturevlm.allocate.search import OVERVIEW
-from texturevlm.check import check_share
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -31,19 +30,16 @@ def auto(
 
     On a GPU both are computed and the image decides, so that nothing waits; each kernel skips the other's images.
     """
-    check_share("auto", "overview", overview)
-    check_even("auto", even)
     photograph = relevance.photograph
+    given: Any = {"budget": budget, "patch": patch, "backend": backend}
     if photograph is None or relevance.asked:
-        return layers(texture, relevance, budget=budget, patch=patch, overview=overview, backend=backend)
+        return layers(texture, relevance, overview=overview, **given)
     pages = layers_by_kernel("auto", relevance, budget, patch, overview, backend, skipped=photograph)
-    if pages is not None:
-        tiles = density_of(texture, relevance, budget, patch, even, backend, wanted=photograph)
-        return either(photograph, tiles, pages)
-    if not photograph.any():
-        return layers(texture, relevance, budget=budget, patch=patch, overview=overview, backend=backend)
-    tiles = density_of(texture, relevance, budget, patch, even, backend)
-    if photograph.all():
-        return tiles
-    pages = layers(texture, relevance, budget=budget, patch=patch, overview=overview, backend=backend)
+    if pages is None:
+        if photograph.all():
+            return density(texture, relevance, even=even, **given)
+        pages = layers(texture, relevance, overview=overview, **given)
+        if not photograph.any():
+            return pages
+    tiles = density(texture, relevance, even=even, wanted=photograph, **given)
     return either(photograph, tiles, pages)

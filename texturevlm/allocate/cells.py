@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,7 +38,6 @@ class Cells:
     size: tuple[int, int]
     patch: int
     _legible: dict[float, Array] = field(default_factory=dict, init=False, repr=False)
-    _lost_sums: dict[float, Array] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, relevance: Relevance, image: int, patch: int) -> Cells:
@@ -95,58 +93,18 @@ class Cells:
         """(h, w): the mass that is not legible at `scale` pixels per sample."""
         return np.asarray(self.inked_mass - self.legible(scale))
 
-    def lost_in(self, box: CellBox, scale: float) -> float:
-        """The sum of `lost` over a box."""
-        if scale not in self._lost_sums:
-            self._lost_sums[scale] = summed(self.lost(scale))
-        return float(sum_in(self._lost_sums[scale], *box))
-
     @property
     def inked_mass(self) -> Array:
         """(h, w): the mass, 0 where the image is blank."""
         return np.where(self.ink, self.mass, 0.0)
 
-    def mass_in(self, boxes: Sequence[Box] | Array) -> Array:
-        """(K,): the mass inside boxes in pixels, to the nearest whole cell."""
-        tall, wide = self.cell
-        rows, columns = self.ink.shape
-        edges = np.rint(np.asarray(boxes) / (wide, tall, wide, tall)).astype(int)
-        left, top, right, bottom = np.clip(edges, 0, (columns, rows, columns, rows)).T
-        return np.asarray(sum_in(summed(self.mass), top, left, bottom, right))
-
-    def covered(self, squares: Sequence[Square], span: int | tuple[int, int]) -> Array:
-        """(h, w) bool: the cells in squares of `span` cells, or rectangles of (rows, columns)."""
-        tall, wide = span if isinstance(span, tuple) else (span, span)
-        mask = np.zeros(self.ink.shape, dtype=bool)
-        for row, column in squares:
-            mask[row : row + tall, column : column + wide] = True
-        return mask
-
-    def held(self, boxes: Sequence[Box]) -> Array:
-        """(h, w) bool: the cells whose centre lies in some box, in pixels."""
-        mask = np.zeros(self.ink.shape, dtype=bool)
-        tall, wide = self.cell
-        for x0, y0, x1, y1 in boxes:
-            top, bottom = (max(0, math.ceil(y / tall - 0.5 - 1e-6)) for y in (y0, y1))
-            left, right = (max(0, math.ceil(x / wide - 0.5 - 1e-6)) for x in (x0, x1))
-            mask[top:bottom, left:right] = True
-        return mask
-
-    def box(self, first: Square, span: tuple[int, int], sides: tuple[float, float]) -> Box:
-        """The footprint of a rectangle of cells: centred on them, moved inside the image where it fits.
-
-        first: its first cell; span: rows and columns; sides: height and width of the footprint in pixels
-        """
-        y, x = (
-            inside(start * cell - (side - count * cell) / 2, side, extent)
-            for start, cell, count, side, extent in zip(first, self.cell, span, sides, self.size)
+    def inside(self, x: float, y: float, wide: float, tall: float) -> Box:
+        """The box at a corner (x, y), moved inside the image; centred along an axis where it is longer."""
+        x, y = (
+            min(max(start, 0.0), extent - side) if side < extent else (extent - side) / 2
+            for start, side, extent in ((x, wide, self.size[1]), (y, tall, self.size[0]))
         )
-        return x, y, x + sides[1], y + sides[0]
-
-
-def inside(start: float, side: float, extent: float) -> float:
-    """Move an interval of length `side` inside 0 … extent; centre it if it is longer. Returns the new start."""
-    return min(max(start, 0.0), extent - side) if side < extent else (extent - side) / 2
+        return x, y, x + wide, y + tall
 
 
 def summed(values: Array) -> Array:

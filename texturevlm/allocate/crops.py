@@ -5,22 +5,18 @@ model that was trained on nothing else. The share of the overview, the number of
 scale of each are searched for the highest expected legibility. The tokens of all grids add up to the budget.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from texturevlm.allocate.allocator import per_image
-from texturevlm.allocate.cells import Array, Cells, inside, sum_in, summed
-from texturevlm.allocate.footprints import Box, Boxes
-from texturevlm.allocate.plain import tiling
+from texturevlm.allocate.cells import Array, Cells, sum_in, summed
+from texturevlm.allocate.footprints import Boxes
+from texturevlm.allocate.plain import TokenGrid
 from texturevlm.allocate.search import NATIVE
-from texturevlm.check import check_count, check_share
 
-_MOST = 4
+_MOST = 4  # rectangles
 _SHARES = (0.1, 0.2, 0.35, 0.6, 1.0)  # of the budget for the overview: each is tried
 _SCALES_PER_OCTAVE = 2
 _LONGEST = 8.0  # times as wide as tall, or as tall as wide
@@ -29,74 +25,40 @@ _POSITIONS = 64  # per axis, where a crop may begin
 
 
 @per_image(cut_leftover=False)
-def crops(
-    cells: Cells, budget: int, *, most: int = _MOST, overview: float = _SHARES[0], scale: float | None = None
-) -> Boxes:
-    """The whole image at one coarse scale, and up to `most` rectangles at finer ones; tokens row by row, part by part.
+def crops(cells: Cells, budget: int, *, overview: float = _SHARES[0]) -> Boxes:
+    """The whole image at one coarse scale, and a few rectangles at finer ones; tokens row by row, part by part.
 
-    most:     rectangles, at least 1
     overview: the least share of the budget that shows the whole image
-    scale:    pixels per sample of all rectangles (1 is native detail); None chooses one for each
     """
-    check_count("crops", "most", most, 1)
-    check_share("crops", "overview", overview)
-    if scale is not None and not 1 <= scale < math.inf:
-        raise ValueError(f"crops: scale must be at least 1 and finite, got {scale!r}")
-    best, greatest = [_whole(cells, budget)], -1.0
+    best, greatest = [TokenGrid.whole(cells.size, budget, cells.patch)], -1.0
     if max(best[0].token) > NATIVE * cells.patch:
         shares = [overview, *(share for share in _SHARES if share > overview)]
-        for whole in dict.fromkeys(_whole(cells, max(1, round(budget * share))) for share in shares):
-            left = budget - whole.tokens
-            for count in range(1, min(most, left) + 1) if left else [0]:
-                found, value = _with_crops(cells, whole, count, left, scale)
+        tried = [TokenGrid.whole(cells.size, max(1, round(budget * share)), cells.patch) for share in shares]
+        for whole in dict.fromkeys(tried):
+            left = budget - math.prod(whole.shape)
+            for count in range(1, min(_MOST, left) + 1) if left else [0]:
+                found, value = _with_crops(cells, whole, count, left)
                 if value > greatest:
                     best, greatest = found, value
     boxes = [box for crop in best for box in crop.boxes]
-    return list(zip(boxes, cells.mass_in(boxes).tolist()))
+    (tall, wide), (rows, columns) = cells.cell, cells.ink.shape
+    edges = np.rint(np.array(boxes) / (wide, tall, wide, tall)).astype(int)  # to the nearest whole cell
+    left, top, right, bottom = np.clip(edges, 0, (columns, rows, columns, rows)).T
+    return list(zip(boxes, sum_in(summed(cells.mass), top, left, bottom, right).tolist()))
 
 
-@dataclass(frozen=True)
-class _Crop:
-    """A grid of tokens: its corner (y, x) in pixels, rows and columns, and the height and width of a token."""
-
-    corner: tuple[float, float]
-    shape: tuple[int, int]
-    token: tuple[float, float]
-
-    @property
-    def tokens(self) -> int:
-        return self.shape[0] * self.shape[1]
-
-    @property
-    def boxes(self) -> list[Box]:
-        (y, x), (rows, columns), (tall, wide) = self.corner, self.shape, self.token
-        return [
-            (x + column * wide, y + row * tall, x + (column + 1) * wide, y + (row + 1) * tall)
-            for row in range(rows)
-            for column in range(columns)
-        ]
-
-
-def _whole(cells: Cells, tokens: int) -> _Crop:
-    """The whole image in at most that many tokens."""
-    rows, columns = tiling(cells.size, tokens, cells.patch)
-    return _Crop((0.0, 0.0), (rows, columns), (cells.size[0] / rows, cells.size[1] / columns))
-
-
-def _with_crops(cells: Cells, whole: _Crop, count: int, tokens: int, scale: float | None) -> tuple[list[_Crop], float]:
-    """An overview and `count` crops, each where it adds most; and their expected value.
-
-    tokens: of all crops together; the value is -1 if no crops of that many tokens fit in the image
-    """
+def _with_crops(cells: Cells, whole: TokenGrid, count: int, tokens: int) -> tuple[list[TokenGrid], float]:
+    """An overview and `count` crops of `tokens` in all, each where it adds most; and their value, -1 if none fit."""
     found, legible = [whole], cells.legible(max(whole.token) / cells.patch)
-    sides = _sides(max(whole.token), cells.patch, scale)
+    steps = int(math.log2(max(max(whole.token) / cells.patch, 1.0)) * _SCALES_PER_OCTAVE)
+    sides = [cells.patch * 2 ** (step / _SCALES_PER_OCTAVE) for step in range(steps + 1)]
     for number in range(count):
         best = _best_crop(cells, legible, sides, tokens // (count - number), number == count - 1)
         if best is None:
             return found, -1.0
         crop, window = best
         found.append(crop)
-        tokens -= crop.tokens
+        tokens -= math.prod(crop.shape)
         legible = legible.copy()
         legible[window] = np.maximum(legible[window], cells.legible(crop.token[0] / cells.patch)[window])
     return found, float(legible.sum())
@@ -104,19 +66,13 @@ def _with_crops(cells: Cells, whole: _Crop, count: int, tokens: int, scale: floa
 
 def _best_crop(
     cells: Cells, legible: Array, sides: Sequence[float], tokens: int, exactly: bool
-) -> tuple[_Crop, tuple[slice, slice]] | None:
-    """The crop of that many tokens, or a few less, that adds most legible mass, and the cells that it shows.
-
-    legible: (h, w), the legible mass so far
-    returns  None if no grid of that many tokens fits in the image
-    """
+) -> tuple[TokenGrid, tuple[slice, slice]] | None:
+    """The crop of that many tokens, or a few less, that adds most to the legible mass (h, w), and its cells."""
     best, greatest = None, -1.0
     for side in sides:
         table = summed(np.maximum(cells.legible(side / cells.patch) - legible, 0.0))
         most = [math.ceil(extent / side) for extent in cells.size]
-        for shape in _shapes(tokens, exactly):
-            if shape[0] > most[0] or shape[1] > most[1]:
-                continue
+        for shape in _shapes(tokens, exactly, most):
             grid = zip(shape, cells.cell, legible.shape)
             spans = [max(1, min(round(count * side / cell), extent)) for count, cell, extent in grid]
             room = [extent - span for extent, span in zip(legible.shape, spans)]
@@ -126,23 +82,16 @@ def _best_crop(
             row, column = np.unravel_index(gain.argmax(), gain.shape)
             if gain[row, column] > greatest:
                 greatest = float(gain[row, column])
-                starts = zip((top[row], left[column]), cells.cell, shape, cells.size)
-                y, x = (inside(first * cell, count * side, extent) for first, cell, count, extent in starts)
-                crop = _Crop((y, x), shape, (side, side))
+                corner = left[column] * cells.cell[1], top[row] * cells.cell[0]
+                x, y, _, _ = cells.inside(*corner, shape[1] * side, shape[0] * side)
+                crop = TokenGrid((y, x), shape, (side, side))
                 best = crop, (slice(top[row], bottom[row]), slice(left[column], right[column]))
     return best
 
 
-def _sides(coarsest: float, patch: int, scale: float | None) -> list[float]:
-    """Sides of a token, in pixels: from the image's own resolution up to that of the overview."""
-    if scale is not None:
-        return [scale * patch]
-    steps = int(math.log2(max(coarsest / patch, 1.0)) * _SCALES_PER_OCTAVE)
-    return [patch * 2 ** (step / _SCALES_PER_OCTAVE) for step in range(steps + 1)]
-
-
-def _shapes(tokens: int, exactly: bool) -> list[tuple[int, int]]:
-    """Rows and columns that use nearly all tokens (or exactly all), not too long if that is possible."""
+def _shapes(tokens: int, exactly: bool, most: Sequence[int]) -> list[tuple[int, int]]:
+    """Rows and columns, at most `most`, that use nearly all tokens (or exactly all), not too long if possible."""
     pairs = [(rows, tokens // rows) for rows in range(1, tokens + 1)]
     fitting = [(r, c) for r, c in pairs if (r * c == tokens if exactly else r * c >= _SLACK * tokens)]
-    return [(r, c) for r, c in fitting if max(r, c) <= _LONGEST * min(r, c)] or fitting
+    short = [(r, c) for r, c in fitting if max(r, c) <= _LONGEST * min(r, c)] or fitting
+    return [(r, c) for r, c in short if r <= most[0] and c <= most[1]]

@@ -1,4 +1,4 @@
-// Cells of equal density that tile an image (texturevlm/allocate/density.py and tiling.py).
+// Cells of equal density that tile an image (texturevlm/allocate/density.py).
 //   density_scale: finds the factor at which the capped density sums to the budget
 //   density_rows:  tokens per cell, summed along each row
 //   density_table: the row sums, summed down each column: a summed-area table

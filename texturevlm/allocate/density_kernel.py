@@ -8,8 +8,7 @@ from torch import Tensor
 from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
-from texturevlm.ops.select import Footprints
-from texturevlm.ops.select_kernel import empty_footprints
+from texturevlm.ops.select import Footprints, empty_footprints
 
 MOST_TOKENS, ROWS_PER_BLOCK = constants("density.cu", "MOST_TOKENS", "ROWS_PER_BLOCK")
 _DENSITY = Layout("density.cu", "Density")

@@ -1,7 +1,5 @@
 """Boxes with scores → an Allocation with one slot per token of the budget."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace

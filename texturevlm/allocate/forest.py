@@ -6,10 +6,8 @@ illegible at half of a much too coarse scale). So a node is ranked by its slope:
 splits that begins with its own. This is cost-complexity pruning (Breiman), read from the root.
 """
 
-from __future__ import annotations
-
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -34,25 +32,20 @@ class Forest:
     parent: Array
     cost: Array
     given: Array
-    generations: list[Array] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        assert (self.parent < np.arange(len(self.parent))).all()
+    @cached_property
+    def generations(self) -> list[Array]:
+        """The numbers of the roots, of their children, and so on."""
         found, ahead = [np.flatnonzero(self.parent < 0)], np.flatnonzero(self.parent >= 0)
         while len(ahead):
-            last = np.zeros(len(self.parent), dtype=bool)
-            last[found[-1]] = True
-            born = last[self.parent[ahead]]
+            born = np.isin(self.parent[ahead], found[-1])
             found.append(ahead[born])
             ahead = ahead[~born]
-        object.__setattr__(self, "generations", found)
+        return found
 
     @cached_property
     def error(self) -> Array:
-        """(N,): an error bound, the measured error or the sum of the children's bounds, whichever is more.
-
-        So a parent's bound is never below its children's, and no split has a negative gain.
-        """
+        """(N,): the measured error, or the children's bounds together if that is more: no split has a negative gain."""
         bound = self.given.astype(np.float64)
         for nodes in reversed(self.generations[1:]):
             below = np.bincount(self.parent[nodes], bound[nodes], len(bound))
@@ -62,8 +55,7 @@ class Forest:
     @cached_property
     def slope(self) -> Array:
         """(N,): the most gain per token of any set of splits that begins with the node's own; 0 for a leaf."""
-        inner = self.parent[self.parent >= 0]
-        has_children = np.bincount(inner, minlength=len(self.parent)) > 0
+        has_children = self._over_children(np.ones(len(self.parent))) > 0
         gain = np.where(has_children, self.error - self._over_children(self.error), 0.0)
         extra = np.where(has_children, np.maximum(self._over_children(self.cost) - self.cost, _LEAST_COST), 0.0)
         greatest = float((gain / np.maximum(extra, _LEAST_COST)).max(initial=0.0))

@@ -2,7 +2,7 @@
 
 Cortical magnification M(e) = M0 / (e + e0) is the sampling density per axis at distance e from the fixation. The
 density of tokens is proportional to M², scaled so that K tokens fill the image, and at most one token per P×P pixels.
-`tiling.tile` cuts the image by that density. A tile narrower than P pixels is widened to P, over its neighbours.
+`density.tile` cuts the image by that density. A tile narrower than P pixels is widened to P, over its neighbours.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import SupportsFloat
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.tiling import capped, no_finer_than_pixels, tile
+from texturevlm.allocate.density import tile
 from texturevlm.check import check_count, check_size
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.types import Allocation
@@ -49,25 +49,14 @@ def foveate(
         raise ValueError(f"foveate: budget must be {most}")
     check_count("foveate", "budget", budget, 1, height * width)
     check_count("foveate", "patch", patch, 1)
-    if cortical_magnification is not None and not callable(cortical_magnification):
-        raise TypeError(
-            f"foveate: cortical_magnification must be a function of the eccentricity, got {cortical_magnification!r}"
-        )
     for name, value in (("M0", M0), ("e0", e0)):
         if not isinstance(value, SupportsFloat):
             raise TypeError(f"foveate: {name} must be a positive number, got {value!r}")
-        if not 0 < value < float("inf"):
-            raise ValueError(f"foveate: {name} must be a positive number, got {value}")
         if not 1e-30 <= value <= 1e30:  # beyond that, squares overflow
-            raise ValueError(f"foveate: {name} must be between 1e-30 and 1e30, got {value}")
+            raise ValueError(f"foveate: {name} must be a positive number, got {value} (1e-30 to 1e30 can be computed)")
     points = _fixations(fixation, height, width, device)
-    small = budget * patch * patch >= height * width
-    cap = budget / (height * width) if small else 1 / patch**2
     magnification = cortical_magnification or (lambda eccentricity: M0 / (eccentricity + e0))
-    density = _density(points, height, width, cap, budget, magnification)
-    boxes = tile(density, height, width, budget)
-    if not small:
-        boxes = no_finer_than_pixels(boxes, patch, height, width)
+    boxes = tile(_density(points, height, width, magnification), (height, width), budget, patch)
     distance = (boxes[..., :2] + boxes[..., 2:]).div(2).sub(points[:, None]).norm(dim=-1)
     score = magnification(distance / max(size))
     return Allocation.of_boxes(boxes, (height, width), patch, score.float())
@@ -82,26 +71,23 @@ def _fixations(
         points = points[None] if points.dim() == 1 else points
         if points.dim() != 2 or points.shape[1] != 2:
             raise ValueError(f"foveate: fixation must be (x, y) or (B, 2), got {tuple(fixation.shape)}")
-        if points.device.type == "cpu":
-            for x, y in points.tolist():
-                _check_inside(x, y, height, width)
-        return points.to(device)
-    try:
-        x, y = (float(value) for value in fixation)
-    except (TypeError, ValueError):
-        raise ValueError(f"foveate: fixation must be (x, y), got {fixation!r}") from None
-    _check_inside(x, y, height, width)
-    # Filled rather than copied: a copy from the host would wait for the GPU.
-    return torch.stack([torch.full((1,), value, dtype=torch.float64, device=device) for value in (x, y)], -1)
+        known, points = points.tolist() if points.device.type == "cpu" else [], points.to(device)
+    else:
+        try:
+            x, y = (float(value) for value in fixation)
+        except (TypeError, ValueError):
+            raise ValueError(f"foveate: fixation must be (x, y), got {fixation!r}") from None
+        # Filled rather than copied: a copy from the host would wait for the GPU.
+        known, filled = [(x, y)], [torch.full((1,), value, dtype=torch.float64, device=device) for value in (x, y)]
+        points = torch.stack(filled, -1)
+    for x, y in known:
+        if not (0 <= x <= width and 0 <= y <= height):
+            raise ValueError(f"foveate: fixation must lie in the image, 0 … {width} × 0 … {height}, got ({x:g}, {y:g})")
+    return points
 
 
-def _check_inside(x: float, y: float, height: int, width: int) -> None:
-    if not (0 <= x <= width and 0 <= y <= height):
-        raise ValueError(f"foveate: fixation must lie in the image, 0 … {width} × 0 … {height}, got ({x:g}, {y:g})")
-
-
-def _density(points: Tensor, height: int, width: int, cap: float, budget: int, magnification: Magnification) -> Tensor:
-    """Tokens in each raster cell, (B, rows, columns); they sum to the budget."""
+def _density(points: Tensor, height: int, width: int, magnification: Magnification) -> Tensor:
+    """M² over a raster of cells, (B, rows, columns). M is checked: the values only unless they are on a GPU."""
     longer = max(height, width)
     cell = max(1.0, longer / RASTER)
     rows, columns = max(1, round(height / cell)), max(1, round(width / cell))
@@ -109,17 +95,14 @@ def _density(points: Tensor, height: int, width: int, cap: float, budget: int, m
     x = (torch.arange(columns, device=points.device, dtype=torch.float64) + 0.5) * (width / columns)
     dx, dy = x - points[:, :1], y - points[:, 1:]
     eccentricity = torch.hypot(dx[:, None, :], dy[:, :, None]) / longer
-    wanted = _magnified(magnification, eccentricity) ** 2
-    area = (height / rows) * (width / columns)
-    return capped(wanted, area, cap, budget)
-
-
-def _magnified(magnification: Magnification, eccentricity: Tensor) -> Tensor:
-    """M(e), checked: the shape always, the values unless they are on a GPU."""
+    if not callable(magnification):
+        raise TypeError(
+            f"foveate: cortical_magnification must be a function of the eccentricity, got {magnification!r}"
+        )
     found = magnification(eccentricity)
     if not isinstance(found, Tensor) or found.shape != eccentricity.shape:
         got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"foveate: cortical_magnification must return {tuple(eccentricity.shape)}, got {got}")
     if found.device.type == "cpu" and not ((found > 0) & found.isfinite()).all():
         raise ValueError("foveate: cortical_magnification must be finite and above 0 in the whole image")
-    return found
+    return found**2

@@ -6,8 +6,6 @@ bisection finds how many cells the budget covers. If the fine layer covers all i
 tries every scale and count at once (ops/cover.cu), with bit for bit the same result.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 
@@ -24,13 +22,9 @@ from texturevlm.allocate.search import (
     floor_span,
     furthest,
     ladder,
-    least,
     scored,
-    with_blank,
 )
-from texturevlm.check import check_share
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.select import UNIT
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
@@ -56,11 +50,7 @@ def layers(
     overview: float = OVERVIEW,
     backend: str = "auto",
 ) -> Allocation:
-    """The most relevant cells finely, the other ink coarsely; the scale and the number of cells are searched.
-
-    overview: the share of the budget that the coarse layer may need if it covers all ink; it bounds the coarsest scale
-    """
-    check_share("layers", "overview", overview)
+    """The most relevant cells finely, the other ink coarsely; the scale and the number of cells are searched."""
     return layers_by_kernel("layers", relevance, budget, patch, overview, backend) or each_image(
         texture, relevance, budget, patch, lambda cells: layered(cells, budget, overview)
     )
@@ -82,9 +72,9 @@ def layers_by_kernel(
     """
     if backends.choose("layers", relevance.mass, backend) != "cuda":
         return None
-    from texturevlm.ops.cover_kernel import layers_cuda, no_kernel_because
+    from texturevlm.ops.cover import cover_limit, layers_cuda
 
-    if reason := no_kernel_because(relevance.grid, budget):
+    if reason := cover_limit(relevance.grid, budget):
         if backend == "cuda":
             raise ValueError(f"{name}: backend 'cuda' cannot run here: {reason}")
         return None
@@ -105,7 +95,7 @@ def layers_by_kernel(
 
 def fitted(cells: Cells, budget: int) -> Boxes:
     """`fit` for one image."""
-    return scored(cells, with_blank(cells, [fitted_layer(cells, cells.ink, budget)], budget))
+    return scored(cells, [fitted_layer(cells, cells.ink, budget)], budget)
 
 
 def layered(cells: Cells, budget: int, overview: float) -> Boxes:
@@ -119,7 +109,11 @@ def layered(cells: Cells, budget: int, overview: float) -> Boxes:
         found, worth = _two_layers(cells, budget, finer, floor, coarse)
         if worth > most:
             best, most = found, worth
-    return scored(cells, with_blank(cells, _finer_floor(cells, best, budget), budget))
+    if len(best) == 2 and best[1].squares:  # the coarse layer as fine as the unused tokens allow
+        above, below = best
+        rest, left = cells.ink & ~above.covered(cells), budget - len(above.squares)
+        best = [above, fitted_layer(cells, rest, left, (above.span[0], below.span[0]))]
+    return scored(cells, best, budget)
 
 
 class CellRanking:
@@ -151,34 +145,19 @@ class CellRanking:
 
 
 def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array) -> tuple[list[Layer], int]:
-    """As many of the best cells as the budget covers by `span`, the other ink by `floor`; and the expected value.
-
-    coarse: (h, w), what each cell is worth at the floor
-    """
+    """As many of the best cells as the budget covers by `span`, the rest by `floor`, worth `coarse`; and the value."""
     gain = cells.worth(cells.scale(span)) - coarse
     ranking = CellRanking(gain)
 
     def attempt(share: int) -> list[Layer] | None:
-        above = cover(rows_of(ranking.first(share * ranking.total >> BISECTIONS)), span, budget)
-        if len(above) > budget:
+        above = Layer.over(cells, ranking.first(share * ranking.total >> BISECTIONS), span, budget)
+        left = budget - len(above.squares)
+        if left < 0:
             return None
-        below = cover(rows_of(cells.ink & ~cells.covered(above, span)), floor, budget - len(above))
-        if len(above) + len(below) > budget:
-            return None
-        return [Layer.square(cells, above, cells.width(span)), Layer.square(cells, below, cells.width(floor))]
+        below = Layer.over(cells, cells.ink & ~above.covered(cells), floor, left)
+        return [above, below] if len(below.squares) <= left else None
 
     found = furthest(attempt, 1 << BISECTIONS)
     if found is None:
         return [], -1
     return found, int(coarse.sum()) + int(gain[found[0].covered(cells)].sum())
-
-
-def _finer_floor(cells: Cells, found: list[Layer], budget: int) -> list[Layer]:
-    """The coarse layer as fine as the unused tokens allow."""
-    if len(found) < 2 or not found[1].squares:
-        return found
-    above, below = found
-    rest = rows_of(cells.ink & ~above.covered(cells))
-    left = budget - len(above.squares)
-    span = least(above.span[0] - 1, below.span[0], lambda span: len(cover(rest, span, left)) <= left)
-    return [above, Layer.square(cells, cover(rest, span, left), cells.width(span))]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
 from texturevlm.allocate.allocator import allocator
-from texturevlm.check import check_share
+from texturevlm.allocate.footprints import Box
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -30,9 +32,30 @@ def resize(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -
     return replace(Allocation.of_boxes(boxes, texture.size, patch, score), valid=valid)
 
 
-def fits_whole(texture: Texture, budget: int, patch: int) -> bool:
-    """Whether the budget holds all pixels of the image, so that `resize` shows it at its own resolution."""
-    return budget * patch * patch >= texture.size[0] * texture.size[1]
+class TokenGrid(NamedTuple):
+    """A grid of tokens: its corner (y, x) in pixels, rows and columns, and the height and width of a token."""
+
+    corner: tuple[float, float]
+    shape: tuple[int, int]
+    token: tuple[float, float]
+
+    @classmethod
+    def whole(cls, size: tuple[int, int], budget: int, patch: int) -> TokenGrid:
+        """The tokens of `resize`."""
+        rows, columns = tiling(size, budget, patch)
+        return cls((0.0, 0.0), (rows, columns), (size[0] / rows, size[1] / columns))
+
+    @property
+    def boxes(self) -> list[Box]:
+        """Row by row."""
+        (y, x), (tall, wide) = self.corner, self.token
+        places = product(*map(range, self.shape))
+        return [(x + c * wide, y + r * tall, x + (c + 1) * wide, y + (r + 1) * tall) for r, c in places]
+
+
+def fits_whole(size: tuple[int, int], budget: int, patch: int) -> bool:
+    """Whether the budget holds all pixels of an image, so that `resize` shows it at its own resolution."""
+    return budget * patch * patch >= size[0] * size[1]
 
 
 def tiling(size: tuple[int, int], budget: int, patch: int) -> tuple[int, int]:
@@ -52,7 +75,6 @@ def grid(texture: Texture, relevance: Relevance, *, budget: int, patch: int, sha
 
     share: of the grid's cells that the budget covers; it sets how fine the grid is, but never finer than the pixels
     """
-    check_share("grid", "share", share)
     side = max(float(patch), math.sqrt(texture.size[0] * texture.size[1] * share / budget))
     rows, columns = (max(1, math.ceil(extent / side)) for extent in texture.size)
     mass = functional.interpolate(relevance.mass[:, None].float(), (rows, columns), mode="area").flatten(1)

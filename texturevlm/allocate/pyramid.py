@@ -5,18 +5,16 @@ it gain by it. With its share a level covers its best cells, and passes on what 
 at the coarsest level, the overview. Levels are an octave apart; the first one may lie between two whole levels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes
-from texturevlm.allocate.search import OVERVIEW, Layer, best_squares, floor_span, scored, value_of, with_blank
-from texturevlm.check import check_share
+from texturevlm.allocate.search import OVERVIEW, Layer, best_squares, floor_span, scored, value_of
 from texturevlm.ops.cover import cover, rows_of
 
 _FRACTIONS = (0.0, 1 / 3, 2 / 3)  # of an octave
@@ -24,21 +22,16 @@ _EASE = (1.4, 1.0, 0.7, 0.5)  # a cell needs samples this many times as wide as 
 
 
 @per_image()
-def pyramid(cells: Cells, budget: int, *, overview: float = OVERVIEW, fractional: bool = True) -> Boxes:
-    """The budget split over levels by difficulty; each level spends its share on its best cells.
-
-    overview:   the share of the budget that the coarsest level may take if it covers all ink
-    fractional: whether levels may lie between whole mip levels
-    """
-    check_share("pyramid", "overview", overview)
+def pyramid(cells: Cells, budget: int, *, overview: float = OVERVIEW) -> Boxes:
+    """The budget split over levels by difficulty; each level spends its share on its best cells."""
     floor = floor_span(cells, budget, overview) * max(cells.cell)
     found = []
-    for fraction in _FRACTIONS if fractional else (0.0,):
+    for fraction in _FRACTIONS:
         count = max(0, math.ceil(math.log2(max(floor / cells.patch, 1.0)) - fraction - 1e-6))
         sides = [cells.patch * 2 ** (fraction + level) for level in range(count + 1)]
         found += [by_shares(cells, needs(cells, sides, ease), sides, budget) for ease in _EASE]
-    best = max(found, key=lambda layers: value_of(cells, layers))
-    return scored(cells, with_blank(cells, best, budget))
+    best = max(found, key=partial(value_of, cells))
+    return scored(cells, best, budget)
 
 
 def needs(cells: Cells, sides: Sequence[float], ease: float) -> Array:
@@ -69,8 +62,8 @@ def by_shares(cells: Cells, needed: Array, sides: Sequence[float], budget: int) 
             gain = np.where((needed == level) & ~covered, cells.legible(side / cells.patch) - coarsest, 0.0)
             squares = best_squares(gain, cells.span(side), int(allowed + 1e-6) - spent)
             spent += len(squares)
-            covered |= cells.covered(squares, cells.span(side))
             found.append(Layer.square(cells, squares, side))
+            covered |= found[-1].covered(cells)
         rest = cover(rows_of(cells.ink & ~covered), cells.span(sides[-1]), budget)
         if spent + len(rest) <= budget:
             return [*found, Layer.square(cells, rest, sides[-1])]

@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 from texturevlm.allocate.cells import Array, Cells, Square
-from texturevlm.allocate.footprints import Box, Boxes
+from texturevlm.allocate.footprints import Boxes
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.select import UNIT
 
 BISECTIONS = 10
 SCALES_PER_OCTAVE = 3
 _FACTOR_BITS = 20  # of the fixed-point factors in `ladder`, which the kernel repeats
-OVERVIEW = 0.1  # share of the budget that a coarse layer over the whole image may need: it bounds the coarsest scale
+OVERVIEW = 0.1  # option of most allocators: the share of the budget that covers all ink by the coarsest scale in use
 NATIVE = 1.01  # a footprint up to this many times as wide as a patch shows the image's own pixels
 _GROWTH, _MOST_GROWTH = 1.3, 4.0  # steps in which a nominal budget rises, and how far at most
 
@@ -48,21 +49,31 @@ class Layer:
         span = cells.span(side)
         return cls(squares, (span, span), (side, side))
 
+    @classmethod
+    def over(cls, cells: Cells, mask: Array, span: int, most: int) -> Layer:
+        """A mask (h, w) covered by squares of `span` cells; more than `most` squares do not suffice."""
+        return cls.square(cells, cover(rows_of(mask), span, most), cells.width(span))
+
     def covered(self, cells: Cells) -> Array:
         """(h, w) bool: the cells in some square."""
-        return cells.covered(self.squares, self.span)
+        mask = np.zeros(cells.ink.shape, dtype=bool)
+        for row, column in self.squares:
+            mask[row : row + self.span[0], column : column + self.span[1]] = True
+        return mask
 
 
-def finest_span(cells: Cells, mask: Array, budget: int) -> int:
-    """The least span of squares of which `budget` cover the mask; no finer than the image's pixels."""
-    rows, coarsest = rows_of(mask), max(cells.finest, *mask.shape)
-    return least(cells.finest - 1, coarsest, lambda span: len(cover(rows, span, budget)) <= budget)
+def finest_span(cells: Cells, mask: Array, budget: int, between: tuple[int, int] | None = None) -> int:
+    """The least span of squares of which `budget` cover the mask; no finer than the image's pixels.
+
+    between: the least and the greatest span to try; the greatest must suffice
+    """
+    rows, (low, high) = rows_of(mask), between or (cells.finest, max(cells.finest, *mask.shape))
+    return least(low - 1, high, lambda span: len(cover(rows, span, budget)) <= budget)
 
 
-def fitted_layer(cells: Cells, mask: Array, budget: int) -> Layer:
+def fitted_layer(cells: Cells, mask: Array, budget: int, between: tuple[int, int] | None = None) -> Layer:
     """The finest layer of at most `budget` squares that covers the mask."""
-    span = finest_span(cells, mask, budget)
-    return Layer.square(cells, cover(rows_of(mask), span, budget), cells.width(span))
+    return Layer.over(cells, mask, finest_span(cells, mask, budget, between), budget)
 
 
 def floor_budget(budget: int, overview: float) -> int:
@@ -84,11 +95,7 @@ def least(low: int, high: int, enough: Callable[[int], bool]) -> int:
 
 
 def furthest(attempt: Callable[[int], Found | None], end: int) -> Found | None:
-    """Bisection: what `attempt` gives for the greatest number up to `end` that fits.
-
-    attempt: gives None where a number does not fit
-    returns  None if nothing above 0 was found to fit
-    """
+    """Bisection: what `attempt` gives for the greatest number up to `end` that fits, None if none does."""
     found, low, high = attempt(end), 0, end
     if found is not None:
         return found
@@ -109,34 +116,30 @@ def ladder(coarsest: int, finest: int, per_octave: float = SCALES_PER_OCTAVE) ->
     return [span for span, before in zip(spans, [0, *spans]) if span != before]
 
 
-def by_gain(gain: Array) -> Array:
-    """The numbers of the cells that gain anything, the most first; of equal ones the first."""
-    return np.argsort(-gain, axis=None, kind="stable")[: np.count_nonzero(gain > 0)]
+def most_of_best(gain: Array, attempt: Callable[[Array], Found | None]) -> Found | None:
+    """`furthest` over cells: what `attempt` gives for a mask (h, w) of as many of the cells of most gain as fit."""
+    order = np.argsort(-gain, axis=None, kind="stable")[: np.count_nonzero(gain > 0)]  # of equal ones the first
 
+    def first(count: int) -> Found | None:
+        mask = np.zeros(gain.shape, dtype=bool)
+        mask.flat[order[:count]] = True
+        return attempt(mask)
 
-def cells_of(numbers: Array, shape: tuple[int, ...]) -> Array:
-    """(h, w) bool: the cells of these numbers."""
-    mask = np.zeros(shape, dtype=bool)
-    mask.flat[numbers] = True
-    return mask
+    return furthest(first, len(order))
 
 
 def best_squares(gain: Array, span: int, tokens: int) -> list[Square]:
     """Squares over as many of the cells of most gain as this many tokens cover."""
-    order = by_gain(gain)
 
-    def attempt(count: int) -> list[Square] | None:
-        squares = cover(rows_of(cells_of(order[:count], gain.shape)), span, max(tokens, 0))
+    def attempt(mask: Array) -> list[Square] | None:
+        squares = cover(rows_of(mask), span, max(tokens, 0))
         return squares if len(squares) <= tokens else None
 
-    return furthest(attempt, len(order)) or []
+    return most_of_best(gain, attempt) or []
 
 
 def lay(cells: Cells, wanted: Array, most: int, price: float = 0.0) -> list[Layer] | None:
     """Layers, finest first, that cover each cell at its wanted span or finer; None if that takes more than `most`.
-
-    Squares of a finer layer also cover cells that want a coarser one, so pieces that are covered together take fewer
-    squares than each alone.
 
     wanted: (h, w), the span of each cell; 0 where nothing is wanted
     price:  of a token: a square that gains less over the next coarser span than the tokens which that saves are worth
@@ -157,10 +160,10 @@ def lay(cells: Cells, wanted: Array, most: int, price: float = 0.0) -> list[Laye
         most -= len(squares)
         if most < 0:
             return None
-        covered |= cells.covered(squares, span)
+        found.append(Layer.square(cells, squares, cells.width(span)))
+        covered |= found[-1].covered(cells)
         if coarser:
             wanted[waiting & ~covered] = coarser
-        found.append(Layer.square(cells, squares, cells.width(span)))
     return found
 
 
@@ -180,44 +183,48 @@ def most_that_fits(cells: Cells, attempt: Callable[[int], list[Layer] | None], b
     attempt: of a nominal budget, which counts each piece alone; None where that takes too many tokens. Pieces that are
              covered together need fewer tokens, so a nominal budget may exceed the true one; 0 must fit
     """
-    first = attempt(0)
-    assert first is not None
-    fitting, low, high = [first], 0, budget
-    while high < _MOST_GROWTH * budget and (found := attempt(high)) is not None:
-        fitting.append(found)
-        low, high = high, math.ceil(high * _GROWTH)
+    fitting: list[list[Layer]] = []
 
-    def kept(nominal: int) -> list[Layer] | None:
+    def fits(nominal: int) -> bool:
         found = attempt(nominal)
         fitting.extend([] if found is None else [found])
-        return found
+        return found is not None
 
-    least(low, high, lambda nominal: kept(nominal) is None)
-    return max(fitting, key=lambda layers: value_of(cells, layers))
+    coarsest_fits = fits(0)
+    assert coarsest_fits
+    low, high = 0, budget
+    while high < _MOST_GROWTH * budget and fits(high):
+        low, high = high, math.ceil(high * _GROWTH)
+    least(low, high, lambda nominal: not fits(nominal))
+    return max(fitting, key=partial(value_of, cells))
 
 
-def with_blank(cells: Cells, layers: Sequence[Layer], budget: int) -> list[Layer]:
-    """Where all ink is shown at the image's own resolution, unused tokens show the blank parts too."""
+def scored(cells: Cells, layers: Sequence[Layer], budget: int = 0) -> Boxes:
+    """The layers' footprints with the mass of their cells, best first.
+
+    budget: where all ink is shown at the image's own resolution, tokens that are left of it show the blank parts too
+    """
     left = budget - sum(len(layer.squares) for layer in layers)
-    if not left or any(max(layer.sides) > NATIVE * cells.patch for layer in layers if layer.squares):
-        return list(layers)
-    blank = ~np.logical_or.reduce([layer.covered(cells) for layer in layers])
-    return [*layers, fitted_layer(cells, blank, left)]
-
-
-def blank_boxes(cells: Cells, boxes: Sequence[Box], budget: int) -> Boxes:
-    """The same for footprints that are not squares of cells: at most `budget` boxes over what no other box holds."""
-    blank = ~cells.held(boxes)
-    return scored(cells, [fitted_layer(cells, blank, budget)]) if budget > 0 and blank.any() else []
-
-
-def scored(cells: Cells, layers: Sequence[Layer]) -> Boxes:
-    """The layers' footprints with the mass of their cells, best first."""
+    if left > 0 and all(max(layer.sides) <= NATIVE * cells.patch for layer in layers if layer.squares):
+        blank = ~np.logical_or.reduce([layer.covered(cells) for layer in layers])
+        layers = [*layers, fitted_layer(cells, blank, left)]
     found, masses = [], cells.masses()
     for layer in layers:
-        tall, wide = layer.span
+        (rows, columns), (tall, wide) = layer.span, layer.sides
         for row, column in layer.squares:
-            mass = masses[row : row + tall, column : column + wide].sum()
-            box = cells.box((row, column), layer.span, layer.sides)
-            found.append((box, float(np.float32(mass)) / UNIT))
+            mass = masses[row : row + rows, column : column + columns].sum()
+            y = row * cells.cell[0] - (tall - rows * cells.cell[0]) / 2  # centred on its cells
+            x = column * cells.cell[1] - (wide - columns * cells.cell[1]) / 2
+            found.append((cells.inside(x, y, wide, tall), float(np.float32(mass)) / UNIT))
     return sorted(found, key=lambda pair: -pair[1])
+
+
+def blank_boxes(cells: Cells, found: Boxes, budget: int) -> Boxes:
+    """Tokens that are left of a budget, over cells whose centre lies in no box; for boxes that are not whole cells."""
+    blank = np.ones(cells.ink.shape, dtype=bool)
+    tall, wide = cells.cell
+    for (x0, y0, x1, y1), _ in found:
+        top, bottom = (max(0, math.ceil(y / tall - 0.5 - 1e-6)) for y in (y0, y1))
+        left, right = (max(0, math.ceil(x / wide - 0.5 - 1e-6)) for x in (x0, x1))
+        blank[top:bottom, left:right] = False
+    return scored(cells, [fitted_layer(cells, blank, budget - len(found))]) if len(found) < budget else []

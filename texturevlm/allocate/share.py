@@ -5,8 +5,6 @@ value of the next token at every budget. Tokens are handed out by that value, hi
 ceiling per image. A card with one line of text needs few tokens; a dense page gets the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,8 +39,7 @@ def share_budget(
     """One Allocation per image; arguments as in `split_budget`, options are the allocator's."""
     choose = partial(_function(allocator), patch=patch, **options)
     shares = split_budget(textures, relevances, budget=budget, patch=patch, allocator=choose, weights=weights)
-    each = zip(textures, relevances, shares)
-    return [choose(texture, relevance, budget=share) for texture, relevance, share in each]
+    return [choose(*image, budget=share) for *image, share in zip(textures, relevances, shares)]
 
 
 def split_budget(
@@ -67,28 +64,25 @@ def split_budget(
                     there); None: equal
     returns         tokens per image; they sum to the budget, or to the ceilings if those are less
     """
-    choose = _function(allocator)
-    count = _check_images(textures, relevances)
+    choose, count = _function(allocator), len(textures)
+    _check_images(textures, relevances)
     check_count("share_budget", "budget", budget, 1)
     floors = _per_image("floor", floor, count)
-    if ceiling is None:
-        ceiling = [max(low, 8 * math.ceil(budget / count)) for low in floors]
+    ceiling = [max(low, 8 * math.ceil(budget / count)) for low in floors] if ceiling is None else ceiling
     ceilings = _per_image("ceiling", ceiling, count)
+    weights = [1.0] * count if weights is None else weights
     for index, (low, high) in enumerate(zip(floors, ceilings)):
         if low > high:
             raise ValueError(f"share_budget: floor must not exceed ceiling, got {low} above {high} for image {index}")
     if sum(floors) > budget:
         raise ValueError(f"share_budget: budget must be at least the sum of the floors, {sum(floors)}, got {budget}")
-    weights = [1.0] * count if weights is None else weights
     if len(weights) != count or not all(0 <= weight < math.inf for weight in weights):
         raise ValueError(f"share_budget: weights must be {count} numbers of at least 0, got {list(weights)!r:.80}")
     curves = []
     for texture, relevance, low, high, weight in zip(textures, relevances, floors, ceilings, weights):
-        curve = []
-        for tokens in _budgets_to_try(low, min(high, budget - sum(floors) + low)):  # what the other images leave
-            found = choose(texture, relevance, budget=tokens, patch=patch)
-            curve.append((tokens, weight * float(expected_value(relevance, found))))
-        curves.append(curve)
+        tried = _budgets_to_try(low, min(high, budget - sum(floors) + low))  # what the other images leave
+        found = [choose(texture, relevance, budget=tokens, patch=patch) for tokens in tried]
+        curves.append([(tokens, weight * float(expected_value(relevance, one))) for tokens, one in zip(tried, found)])
     return hand_out(curves, ceilings, budget)
 
 
@@ -108,9 +102,17 @@ def hand_out(curves: Sequence[Sequence[Point]], ceilings: Sequence[int], budget:
     """Tokens per image by greatest marginal value; optimal for the envelopes, since those are concave.
 
     curves: per image, points by rising budget, the first one at the image's floor
+    Tokens of no value are handed out evenly, smallest shares first, up to the ceilings.
     """
     shares = [curve[0][0] for curve in curves]
     left = budget - sum(shares)
+
+    def give(image: int, most: int) -> None:
+        nonlocal left
+        given = min(left, most)
+        shares[image] += given
+        left -= given
+
     steps = [
         (_slope(before, after), image, after[0] - before[0])
         for image, curve in enumerate(curves)
@@ -118,12 +120,13 @@ def hand_out(curves: Sequence[Sequence[Point]], ceilings: Sequence[int], budget:
     ]
     # Slopes fall along an envelope, so an image's own steps keep their order in the sorted list.
     for slope, image, length in sorted(steps, key=lambda step: -step[0]):
-        if slope <= 0:
-            break
-        given = min(left, length)
-        shares[image] += given
-        left -= given
-    return _spread(shares, ceilings, left)
+        if slope > 0:
+            give(image, length)
+    while left and (below := [image for image, share in enumerate(shares) if share < ceilings[image]]):
+        each = max(1, left // len(below))
+        for image in sorted(below, key=lambda image: (shares[image], image)):
+            give(image, min(each, ceilings[image] - shares[image]))
+    return shares
 
 
 def envelope(curve: Sequence[Point]) -> list[Point]:
@@ -142,17 +145,6 @@ def _slope(before: Point, after: Point) -> float:
     return (after[1] - before[1]) / (after[0] - before[0])
 
 
-def _spread(shares: list[int], ceilings: Sequence[int], left: int) -> list[int]:
-    """Hand out tokens of no value evenly, smallest shares first, up to the ceilings."""
-    while left and (below := [image for image, share in enumerate(shares) if share < ceilings[image]]):
-        each = max(1, left // len(below))
-        for image in sorted(below, key=lambda image: (shares[image], image)):
-            given = min(each, left, ceilings[image] - shares[image])
-            shares[image] += given
-            left -= given
-    return shares
-
-
 def _budgets_to_try(low: int, high: int) -> list[int]:
     """Budgets from low to high in equal ratios."""
     steps = max(1, math.ceil(_BUDGETS_PER_OCTAVE * math.log2(high / low))) if high > low else 0
@@ -164,23 +156,17 @@ def _function(allocator: str | Callable[..., Allocation]) -> Callable[..., Alloc
 
     if not isinstance(allocator, str):
         return allocator
-    check_choice("share_budget", "allocator", allocator, tuple(ALLOCATORS))
-    return ALLOCATORS[allocator]
+    return ALLOCATORS[check_choice("share_budget", "allocator", allocator, ALLOCATORS)]
 
 
-def _check_images(textures: Sequence[Texture], relevances: Sequence[Relevance]) -> int:
+def _check_images(textures: Sequence[Texture], relevances: Sequence[Relevance]) -> None:
     if not textures or len(textures) != len(relevances):
-        raise ValueError(
-            f"share_budget: textures and relevances must be equally many, at least one, got {len(textures)} and "
-            f"{len(relevances)}"
-        )
+        counts = f"{len(textures)} and {len(relevances)}"
+        raise ValueError(f"share_budget: textures and relevances must be equally many, at least one, got {counts}")
     for index, (texture, relevance) in enumerate(zip(textures, relevances)):
         if texture.batch != 1 or relevance.mass.shape[0] != 1 or texture.size != relevance.size:
-            raise ValueError(
-                f"share_budget: each texture must be one image with a relevance of its size, got {texture.batch} of "
-                f"{texture.size} with {relevance.mass.shape[0]} of {relevance.size} at {index}"
-            )
-    return len(textures)
+            got = f"{texture.batch} of {texture.size} with {relevance.mass.shape[0]} of {relevance.size} at {index}"
+            raise ValueError(f"share_budget: each texture must be one image with a relevance of its size, got {got}")
 
 
 def _per_image(name: str, value: int | Sequence[int], count: int) -> list[int]:

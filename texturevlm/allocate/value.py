@@ -4,11 +4,12 @@ Each cell counts with its mass times its legibility at the scale of the finest f
 needs neither a model nor an answer.
 """
 
-from __future__ import annotations
-
+import numpy as np
 import torch
 from torch import Tensor
 
+from texturevlm.allocate.cells import Array, Cells
+from texturevlm.allocate.footprints import Boxes, allocation_of
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation
@@ -30,6 +31,18 @@ def expected_value(relevance: Relevance, allocation: Allocation) -> Tensor:
             f"got {allocation.batch} of {allocation.size}"
         )
     return (relevance.mass * legibility(relevance.legible_scale, scale.to(relevance.legible_scale.dtype))).sum((1, 2))
+
+
+def scale_of_boxes(cells: Cells, boxes: Boxes) -> Array:
+    """`delivered_scale` of one image's boxes on its cells: (h, w)."""
+    found = allocation_of([boxes], cells.size, budget=len(boxes), patch=cells.patch, device=torch.device("cpu"))
+    rows, columns = cells.ink.shape
+    return np.asarray(delivered_scale(found, (rows, columns))[0])
+
+
+def value_of_boxes(cells: Cells, boxes: Boxes) -> float:
+    """`expected_value` of one image's boxes."""
+    return float((cells.mass * legibility(cells.legible_scale, scale_of_boxes(cells, boxes))).sum())
 
 
 def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: int | None = None) -> Tensor:
@@ -60,10 +73,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
 
 
 def reading_scale(allocation: Allocation) -> Tensor:
-    """(B, K): pixels per sample, as they count for legibility.
-
-    The side of a square of the same area, times `stretch_cost`.
-    """
+    """(B, K): pixels per sample for legibility: the side of a square of the same area, times `stretch_cost`."""
     across = torch.hypot(allocation.ddx[..., 0], allocation.ddy[..., 0])
     down = torch.hypot(allocation.ddx[..., 1], allocation.ddy[..., 1])
     return allocation.area.sqrt() / allocation.patch * stretch_cost(across / down.clamp(min=1e-6))

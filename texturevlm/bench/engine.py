@@ -3,29 +3,29 @@
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from texturevlm.bench import timing
-from texturevlm.bench.baselines import grid_sampled, nvdiffrast_sampler, pooled
-from texturevlm.bench.report import Report, Row, begin
+from texturevlm.bench.baselines import grid_sampled, nvdiffrast_calls, pooled
+from texturevlm.bench.pictures import SIDE
+from texturevlm.bench.report import Report, begin
 from texturevlm.ops import DeviceTexture, channels_last, lookup, mipmap, sample_patches, update_region
-from texturevlm.ops.patches import lattice
+from texturevlm.ops.lookup_reference import lattice
+from texturevlm.sampling import sample, sample_foveated
+from texturevlm.types import Allocation, Texture
 
-LEVELS = 5
-PATCH = 16
+MIPS = 5  # levels
+PATCH_SIDE = 16  # of a patch, along each side
 
 
-def run(device: str | None = None, *, quick: bool = False) -> Report:
+def bench_engine(device: str | None = None, *, quick: bool = False) -> Report:
     """Measure everything; `quick` leaves out torch.compile and most repetitions."""
-    report = begin("Engine", device)
-    device = report.device
-    bench = _Bench(report, device, quick)
-    if device == "cuda":
+    report = begin("Engine", device, quick)
+    if report.device == "cuda":
         for part in (_mips, _patches, _filling, _from_python, _training, _updating, _layout, _points):
-            part(bench)
+            part(report)
         report.notes = [
             "warm: device time per call, from a captured graph of many. cold: one call after the L2 cache was flushed.",
             "host: wall clock per call from Python in a loop, the larger of host and device time.",
@@ -33,237 +33,168 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
             "L2 cache can go below it. Texture units: the texture is already filled, unless the row says otherwise.",
         ]
     else:
-        _page(bench)
+        _page(report)
         report.notes = ["cpu: wall clock of one call. floor: each byte read or written once at the copy bandwidth."]
     return report
 
 
-class _Bench:
-    """Where rows are collected, and how work is timed on this device."""
+class Squares(NamedTuple):
+    """Patches at mixed fractional levels from 0 to 4; scale: (1, K, 1), pixels per sample."""
 
-    def __init__(self, report: Report, device: str, quick: bool) -> None:
-        self.report, self.device, self.quick = report, device, quick
+    centre: Tensor
+    ddx: Tensor
+    ddy: Tensor
+    scale: Tensor
 
-    def add(
-        self,
-        work: str,
-        by: str,
-        call: Callable[[], object],
-        how: Callable[..., Any],
-        *,
-        moved: float = 0,
-        bar: float | None = None,
-    ) -> float:
-        """Time `call`; `moved` is the least it must read and write, in bytes."""
-        measured = how(call, repeats=5) if self.quick else how(call)
-        floor = moved / self.report.bandwidth * 1e6 if moved else None
-        self.report.rows.append(Row(work, by, how.__name__.removeprefix("device_"), measured, floor, bar))
-        return float(measured.median)
+    @classmethod
+    def random(cls, count: int, extent: int = SIDE, device: str = "cuda") -> "Squares":
+        centre = torch.rand(1, count, 2, device=device) * extent
+        scale = 2 ** (torch.rand(1, count, 1, device=device) * (MIPS - 1))
+        zero = torch.zeros_like(scale)
+        return cls(centre, torch.cat([scale, zero], -1), torch.cat([zero, scale], -1), scale)
 
-    def add_compiled(
-        self,
-        work: str,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        how: Callable[..., Any],
-        *,
-        moved: float = 0,
-        call_of: Callable[[Callable[..., Any]], Callable[[], object]] | None = None,
-    ) -> None:
-        """The baseline under torch.compile, or why not; `call_of` makes what is timed of it, if not a plain call."""
-        if self.quick:
-            return
-        try:
-            compiled = torch.compile(function)
-            call = call_of(compiled) if call_of else partial(compiled, *arguments)
-            call()
-        except Exception as error:  # a missing compiler shows as many kinds of error; the table says which
-            reason = str(error).splitlines()[0][:80]
-            self.report.rows.append(Row(work, "PyTorch compiled", f"failed: {reason}", None))
-            return
-        self.add(work, "PyTorch compiled", call, how, moved=moved)
+    def sampled(self, levels: Any, **options: Any) -> Callable[[], Tensor]:
+        return partial(sample_patches, levels, self.centre, self.ddx, self.ddy, patch=PATCH_SIDE, **options)
 
-    def add_nvdiffrast(
-        self, work: str, training: str, image: Tensor, points: Tensor, lod: Tensor, upstream: Tensor
-    ) -> None:
-        """nvdiffrast's sampler on the same points, or that it is not installed."""
-        sampler = nvdiffrast_sampler(image, points, lod, LEVELS)
-        if sampler is None:
-            return self.report.rows.append(Row(work, "nvdiffrast", "not installed", None))
-        forward, texels = sampler
-        self.add(work, "nvdiffrast", partial(forward, True), timing.device_warm)
+    def plainly(self, levels: Any) -> tuple[Any, ...]:
+        """What grid_sampled takes."""
+        return list(levels), self.centre, self.scale, PATCH_SIDE
 
-        def step() -> object:
-            return torch.autograd.grad(forward(False), texels, upstream.view(1, 1, *upstream.shape[1:]))
-
-        self.add(training, "nvdiffrast", step, timing.host)
-
-    def add_kornia(self) -> None:
-        """kornia's pyramid, or that it is not installed."""
-        work = f"mips, {LEVELS} levels, 1×3×1024×1024"
-        try:
-            build_pyramid: Any = import_module("kornia.geometry.transform").build_pyramid
-        except ImportError:
-            return self.report.rows.append(Row(work, "kornia build_pyramid", "not installed", None))
-        image = torch.rand(1, 3, 1024, 1024, device=self.device)
-        self.add(work, "kornia build_pyramid", partial(build_pyramid, image, LEVELS), timing.device_warm)
+    def points(self) -> tuple[Tensor, Tensor]:
+        """The samples as points (1, N, 2) and levels (1, N)."""
+        points = lattice(self.centre, self.ddx, self.ddy, PATCH_SIDE).flatten(1, 3)
+        return points, self.scale[..., 0].log2().repeat_interleave(PATCH_SIDE * PATCH_SIDE, 1)
 
 
-def _random_footprints(count: int, size: int, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Patches at mixed fractional levels from 0 to 4: centre, ddx, ddy, and the scale alone."""
-    centre = torch.rand(1, count, 2, device=device) * size
-    scale = 2 ** (torch.rand(1, count, device=device) * (LEVELS - 1))
-    zero = torch.zeros_like(scale)
-    return centre, torch.stack([scale, zero], -1), torch.stack([zero, scale], -1), scale
-
-
-def _pyramid_bytes(levels: list[Tensor]) -> float:
+def _bytes(levels: list[Tensor]) -> float:
     return float(sum(level.numel() * level.element_size() for level in levels))
 
 
-def _mips(bench: _Bench) -> None:
-    bandwidth = bench.report.bandwidth
-    for shape, bar in (
-        ((1, 3, 1024, 1024), 6.0),
-        ((1, 40, 1024, 1024), 0),
-        ((32, 3, 1024, 1024), 0),
-        ((1, 3, 4096, 4096), 0),
-    ):
+def _pyramid(channels: int) -> list[Tensor]:
+    return mipmap(torch.rand(1, channels, SIDE, SIDE, device="cuda"), levels=MIPS)
+
+
+def _mips(report: Report) -> None:
+    for shape in ((1, 3, SIDE, SIDE), (1, 40, SIDE, SIDE), (32, 3, SIDE, SIDE), (1, 3, 4096, 4096)):
         image = torch.rand(shape, device="cuda")
-        moved = _pyramid_bytes(mipmap(image, levels=LEVELS))
-        work = "mips, {} levels, {}×{}×{}×{}".format(LEVELS, *shape)
-        limit = bar or 1.15 * moved / bandwidth * 1e6
-        bench.add(work, "cuda", partial(mipmap, image, levels=LEVELS), timing.device_warm, moved=moved, bar=limit)
-        bench.add(work, "cuda", partial(mipmap, image, levels=LEVELS), timing.device_cold, moved=moved)
-        bench.add(work, "reference", partial(mipmap, image, levels=LEVELS, backend="reference"), timing.device_warm)
-        bench.add(work, "PyTorch avg_pool2d", partial(pooled, image, LEVELS), timing.device_warm, moved=moved)
-        bench.add_compiled(work, pooled, (image, LEVELS), timing.device_warm, moved=moved)
-    for shape in ((1, 3, 1024, 1024), (1, 40, 1024, 1024), (1, 3, 1700, 2200), (1, 3, 1699, 2201), (1, 40, 1080, 1920)):
+        ours = partial(mipmap, image, levels=MIPS)
+        moved = _bytes(ours())
+        work = "mips, {} levels, {}×{}×{}×{}".format(MIPS, *shape)
+        bar = 6.0 if shape == (1, 3, SIDE, SIDE) else 1.15 * moved / report.bandwidth * 1e6
+        report.add(work, "cuda", ours, "warm", moved=moved, bar=bar)
+        report.add(work, "cuda", ours, "cold", moved=moved)
+        report.add(work, "reference", partial(ours, backend="reference"), "warm")
+        report.add(work, "PyTorch avg_pool2d", partial(pooled, image, MIPS), "warm", moved=moved)
+        report.add_compiled(work, pooled, "warm", image, MIPS, moved=moved)
+    for shape in ((1, 3, SIDE, SIDE), (1, 40, SIDE, SIDE), (1, 3, 1700, 2200), (1, 3, 1699, 2201), (1, 40, 1080, 1920)):
         image = torch.rand(shape, device="cuda")
         work = "mips, all levels, {}×{}×{}×{}".format(*shape)
-        moved = _pyramid_bytes(mipmap(image))
-        bench.add(work, "cuda", partial(mipmap, image), timing.device_warm, moved=moved)
+        report.add(work, "cuda", partial(mipmap, image), "warm", moved=_bytes(mipmap(image)))
 
 
-def _patches(bench: _Bench) -> None:
-    bars = {(273, 40, "half"): 8.0, (4096, 40, "float"): 170.0}
+def _patches(report: Report) -> None:
+    bars = {(273, 40, "half", "warm"): 8.0, (4096, 40, "float", "warm"): 170.0}
     for channels in (3, 40):
-        levels = mipmap(torch.rand(1, channels, 1024, 1024, device="cuda"), levels=LEVELS)
+        levels = _pyramid(channels)
         textures = {"half": DeviceTexture(levels, half=True), "float": DeviceTexture(levels, half=False)}
         for count in (64, 273, 1024, 4096):
-            centre, ddx, ddy, scale = _random_footprints(count, 1024, "cuda")
-            work = f"{count} patches of {PATCH}×{PATCH}, {channels} channels"
-            moved = 2.0 * 4 * count * channels * PATCH * PATCH
-            for how in (timing.device_warm, timing.device_cold):
+            squares = Squares.random(count)
+            work = f"{count} patches of {PATCH_SIDE}×{PATCH_SIDE}, {channels} channels"
+            moved = 2.0 * 4 * count * channels * PATCH_SIDE * PATCH_SIDE
+            for state in ("warm", "cold"):
                 for name, texture in textures.items():
-                    call = partial(sample_patches, texture, centre, ddx, ddy, patch=PATCH)
-                    bar = bars.get((count, channels, name)) if how is timing.device_warm else None
-                    bench.add(work, f"texture units, {name}", call, how, moved=moved, bar=bar)
-                call = partial(sample_patches, levels, centre, ddx, ddy, patch=PATCH, backend="cuda")
-                bench.add(work, "cuda", call, how, moved=moved)
+                    bar = bars.get((count, channels, name, state))
+                    report.add(work, f"texture units, {name}", squares.sampled(texture), state, moved=moved, bar=bar)
+                report.add(work, "cuda", squares.sampled(levels, backend="cuda"), state, moved=moved)
             if count in (273, 4096):
-                plain = (levels, centre, scale, PATCH)
-                bench.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), timing.device_warm, moved=moved)
-                bench.add_compiled(work, grid_sampled, plain, timing.device_warm, moved=moved)
-        ratio = 4.0
-        centre, ddx, ddy, _ = _random_footprints(273, 1024, "cuda")
-        work = f"273 patches of {PATCH}×{PATCH}, {channels} channels, four times as wide as tall"
+                plain = squares.plainly(levels)
+                report.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), "warm", moved=moved)
+                report.add_compiled(work, grid_sampled, "warm", *plain, moved=moved)
+        squares = Squares.random(273)
+        wide = squares._replace(ddx=squares.ddx * 4)
+        work = f"273 patches of {PATCH_SIDE}×{PATCH_SIDE}, {channels} channels, four times as wide as tall"
         for name, texture in textures.items():
-            call = partial(sample_patches, texture, centre, ddx * ratio, ddy, patch=PATCH)
-            bench.add(work, f"texture units, {name}", call, timing.device_warm)
-        call = partial(sample_patches, levels, centre, ddx * ratio, ddy, patch=PATCH, backend="cuda")
-        bench.add(work, "cuda", call, timing.device_warm)
+            report.add(work, f"texture units, {name}", wide.sampled(texture), "warm")
+        report.add(work, "cuda", wide.sampled(levels, backend="cuda"), "warm")
 
 
-def _filling(bench: _Bench) -> None:
+def _filling(report: Report) -> None:
     for channels in (3, 40):
-        levels = mipmap(torch.rand(1, channels, 1024, 1024, device="cuda"), levels=LEVELS)
-        for half in (True, False):
-            name = "half" if half else "float"
-            texture = DeviceTexture(levels, half=half)
-            moved = _pyramid_bytes(levels) * (1.5 if half else 2.0)
-            work = f"filling a texture, {channels} channels, {LEVELS} levels"
-            bench.add(work, f"texture units, {name}", partial(texture.fill, levels), timing.device_warm, moved=moved)
-            work = f"making, filling and dropping a texture, {channels} channels"
-            bench.add(work, f"texture units, {name}", partial(DeviceTexture, levels, half=half), timing.host)
+        levels = _pyramid(channels)
+        for half, name in ((True, "texture units, half"), (False, "texture units, float")):
+            fill = partial(DeviceTexture(levels, half=half).fill, levels)
+            moved = _bytes(levels) * (1.5 if half else 2.0)
+            report.add(f"filling a texture, {channels} channels, {MIPS} levels", name, fill, "warm", moved=moved)
+            make = partial(DeviceTexture, levels, half=half)
+            report.add(f"making, filling and dropping a texture, {channels} channels", name, make, "host")
 
 
-def _from_python(bench: _Bench) -> None:
-    from texturevlm.sampling import sample
-    from texturevlm.types import Allocation, Texture
-
-    texture = Texture.open(torch.rand(3, 1024, 1024, device="cuda")).mipmapped(LEVELS)
-    centre, ddx, ddy, scale = _random_footprints(273, 1024, "cuda")
-    ones = torch.ones_like(scale)
-    allocation = Allocation(centre, ddx, ddy, ones, ones.bool(), ones.long(), texture.size, PATCH)
-    resident = DeviceTexture(texture.levels)
-    work = f"273 patches of {PATCH}×{PATCH}, 3 channels, from Python"
-    call = partial(sample_patches, texture.levels, centre, ddx, ddy, patch=PATCH)
-    bench.add(work, "ops.sample_patches, cuda", call, timing.host, bar=60.0)
-    call = partial(sample_patches, resident, centre, ddx, ddy, patch=PATCH)
-    bench.add(work, "ops.sample_patches, texture units", call, timing.host, bar=60.0)
-    bench.add(work, "sample(texture, allocation)", partial(sample, texture, allocation), timing.host)
-    plain = (list(texture.levels), centre, scale, PATCH)
-    bench.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), timing.host)
-    bench.add_compiled(work, grid_sampled, plain, timing.host)
+def _from_python(report: Report) -> None:
+    texture = Texture.open(torch.rand(3, SIDE, SIDE, device="cuda")).mipmapped(MIPS)
+    squares = Squares.random(273)
+    ones = torch.ones_like(squares.scale[..., 0])
+    allocation = Allocation(*squares[:3], ones, ones.bool(), ones.long(), texture.size, PATCH_SIDE)
+    resident, plain = DeviceTexture(texture.levels), squares.plainly(texture.levels)
+    work = f"273 patches of {PATCH_SIDE}×{PATCH_SIDE}, 3 channels, from Python"
+    report.add(work, "ops.sample_patches, cuda", squares.sampled(texture.levels), "host", bar=60.0)
+    report.add(work, "ops.sample_patches, texture units", squares.sampled(resident), "host", bar=60.0)
+    report.add(work, "sample(texture, allocation)", partial(sample, texture, allocation), "host")
+    report.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), "host")
+    report.add_compiled(work, grid_sampled, "host", *plain)
 
 
-def _training(bench: _Bench) -> None:
-    image = torch.rand(1, 40, 1024, 1024, device="cuda", requires_grad=True)
-    centre, ddx, ddy, scale = _random_footprints(273, 1024, "cuda")
-    upstream = torch.randn(1, 273, 40, PATCH, PATCH, device="cuda")
+def _training(report: Report) -> None:
+    image = torch.rand(1, 40, SIDE, SIDE, device="cuda", requires_grad=True)
+    squares = Squares.random(273)
+    upstream = torch.randn(1, 273, 40, PATCH_SIDE, PATCH_SIDE, device="cuda")
 
     def ours() -> object:
-        pixels = sample_patches(mipmap(image, levels=LEVELS), centre, ddx, ddy, patch=PATCH, backend="cuda")
-        return torch.autograd.grad(pixels, image, upstream)
+        return torch.autograd.grad(squares.sampled(mipmap(image, levels=MIPS), backend="cuda")(), image, upstream)
 
-    def plain(image: Tensor) -> Tensor:
-        return grid_sampled(pooled(image, LEVELS), centre, scale, PATCH)
+    def forward(image: Tensor) -> Tensor:
+        return grid_sampled(*squares.plainly(pooled(image, MIPS)))
 
-    def step_of(function: Callable[[Tensor], Tensor]) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(function(image), image, upstream)
+    def step(function: Callable[[Tensor], Tensor]) -> object:
+        return torch.autograd.grad(function(image), image, upstream)
 
     work = "mips + 273 patches × 40 channels, forward and backward"
-    bench.add(work, "cuda", ours, timing.device_warm, bar=450.0)
-    bench.add(work, "cuda", ours, timing.host)
-    bench.add(work, "PyTorch", step_of(plain), timing.device_warm)
-    bench.add_compiled(work, plain, (image,), timing.device_warm, call_of=step_of)
+    report.add(work, "cuda", ours, "warm", bar=450.0)
+    report.add(work, "cuda", ours, "host")
+    report.add(work, "PyTorch", partial(step, forward), "warm")
+    report.add_compiled(work, forward, "warm", call=step)
 
 
-def _updating(bench: _Bench) -> None:
+def _updating(report: Report) -> None:
     image = torch.rand(1, 40, 1080, 1920, device="cuda")
     levels = mipmap(image)
     one = torch.tensor([[[600, 300, 1056, 755]]], device="cuda", dtype=torch.int32)  # 10% of the frame in one piece
     corner = torch.rand(1, 20, 2, device="cuda") * torch.tensor([1920 - 102, 1080 - 102], device="cuda")
     many = torch.cat([corner, corner + 101.8], -1).int()  # the same area in 20 pieces
-    full = bench.add("1080p, 40 channels: full rebuild", "cuda", partial(mipmap, image), timing.device_warm)
-    for name, boxes in (("one piece", one), ("20 scattered pieces", many)):
+    full = report.add("1080p, 40 channels: full rebuild", "cuda", partial(mipmap, image), "warm")
+    for name, boxes, bar in (("one piece", one, full / 4), ("20 scattered pieces", many, None)):
         work = f"1080p, 40 channels: update of 10% in {name}"
-        bar = full / 4 if boxes is one else None
-        bench.add(work, "cuda", partial(update_region, levels, boxes), timing.device_warm, bar=bar)
+        report.add(work, "cuda", partial(update_region, levels, boxes), "warm", bar=bar)
 
 
-def _layout(bench: _Bench) -> None:
+def _layout(report: Report) -> None:
     """Question 17: does it matter that all layers of a spot lie together in memory?"""
-    levels = mipmap(torch.rand(1, 40, 1024, 1024, device="cuda"), levels=LEVELS)
+    levels = _pyramid(40)
     together = [level.contiguous(memory_format=torch.channels_last) for level in levels]
-    points = torch.rand(1, 16384, 2, device="cuda") * 1024
-    lod = torch.rand(1, 16384, device="cuda") * (LEVELS - 1)
-    for how in (timing.device_warm, timing.device_cold):
-        for name, pyramid in (("planar", levels), ("channels last", together)):
+    layouts = {"cuda, planar": levels, "cuda, channels last": together}
+    points = torch.rand(1, 16384, 2, device="cuda") * SIDE
+    lod = torch.rand(1, 16384, device="cuda") * (MIPS - 1)
+    for state in ("warm", "cold"):
+        for name, pyramid in layouts.items():
             call = partial(lookup, pyramid, points, lod, backend="cuda")
-            bench.add("16384 scattered points, 40 channels", f"cuda, {name}", call, how)
+            report.add("16384 scattered points, 40 channels", name, call, state)
     for count in (273, 4096):
-        centre, ddx, ddy, _ = _random_footprints(count, 1024, "cuda")
-        for name, pyramid in (("planar", levels), ("channels last", together)):
-            call = partial(sample_patches, pyramid, centre, ddx, ddy, patch=PATCH, backend="cuda")
-            bench.add(f"{count} patches, 40 channels", f"cuda, {name}", call, timing.device_warm)
+        squares, work = Squares.random(count), f"{count} patches, 40 channels"
+        for name, pyramid in layouts.items():
+            report.add(work, name, squares.sampled(pyramid, backend="cuda"), "warm")
         for half in (True, False):
             for pack in (1, 2, 4):
-                texture = DeviceTexture(levels, half=half, pack=pack)
-                call = partial(sample_patches, texture, centre, ddx, ddy, patch=PATCH)
                 by = f"texture units, {'half' if half else 'float'}, {pack} channels per fetch"
-                bench.add(f"{count} patches, 40 channels", by, call, timing.device_warm)
+                report.add(work, by, squares.sampled(DeviceTexture(levels, half=half, pack=pack)), "warm")
 
 
 # µs of nvdiffrast's sampler on an H200, for points on the lattices of patches: forward captured in a graph; then mips,
@@ -271,62 +202,59 @@ def _layout(bench: _Bench) -> None:
 POINT_BARS = {(273, 3): (3.7, 439.0), (4096, 3): (19.9, 531.0), (273, 40): (22.0, 1672.0), (4096, 40): (657.0, 8445.0)}
 
 
-def _points(bench: _Bench) -> None:
+def _points(report: Report) -> None:
     """`lookup` of many points, in both layouts: on the lattices of patches, and scattered."""
-    for (count, channels), (bar, training_bar) in POINT_BARS.items():
-        image = torch.rand(1, channels, 1024, 1024, device="cuda", requires_grad=True)
-        levels = [level.detach() for level in mipmap(image, levels=LEVELS)]
-        work = f"{count}×{PATCH * PATCH} points, {channels} channels"
+    for (count, channels), bars in POINT_BARS.items():
+        image = torch.rand(1, channels, SIDE, SIDE, device="cuda", requires_grad=True)
+        levels = [level.detach() for level in mipmap(image, levels=MIPS)]
         convert = partial(channels_last, levels)
-        bench.add(f"{channels} channels to channels last", "PyTorch copy", convert, timing.device_warm)
-        layouts = {"planar": levels, "channels last": convert()}
-        lattices = _lattice_points(count)
-        scattered = torch.rand_like(lattices[0]) * 1024, torch.rand_like(lattices[1]) * (LEVELS - 1)
-        for where, (points, lod) in {"patches": lattices, "scattered": scattered}.items():
-            for layout, pyramid in layouts.items():
-                call = partial(lookup, pyramid, points, lod, backend="cuda")
-                limit = bar if where == "patches" and layout == "channels last" else None
-                bench.add(f"{work}, {where}", f"cuda, {layout}", call, timing.device_warm, bar=limit)
+        report.add(f"{channels} channels to channels last", "PyTorch copy", convert, "warm")
+        layouts = {"cuda, planar": levels, "cuda, channels last": convert()}
+        points, lod = Squares.random(count).points()
+        scattered = torch.rand_like(points) * SIDE, torch.rand_like(lod) * (MIPS - 1)
+        for where, places in {"patches": (points, lod), "scattered": scattered}.items():
+            bar, training_bar = bars if where == "patches" else (None, None)
+            work = f"{count}×{PATCH_SIDE * PATCH_SIDE} points, {channels} channels, {where}"
+            for by, pyramid in layouts.items():
+                limit = bar if by == "cuda, channels last" else None
+                report.add(work, by, partial(lookup, pyramid, *places, backend="cuda"), "warm", bar=limit)
             upstream = torch.randn(1, points.shape[1], channels, device="cuda")
-            step = partial(_step, image, points, lod, upstream)
-            training = f"mips + {work}, {where}, forward and backward"
-            bench.add(training, "cuda", step, timing.host, bar=training_bar if where == "patches" else None)
-            bench.add(training, "cuda, channels last", partial(step, channels_last), timing.host)
-            bench.add_nvdiffrast(f"{work}, {where}", training, image, points, lod, upstream)
-    bench.add_kornia()
+            training = f"mips + {work}, forward and backward"
+            step = partial(_lookup_step, image, *places, upstream)
+            report.add(training, "cuda", step, "host", bar=training_bar)
+            report.add(training, "cuda, channels last", partial(step, channels_last), "host")
+            if (theirs := nvdiffrast_calls(image, *places, upstream, MIPS)) is None:
+                report.add_missing(work, "nvdiffrast", "not installed")
+            else:
+                report.add(work, "nvdiffrast", theirs[0], "warm")
+                report.add(training, "nvdiffrast", theirs[1], "host")
+    work, by = f"mips, {MIPS} levels, 1×3×{SIDE}×{SIDE}", "kornia build_pyramid"
+    try:
+        build_pyramid: Any = import_module("kornia.geometry.transform").build_pyramid
+    except ImportError:
+        return report.add_missing(work, by, "not installed")
+    report.add(work, by, partial(build_pyramid, torch.rand(1, 3, SIDE, SIDE, device="cuda"), MIPS), "warm")
 
 
-def _lattice_points(count: int) -> tuple[Tensor, Tensor]:
-    """The samples of `count` random patches as points (1, N, 2) and levels (1, N)."""
-    centre, ddx, ddy, scale = _random_footprints(count, 1024, "cuda")
-    points = lattice(centre, ddx, ddy, PATCH).flatten(1, 3)
-    return points, scale.log2().repeat_interleave(PATCH * PATCH, 1)
-
-
-def _step(
+def _lookup_step(
     image: Tensor, points: Tensor, lod: Tensor, upstream: Tensor, store: Callable[[list[Tensor]], list[Tensor]] = list
 ) -> object:
-    return torch.autograd.grad(lookup(store(mipmap(image, levels=LEVELS)), points, lod), image, upstream)
+    return torch.autograd.grad(lookup(store(mipmap(image, levels=MIPS)), points, lod), image, upstream)
 
 
-def _page(bench: _Bench) -> None:
+def _page(report: Report) -> None:
     """A 1700×2200 page on the CPU."""
-    from texturevlm.sampling import sample_foveated
-    from texturevlm.types import Texture
-
     image = torch.rand(1, 3, 2200, 1700)
     levels = mipmap(image)
-    centre, ddx, ddy, scale = _random_footprints(273, 1700, "cpu")
-    work = f"mips, {LEVELS} levels, 1×3×2200×1700"
-    moved = _pyramid_bytes(levels[:LEVELS])
-    bench.add(work, "reference", partial(mipmap, image, levels=LEVELS), timing.cpu, moved=moved, bar=5e5)
-    bench.add(work, "PyTorch avg_pool2d", partial(pooled, image, LEVELS), timing.cpu)
-    bench.add_compiled(work, pooled, (image, LEVELS), timing.cpu)
-    work = f"273 patches of {PATCH}×{PATCH}, 3 channels"
-    bench.add(work, "reference", partial(sample_patches, levels, centre, ddx, ddy, patch=PATCH), timing.cpu, bar=5e5)
-    plain = (levels[:LEVELS], centre, scale, PATCH)
-    bench.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), timing.cpu)
-    bench.add_compiled(work, grid_sampled, plain, timing.cpu)
-    texture = Texture.open(image)
-    call = partial(sample_foveated, texture, fixation=(850.0, 1100.0))
-    bench.add("page in memory → mips → foveated allocation → 273 patches", "sample_foveated", call, timing.cpu, bar=1e6)
+    squares = Squares.random(273, 1700, "cpu")
+    work = f"mips, {MIPS} levels, 1×3×2200×1700"
+    report.add(work, "reference", partial(mipmap, image, levels=MIPS), "cpu", moved=_bytes(levels[:MIPS]), bar=5e5)
+    report.add(work, "PyTorch avg_pool2d", partial(pooled, image, MIPS), "cpu")
+    report.add_compiled(work, pooled, "cpu", image, MIPS)
+    work = f"273 patches of {PATCH_SIDE}×{PATCH_SIDE}, 3 channels"
+    plain = squares.plainly(levels[:MIPS])
+    report.add(work, "reference", squares.sampled(levels), "cpu", bar=5e5)
+    report.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), "cpu")
+    report.add_compiled(work, grid_sampled, "cpu", *plain)
+    call = partial(sample_foveated, Texture.open(image), fixation=(850.0, 1100.0))
+    report.add("page in memory → mips → foveated allocation → 273 patches", "sample_foveated", call, "cpu", bar=1e6)

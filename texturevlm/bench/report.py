@@ -4,56 +4,116 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from texturevlm.bench.timing import Timing, copy_bandwidth
+from texturevlm.bench.timing import TIMERS, Timing, Work, copy_bandwidth
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One measurement: what was done, by whom, how it was timed, and the least it could take."""
 
     work: str
     by: str
-    state: str  # warm, cold, host, cpu, or why there is no number
+    state: str  # a key of TIMERS, or why there is no number
     timing: Timing | None
     floor: float | None = None  # microseconds
     bar: float | None = None  # microseconds, what the project asked for
 
+    def cells(self) -> str:
+        if self.timing is None:
+            return f"| {self.work} | {self.by} | {self.state} | – | – | – | – | – |"
+        median, low, high = self.timing
+        floor = f"{self.floor:.1f} | {median / self.floor:.2f}" if self.floor else "– | –"
+        bar = f"{self.bar:.1f} {'met' if median <= self.bar else 'MISSED'}" if self.bar else "–"
+        return f"| {self.work} | {self.by} | {self.state} | {median:.1f} | {low:.1f}–{high:.1f} | {floor} | {bar} |"
+
+    def record(self) -> dict[str, Any]:
+        return self._asdict() | {"timing": self.timing and self.timing._asdict()}
+
 
 @dataclass
 class Report:
+    """quick: few repetitions, no torch.compile"""
+
     title: str
     device: str
     bandwidth: float
+    quick: bool = False
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def table(self) -> str:
-        lines = [f"# {self.title}", "", *self._machine(), "", *self.notes, ""]
-        lines += [
-            "| work | by | timed | median µs | middle half | floor µs | × floor | bar µs |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        for row in self.rows:
-            if row.timing is None:
-                lines.append(f"| {row.work} | {row.by} | {row.state} | – | – | – | – | – |")
-                continue
-            floor = f"{row.floor:.1f} | {row.timing.median / row.floor:.2f}" if row.floor else "– | –"
-            bar = f"{row.bar:.1f} {'met' if row.timing.median <= row.bar else 'MISSED'}" if row.bar else "–"
-            lines.append(
-                f"| {row.work} | {row.by} | {row.state} | {row.timing.median:.1f} | "
-                f"{row.timing.low:.1f}–{row.timing.high:.1f} | {floor} | {bar} |"
-            )
-        return "\n".join(lines)
+    def add(
+        self,
+        work: str,
+        by: str,
+        call: Work,
+        state: str,
+        *,
+        moved: float = 0,
+        bar: float | None = None,
+        per: int = 1,
+        **counts: int,
+    ) -> float:
+        """Time `call` and add its row; returns the median.
 
-    def _machine(self) -> list[str]:
-        return [f"{key}: {value}  " for key, value in machine(self.device).items()] + [
-            f"copy bandwidth in this run: {self.bandwidth / 1e12:.3f} TB/s, read and written  "
-        ]
+        state:  how: a key of TIMERS
+        moved:  the least it must read and write, in bytes
+        per:    what the time is divided by, such as the images of a batch
+        counts: calls and repeats of the timer
+        """
+        if self.quick:
+            counts["repeats"] = min(3, counts.get("repeats", 3))
+        measured = Timing(*(number / per for number in TIMERS[state](call, **counts)))
+        floor = moved / self.bandwidth * 1e6 if moved else None
+        self.rows.append(Row(work, by, state, measured, floor, bar))
+        return measured.median
+
+    def add_missing(self, work: str, by: str, why: Exception | str) -> None:
+        """A row without a number."""
+        reason = why if isinstance(why, str) else f"failed: {str(why).splitlines()[0][:80]}"
+        self.rows.append(Row(work, by, reason, None))
+
+    def add_compiled(
+        self,
+        work: str,
+        function: Callable[..., Any],
+        state: str,
+        *arguments: Any,
+        moved: float = 0,
+        call: Callable[..., object] | None = None,
+    ) -> None:
+        """A baseline under torch.compile, or why not; call: what is timed of the compiled function, if not itself."""
+        if self.quick:
+            return
+        compiled = torch.compile(function)
+        timed = partial(call, compiled) if call else partial(compiled, *arguments)
+        try:
+            timed()
+        except Exception as error:  # a missing compiler shows as many kinds of error; the table says which
+            return self.add_missing(work, "PyTorch compiled", error)
+        self.add(work, "PyTorch compiled", timed, state, moved=moved)
+
+    def table(self) -> str:
+        return "\n".join(
+            [
+                f"# {self.title}",
+                "",
+                *(f"{key}: {value}  " for key, value in machine(self.device).items()),
+                f"copy bandwidth in this run: {self.bandwidth / 1e12:.3f} TB/s, read and written  ",
+                "",
+                *self.notes,
+                "",
+                "| work | by | timed | median µs | middle half | floor µs | × floor | bar µs |",
+                "|---|---|---|---|---|---|---|---|",
+                *(row.cells() for row in self.rows),
+            ]
+        )
 
     def save(self, path: Path) -> None:
         record = {
@@ -61,45 +121,34 @@ class Report:
             "machine": machine(self.device),
             "copy_bandwidth": self.bandwidth,
             "notes": self.notes,
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [row.record() for row in self.rows],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
-def begin(title: str, device: str | None) -> Report:
+def begin(title: str, device: str | None, quick: bool) -> Report:
     """An empty report for a device (cuda if there is one and nothing else is asked), its copy bandwidth measured."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("bench: device must be one that PyTorch sees, got 'cuda', which this machine lacks")
     torch.manual_seed(0)
-    return Report(title, device, copy_bandwidth(device))
+    return Report(title, device, copy_bandwidth(device), quick)
 
 
 def machine(device: str) -> dict[str, str]:
     """What the numbers depend on."""
-    hardware = (
-        torch.cuda.get_device_name()
-        if device == "cuda"
-        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
-    )
+    cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     return {
-        "hardware": hardware,
+        "hardware": torch.cuda.get_device_name() if device == "cuda" else cpu,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": _commit(),
+        "commit": os.environ.get("TEXTUREVLM_COMMIT") or _commit(),  # set where sources are copied without git
     }
 
 
 def _commit() -> str:
-    """From git, or from $TEXTUREVLM_COMMIT where the sources were copied without it."""
-    if commit := os.environ.get("TEXTUREVLM_COMMIT"):
-        return commit
+    command = ["git", "describe", "--always", "--dirty"]
     try:
-        folder = Path(__file__).parent
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True, text=True, check=True
-        )
-        return found.stdout.strip()
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return found.stdout.strip()

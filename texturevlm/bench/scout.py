@@ -4,14 +4,15 @@ On a CPU the rival is `words`, which reads the page by RapidOCR first. Pages are
 memory, with mips.
 """
 
+from functools import partial
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from texturevlm.bench import timing
-from texturevlm.bench.report import Report, Row, begin
-from texturevlm.bench.timing import Timing
+from texturevlm.bench.pictures import page
+from texturevlm.bench.report import Report, begin
+from texturevlm.bench.timing import waited
 from texturevlm.cuda.graph import Replay
 from texturevlm.relevance.ocr import read_page
 from texturevlm.relevance.words import words_map
@@ -23,49 +24,35 @@ from texturevlm.types import Texture
 SIZE = (2200, 1700)
 QUESTION = "What is the total amount of the invoice dated 14 March 1998?"
 PAGES = 8
-BARS = {"cuda": 500.0, "cpu": 5e5}  # microseconds
+MAP_BARS = {"cuda": 500.0, "cpu": 5e5}  # microseconds
 
 
-def run(device: str | None = None, *, quick: bool = False) -> Report:
+def bench_scout(device: str | None = None, *, quick: bool = False) -> Report:
     """Time looking at a page and asking a question, together and apart."""
-    report = begin("Scout", device)
-    texture = Texture.open(_page().to(report.device)).mipmapped()
-    scout = load_scout(device=report.device)
-    asked = encode([QUESTION])
-    repeats = 3 if quick else 9
-
-    def whole() -> Tensor:
-        return scout.where(scout.read(texture), asked)
-
+    report = begin("Scout", device, quick)
+    texture = Texture.open(page(1, *SIZE).to(report.device)).mipmapped()
     work = f"page {SIZE[1]}×{SIZE[0]} and question → map"
-    if report.device == "cpu":
-        spots = scout.read(texture)
-        report.rows += [
-            Row(work, "scout", "cpu", timing.cpu(whole, repeats), bar=BARS["cpu"]),
-            Row("the page alone", "scout", "cpu", timing.cpu(lambda: scout.read(texture), repeats)),
-            Row("another question", "scout", "cpu", timing.cpu(lambda: scout.where(spots, asked), repeats)),
-        ]
-        if find_spec("rapidocr") is not None:
-            image = texture.levels[0]
-            read = timing.cpu(lambda: words_map(read_page(image), QUESTION, (138, 106)), 1 if quick else 3)
-            report.rows.append(Row(work, "words (RapidOCR)", "cpu", read))
-        report.notes = [f"cpu: wall clock of one call, weights in {scout.dtype}."]
+    if report.device == "cuda":
+        _on_gpu(report, work, texture)
         return report
-    report.rows += _on_gpu(texture, asked, work, quick)
-    report.rows.append(
-        Row("encoding the question, on the host", "scout", "cpu", timing.cpu(lambda: encode([QUESTION])))
-    )
-    report.notes = [
-        "captured: one replay of a CUDA graph, from the call until the GPU is done, the question brought over.",
-        "uncaptured: the same calls one by one. PyTorch: the same layers in float32, normalisations not folded, one by",
-        "one. Mips of the page are there already (bench engine).",
-    ]
+    scout, asked = load_scout(device="cpu"), encode([QUESTION])
+    spots = scout.read(texture)
+    report.add(work, "scout", lambda: scout.where(scout.read(texture), asked), "cpu", bar=MAP_BARS["cpu"], repeats=9)
+    report.add("the page alone", "scout", partial(scout.read, texture), "cpu", repeats=9)
+    report.add("another question", "scout", partial(scout.where, spots, asked), "cpu", repeats=9)
+    if find_spec("rapidocr") is not None:
+        reading = partial(_read_words, texture.levels[0])
+        report.add(work, "words (RapidOCR)", reading, "cpu", repeats=1 if quick else 3)
+    report.notes = [f"cpu: wall clock of one call, weights in {scout.dtype}."]
     return report
 
 
-def _on_gpu(texture: Texture, asked: Question, work: str, quick: bool) -> list[Row]:
-    scout = load_scout(device="cuda")
-    calls = 20 if quick else 200
+def _read_words(image: Tensor) -> object:
+    return words_map(read_page(image), QUESTION, (138, 106))
+
+
+def _on_gpu(report: Report, work: str, texture: Texture) -> None:
+    scout, asked = load_scout(device="cuda"), encode([QUESTION])
 
     def answer(*parts: Tensor) -> tuple[Tensor, ...]:
         return (scout(texture, Question(*parts)),)
@@ -79,40 +66,21 @@ def _on_gpu(texture: Texture, asked: Question, work: str, quick: bool) -> list[R
     grey = torch.rand(1, 1, 1104, 848, device="cuda")
 
     @torch.inference_mode()
-    def plain() -> Tensor:
-        found: Tensor = ranker(spotter(grey), letters, question.traits, question.asked)
-        return found
+    def plain() -> object:
+        return ranker(spotter(grey), letters, question.traits, question.asked)
 
-    look = timing.device_warm(lambda: scout.read(texture))
     several = Texture(tuple(level.expand(PAGES, -1, -1, -1).contiguous() for level in texture.levels))
-    together = timing.device_warm(lambda: scout(several, question))
-    shared = Timing(together.median / PAGES, together.low / PAGES, together.high / PAGES)
-    return [
-        Row(f"the same, a page of {PAGES} at once", "scout, captured", "warm", shared),
-        Row(work, "scout, captured", "host", _one_by_one(lambda: replay(*asked), calls), bar=BARS["cuda"]),
-        Row(work, "scout, captured", "warm", timing.device_warm(lambda: answer(*question))),
-        Row("the page alone", "scout, captured", "warm", look),
-        Row(work, "scout, uncaptured", "host", _one_by_one(lambda: answer(*asked), calls)),
-        Row(work, "PyTorch", "host", _one_by_one(plain, calls)),
+    together, ours = partial(scout, several, question), "scout, captured"
+    one_by_one = {"calls": 20 if report.quick else 200, "repeats": 7}
+    report.add(f"the same, a page of {PAGES} at once", ours, together, "warm", per=PAGES)
+    report.add(work, ours, waited(lambda: replay(*asked)), "host", bar=MAP_BARS["cuda"], **one_by_one)
+    report.add(work, ours, lambda: answer(*question), "warm")
+    report.add("the page alone", ours, partial(scout.read, texture), "warm")
+    report.add(work, "scout, uncaptured", waited(lambda: answer(*asked)), "host", **one_by_one)
+    report.add(work, "PyTorch", waited(plain), "host", **one_by_one)
+    report.add("encoding the question, on the host", "scout", partial(encode, [QUESTION]), "cpu")
+    report.notes = [
+        "captured: one replay of a CUDA graph, from the call until the GPU is done, the question brought over.",
+        "uncaptured: the same calls one by one. PyTorch: the same layers in float32, normalisations not folded, one by",
+        "one. Mips of the page are there already (bench engine).",
     ]
-
-
-def _one_by_one(work: timing.Work, calls: int) -> Timing:
-    """Wall clock of single calls, each waited for."""
-
-    def waited() -> None:
-        work()
-        torch.cuda.synchronize()
-
-    return timing.host(waited, calls=calls, repeats=7)
-
-
-def _page() -> Tensor:
-    """Lines of dark strokes on white, as text has: (1, 3, H, W)."""
-    height, width = SIZE
-    strokes = (torch.rand(height // 2, width // 3) < 0.4).float()
-    fine = strokes.repeat_interleave(2, 0).repeat_interleave(3, 1)
-    lines = ((torch.arange(fine.shape[0]) // 20) % 2).float()[:, None]
-    page = torch.ones(1, 3, height, width)
-    page[..., : fine.shape[0], : fine.shape[1]] -= fine * lines
-    return page

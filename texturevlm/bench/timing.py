@@ -6,8 +6,7 @@ Every figure is a median with its spread (the middle half of the repetitions), i
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,8 +15,7 @@ FLUSH_BYTES = 256 << 20  # several times an H200's L2
 WARM_UP_SECONDS = 0.1  # an idle GPU runs at a fifth of its clock
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     median: float
     low: float
     high: float
@@ -33,59 +31,51 @@ def device_warm(work: Work, repeats: int = 20) -> Timing:
     """GPU time per call when calls follow one another, from a captured graph: no launch gaps, warm caches."""
     work()
     _spin(work)
-    started = time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    calls = max(1, min(20, int(5e-3 / max(time.perf_counter() - started, 1e-6))))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            work()
-    graph.replay()
-    return Timing.of([_events(graph.replay) / calls for _ in range(repeats)])
+    calls = max(1, min(20, int(5e3 / max(elapsed(waited(work)), 1.0))))
+    replay = _captured(work, calls)
+    replay()
+    return Timing.of([_events(replay) / calls for _ in range(repeats)])
 
 
 def device_cold(work: Work, repeats: int = 40) -> Timing:
     """GPU time of one call after the L2 cache was overwritten."""
     work()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    replay = _captured(work, 1)
     flush = torch.empty(FLUSH_BYTES // 4, device="cuda")
-    samples = []
-    for _ in range(repeats):
-        flush.fill_(1.0)
-        samples.append(_events(graph.replay))
-    return Timing.of(samples)
+    return Timing.of([_events(replay, before=lambda: flush.fill_(1.0)) for _ in range(repeats)])
 
 
 def host(work: Work, calls: int = 200, repeats: int = 15) -> Timing:
     """Wall-clock time per call from Python, steady state, the GPU's own time included where it is the longer."""
-    on_gpu = torch.cuda.is_available()
-    for _ in range(20):
-        work()
-    samples = []
-    for _ in range(repeats):
-        if on_gpu:
-            torch.cuda.synchronize()
-        started = time.perf_counter()
+
+    def several() -> None:
         for _ in range(calls):
             work()
-        if on_gpu:
-            torch.cuda.synchronize()
-        samples.append((time.perf_counter() - started) / calls * 1e6)
-    return Timing.of(samples)
+
+    for _ in range(20):
+        work()
+    return Timing.of([took / calls for took in _samples(several, repeats)])
+
+
+def one_call(work: Work, repeats: int = 50) -> Timing:
+    """Wall clock from the call until the GPU is done."""
+    return Timing.of(_samples(work, repeats))
 
 
 def cpu(work: Work, repeats: int = 7) -> Timing:
     """Wall-clock time of one call on the CPU."""
     work()
-    samples = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        samples.append((time.perf_counter() - started) * 1e6)
-    return Timing.of(samples)
+    return Timing.of([elapsed(work) for _ in range(repeats)])
+
+
+# By what the column "timed" of a report says.
+TIMERS: dict[str, Callable[..., Timing]] = {
+    "warm": device_warm,
+    "cold": device_cold,
+    "host": host,
+    "one call": one_call,
+    "cpu": cpu,
+}
 
 
 def copy_bandwidth(device: str) -> float:
@@ -105,16 +95,53 @@ def copy_bandwidth(device: str) -> float:
     return 2 * 4 * count / (timing.median * 1e-6)
 
 
+def elapsed(work: Work) -> float:
+    """Wall clock of one call."""
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1e6
+
+
+def waited(work: Work) -> Work:
+    """The same work, until the GPU is done."""
+
+    def wait() -> object:
+        found = work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return found
+
+    return wait
+
+
+def _samples(work: Work, repeats: int) -> list[float]:
+    """Wall clock of calls, each begun when the GPU has nothing to do, until it is done."""
+    samples = []
+    for _ in range(repeats):
+        waited(lambda: None)()
+        samples.append(elapsed(waited(work)))
+    return samples
+
+
 def _spin(work: Work) -> None:
     until = time.perf_counter() + WARM_UP_SECONDS
     while time.perf_counter() < until:
-        work()
-        torch.cuda.synchronize()
+        waited(work)()
 
 
-def _events(work: Work) -> float:
+def _captured(work: Work, calls: int) -> Work:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            work()
+    return graph.replay
+
+
+def _events(work: Work, before: Work = lambda: None) -> float:
+    """GPU time of one call, without what is done before it."""
     event: Any = torch.cuda.Event
     start, stop = event(enable_timing=True), event(enable_timing=True)
+    before()
     start.record()
     work()
     stop.record()

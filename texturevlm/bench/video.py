@@ -8,50 +8,51 @@ arrays), enlarged to 1080p. Every frame is timed by itself, from the frame on th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from texturevlm.bench.clips import TILE, Clip, clips
+from texturevlm.bench.pictures import TILE, Clip, clips
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
+from texturevlm.bench.vlm import random_model
 from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay
+from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video.change import initial_noise
-from texturevlm.video.channels import CARRIED
 from texturevlm.video.settings import StreamSettings
 from texturevlm.video.step import Step
 from texturevlm.video.stream import VideoStream, make_update
+from texturevlm.video.update import CARRIED
 from texturevlm.vlm.captured import FixedBudget
 
-SIZE, QUICK_SIZE = (1080, 1920), (270, 480)
+FULL_HD, SMALL = (1080, 1920), (270, 480)
 FRAMES, QUICK_FRAMES = 60, 5
-WARM_UP = 3  # frames, not counted
-BUDGET, QUICK_BUDGET = 273, 24
-ALLOCATOR = "cascade"  # which a graph can capture, so that both sides are at their best
-CHANNELS = [name for name in PRESETS["fast"] if name not in CARRIED]
-FASTER = 5.0  # times, texture and channels with a tenth of the tiles changed
+SKIPPED = 3  # first frames, not counted
+CAPTURABLE = "cascade"  # an allocator that a graph can capture, so that both sides are at their best
+LAYERS = [name for name in PRESETS["fast"] if name not in CARRIED]
+CHANNELS_FASTER = 5.0  # times, texture and channels with a tenth of the tiles changed
 PATCHES_BAR = 150.0  # microseconds, frame → patches
-TOWER_BAR = 1e6 / 60  # microseconds, frame → tokens of the vision tower
+TOKENS_BAR = 1e6 / 60  # microseconds, frame → tokens of the vision tower
 SLOWER = 1.1  # times, at most, where everything changes
-Work = Callable[[Tensor], object]
+FrameWork = Callable[[Tensor], object]
 
 
-def run(device: str | None = None, *, quick: bool = False) -> Report:
+def bench_video(device: str | None = None, *, quick: bool = False) -> Report:
     """Time every stage on every clip; `quick` takes small frames, few of them, and a small model."""
-    report = begin("Video" + (", small frames" if quick else ""), device)
-    budget = QUICK_BUDGET if quick else BUDGET
-    fixed = FixedBudget(_tower(report.device, quick), budget, masked=True)
-    for clip in clips(QUICK_SIZE if quick else SIZE, report.device, QUICK_FRAMES if quick else FRAMES):
+    report = begin("Video" + (", small frames" if quick else ""), device, quick)
+    small = quick or report.device == "cpu"
+    fixed = FixedBudget(random_model(report.device, small=small, text=False), 24 if quick else BUDGET, masked=True)
+    for clip in clips(SMALL if quick else FULL_HD, report.device, QUICK_FRAMES if quick else FRAMES):
         _texture(report, clip)
         _channels(report, clip)
-        _patches(report, clip, budget)
+        _patches(report, clip, fixed.budget)
         _whole_path(report, clip, fixed)
     report.notes += [
         "Each frame by itself, wall clock until its result is there; frames follow one another without a pause.",
@@ -59,17 +60,16 @@ def run(device: str | None = None, *, quick: bool = False) -> Report:
         f"the comparison with what is held included. Tiles of {TILE} pixels. Bars are against the faster of the two.",
         "On a GPU each clip is gone through once before it is timed: a graph is made when it is first needed.",
         "Texture alone has no bar: to compare two frames reads as much as to shrink one does.  ",
-        f"channels: {', '.join(CHANNELS)}. Tokens by {ALLOCATOR}.  ",
+        f"channels: {', '.join(LAYERS)}. Tokens by {CAPTURABLE}.  ",
     ]
     return report
 
 
 def _texture(report: Report, clip: Clip) -> None:
     """Frame → mip levels."""
-    follow, shares = _follower(clip, channels=False)
-    ways = {"full": lambda frame: Texture((frame,)).mipmapped(), "incremental": follow}
-    _compare(report, clip, "texture with mips", ways)
-    timed = shares[WARM_UP - len(clip.frames) :]
+    follow, shares = _follower(clip, channels=())
+    _compare(report, clip, "texture with mips", full=lambda frame: Texture((frame,)).mipmapped(), incremental=follow)
+    timed = shares[SKIPPED - len(clip.frames) :]
     moved = 100 * sum(timed) / max(1, len(timed))
     report.notes.append(f"{clip.name}: {moved:.1f}% of the tiles changed a frame.  ")
 
@@ -79,15 +79,14 @@ def _channels(report: Report, clip: Clip) -> None:
     last = clip.frames[0].clone()
 
     def anew(frame: Tensor) -> tuple[Tensor, ...]:
-        built = build(Texture((frame,)).mipmapped(), CHANNELS, previous=Texture((last,)))
+        built = build(Texture((frame,)).mipmapped(), LAYERS, previous=Texture((last,)))
         last.copy_(frame)
         return built.levels
 
-    ways: dict[str, Work] = {"full": anew}
-    if clip.frames[0].is_cuda:
-        ways["full, captured"] = Replay(anew, [clip.frames[0]])
-    ways["incremental"], _ = _follower(clip, channels=True)
-    _compare(report, clip, "texture and fast channels", ways, faster=FASTER)
+    captured = Replay(anew, [clip.frames[0]]) if last.is_cuda else None
+    follow, _ = _follower(clip, channels=LAYERS)
+    what = "texture and fast channels"
+    _compare(report, clip, what, full=anew, captured=captured, incremental=follow, faster=CHANNELS_FASTER)
 
 
 def _patches(report: Report, clip: Clip, budget: int) -> None:
@@ -95,13 +94,14 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
 
     def anew(frame: Tensor) -> object:
         texture = Texture((frame,)).mipmapped()
-        return sample(texture, choose_tokens(texture, budget=budget, allocator=ALLOCATOR, relevance="none"))
+        return sample(texture, choose_tokens(texture, budget=budget, allocator=CAPTURABLE, relevance="none"))
 
-    ways: dict[str, Work] = {"full": anew}
+    captured = None
     if clip.frames[0].is_cuda:
-        ways["full, captured"] = CompiledChooser(budget, ALLOCATOR, patch=32, relevance="none")
-    ways["incremental"] = VideoStream(clip.size, budget, **_options(clip)).step
-    _compare(report, clip, f"frame → {budget} patches", ways, bar=PATCHES_BAR)
+        captured = CompiledChooser(budget, CAPTURABLE, patch=PATCH, relevance="none")
+    follow = _stream(clip, budget, PATCH).step
+    what = f"frame → {budget} patches"
+    _compare(report, clip, what, full=anew, captured=captured, incremental=follow, bar=PATCHES_BAR)
 
 
 def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
@@ -110,30 +110,34 @@ def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
 
     def anew(frame: Tensor) -> object:
         texture = Texture((frame,)).mipmapped()
-        options: Any = {"allocator": ALLOCATOR, "relevance": "none", "patch": side}
-        return fixed.encode(texture, choose_tokens(texture, budget=budget, **options))
+        allocation = choose_tokens(texture, budget=budget, patch=side, allocator=CAPTURABLE, relevance="none")
+        return fixed.encode(texture, allocation)
 
-    stream = VideoStream(clip.size, budget, patch=side, **_options(clip))
+    stream = _stream(clip, budget, side)
 
     def follow(frame: Tensor) -> None:
         step = stream.step(frame)
         if step.reuse.changed or step.reuse.keyframe:
             fixed.encode(step.texture, step.allocation)
 
-    ways: dict[str, Work] = {"full": anew, "incremental": follow}
-    _compare(report, clip, f"frame → {budget} tokens of the tower", ways, bar=TOWER_BAR)
+    _compare(report, clip, f"frame → {budget} tokens of the tower", full=anew, incremental=follow, bar=TOKENS_BAR)
     report.notes += [f"{clip.name}: {reason}.  " for reason in fixed.reasons]
 
 
-def _options(clip: Clip) -> dict[str, Any]:
-    return {"allocator": ALLOCATOR, "relevance": "none", "tile": TILE, "keyframe": 10**6, "device": clip.device}
+def _stream(clip: Clip, budget: int, patch: int) -> VideoStream:
+    """A stream without keyframes but the first."""
+    first = clip.frames[0]
+    size, never = (first.shape[2], first.shape[3]), 10**6
+    options: Any = {"relevance": "none", "patch": patch, "tile": TILE, "keyframe": never, "device": first.device}
+    return VideoStream(size, budget, CAPTURABLE, **options)
 
 
-def _follower(clip: Clip, *, channels: bool) -> tuple[Work, list[float]]:
+def _follower(clip: Clip, *, channels: Sequence[str]) -> tuple[FrameWork, list[float]]:
     """A stream's texture and channels without its tokens; and the share of tiles that changed, frame by frame."""
-    settings = StreamSettings(clip.size, tile=TILE, channels=CHANNELS if channels else ())
-    update = make_update(settings, clip.frames[0].new_zeros(1, 1, 3, 1, 1))
-    noise = initial_noise(clip.size, TILE, clip.device)
+    first = clip.frames[0]
+    size = (first.shape[2], first.shape[3])
+    update = make_update(StreamSettings(size, tile=TILE, channels=channels), first.new_zeros(1, 1, 3, 1, 1))
+    noise = initial_noise(size, TILE, first.device)
     shares: list[float] = []
 
     def hold(frame: Tensor) -> None:
@@ -154,7 +158,7 @@ def _follower(clip: Clip, *, channels: bool) -> tuple[Work, list[float]]:
         noise = found.noise
         shares.append(found.share)
 
-    hold(clip.frames[0])
+    hold(first)
     return follow, shares
 
 
@@ -162,16 +166,20 @@ def _compare(
     report: Report,
     clip: Clip,
     what: str,
-    ways: dict[str, Work],
     *,
+    full: FrameWork,
+    incremental: FrameWork,
+    captured: FrameWork | None = None,
     bar: float | None = None,
     faster: float | None = None,
 ) -> None:
     """A row a way, and in words how many times faster and what the slowest frames take."""
     state = "host" if report.device == "cuda" else "cpu"
-    found = {name: _timed(clip, work) for name, work in ways.items()}
-    ours = found.pop("incremental")
-    reference = min(Timing.of(samples).median for samples in found.values())
+    ways = {"full": full, "full, captured": captured, "incremental": incremental}
+    found = {name: _timed(clip, work) for name, work in ways.items() if work is not None}
+    timings = {name: Timing.of(samples) for name, samples in found.items()}
+    ours, middle = found["incremental"], timings["incremental"].median
+    reference = min(timing.median for name, timing in timings.items() if name != "incremental")
     if report.device != "cuda" or clip.kind not in ("tenth", "everything"):
         bar = None
     elif clip.kind == "everything":
@@ -179,9 +187,8 @@ def _compare(
     elif faster is not None:
         bar = reference / faster
     work = f"{clip.name}: {what}"
-    report.rows += [Row(work, name, state, Timing.of(samples)) for name, samples in found.items()]
-    report.rows.append(Row(work, "incremental", state, Timing.of(ours), bar=bar))
-    middle = Timing.of(ours).median
+    for name, timing in timings.items():
+        report.rows.append(Row(work, name, state, timing, bar=bar if name == "incremental" else None))
     slowest = sorted(ours)[round(0.99 * (len(ours) - 1))]
     report.notes.append(
         f"{work}: {reference / middle:.2f} × faster; incremental p50 {middle / 1e3:.3f} ms, "
@@ -189,7 +196,7 @@ def _compare(
     )
 
 
-def _timed(clip: Clip, work: Work) -> list[float]:
+def _timed(clip: Clip, work: FrameWork) -> list[float]:
     """Microseconds of each frame, the first ones left out. A step waits itself for the patches of a usual frame.
 
     On a GPU after the whole clip once, since a graph is made when it is first needed.
@@ -206,24 +213,4 @@ def _timed(clip: Clip, work: Work) -> list[float]:
         spent.append((time.perf_counter() - started) * 1e6)
     if on_gpu:
         torch.cuda.synchronize()
-    return spent[WARM_UP:]
-
-
-def _tower(device: str, quick: bool) -> Any:
-    """Qwen3-VL-4B's architecture with random weights, a small copy for `quick` or without a GPU."""
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
-
-    from texturevlm.bench.vlm import SMALL_TEXT, SMALL_VISION, VISION
-    from texturevlm.vlm import adapt
-
-    small = quick or device == "cpu"
-    # The language model is not run, so a small one will do; what the tower gives must fit it.
-    text = dict(SMALL_TEXT) | ({} if small else {"hidden_size": VISION["out_hidden_size"]})
-    config = Qwen3VLConfig(
-        text_config=text, vision_config=dict(SMALL_VISION if small else VISION), tie_word_embeddings=True
-    )
-    with torch.device(device):
-        model = Qwen3VLForConditionalGeneration._from_config(
-            config, dtype=torch.bfloat16 if device == "cuda" else torch.float32, attn_implementation="sdpa"
-        )
-    return adapt(model.eval().requires_grad_(False))
+    return spent[SKIPPED:]

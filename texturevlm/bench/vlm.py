@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import io
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,99 +17,76 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.bench import timing
-from texturevlm.bench.report import Report, Row, begin
+from texturevlm.bench.pictures import page
+from texturevlm.bench.report import Report, begin
+from texturevlm.bench.timing import Work, waited
 from texturevlm.channels import PRESETS, build
+from texturevlm.defaults import ALLOCATOR, BUDGET
+from texturevlm.draw import to_pil
 from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import find_relevance
+from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import adapt
 from texturevlm.vlm.captured import FixedBudget, TowerOutput
 from texturevlm.vlm.qwen import QwenAdapter
 
-BUDGET = 273
-WORDS = 64  # tokens of a prompt beside the image's
+PROMPT_WORDS = 64  # tokens of a prompt beside the image's
 PAGE, SQUARE = (3508, 2480), (1024, 1024)
-FASTER = {PAGE: 30.0, SQUARE: 2.5}  # times, what the project asked for
+TIMES_FASTER = {PAGE: 30.0, SQUARE: 2.5}  # what the project asked for
 TOWER_BAR = 3500.0  # microseconds
 MEMORY_BAR = 3.0  # times less
 # The stages between an image and the first token; the others are measured beside them.
 PATH = ("texture: mip levels", "relevance + allocation: cascade", "sampling + tower, captured", "prefill, captured")
 
-TEXT = {
-    "vocab_size": 151936,
+# Qwen3-VL-4B, where it differs from the defaults of transformers.
+ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+TEXT: dict[str, Any] = {
     "hidden_size": 2560,
     "intermediate_size": 9728,
     "num_hidden_layers": 36,
-    "num_attention_heads": 32,
     "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 262144,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 5e6,
-        "mrope_section": [24, 20, 20],
-        "mrope_interleaved": True,
-    },
 }
-VISION = {
-    "depth": 24,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_heads": 16,
-    "out_hidden_size": 2560,
-    "num_position_embeddings": 2304,
-    "deepstack_visual_indexes": [5, 11, 17],
-    "patch_size": 16,
-}
+TEXT |= {"num_key_value_heads": 8, "max_position_embeddings": 262144, "rope_parameters": ROPE}
+VISION: dict[str, Any] = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "out_hidden_size": 2560}
+VISION |= {"deepstack_visual_indexes": [5, 11, 17]}
 # Two layers of each, narrow: to see that everything runs.
-SMALL_TEXT = TEXT | {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
+SMALL_TEXT: dict[str, Any] = {"intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
 SMALL_TEXT |= {"num_key_value_heads": 1, "vocab_size": 152000}
-SMALL_VISION = VISION | {"depth": 2, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2}
+SMALL_VISION: dict[str, Any] = {"depth": 2, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2}
 SMALL_VISION |= {"out_hidden_size": 64, "deepstack_visual_indexes": [0]}
 
 
-def run(device: str | None = None, *, quick: bool = False) -> Report:
+def bench_vlm(device: str | None = None, *, quick: bool = False) -> Report:
     """Measure everything; `quick` takes a small model, small images and few repetitions."""
-    report = begin("Vision-language model, Qwen3-VL-4B's architecture" + (", a small copy" if quick else ""), device)
-    bench = _Bench(report, quick)
-    for size in ((512, 384), (256, 256)) if quick else (PAGE, SQUARE):
-        _first_token(bench, size, batch=1)
-    _first_token(bench, (256, 256) if quick else SQUARE, batch=2 if quick else 8)
-    _stages(bench, (512, 384) if quick else PAGE)
+    title = "Vision-language model, Qwen3-VL-4B's architecture" + (", a small copy" if quick else "")
+    report = begin(title, device, quick)
+    adapter = random_model(report.device, small=quick)
+    large, square = ((512, 384), (256, 256)) if quick else (PAGE, SQUARE)
+    add_first_token(report, adapter, large)
+    add_first_token(report, adapter, square)
+    add_first_token(report, adapter, square, batch=2 if quick else 8)
+    add_stages(report, adapter, large)
     report.notes += [
         "Wall clock until the first token is read. transformers: from pixel_values on the device, its own forward with",
         "sdpa. texturevlm: from the image on the device, all stages. × is how many times faster than transformers.",
         "Tokens are chosen by the salience cascade, on the device; by `auto` where it says so, on a page of words.",
-        f"Prompt: {WORDS} tokens beside the image's. The tower and the prefill are captured per budget, not per size.",
+        f"Prompt: {PROMPT_WORDS} tokens beside the image's. Tower and prefill are captured per budget, not per size.",
     ]
     return report
 
 
-class _Bench:
-    """The model, and how work is timed on this device."""
+def random_model(device: str, *, small: bool, text: bool = True) -> QwenAdapter:
+    """Qwen3-VL-4B's architecture with random weights, made where they are used.
 
-    def __init__(self, report: Report, quick: bool) -> None:
-        self.report, self.device, self.quick = report, report.device, quick
-        self.budget = 24 if quick else BUDGET
-        self.adapter = _model(self.device, quick)
-
-    def time(self, work: Callable[[], object], *, slow: bool = False) -> timing.Timing:
-        if self.device == "cpu":
-            return timing.cpu(work, repeats=2)
-        return timing.host(work, calls=1, repeats=5 if self.quick or slow else 30)
-
-    def add(self, work: str, by: str, measured: timing.Timing, bar: float | None = None) -> None:
-        self.report.rows.append(Row(work, by, "host" if self.device == "cuda" else "cpu", measured, bar=bar))
-
-
-def _model(device: str, quick: bool) -> QwenAdapter:
-    """Random weights, made where they are used."""
+    small: two narrow layers of each
+    text:  whether the language model will run; without, a small one that takes what the tower gives will do
+    """
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    text, vision = (SMALL_TEXT, SMALL_VISION) if quick else (TEXT, VISION)
-    config = Qwen3VLConfig(text_config=dict(text), vision_config=dict(vision), tie_word_embeddings=True)
+    vision = VISION | (SMALL_VISION if small else {})
+    words = TEXT | (SMALL_TEXT if small or not text else {}) | {"hidden_size": vision["out_hidden_size"]}
+    config = Qwen3VLConfig(text_config=words, vision_config=vision, tie_word_embeddings=True)
     with torch.device(device):
         model = Qwen3VLForConditionalGeneration._from_config(
             config, dtype=torch.bfloat16 if device == "cuda" else torch.float32, attn_implementation="sdpa"
@@ -119,38 +95,41 @@ def _model(device: str, quick: bool) -> QwenAdapter:
     return adapter
 
 
-def _first_token(bench: _Bench, size: tuple[int, int], batch: int) -> None:
+def _add(report: Report, work: str, by: str, call: Work, *, bar: float | None = None, slow: bool = False) -> float:
+    """One call at a time: a first token takes milliseconds."""
+    if report.device == "cpu":
+        return report.add(work, by, call, "cpu", bar=bar, repeats=2)
+    return report.add(work, by, call, "host", bar=bar, calls=1, repeats=5 if report.quick or slow else 30)
+
+
+def add_first_token(report: Report, adapter: QwenAdapter, size: tuple[int, int], batch: int = 1) -> None:
     """Both paths, their memory, and the processor's work."""
     height, width = size
-    image = torch.rand(batch, 3, height, width, device=bench.device)
+    image = torch.rand(batch, 3, height, width, device=report.device)
     work = f"{width}×{height}, batch {batch} → first token"
     slow = height * width * batch > 4_000_000
-    prepared = _prepared(bench.adapter, image)
-    inputs = _their_inputs(bench.adapter, prepared)
-    tokens = int((inputs["mm_token_type_ids"] == 1).sum()) // batch
-    patching = bench.time(partial(_prepared, bench.adapter, image), slow=slow)
-    bench.add(f"{width}×{height}, batch {batch} → pixel_values", "resize, normalise, cut on the device", patching)
+    preparing = partial(pixel_values, adapter, image)
+    inputs = their_inputs(adapter, *preparing())
+    by = "resize, normalise, cut on the device"
+    _add(report, f"{width}×{height}, batch {batch} → pixel_values", by, preparing, slow=slow)
     if batch == 1:
-        processor = timing.cpu(partial(_processor(bench.adapter), _as_picture(image), return_tensors="pt"), repeats=3)
-        bench.report.rows.append(Row(f"{width}×{height} → pixel_values", "transformers' processor", "cpu", processor))
-    theirs = bench.time(partial(_their_first_token, bench.adapter, inputs), slow=slow)
-    bench.add(work, f"transformers, {tokens} tokens an image", theirs)
-    their_peak = _peak(bench, partial(_their_first_token, bench.adapter, inputs))
-    del prepared, inputs
+        processor = partial(_processor(adapter), to_pil(image), return_tensors="pt")
+        report.add(f"{width}×{height} → pixel_values", "transformers' processor", processor, "cpu", repeats=3)
+    reading = partial(_their_first_token, adapter, inputs)
+    tokens = int((inputs["mm_token_type_ids"] == 1).sum()) // batch
+    theirs = _add(report, work, f"transformers, {tokens} tokens an image", reading, slow=slow)
+    their_peak = _peak(report, reading)
+    del inputs, reading
 
-    fixed = FixedBudget(bench.adapter, bench.budget, batch=batch)
-    ids = [_ids(bench.adapter, bench.budget)] * batch
-    ours = bench.time(partial(_our_first_token, bench, fixed, image, ids))
-    asked = FASTER.get(size) if batch == 1 else None
-    limit = theirs.median / asked if asked else None
-    bench.add(work, f"texturevlm, {bench.budget} tokens an image", ours, limit)
-    bench.report.notes.append(f"{work}: {theirs.median / ours.median:.1f} × faster.  ")
-    for reason in fixed.reasons:
-        bench.report.notes.append(f"{work}: {reason}.  ")
-    if their_peak is not None:
-        our_peak = _peak(bench, partial(_our_first_token, bench, fixed, image, ids)) or 0.0
-        weights = sum(one.numel() * one.element_size() for one in bench.adapter.model.parameters()) / 2**30
-        bench.report.notes.append(f"{work}: {memory_note(their_peak, our_peak, weights, size == PAGE)}  ")
+    fixed = _fixed(report, adapter, batch=batch)
+    reading = partial(_our_first_token, fixed, image, "cascade")
+    bar = theirs / TIMES_FASTER[size] if batch == 1 and size in TIMES_FASTER else None
+    ours = _add(report, work, f"texturevlm, {fixed.budget} tokens an image", reading, bar=bar)
+    report.notes.append(f"{work}: {theirs / ours:.1f} × faster.  ")
+    report.notes += [f"{work}: {reason}.  " for reason in fixed.reasons]
+    if report.device == "cuda":
+        weights = sum(one.numel() * one.element_size() for one in adapter.model.parameters()) / 2**30
+        report.notes.append(f"{work}: {memory_note(their_peak, _peak(report, reading), weights, size == PAGE)}  ")
 
 
 def memory_note(theirs: float, ours: float, weights: float, barred: bool) -> str:
@@ -166,94 +145,74 @@ def memory_note(theirs: float, ours: float, weights: float, barred: bool) -> str
     )
 
 
-def _stages(bench: _Bench, size: tuple[int, int]) -> None:
+def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int]) -> None:
     """What each part of our path takes by itself, each waited for."""
     height, width = size
-    image = torch.rand(1, 3, height, width, device=bench.device)
-    texture = Texture.open(image).mipmapped()
-    allocation = _chosen(bench, texture)
-    fixed = FixedBudget(bench.adapter, bench.budget)
-    ids = [_ids(bench.adapter, bench.budget)]
+    image = torch.rand(1, 3, height, width, device=report.device)
+    texture, words = Texture.open(image).mipmapped(), Texture.open(page(1, height, width).to(report.device)).mipmapped()
+    fixed = _fixed(report, adapter)
+    choosing = partial(_chosen, fixed, texture, "cascade")
+    allocation, ids = choosing(), [prompt_ids(adapter, fixed.budget)]
     seen = fixed.encode(texture, allocation)
     replayed = TowerOutput(seen.place.clone(), seen.used.clone(), tuple(one.clone() for one in seen.embeds), seen.size)
-    page = Texture.open(_page(size).to(bench.device)).mipmapped()
-    side = bench.adapter.side
-    relevance = find_relevance(page, patch=side, relevance="none")
-    stages: dict[str, Callable[[], object]] = {
+    finding = partial(find_relevance, words, patch=adapter.side, relevance="none")
+    stages: dict[str, Work] = {
         "texture: mip levels": lambda: Texture.open(image).mipmapped(),
         "channels: the mvp preset with mips": partial(build, texture, list(PRESETS["mvp"])),
-        "relevance: information and salience": partial(find_relevance, page, patch=side, relevance="none"),
-        "relevance + allocation: cascade": partial(_chosen, bench, texture),
-        "allocation: auto, by relevance": partial(
-            choose_tokens, page, budget=bench.budget, patch=side, relevance=relevance
-        ),
+        "relevance: information and salience": finding,
+        "relevance + allocation: cascade": choosing,
+        "allocation: auto, by relevance": partial(_chosen, fixed, words, ALLOCATOR, finding()),
         "sampling": partial(sample, texture, allocation),
         "sampling + tower, captured": partial(fixed.encode, texture, allocation),
         "prefill, captured": partial(fixed.prefill, ids, replayed),
     }
+    where = f"{width}×{height}"
     file = io.BytesIO()
-    _as_picture(image).save(file, "jpeg", quality=90)
-    decoding = timing.cpu(lambda: Texture.open(Image.open(file)), repeats=3)
-    bench.report.rows.append(Row(f"{width}×{height}, stage decode: a JPEG of noise", "Pillow", "cpu", decoding))
-    taken: dict[str, float] = {}
-    for name, stage in stages.items():
-        measured = bench.time(partial(_waited_for, stage, bench.device))
-        taken[name] = measured.median
-        bench.add(f"{width}×{height}, stage {name}", "texturevlm", measured)
+    to_pil(image).save(file, "jpeg", quality=90)
+    decode = f"{where}, stage decode: a JPEG of noise"
+    report.add(decode, "Pillow", lambda: Texture.open(Image.open(file)), "cpu", repeats=3)
+    taken = {name: _add(report, f"{where}, stage {name}", "texturevlm", waited(work)) for name, work in stages.items()}
     whole_way = sum(taken[name] for name in PATH)
     shares = ", ".join(f"{name} {100 * taken[name] / whole_way:.0f} %" for name in PATH)
-    bench.report.notes.append(f"{width}×{height}, shares of the way from image to first token: {shares}.  ")
-    whole = partial(_by_relevance, bench, FixedBudget(bench.adapter, bench.budget, masked=True), page.levels[0], ids)
-    bench.add(f"{width}×{height}, batch 1 → first token", "texturevlm, chosen by relevance", bench.time(whole))
+    report.notes.append(f"{where}, shares of the way from image to first token: {shares}.  ")
+    whole = partial(_our_first_token, _fixed(report, adapter, masked=True), words.levels[0], ALLOCATOR)
+    _add(report, f"{where}, batch 1 → first token", "texturevlm, chosen by relevance", whole)
+    tower = f"vision tower alone, {fixed.budget} tokens"
     if fixed.tower is not None and fixed.tower.reason is None:
-        replay = timing.host(fixed.tower.graph.replay, calls=20)
-        bench.add(f"vision tower alone, {bench.budget} tokens", "captured", replay, TOWER_BAR)
+        report.add(tower, "captured", fixed.tower.graph.replay, "host", bar=TOWER_BAR, calls=20)
     pixels = sample(texture, allocation).pixels.unsqueeze(2).flatten(0, 1)
-    rows = bench.adapter.patch_rows(bench.adapter.normalised(pixels)).to(bench.adapter.tower.dtype)
-    grid = torch.tensor([[1, 2, 2 * bench.budget]], device=bench.device)
-    theirs = partial(_without_gradients, partial(bench.adapter.tower, rows, grid_thw=grid))
-    measured = bench.time(partial(_waited_for, theirs, bench.device))
-    bench.add(f"vision tower alone, {bench.budget} tokens", "transformers' own forward", measured)
+    rows = adapter.patch_rows(adapter.normalised(pixels)).to(adapter.tower.dtype)
+    grid = torch.tensor([[1, 2, 2 * fixed.budget]], device=report.device)
+    with torch.no_grad():
+        theirs = waited(partial(adapter.tower, rows, grid_thw=grid))
+        _add(report, tower, "transformers' own forward", theirs)
 
 
-def _our_first_token(bench: _Bench, fixed: FixedBudget, image: Tensor, ids: list[list[int]]) -> list[int]:
+def _fixed(report: Report, adapter: QwenAdapter, **options: Any) -> FixedBudget:
+    return FixedBudget(adapter, 24 if report.quick else BUDGET, **options)
+
+
+def _chosen(fixed: FixedBudget, texture: Texture, allocator: str, relevance: str | Relevance = "none") -> Allocation:
+    """Where to look, decided on the device."""
+    side = fixed.adapter.side
+    return choose_tokens(texture, budget=fixed.budget, patch=side, allocator=allocator, relevance=relevance)
+
+
+def _our_first_token(fixed: FixedBudget, image: Tensor, allocator: str) -> list[int]:
     texture = Texture.open(image).mipmapped()
-    return fixed.prefill(ids, fixed.encode(texture, _chosen(bench, texture))).logits.argmax(-1).tolist()
+    ids = [prompt_ids(fixed.adapter, fixed.budget)] * texture.batch
+    return fixed.prefill(ids, fixed.encode(texture, _chosen(fixed, texture, allocator))).logits.argmax(-1).tolist()
 
 
-def _by_relevance(bench: _Bench, fixed: FixedBudget, image: Tensor, ids: list[list[int]]) -> list[int]:
-    """The same, the tokens given to what there is to see."""
-    texture = Texture.open(image).mipmapped()
-    allocation = choose_tokens(texture, budget=bench.budget, patch=bench.adapter.side, relevance="none")
-    return fixed.prefill(ids, fixed.encode(texture, allocation)).logits.argmax(-1).tolist()
-
-
-def _page(size: tuple[int, int]) -> Tensor:
-    """(1, 3, H, W): lines of words on white paper, since there is nothing to choose between on noise."""
-    height, width = size
-    random = torch.Generator().manual_seed(0)
-    strokes = (torch.rand(1, 1, height, width, generator=random) > 0.6).float()
-    line = (torch.arange(height) % 40 < 24).float()[:, None]
-    word = (torch.rand(height // 40 + 1, width // 12 + 1, generator=random) > 0.15).float()
-    word = word.repeat_interleave(40, 0)[:height].repeat_interleave(12, 1)[:, :width]
-    inside = torch.zeros(height, width)
-    inside[height // 12 : -height // 12, width // 12 : -width // 12] = 1
-    return 1 - 0.9 * (strokes * line * word * inside).expand(1, 3, -1, -1)
-
-
-def _chosen(bench: _Bench, texture: Texture) -> Allocation:
-    """Where to look: salience cascade, on the device."""
-    return choose_tokens(texture, budget=bench.budget, patch=bench.adapter.side, allocator="cascade", relevance="none")
-
-
-def _ids(adapter: QwenAdapter, tokens: int) -> list[int]:
+def prompt_ids(adapter: QwenAdapter, tokens: int) -> list[int]:
+    """A prompt of PROMPT_WORDS tokens around those of an image."""
     config = adapter.model.config
     before = [1, 2, 3, config.vision_start_token_id]
-    after = [config.vision_end_token_id, *range(4, 4 + WORDS - len(before) - 1)]
+    after = [config.vision_end_token_id, *range(4, 4 + PROMPT_WORDS - len(before) - 1)]
     return [*before, *[config.image_token_id] * tokens, *after]
 
 
-def _prepared(adapter: QwenAdapter, image: Tensor) -> tuple[Tensor, Tensor]:
+def pixel_values(adapter: QwenAdapter, image: Tensor) -> tuple[Tensor, Tensor]:
     """What the processor does, on the device: resize to a multiple of the token side, normalise, cut into rows."""
     batch, side = image.shape[0], adapter.side
     rows, columns = adapter.grid_for((image.shape[2], image.shape[3]))
@@ -274,47 +233,25 @@ def _processor(adapter: QwenAdapter) -> Any:
     return Qwen2VLImageProcessorPil(patch_size=patch, image_mean=mean, image_std=deviation, size=limits)
 
 
-def _as_picture(image: Tensor) -> Image.Image:
-    return Image.fromarray((image[0] * 255).byte().permute(1, 2, 0).cpu().numpy())
-
-
-def _their_inputs(adapter: QwenAdapter, prepared: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    rows, grid = prepared
+def their_inputs(adapter: QwenAdapter, rows: Tensor, grid: Tensor) -> dict[str, Tensor]:
     tokens = rows.shape[0] // len(grid) // adapter.merge**2
-    ids = torch.tensor([_ids(adapter, tokens)] * len(grid), device=rows.device)
-    return {
-        "input_ids": ids,
-        "mm_token_type_ids": (ids == adapter.model.config.image_token_id).int(),
-        "pixel_values": rows,
-        "image_grid_thw": grid,
-    }
+    ids = torch.tensor([prompt_ids(adapter, tokens)] * len(grid), device=rows.device)
+    kinds = (ids == adapter.model.config.image_token_id).int()
+    return {"input_ids": ids, "mm_token_type_ids": kinds, "pixel_values": rows, "image_grid_thw": grid}
 
 
+@torch.no_grad()
 def _their_first_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> list[int]:
-    with torch.no_grad():
-        logits: Tensor = adapter.model(**inputs, logits_to_keep=1, use_cache=True).logits
+    logits: Tensor = adapter.model(**inputs, logits_to_keep=1, use_cache=True).logits
     return [int(token) for token in logits[:, -1].argmax(-1)]
 
 
-def _peak(bench: _Bench, work: Callable[[], object]) -> float | None:
+def _peak(report: Report, work: Work) -> float:
     """GiB that were in use at most; nothing on a CPU."""
-    if bench.device != "cuda":
-        return None
+    if report.device != "cuda":
+        return 0.0
     gc.collect()  # graphs of earlier rows
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    work()
-    torch.cuda.synchronize()
+    waited(work)()
     return torch.cuda.max_memory_allocated() / 2**30
-
-
-def _waited_for(work: Callable[[], object], device: str) -> object:
-    found = work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return found
-
-
-def _without_gradients(work: Callable[[], object]) -> object:
-    with torch.no_grad():
-        return work()

@@ -25,9 +25,8 @@ from texturevlm.types import COLOURS, Texture, check_texture
 
 MOST_TEXELS = 1 << 22  # of the base level by default: 40 float layers of it take 670 MB, 890 with mips
 EDGE_THRESHOLD = 0.3  # finds strokes that differ by ten grey steps from their background
-_MAPS = {
-    name: row.needs for name, row in CHANNELS.items() if row.needs in ("relevance", "fixations", "attention", "gaze")
-}
+_GIVEN = ("relevance", "fixations", "attention", "gaze")
+_MAPS = {name: row.needs for name, row in CHANNELS.items() if row.needs in _GIVEN}
 
 
 def build(
@@ -78,7 +77,7 @@ def build(
     operations = "reference" if backend == "reference" else "auto"
     before = _checked_previous(previous, levels[0])
     source = Source(levels, before, given, encoder, projection, segmenter, text, operations)
-    if _choose(levels[0], backend) == "cuda":
+    if backends.choose("build", levels[0], backend, _no_kernel_because(levels[0])) == "cuda":
         layers = build_layers(
             levels,
             names,
@@ -95,27 +94,16 @@ def build(
 @lru_cache(maxsize=64)
 def _declared(names: tuple[str, ...]) -> tuple[tuple[str, ...], int, tuple[str, ...]]:
     """The layers' reductions, the coarsest level of colour that one of them needs, and which are embeddings."""
-    reduce = tuple(CHANNELS[name].reduce for name in names)
-    return (
-        reduce,
-        max(CHANNELS[name].deepest for name in names),
-        tuple(name for name in names if name in EMBEDDING_LAYERS),
-    )
+    rows = [CHANNELS[name] for name in names]
+    embeddings = tuple(name for name in names if name in EMBEDDING_LAYERS)
+    return tuple(row.reduce for row in rows), max(row.deepest for row in rows), embeddings
 
 
-def _choose(image: Tensor, asked: str) -> str:
-    """The backend that makes the layers."""
-    chosen = backends.choose("build", image, asked)
-    reason = None
+def _no_kernel_because(image: Tensor) -> str | None:
     if torch.is_grad_enabled() and image.requires_grad:
-        reason = "the kernels have no gradients"
-    elif image.shape[2] * image.shape[3] >= 1 << 31:
-        reason = f"the kernels take fewer than 2³¹ texels, not {image.shape[2]} × {image.shape[3]}"
-    if chosen == "reference" or reason is None:
-        return chosen
-    if asked != "auto":
-        raise ValueError(f"build: backend {asked!r} cannot run here: {reason}")
-    return "reference"
+        return "the kernels have no gradients"
+    height, width = image.shape[2:]
+    return f"the kernels take fewer than 2³¹ texels, not {height} × {width}" if height * width >= 1 << 31 else None
 
 
 def _colour(texture: Texture, base: int | None, deepest: int, backend: str) -> list[Tensor]:
@@ -128,15 +116,13 @@ def _colour(texture: Texture, base: int | None, deepest: int, backend: str) -> l
         base = next(i for i, (height, width) in enumerate(extents) if height * width <= MOST_TEXELS)
     check_count("build", "base", base, 0, len(extents) - 1)
     count = min(base + deepest + 1, len(extents))
-    levels = texture.levels
-    if texture.names == COLOURS and set(texture.reduce) == {"mean"} and levels[0].dtype == torch.float32:
-        if len(levels) >= count:
-            return list(levels[base:count])
-        image = levels[0]
+    image = texture.levels[0]
+    if texture.names == COLOURS and set(texture.reduce) == {"mean"} and image.dtype == torch.float32:
+        if len(texture.levels) >= count:
+            return list(texture.levels[base:count])
     else:
         names = COLOURS if texture.names != ("grey",) else ("grey",) * 3
-        picked = [texture.channel(name).float() for name in names]
-        image = torch.stack(picked, 1)
+        image = torch.stack([texture.channel(name).float() for name in names], 1)
     return mipmap(image, levels=count, backend="reference" if backend == "reference" else "auto")[base:]
 
 
@@ -145,13 +131,11 @@ def _checked_previous(previous: Texture | None, image: Tensor) -> Texture | None
         return None
     if not isinstance(previous, Texture):
         raise TypeError(f"build: previous must be a Texture from build, got {type(previous).__name__}")
-    batch, _, *size = image.shape
-    if list(previous.levels[0].shape[2:]) != size:
-        raise ValueError(
-            f"build: previous must start at {tuple(size)} like this image, got {tuple(previous.levels[0].shape[2:])}"
-        )
-    if previous.batch != batch:
-        raise ValueError(f"build: previous must hold {batch} images like texture, got {previous.batch}")
+    wanted, got = tuple(image.shape[2:]), tuple(previous.levels[0].shape[2:])
+    if got != wanted:
+        raise ValueError(f"build: previous must start at {wanted} like this image, got {got}")
+    if previous.batch != len(image):
+        raise ValueError(f"build: previous must hold {len(image)} images like texture, got {previous.batch}")
     return previous
 
 

@@ -14,7 +14,7 @@ of the image, and seams show.
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.pretrained import load_pretrained, model_errors, model_pixels, optional
+from texturevlm.channels.pretrained import ModelPath, load_pretrained, model_errors, model_pixels, optional
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 
 DIMENSIONS = 16  # of a reduced feature
@@ -53,11 +53,7 @@ class DenseEncoder:
 
     @classmethod
     def load(
-        cls,
-        model: str | os.PathLike[str] | None,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype = torch.float32,
+        cls, model: ModelPath, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
     ) -> "DenseEncoder":
         """From a hub id (openai/clip-vit-base-patch16, google/siglip2-base-patch16-224) or a folder of such files."""
         network, processor, digest = load_pretrained("DenseEncoder.load", model, _ARCHITECTURES, device)
@@ -207,17 +203,13 @@ class Projection:
     def _at(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
         return self.mean.to(tensor), self.basis.to(tensor)
 
-    def to(self, device: torch.device | str) -> "Projection":
-        """On another device, so that `apply` need not copy it there."""
-        return replace(self, mean=self.mean.to(device), basis=self.basis.to(device))
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """As safetensors, written whole or not at all."""
         path = Path(path)
         described = {"format": FORMAT, "model": self.model, "digest": self.digest}
-        numbers = {"scale": repr(float(self.scale)), "variance": repr(float(self.variance))}
+        described |= {"scale": repr(float(self.scale)), "variance": repr(float(self.variance))}
         tensors = {"mean": self.mean.cpu().contiguous(), "basis": self.basis.cpu().contiguous()}
-        data = optional("Projection.save", "safetensors.torch").save(tensors, metadata={**described, **numbers})
+        data = optional("Projection.save", "safetensors.torch").save(tensors, metadata=described)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -237,25 +229,15 @@ class Projection:
                 described = file.metadata() or {}
                 if described.get("format") != FORMAT:
                     raise ValueError(f"its format is {described.get('format')!r}, not {FORMAT!r}")
-                return cls(
-                    mean=file.get_tensor("mean"),
-                    basis=file.get_tensor("basis"),
-                    scale=float(described["scale"]),
-                    variance=float(described["variance"]),
-                    model=described["model"],
-                    digest=described["digest"],
-                )
+                tensors = file.get_tensor("mean"), file.get_tensor("basis")
+                scale, variance = float(described["scale"]), float(described["variance"])
+                return cls(*tensors, scale, variance, described["model"], described["digest"])
         except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
             raise ValueError(f"Projection.load: {path} is damaged or no projection of `fit-pca`: {error}") from error
 
 
 def embed(
-    image: Tensor,
-    encoder: DenseEncoder | None,
-    projection: Projection | None,
-    *,
-    patches: int | None = None,
-    size: tuple[int, int] | None = None,
+    image: Tensor, encoder: DenseEncoder | None, projection: Projection | None, *, size: tuple[int, int] | None = None
 ) -> Tensor:
     """The 16 embedding layers of an image.
 
@@ -278,5 +260,5 @@ def embed(
             f"embed: projection must be fitted on the encoder's model, {encoder.model} (weights {encoder.digest[:8]}), "
             f"got one fitted on {projection.model or 'an unnamed model'} (weights {projection.digest[:8]})"
         )
-    reduced = projection.apply(encoder.encode(image, patches=patches))
+    reduced = projection.apply(encoder.encode(image))
     return reduced if size is None else functional.interpolate(reduced, size, mode="bilinear", align_corners=False)

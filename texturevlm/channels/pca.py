@@ -39,23 +39,20 @@ class PcaReport:
 
     def __str__(self) -> str:
         verdict = "reached" if self.nearest >= TARGET else "NOT reached: 16 numbers are too few for these features"
-        rows = {
-            "variance kept": f"{self.variance:.1%}",
-            "nearest neighbour is the nearest in full": f"{self.nearest:.1%} (target {TARGET:.0%} {verdict})",
-            "nearest in full is among the ten nearest": f"{self.among_ten:.1%}",
-        }
-        fitted = self.patches - self.held_out
-        head = f"fitted on {fitted} patches of {self.images} images, measured on {self.held_out} other patches"
-        return "\n".join([head, *(f"{name:42} {value}" for name, value in rows.items())])
+        return (
+            f"fitted on {self.patches - self.held_out} patches of {self.images} images, "
+            f"measured on {self.held_out} other patches\n"
+            f"{'variance kept':42} {self.variance:.1%}\n"
+            f"{'nearest neighbour is the nearest in full':42} {self.nearest:.1%} (target {TARGET:.0%} {verdict})\n"
+            f"{'nearest in full is among the ten nearest':42} {self.among_ten:.1%}"
+        )
 
 
 class Moments:
     """Count, mean (D,) and scatter (D, D) of all features added so far, in double precision."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.mean = torch.empty(0)
-        self.scatter = torch.empty(0)
+        self.count, self.mean, self.scatter = 0, torch.tensor(0.0), torch.tensor(0.0)
 
     def add(self, features: Tensor) -> None:
         """Merge features (N, D)."""
@@ -64,13 +61,10 @@ class Moments:
         features = features.double()
         mean = features.mean(0)
         centred = features - mean
-        scatter = centred.T @ centred
-        if self.count == 0:
-            self.count, self.mean, self.scatter = len(features), mean, scatter
-            return
         total = self.count + len(features)
         step = mean - self.mean
-        self.scatter += scatter + torch.outer(step, step) * (self.count * len(features) / total)
+        between = torch.outer(step, step) * (self.count * len(features) / total)
+        self.scatter = self.scatter + (centred.T @ centred + between)
         self.mean = self.mean + step * (len(features) / total)
         self.count = total
 
@@ -90,15 +84,15 @@ class HeldOut:
     def add(self, features: Tensor) -> Tensor:
         """Offer features (N, D); returns those that are not kept (any longer), to fit on, (M, D)."""
         draws = torch.from_numpy(self.random.random(len(features)))
-        candidate = draws < _SHARE
-        first = self.rows.numel() == 0
-        draws = torch.cat([self.draws, draws[candidate]])
-        chosen = features[candidate.to(features.device)]
-        rows = chosen if first else torch.cat([self.rows, chosen])
+        candidate = (draws < _SHARE).to(features.device)
+        draws = torch.cat([self.draws, draws[draws < _SHARE]])
+        chosen = features[candidate]
+        rows = torch.cat([self.rows, chosen]) if self.rows.numel() else chosen
         stay = torch.zeros_like(draws, dtype=torch.bool)
         stay[draws.argsort()[: self.size]] = True
-        self.draws, self.rows = draws[stay], rows[stay.to(rows.device)]
-        return torch.cat([features[~candidate.to(features.device)], rows[~stay.to(rows.device)]])
+        keep = stay.to(rows.device)
+        self.draws, self.rows = draws[stay], rows[keep]
+        return torch.cat([features[~candidate], rows[~keep]])
 
 
 def fit_pca(

@@ -15,6 +15,7 @@ from torch.nn import functional
 from texturevlm.check import check_choice
 
 HUB_OPTIONS = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "subfolder", "force_download")
+ModelPath = str | os.PathLike[str] | None  # a hub id or a folder; None raises
 
 
 def optional(function: str, package: str) -> Any:
@@ -48,7 +49,7 @@ def model_pixels(
 
 def load_pretrained(
     function: str,
-    model: str | os.PathLike[str] | None,
+    model: ModelPath,
     architectures: dict[str, str],
     device: torch.device | str | None,
     dtype: torch.dtype | None = None,

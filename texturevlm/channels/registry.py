@@ -128,17 +128,12 @@ def resolve(channels: str | Sequence[str]) -> tuple[str, ...]:
         return PRESETS[channels]
     names = tuple(channels) if isinstance(channels, Sequence) else (channels,)
     unknown = [name for name in names if not isinstance(name, str) or name not in CHANNELS]
-    if unknown or not names or len(set(names)) != len(names):
-        all_names = [name for name in CHANNELS if name not in EMBEDDING_LAYERS] + [
-            f"{EMBEDDING_LAYERS[0]} … {EMBEDDING_LAYERS[-1]}"
-        ]
-        wanted = f"different names of {', '.join(all_names)}, or a preset ({', '.join(PRESETS)})"
-        raise ValueError(f"build: channels must be {wanted}; got {_complaint(names, unknown)}")
-    return names
-
-
-def _complaint(names: tuple[str, ...], unknown: Sequence[object]) -> str:
-    if not unknown:
-        return f"{names}"
-    alike = get_close_matches(str(unknown[0]), [*CHANNELS, *PRESETS], 1)
-    return f"unknown {unknown[0]!r}" + (f" (did you mean {alike[0]}?)" if alike else "")
+    if not unknown and names and len(set(names)) == len(names):
+        return names
+    got = f"{names}"
+    if unknown:
+        alike = get_close_matches(str(unknown[0]), [*CHANNELS, *PRESETS], 1)
+        got = f"unknown {unknown[0]!r}" + (f" (did you mean {alike[0]}?)" if alike else "")
+    every = [*(name for name in CHANNELS if name not in EMBEDDING_LAYERS), "embedding_0 … embedding_15"]
+    wanted = f"different names of {', '.join(every)}, or a preset ({', '.join(PRESETS)})"
+    raise ValueError(f"build: channels must be {wanted}; got {got}")

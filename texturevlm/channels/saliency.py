@@ -26,13 +26,11 @@ CENTRE = 0.45  # standard deviation of the centre prior, of the image's sides
 SALIENCY_REACH = mip_reach(1 + 2 * (NEIGHBOURHOOD // 2), SALIENCY_LEVELS[-1])
 
 
-def saliency(image: Tensor, levels: Sequence[Tensor], *, centre: bool = False) -> Tensor:
+def saliency(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
     """How much a place differs from its surroundings.
 
     image:  (B, 3, H, W), 0 to 1
     levels: its mip pyramid, finest first, each (B, 3, H_l, W_l)
-    centre: whether to multiply by a wide Gaussian around the image's centre, where photographers put objects.
-            It does not help on documents
     returns (B, H, W), 0 to 1; a changed pixel reaches SALIENCY_REACH pixels
     """
     check_image("saliency", image, levels)
@@ -44,10 +42,7 @@ def saliency(image: Tensor, levels: Sequence[Tensor], *, centre: bool = False) -
         energy = weaker(box_mean(box_mean(tensor, NEIGHBOURHOOD, NEIGHBOURHOOD), NEIGHBOURHOOD, NEIGHBOURHOOD))
         total = energy if total is None else total + energy
     assert total is not None
-    found = enlarge(total / (total + SALIENCY_HALF), image.shape[-2:]).squeeze(1)
-    if centre:
-        found = found * centre_prior(image)
-    return found.to(image.dtype)
+    return enlarge(total / (total + SALIENCY_HALF), image.shape[-2:]).squeeze(1).to(image.dtype)
 
 
 def opponents(image: Tensor) -> Tensor:
@@ -75,7 +70,7 @@ def weaker(tensor: Tensor) -> Tensor:
 
 
 def centre_prior(image: Tensor) -> Tensor:
-    """(H, W) for an image (B, C, H, W): a Gaussian, 1 at the centre, its deviation CENTRE of the sides."""
+    """(H, W) for an image (B, C, H, W): a Gaussian around the centre, where photographers put objects, 1 there."""
     dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
     y, x = (
         (torch.arange(extent, device=image.device, dtype=dtype) + 0.5) / extent - 0.5 for extent in image.shape[-2:]

@@ -6,7 +6,6 @@ to the smallest, so that a button stays visible on its coat. Masks are chosen at
 the model's) and only painted at the image's: a page at 300 dpi would need gigabytes otherwise.
 """
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.pretrained import load_pretrained, model_pixels
+from texturevlm.channels.pretrained import ModelPath, load_pretrained, model_pixels
 from texturevlm.check import check_count, check_floating, check_shapes
 
 _TOGETHER = 64  # points decoded in one call
@@ -31,11 +30,7 @@ class Segmenter:
 
     @classmethod
     def load(
-        cls,
-        model: str | os.PathLike[str] | None,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype = torch.float32,
+        cls, model: ModelPath, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
     ) -> "Segmenter":
         """From a hub id (facebook/sam-vit-base) or a folder with the same files."""
         network, processor, _ = load_pretrained("Segmenter.load", model, {"sam": "SamModel"}, device)
@@ -59,25 +54,22 @@ class Segmenter:
 
 def sam_regions(
     image: Tensor,
-    model: Segmenter | str | os.PathLike[str] | None,
+    segmenter: Segmenter,
     *,
     points: int = 32,
     trust: float = 0.88,
     stability: float = 0.95,
     overlap: float = 0.7,
     limit: int = 255,
-    device: torch.device | str | None = None,
 ) -> Tensor:
     """Cut an image into the regions that SAM finds in it.
 
     image:     (B, 3, H, W) or (B, 1, H, W), values 0 to 1
-    model:     a Segmenter, or what Segmenter.load takes (then it is loaded anew with every call)
     points:    along each side of the grid
     trust:     the least quality of a mask, as the model itself estimates it
     stability: the least share of its pixels that a mask must keep when its threshold is moved
     overlap:   of two masks whose boxes overlap more than this, the one of lower quality is dropped
     limit:     at most this many masks, the best ones
-    device:    to load a model to; a Segmenter stays where it is
     returns    (B, H, W) int32: 0 where no mask lies, 1 … R for the regions, larger ones first
     """
     sizes = check_shapes("sam_regions", image=(image, "B C H W"))
@@ -86,28 +78,19 @@ def sam_regions(
     check_count("sam_regions", "limit", limit, 1)
     if sizes["C"] not in (1, 3):
         raise ValueError(f"sam_regions: image must have 3 channels or 1, got {tuple(image.shape)}")
-    if model is None:
-        raise ValueError("sam_regions: model must be a Segmenter, a hub id such as facebook/sam-vit-base, or a folder")
-    segmenter = model if isinstance(model, Segmenter) else Segmenter.load(model, device=device)
-    with torch.inference_mode():
-        maps = [_regions(segmenter, one, points, trust, stability, overlap, limit) for one in torch.split(image, 1)]
-    return torch.stack(maps)
-
-
-def _regions(
-    segmenter: Segmenter, image: Tensor, points: int, trust: float, stability: float, overlap: float, limit: int
-) -> Tensor:
-    """One image (1, C, H, W) → (H, W)."""
     side = segmenter.network.config.vision_config.image_size
-    embedding, size = segmenter.embed(image.expand(-1, 3, -1, -1))
-    found = [
-        _good(*segmenter.masks(embedding, part), size, side, trust, stability)
-        for part in torch.split(point_grid(points, size), _TOGETHER)
-    ]
-    logits, quality = (torch.cat(parts) for parts in zip(*found))
-    keep = distinct(mask_boxes(_inside(logits, size, side) > 0), quality, overlap)[:limit]
-    height, width = image.shape[2:]
-    return paint(logits[keep], size, side, (height, width))
+    maps = []
+    with torch.inference_mode():
+        for one in torch.split(image.expand(-1, 3, -1, -1), 1):
+            embedding, size = segmenter.embed(one)
+            found = [
+                _good(*segmenter.masks(embedding, part), size, side, trust, stability)
+                for part in torch.split(point_grid(points, size), _TOGETHER)
+            ]
+            logits, quality = (torch.cat(parts) for parts in zip(*found))
+            keep = distinct(mask_boxes(_inside(logits, size, side) > 0), quality, overlap)[:limit]
+            maps.append(paint(logits[keep], size, side, (sizes["H"], sizes["W"])))
+    return torch.stack(maps)
 
 
 def point_grid(count: int, size: tuple[int, int]) -> Tensor:

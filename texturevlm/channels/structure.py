@@ -34,26 +34,11 @@ HIGH_PASS_REACH = DETAIL // 2
 LOW_PASS_REACH = mip_reach(0, COARSER_LEVEL)
 
 
-def edges(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Dark-on-light structure: how much darker a pixel is than its surroundings, relative to their contrast.
+def centre_surround(image: Tensor) -> Tensor:
+    """How much darker (above 0: edges) or lighter (below 0: edges_inverted) a pixel is than its surroundings.
 
     image:  (B, 3, H, W), 0 to 1
-    levels: its mip pyramid, finest first, each (B, 3, H_l, W_l)
-    returns (B, H, W), 0 to 1; a changed pixel reaches EDGES_REACH pixels
-    """
-    check_image("edges", image, levels)
-    return centre_surround(image).clamp(min=0)
-
-
-def edges_inverted(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Light-on-dark structure: what `edges` is for the negative of the image. Shapes and reach as there."""
-    check_image("edges_inverted", image, levels)
-    return (-centre_surround(image)).clamp(min=0)
-
-
-def centre_surround(image: Tensor) -> Tensor:
-    """Both polarities at once: (B, 3, H, W) → (B, H, W), −1 to 1, `edges` above 0 and `edges_inverted` below.
-
+    returns (B, H, W), −1 to 1; a changed pixel reaches EDGES_REACH pixels
     The value is ±d² / (d² + σ² + NOISE²): d is the surround's mean minus the pixel, with NOISE subtracted from |d|, and
     σ² is the surround's variance. If the surround has two tones, the value is the share of the other tone: strokes,
     which cover less, are near ±1 and paper is near 0, at any contrast above the noise.
@@ -71,6 +56,8 @@ def centre_surround(image: Tensor) -> Tensor:
 def high_pass(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
     """Fine detail: the difference between a pixel and the mean of the 5×5 around it, minus the noise.
 
+    image:  (B, 3, H, W), 0 to 1
+    levels: its mip pyramid, finest first, each (B, 3, H_l, W_l)
     returns (B, H, W), 0 to 1; a changed pixel reaches HIGH_PASS_REACH pixels
     """
     check_image("high_pass", image, levels)

@@ -2,41 +2,34 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from texturevlm.commands.options import (
-    Commands,
-    add_device,
-    add_tokens,
-    announced,
-    device_of,
-    existing_file,
-    names_of,
-    reads_pages,
-)
-
-if TYPE_CHECKING:
-    from texturevlm.types import Allocation
+from texturevlm.commands import arguments
 
 
-def add_allocate(commands: Commands) -> None:
-    parser = commands.add_parser("allocate", help="write where the tokens of a budget lie, as JSON")
-    parser.add_argument("images", type=existing_file, nargs="+", metavar="IMAGE")
-    parser.add_argument("--query", default="", metavar="Q", help="a question: what matters for it is shown finely")
+def add_allocate(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "allocate", _allocate, "write where the tokens of a budget lie, as JSON")
+    parser.add_argument("images", type=arguments.existing_file, nargs="+", metavar="IMAGE")
+    parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
     parser.add_argument("--share", action="store_true", help="the images share one budget, instead of one budget each")
-    add_tokens(parser)
-    add_device(parser)
-    parser.add_argument("--json", default="-", metavar="FILE", help="where to write; - for stdout (default: -)")
-    parser.set_defaults(run=_allocate)
+    parser.add_tokens()
+    parser.add_device()
+    parser.add_option("--json", "FILE", "where to write; - for stdout", "-")
 
 
 def _allocate(options: argparse.Namespace) -> int:
-    out = Path(options.json)
+    import texturevlm as tv
+
+    out, images, question = Path(options.json), options.images, options.query or ""
     if options.json != "-" and (out.is_dir() or not out.parent.is_dir()):
         raise ValueError(f"--json must be a file in a folder that exists, got {out}")
-    if options.share and options.budget < len(options.images):
-        raise ValueError(f"--budget must be at least one token per image ({len(options.images)}), got {options.budget}")
-    allocations = _allocations(options)
+    if options.share and options.budget < len(images):
+        raise ValueError(f"--budget must be at least one token per image ({len(images)}), got {options.budget}")
+    allocator, relevance = arguments.names_of(options)
+    device = arguments.device_of(options)
+    textures = [tv.Texture.open(path, device=device) for path in images]
+    given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
+    with arguments.announced("reading the images by OCR", only=arguments.reads_pages(relevance, question)):
+        allocations = tv.choose_tokens(textures, question, share=options.share, **given)
     encoded = [allocation.to_json() for allocation in allocations]
     text = encoded[0] if len(encoded) == 1 else "[" + ",\n".join(encoded) + "]"
     if options.json == "-":
@@ -46,16 +39,3 @@ def _allocate(options: argparse.Namespace) -> int:
     counts = " + ".join(str(int(allocation.valid.sum())) for allocation in allocations)
     print(f"{out}: {counts} tokens of {options.patch}×{options.patch}")
     return 0
-
-
-def _allocations(options: argparse.Namespace) -> "list[Allocation]":
-    import texturevlm as tv
-
-    allocator, relevance = names_of(options)
-    device = device_of(options)
-    textures = [tv.Texture.open(path, device=device) for path in options.images]
-    with announced("reading the images by OCR", only=reads_pages(relevance, options.query)):
-        given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
-        if options.share:
-            return tv.choose_tokens(textures, options.query, share=True, **given)
-        return [tv.choose_tokens(texture, options.query, **given) for texture in textures]

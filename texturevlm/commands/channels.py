@@ -2,16 +2,16 @@
 
 import argparse
 
-from texturevlm.commands.options import Commands, add_device, add_png, check_out, device_of, existing_file
+from texturevlm.commands import arguments
 
 
-def add_channels(commands: Commands) -> None:
-    parser = commands.add_parser("channels", help="draw a contact sheet of the channels of an image")
-    parser.add_argument("image", type=existing_file, metavar="IMAGE")
-    parser.add_argument("--channels", default="fast", metavar="NAMES", help="mvp, fast, all, or names (default: fast)")
-    add_device(parser)
-    add_png(parser, "channels.png")
-    parser.set_defaults(run=_channels)
+def add_channels(commands: arguments.Commands) -> None:
+    help = "draw a contact sheet of the channels of an image"
+    parser = arguments.add_command(commands, "channels", _channels, help)
+    parser.add_argument("image", type=arguments.existing_file, metavar="IMAGE")
+    parser.add_option("--channels", "NAMES", "mvp, fast, all, or names", "fast")
+    parser.add_device()
+    parser.add_png("channels.png")
 
 
 def _channels(options: argparse.Namespace) -> int:
@@ -19,11 +19,11 @@ def _channels(options: argparse.Namespace) -> int:
     from texturevlm.channels import PRESETS, resolve
     from texturevlm.sheet import contact_sheet
 
-    check_out(options.out, ".png")
+    arguments.check_out(options.out, ".png")
     preset = options.channels in PRESETS
     wanted = options.channels if preset else [name.strip() for name in options.channels.split(",")]
     resolve(wanted)
-    texture = tv.Texture.open(options.image, device=device_of(options))
+    texture = tv.Texture.open(options.image, device=arguments.device_of(options))
     sheet, milliseconds = contact_sheet(texture, wanted)
     sheet.save(options.out)
     print(f"{options.out}: {len(milliseconds)} channels, {sum(milliseconds.values()):.0f} ms one by one")

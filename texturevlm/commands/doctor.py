@@ -2,12 +2,12 @@
 
 import argparse
 
-from texturevlm.commands.options import Commands
+from texturevlm.commands import arguments
 
 
-def add_doctor(commands: Commands) -> None:
-    parser = commands.add_parser("doctor", help="versions, GPUs, and which backend runs each operation and why")
-    parser.set_defaults(run=_doctor)
+def add_doctor(commands: arguments.Commands) -> None:
+    help = "versions, GPUs, and which backend runs each operation and why"
+    arguments.add_command(commands, "doctor", _doctor, help)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -5,15 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from texturevlm.commands.options import (
-    Commands,
-    add_device,
-    announced,
-    check_out,
-    count,
-    device_of,
-    existing_path,
-)
+from texturevlm.commands import arguments
 from texturevlm.paths import image_paths
 
 if TYPE_CHECKING:
@@ -22,30 +14,26 @@ if TYPE_CHECKING:
     from texturevlm.channels.embedding import DenseEncoder
 
 
-def add_fit_pca(commands: Commands) -> None:
-    parser = commands.add_parser("fit-pca", help="fit the 16 embedding channels to your own images")
-    parser.add_argument(
-        "images", type=existing_path, nargs="+", metavar="IMAGES", help="files, or folders searched for images"
-    )
-    parser.add_argument(
-        "--model", required=True, metavar="PATH_OR_ID", help="a CLIP, SigLIP or SigLIP 2 model: hub id or folder"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
-    parser.add_argument("--limit", type=count, metavar="N", help="use N images, evenly spread (default: all)")
-    add_device(parser)
+def add_fit_pca(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "fit-pca", _fit_pca, "fit the 16 embedding channels to your own images")
+    images = "files, or folders searched for images"
+    parser.add_argument("images", type=arguments.existing_path, nargs="+", metavar="IMAGES", help=images)
+    parser.add_option("--model", "PATH_OR_ID", "a CLIP, SigLIP or SigLIP 2 model: hub id or folder", required=True)
+    parser.add_out("FILE.safetensors")
+    parser.add_count("--limit", "use N images, evenly spread (default: all)")
+    parser.add_device()
     parser.add_argument("--skip-bad", action="store_true", help="report images that cannot be read, and continue")
-    parser.set_defaults(run=_fit_pca)
 
 
 def _fit_pca(options: argparse.Namespace) -> int:
-    check_out(options.out, ".safetensors", folder=False)
+    arguments.check_out(options.out, ".safetensors", folder=False)
     paths = image_paths(options.images, options.limit)
-    device = device_of(options)
+    device = arguments.device_of(options)
 
     from texturevlm.channels.embedding import DenseEncoder
     from texturevlm.channels.pca import fit_pca
 
-    with announced(f"loading {options.model}"):
+    with arguments.announced(f"loading {options.model}"):
         encoder = DenseEncoder.load(options.model, device=device)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     features = _features(encoder, paths, skip_bad=options.skip_bad)

@@ -2,22 +2,21 @@
 
 import argparse
 import json
-from pathlib import Path
 
-from texturevlm.commands.options import Commands, add_page_data, check_out
+from texturevlm.commands import arguments
 
 
-def add_fit_words(commands: Commands) -> None:
-    parser = commands.add_parser("fit-words", help="train the word ranker of `--relevance words`")
-    add_page_data(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="for the weights")
-    parser.set_defaults(run=_fit_words)
+def add_fit_words(commands: arguments.Commands) -> None:
+    help = "train the word ranker of `--relevance words`"
+    parser = arguments.add_command(commands, "fit-words", _fit_words, help)
+    parser.add_page_data()
+    parser.add_out("FILE.json", "for the weights")
 
 
 def _fit_words(options: argparse.Namespace) -> int:
     from texturevlm.train.word_ranking import fit_words
 
-    check_out(options.out, ".json")
+    arguments.check_out(options.out, ".json")
     record = fit_words(options.data, options.words, options.limit)
     common = options.out.with_name("commonness.json")  # belongs in texturevlm/text, the weights in texturevlm/relevance
     for path, content in ((common, record.pop("commonness")), (options.out, record)):

@@ -3,38 +3,25 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from texturevlm.commands.options import (
-    Commands,
-    add_device,
-    add_png,
-    add_tokens,
-    announced,
-    check_out,
-    device_of,
-    existing_file,
-    names_of,
-    point,
-    reads_pages,
-)
+from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
     from texturevlm.types import Allocation
 
 
-def add_look(commands: Commands) -> None:
-    parser = commands.add_parser("look", help="draw what a model would see of an image")
-    parser.add_argument("image", type=existing_file, metavar="IMAGE")
-    parser.add_argument("--query", metavar="Q", help="a question: what matters for it is shown finely")
-    parser.add_argument("--fixation", type=point, metavar="X,Y", help="or a point to look at (default: the centre)")
-    parser.add_argument("--e0", type=float, default=0.5, help="eccentricity that halves the resolution (default: 0.5)")
-    add_tokens(parser)
-    add_device(parser)
-    add_png(parser, "look.png")
-    parser.set_defaults(run=_look)
+def add_look(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "look", _look, "draw what a model would see of an image")
+    parser.add_argument("image", type=arguments.existing_file, metavar="IMAGE")
+    parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
+    parser.add_option("--fixation", "X,Y", "or a point to look at (default: the centre)", type=_point)
+    parser.add_option("--e0", None, "eccentricity that halves the resolution", 0.5, type=float)
+    parser.add_tokens()
+    parser.add_device()
+    parser.add_png("look.png")
 
 
 def _look(options: argparse.Namespace) -> int:
-    check_out(options.out, ".png")
+    arguments.check_out(options.out, ".png")
     if options.query is None and options.allocator is None and options.relevance is None:
         return _look_at_point(options)
     if options.fixation is not None:
@@ -46,41 +33,39 @@ def _look_at_point(options: argparse.Namespace) -> int:
     import texturevlm as tv
     from texturevlm.draw import look_picture
 
-    texture = tv.Texture.open(options.image, device=device_of(options))
-    height, width = texture.size
-    fixation = options.fixation or (width / 2, height / 2)
-    allocation = tv.foveate(
-        texture.size,
-        fixation=fixation,
-        budget=options.budget,
-        patch=options.patch,
-        e0=options.e0,
-        device=texture.device,
-    )
-    look_picture(texture, allocation, fixation).save(options.out)
-    _report(options, allocation, f" at {fixation[0]:g},{fixation[1]:g}")
-    return 0
+    texture = tv.Texture.open(options.image, device=arguments.device_of(options))
+    x, y = options.fixation or (texture.size[1] / 2, texture.size[0] / 2)
+    given = {"budget": options.budget, "patch": options.patch, "e0": options.e0}
+    allocation = tv.foveate(texture.size, fixation=(x, y), device=texture.device, **given)
+    look_picture(texture, allocation, (x, y)).save(options.out)
+    return _report(options, allocation, f" at {x:g},{y:g}")
 
 
 def _look_for_question(options: argparse.Namespace) -> int:
     import texturevlm as tv
     from texturevlm.draw import question_picture
-    from texturevlm.relevance import find_relevance
 
-    allocator, name = names_of(options)
-    question = options.query or ""
-    texture = tv.Texture.open(options.image, device=device_of(options)).mipmapped()
-    with announced("reading the image by OCR", only=reads_pages(name, question)):
-        relevance = find_relevance(texture, question, patch=options.patch, relevance=name)
-    allocation = tv.choose_tokens(
-        texture, budget=options.budget, patch=options.patch, allocator=allocator, relevance=relevance
-    )
+    allocator, name = arguments.names_of(options)
+    question, patch = options.query or "", options.patch
+    texture = tv.Texture.open(options.image, device=arguments.device_of(options)).mipmapped()
+    with arguments.announced("reading the image by OCR", only=arguments.reads_pages(name, question)):
+        relevance = tv.find_relevance(texture, question, patch=patch, relevance=name)
+    given = {"budget": options.budget, "patch": patch, "allocator": allocator}
+    allocation = tv.choose_tokens(texture, relevance=relevance, **given)
     question_picture(texture, allocation, relevance, question).save(options.out)
-    _report(options, allocation)
-    return 0
+    return _report(options, allocation)
 
 
-def _report(options: argparse.Namespace, allocation: "Allocation", where: str = "") -> None:
+def _point(text: str) -> tuple[float, float]:
+    """X,Y."""
+    try:
+        x, y = (float(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be two numbers X,Y, got {text!r}") from None
+    return x, y
+
+
+def _report(options: argparse.Namespace, allocation: "Allocation", where: str = "") -> int:
     level = allocation.level[allocation.valid]
     finest, coarsest = (2**one for one in (level.min().item(), level.max().item()))
     height, width = allocation.size
@@ -88,3 +73,4 @@ def _report(options: argparse.Namespace, allocation: "Allocation", where: str = 
         f"{options.out}: {width}×{height} seen with {int(allocation.valid.sum())} tokens of "
         f"{allocation.patch}×{allocation.patch}, from {finest:.2f} pixels per sample{where} to {coarsest:.2f}"
     )
+    return 0

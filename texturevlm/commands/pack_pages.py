@@ -1,17 +1,16 @@
 """texturevlm pack-pages: pack the pages that the scout is trained on."""
 
 import argparse
-from pathlib import Path
 
-from texturevlm.commands.options import Commands, add_page_data
+from texturevlm.commands import arguments
 
 
-def add_pack_pages(commands: Commands) -> None:
-    parser = commands.add_parser("pack-pages", help="pack the pages that the scout is trained on")
-    add_page_data(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--sets", nargs="+", metavar="NAME", help="data sets to pack (default: all of them)")
-    parser.set_defaults(run=_pack_pages)
+def add_pack_pages(commands: arguments.Commands) -> None:
+    help = "pack the pages that the scout is trained on"
+    parser = arguments.add_command(commands, "pack-pages", _pack_pages, help)
+    parser.add_page_data()
+    parser.add_out("FOLDER")
+    parser.add_option("--sets", "NAME", "data sets to pack (default: all of them)", nargs="+")
 
 
 def _pack_pages(options: argparse.Namespace) -> int:

@@ -2,22 +2,21 @@
 
 import argparse
 import json
-from pathlib import Path
 
-from texturevlm.commands.options import Commands, count, existing_file, existing_path
+from texturevlm.commands import arguments
 
 
-def add_render_pages(commands: Commands) -> None:
-    parser = commands.add_parser("render-pages", help="render synthetic pages, with their words as JSON")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for page_0000.png, page_0000.json …")
-    parser.add_argument("--count", type=count, default=10, metavar="N", help="pages (default: 10)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
-    parser.add_argument(
-        "--fonts", type=existing_path, metavar="DIR", help=".ttf and .otf files (default: the system's fonts)"
-    )
-    parser.add_argument("--words", type=existing_file, metavar="FILE", help="words to write (default: common English)")
-    parser.add_argument("--size", type=count, nargs=2, default=(1100, 850), metavar=("HEIGHT", "WIDTH"))
-    parser.set_defaults(run=_render_pages)
+def add_render_pages(commands: arguments.Commands) -> None:
+    help = "render synthetic pages, with their words as JSON"
+    parser = arguments.add_command(commands, "render-pages", _render_pages, help)
+    parser.add_out("FOLDER", "for page_0000.png, page_0000.json …")
+    parser.add_count("--count", "pages", 10)
+    parser.add_option("--seed", "N", "", 0, type=int)
+    fonts = ".ttf and .otf files (default: the system's fonts)"
+    parser.add_option("--fonts", "DIR", fonts, type=arguments.existing_path)
+    parser.add_option("--words", "FILE", "words to write (default: common English)", type=arguments.existing_file)
+    size = ("HEIGHT", "WIDTH")
+    parser.add_argument("--size", type=arguments.count, nargs=2, default=(1100, 850), metavar=size)
 
 
 def _render_pages(options: argparse.Namespace) -> int:

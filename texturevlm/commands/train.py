@@ -3,23 +3,20 @@
 import argparse
 from pathlib import Path
 
-from texturevlm.commands.options import Commands, existing_file
+from texturevlm.commands import arguments
 
 
-def add_train(commands: Commands) -> None:
-    parser = commands.add_parser("train", help="train what a config describes")
-    parser.add_argument("config", type=existing_file, metavar="CONFIG", help="a TOML file (examples/train)")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="for checkpoints and logs (default: runs/CONFIG's name)"
-    )
+def add_train(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "train", _train, "train what a config describes")
+    config = "a TOML file (examples/train)"
+    parser.add_argument("config", type=arguments.existing_file, metavar="CONFIG", help=config)
+    parser.add_option("--out", "DIR", "for checkpoints and logs (default: runs/CONFIG's name)", type=Path)
     parser.add_argument("--resume", action="store_true", help="continue exactly from the last checkpoint in DIR")
-    parser.set_defaults(run=_train)
 
 
 def _train(options: argparse.Namespace) -> int:
-    from texturevlm.train.config import read_config, to_json
+    from texturevlm.train.config import read_config, task_of, to_json
     from texturevlm.train.fit import fit
-    from texturevlm.train.tasks import task_of
 
     try:
         config = read_config(options.config)

@@ -3,31 +3,30 @@
 import argparse
 import math
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from itertools import chain, islice
+from typing import TYPE_CHECKING
 
-from texturevlm.commands.options import Commands, add_device, add_tokens, count, device_of, existing_path, names_of
+from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
     from texturevlm.video.sources import FrameSource
     from texturevlm.video.step import Reuse
 
 
-def add_video(commands: Commands) -> None:
-    parser = commands.add_parser("video", help="draw what a model would see of a video, and what each frame costs")
-    parser.add_argument("file", type=existing_path, metavar="FILE", help="a video, or a folder of images")
+def add_video(commands: arguments.Commands) -> None:
+    help = "draw what a model would see of a video, and what each frame costs"
+    parser = arguments.add_command(commands, "video", _video, help)
+    parser.add_argument("file", type=arguments.existing_path, metavar="FILE", help="a video, or a folder of images")
     parser.add_argument("--query", default="", metavar="Q", help="a question, asked at every keyframe")
-    add_tokens(parser, budget="tokens per frame")
-    parser.add_argument("--out", type=Path, required=True, metavar="OUT.mp4")
-    parser.add_argument("--rate", type=float, metavar="R", help="at most R tokens per second (default: no limit)")
-    parser.add_argument(
-        "--keyframe", type=count, default=30, metavar="N", help="frames between keyframes (default: 30)"
-    )
-    parser.add_argument("--flow", default="lucas_kanade", metavar="NAME", help="lucas_kanade, dis or none")
-    parser.add_argument("--fps", type=float, default=25.0, help="of a folder of images (default: 25)")
-    parser.add_argument("--limit", type=count, metavar="N", help="the first N frames (default: all)")
-    add_device(parser)
-    parser.set_defaults(run=_video)
+    parser.add_tokens("tokens per frame")
+    parser.add_out("OUT.mp4")
+    parser.add_option("--rate", "R", "at most R tokens per second (default: no limit)", type=float)
+    parser.add_count("--keyframe", "frames between keyframes", 30)
+    parser.add_option("--flow", "NAME", "lucas_kanade, dis or none", "lucas_kanade")
+    parser.add_option("--fps", None, "of a folder of images", 25.0, type=float)
+    parser.add_count("--limit", "the first N frames (default: all)")
+    parser.add_device()
 
 
 def _video(options: argparse.Namespace) -> int:
@@ -35,38 +34,45 @@ def _video(options: argparse.Namespace) -> int:
 
     if options.out.suffix.lower() != ".mp4":
         raise ValueError(f"--out must end in .mp4, got {options.out}")
-    options.allocator, options.relevance = names_of(options)
-    options.device = device_of(options)
+    options.allocator, options.relevance = arguments.names_of(options)
+    options.device = arguments.device_of(options)
     if not 0 < options.fps < math.inf:
         raise ValueError(f"--fps must be above 0, got {options.fps}")
     source = open_video(options.file, fps=options.fps)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    print(_summary(options, source, *_drawn(source, options)))
+    costs, lasted, spent, failed = _drawn(source, options)
+    print(f"{options.out}: {options.file}, {options.budget} tokens per frame")
+    for name, value in _summary(costs, lasted).items():
+        print(f"  {name:<22} {value}")
+    print(f"  {'time':<22} {1000 * spent / len(costs):.0f} ms per frame on {options.device}, drawing not counted")
+    for note in (*source.notes, *failed[:5]):
+        print(f"  note: {note}")
     return 0
 
 
-def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Reuse], tuple[float, float], list[str]]":
+def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Reuse], float, float, list[str]]":
     """Run and draw every frame; a frame that fails is named and left out.
 
     returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
     """
     from texturevlm.progress import Progress
-    from texturevlm.video.picture import StreamPicture, VideoWriter
+    from texturevlm.video import VideoStream
+    from texturevlm.video.picture import StreamPicture, write_video
 
-    total = min(count for count in (source.count, options.limit, 10**9) if count)
-    progress = Progress(total, "frames") if total < 10**9 else None
+    frames = islice(source, options.limit)
+    if (first := next(frames, None)) is None:
+        raise ValueError(f"no frame of {options.file} could be used")
+    size = (first.image.shape[1], first.image.shape[2])
+    names = ("query", "relevance", "patch", "keyframe", "flow", "rate", "device")
+    given = {name: getattr(options, name) for name in names}
+    stream, picture = VideoStream(size, options.budget, options.allocator, fps=source.fps, **given), StreamPicture(size)
+    counts = [count for count in (source.count, options.limit) if count]
+    progress = Progress(min(counts), "frames") if counts else None
     costs: list[Reuse] = []
     failed: list[str] = []
     spent = lasted = 0.0
-    stream = picture = writer = None
-    try:
-        for index, frame in enumerate(source):
-            if options.limit is not None and index >= options.limit:
-                break
-            if stream is None or picture is None or writer is None:
-                size = (frame.image.shape[1], frame.image.shape[2])
-                stream, picture = _stream(size, source, options), StreamPicture(size)
-                writer = VideoWriter(options.out, picture.size, source.fps)
+    with write_video(options.out, picture.size, source.fps) as write:
+        for index, frame in enumerate(chain([first], frames)):
             started = time.perf_counter()
             try:
                 step = stream.step(frame.image, time=frame.time)
@@ -74,58 +80,24 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
                 failed.append(f"frame {index}: {error}")
                 continue
             spent += time.perf_counter() - started
-            writer.add(picture.draw(step, frame.image))
+            write(picture.draw(step, frame.image))
             costs.append(step.reuse)
             lasted = step.time
             if progress is not None and progress.done < progress.total:
                 progress.step()
-    finally:
-        if writer is not None:
-            writer.__exit__(None, None, None)
     if not costs:
-        raise ValueError(f"no frame of {options.file} could be used" + (f": {failed[0]}" if failed else ""))
-    return costs, (lasted + 1 / source.fps, spent), failed
+        raise ValueError(f"no frame of {options.file} could be used: {failed[0]}")
+    return costs, lasted + 1 / source.fps, spent, failed
 
 
-def _stream(size: tuple[int, int], source: "FrameSource", options: argparse.Namespace) -> Any:
-    from texturevlm.video import VideoStream
-
-    return VideoStream(
-        size,
-        options.budget,
-        options.allocator,
-        query=options.query,
-        relevance=options.relevance,
-        patch=options.patch,
-        keyframe=options.keyframe,
-        flow=options.flow,
-        rate=options.rate,
-        fps=source.fps,
-        device=options.device,
-    )
-
-
-def _summary(
-    options: argparse.Namespace,
-    source: "FrameSource",
-    costs: "list[Reuse]",
-    seconds: tuple[float, float],
-    failed: list[str],
-) -> str:
+def _summary(costs: "list[Reuse]", seconds: float) -> dict[str, str]:
     tokens, fresh = sum(one.tokens for one in costs), sum(one.fresh for one in costs)
-    reasons = sorted({one.keyframe for one in costs if one.keyframe})
-    keyframes = {why: sum(one.keyframe == why for one in costs) for why in reasons}
-    lasted, spent = seconds
+    keyframes = Counter(one.keyframe for one in costs if one.keyframe)
     share = 100 * fresh / max(1, tokens)
-    rows = {
+    return {
         "frames": f"{len(costs)}, {sum(one.changed == 0 for one in costs)} of them without any change",
         "tiles changed": f"{100 * sum(one.share for one in costs) / len(costs):.1f}% per frame",
-        "tokens": f"{tokens} shown, {fresh} sampled ({share:.1f}%), {fresh / lasted:.0f} per second",
-        "keyframes": ", ".join(f"{count} {why}" for why, count in keyframes.items()),
+        "tokens": f"{tokens} shown, {fresh} sampled ({share:.1f}%), {fresh / seconds:.0f} per second",
+        "keyframes": ", ".join(f"{count} {why}" for why, count in sorted(keyframes.items())),
         "tokens chosen again": f"{sum(one.chosen for one in costs)} times",
-        "time": f"{1000 * spent / len(costs):.0f} ms per frame on {options.device}, drawing not counted",
     }
-    lines = [f"{options.out}: {options.file}, {options.budget} tokens per frame"]
-    lines += [f"  {name:<22} {value}" for name, value in rows.items()]
-    lines += [f"  note: {note}" for note in (*source.notes, *failed[:5])]
-    return "\n".join(lines)

@@ -10,45 +10,22 @@ import re
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-PACKAGE = Path(__file__).parent.parent
+PACKAGE_FOLDER = Path(__file__).parent.parent
 # All sources and headers of the package by file name. Names are unique across folders.
-SOURCES = {path.name: path for path in sorted(PACKAGE.rglob("*.cu"))}
-HEADERS = {path.name: path for path in sorted(PACKAGE.rglob("*.cuh"))}
+SOURCES = {path.name: path for path in sorted(PACKAGE_FOLDER.rglob("*.cu"))}
+HEADERS = {path.name: path for path in sorted(PACKAGE_FOLDER.rglob("*.cuh"))}
 DIGEST_BYTES = 32
 
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
 # The lowest compute capability that the kernels compile for, per element type.
 LOWEST = {"float32": (7, 5), "float16": (7, 5), "bfloat16": (8, 0)}
-PACKS = (1, 2, 4)
-KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(const __grid_constant__ (\w+)')
 INCLUDE = re.compile(r'#include "([^"]+)"')
-ELEMENT = re.compile(r"\bscalar[24]?\b")
-
-
-def kernels(source: str) -> dict[str, str]:
-    """The kernels of a source, each with the name of its parameter struct."""
-    return dict(KERNEL.findall(read_source(source)))
 
 
 def read_source(name: str) -> str:
     """The text of a source or header of the package."""
     return (SOURCES.get(name) or HEADERS[name]).read_text(encoding="utf-8")
-
-
-def variants(source: str) -> list[dict[str, int]]:
-    """The -D definitions that a source is compiled with: one set per element type, if it depends on that."""
-    scalars = [{"SCALAR": bits} for bits in SCALARS.values()]
-    if source == "texture.cu":
-        return [{**scalar, "PACK": pack} for scalar in scalars for pack in PACKS]
-    return scalars if _any_element_type(source) else scalars[:1]
-
-
-def _any_element_type(name: str) -> bool:
-    code = read_source(name)
-    included = [header for header in INCLUDE.findall(code) if header != "scalar.cuh"]
-    return ELEMENT.search(INCLUDE.sub("", code)) is not None or any(map(_any_element_type, included))
 
 
 def compile_source(source: str, architecture: str, definitions: dict[str, int]) -> bytes:
@@ -59,13 +36,12 @@ def compile_source(source: str, architecture: str, definitions: dict[str, int]) 
     options += [f"-D{name}={value}" for name, value in sorted(definitions.items())]
     everything = "\0".join([code, *headers.values(), *options, str(nvrtc_version())])
     folder = cache_folder()
-    if folder is None:
-        return _nvrtc(source, code, headers, options)
-    entry = folder / (hashlib.sha256(everything.encode()).hexdigest() + ".cubin")
-    if (cubin := read_entry(entry)) is not None:
-        return cubin
-    cubin = _nvrtc(source, code, headers, options)
-    write_entry(entry, cubin)
+    entry = folder and folder / (hashlib.sha256(everything.encode()).hexdigest() + ".cubin")
+    cubin = read_entry(entry) if entry else None
+    if cubin is None:
+        cubin = _nvrtc(source, code, headers, options)
+        if entry:
+            _write_entry(entry, cubin)
     return cubin
 
 
@@ -89,7 +65,7 @@ def read_entry(entry: Path) -> bytes | None:
     return cubin if cubin and hashlib.sha256(cubin).digest() == digest else None
 
 
-def write_entry(entry: Path, cubin: bytes) -> None:
+def _write_entry(entry: Path, cubin: bytes) -> None:
     """Write a cache entry in one step (write beside, then rename), so that other processes see all of it or nothing."""
     temporary = None
     try:
@@ -125,15 +101,11 @@ def _nvrtc(name: str, code: str, headers: dict[str, str], options: list[str]) ->
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         if int(status) != 0:
-            log = _buffer(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            log = b" " * int(nvrtc.nvrtcGetProgramLogSize(program)[1])
+            nvrtc.nvrtcGetProgramLog(program, log)
             raise RuntimeError(f"{name} does not compile with {' '.join(options)}:\n{log.decode(errors='replace')}")
-        return _buffer(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        cubin = b" " * int(nvrtc.nvrtcGetCUBINSize(program)[1])
+        nvrtc.nvrtcGetCUBIN(program, cubin)
+        return cubin
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-
-
-def _buffer(size_of: Any, read: Any, program: Any) -> bytes:
-    size = int(size_of(program)[1])
-    data = b" " * size
-    read(program, data)
-    return data

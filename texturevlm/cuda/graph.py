@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-WARM_UP = 3  # calls before a capture: libraries choose their kernels, torch.compile does its work
+WARM_UP_CALLS = 3  # calls before a capture: libraries choose their kernels, torch.compile does its work
 
 _capturing = Lock()  # a process may capture one graph at a time
 # Two streams per device, to warm up and to capture on: torch's own capture stream belongs to the first device that
@@ -81,7 +81,7 @@ class Replay:
         here = torch.cuda.current_stream()
         warming.wait_stream(here)
         with torch.cuda.stream(warming):
-            for _ in range(WARM_UP):
+            for _ in range(WARM_UP_CALLS):
                 self.function(*self.inputs)
         here.wait_stream(warming)
         self.graph = torch.cuda.CUDAGraph()

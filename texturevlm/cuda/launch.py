@@ -19,22 +19,19 @@ import ctypes
 import os
 import struct
 import threading
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from texturevlm.cuda.compiler import SCALARS, compile_source
-from texturevlm.cuda.constants import device_constant
-from texturevlm.cuda.struct import address, constants
-
-__all__ = ["MAX_LEVELS", "THREADS", "address", "bind", "check", "launch", "pack_pyramid", "padded", "scalar_bits"]
+from texturevlm.cuda.struct import constants
 
 (MAX_LEVELS,) = constants("scalar.cuh", "MAX_LEVELS")
 THREADS = 256
+WARP = 32
 
+_SCALAR_BITS = {getattr(torch, name): bits for name, bits in SCALARS.items()}
 _kernels: dict[tuple[Any, ...], Any] = {}
 _loading = threading.Lock()
 _bound = threading.local()
@@ -43,7 +40,7 @@ _libraries: list[Any] = []
 
 def scalar_bits(dtype: torch.dtype) -> int:
     """The SCALAR that a source is compiled with for tensors of this dtype."""
-    return SCALARS[str(dtype).removeprefix("torch.")]
+    return _SCALAR_BITS[dtype]
 
 
 @lru_cache(maxsize=None)
@@ -100,7 +97,7 @@ def launch(
     if status:
         from cuda.bindings import driver
 
-        check(driver.CUresult(status), f"launching {name}")
+        checked((driver.CUresult(status),), f"launching {name}")
 
 
 @lru_cache(maxsize=None)
@@ -108,10 +105,11 @@ def _can_start_early(index: int) -> bool:
     return torch.cuda.get_device_capability(index) >= (9, 0)
 
 
-def check(status: Any, doing: str) -> None:
-    """Raise if a driver call failed; `doing` completes "CUDA error while …"."""
+def checked(result: tuple[Any, ...], doing: str) -> Any:
+    """What a driver call returned; raise if it failed. `doing` completes "CUDA error while …"."""
+    status, *values = result
     if int(status) == 0:
-        return
+        return values[0] if values else None
     from cuda.bindings import driver
 
     _, text = driver.cuGetErrorString(status)
@@ -127,9 +125,8 @@ def bind(index: int) -> None:
         return
     from cuda.bindings import driver
 
-    status, context = driver.cuDevicePrimaryCtxRetain(index)
-    check(status, "retaining the primary context")
-    check(driver.cuCtxSetCurrent(context)[0], "binding the context")
+    context = checked(driver.cuDevicePrimaryCtxRetain(index), "retaining the primary context")
+    checked(driver.cuCtxSetCurrent(context), "binding the context")
     _bound.device = index
 
 
@@ -142,53 +139,8 @@ def _load(key: tuple[Any, ...], define: dict[str, int]) -> Any:
             return _kernels[key]
         major, minor = torch.cuda.get_device_capability(index)
         cubin = compile_source(source, f"sm_{major}{minor}", define)
-        status, library = driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
-        check(status, f"loading {source}")
-        status, kernel = driver.cuLibraryGetKernel(library, name.encode())
-        check(status, f"finding {name} in {source}")
+        library = checked(driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0), f"loading {source}")
         _libraries.append(library)
+        kernel = checked(driver.cuLibraryGetKernel(library, name.encode()), f"finding {name} in {source}")
         _kernels[key] = int(kernel)
         return _kernels[key]
-
-
-def padded(values: Sequence[int]) -> list[int]:
-    """As many values as the kernels' arrays over levels have, the rest zero."""
-    return [*values, *[0] * (MAX_LEVELS - len(values))]
-
-
-_POINTERS = [struct.Struct(f"={count}Q{8 * (MAX_LEVELS - count)}x") for count in range(MAX_LEVELS + 1)]
-_GEOMETRY = struct.Struct(f"={2 * MAX_LEVELS}q{4 * MAX_LEVELS}i")
-_CHANNELS = struct.Struct("=Q2i")
-
-
-def pack_pointers(pointers: Sequence[int]) -> bytes:
-    """The kernels' array of pointers to levels, the rest zero."""
-    return _POINTERS[len(pointers)].pack(*pointers)
-
-
-def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
-    """`struct Pyramid` of probe.cuh."""
-    flags = None
-    if nearest:
-        names = set(nearest)
-        flags = device_constant([int(c in names) for c in range(levels[0].shape[1])], torch.uint8, levels[0].device)
-    pointers = pack_pointers([level.data_ptr() for level in levels])
-    geometry, channels = _geometry(tuple([(level.shape, level.stride()) for level in levels]))
-    return pointers + geometry + _CHANNELS.pack(0 if flags is None else flags.data_ptr(), len(levels), channels)
-
-
-@lru_cache(maxsize=256)
-def _geometry(levels: tuple[tuple[torch.Size, tuple[int, ...]], ...]) -> tuple[bytes, int]:
-    """Strides and extents, the same for every image of a size, and the number of channels."""
-    shapes, strides = zip(*levels)
-    for index, (shape, stride) in enumerate(levels):
-        if (shape[2] - 1) * stride[2] + (shape[3] - 1) * stride[3] >= 1 << 31:
-            raise ValueError(
-                f"levels[{index}] of {tuple(shape)} with strides {stride} has texels further apart than 2³¹ elements, "
-                "more than the kernels can count: pass levels.contiguous(), or backend='reference'"
-            )
-    packed = _GEOMETRY.pack(
-        *(value for axis in range(4) for value in padded([stride[axis] for stride in strides])),
-        *(value for axis in (2, 3) for value in padded([shape[axis] for shape in shapes])),
-    )
-    return packed, shapes[0][1]

@@ -6,7 +6,8 @@ Python reads the source, derives offsets by the natural alignment of C, and pack
     (MOST_TOKENS,) = constants("density.cu", "MOST_TOKENS")
     parameters = DENSITY.pack(mass=mass, wanted=None, rows=3, …)
 
-A hot path fixes what never changes once (`fix`), and may pack by position (`in_order`).
+A hot path fixes what never changes once (`fix`), and may pack by position (`in_order`) or fill in addresses alone
+(`template`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,12 @@ _ENUM = re.compile(r"\benum \w+ \{([^}]*)\}")
 _TYPEDEF = re.compile(r"\btypedef ([^;{}]*?)(\w+);")
 _STRUCT = re.compile(r"\bstruct (\w+) \{")
 _BRACES = re.compile(r"\{[^{}]*\}")
-_DECLARATION = re.compile(
-    r"(?:const )?(unsigned (?:char|short|int|long long)\b|long long|\w+)\s*([^()]*)", re.DOTALL
-)  # a method has parentheses
+# A method has parentheses.
+_DECLARATION = re.compile(r"(?:const )?(unsigned (?:char|short|int|long long)\b|long long|\w+)\s*([^()]*)", re.DOTALL)
 _DECLARED = re.compile(r"(\**)\s*(\w+)\s*(?:\[([^\]]*)\])?")
 _SUFFIX = re.compile(r"(?<=[\d.])[fuUlL]+\b")
 
-Convert = Callable[[Any], Any]
+_Convert = Callable[[Any], Any]
 
 
 class _Field(NamedTuple):
@@ -44,7 +44,7 @@ class _Field(NamedTuple):
     offset: int
     size: int
     code: str
-    convert: Convert | None
+    convert: _Convert | None
 
 
 class Definitions(NamedTuple):
@@ -81,18 +81,19 @@ class Layout:
         self.fields, self.size, self.alignment = _fields(source, name)
         self.names = tuple(field.name for field in self.fields if field.name not in self._fixed)
         self._slots: list[tuple[str | None, Any]] = []  # a field and how it is converted, or None and bytes
-        codes, end = [], 0
+        codes: list[str] = []
+        end = 0
         for field in self.fields:
             gap, end = field.offset - end, field.offset + field.size
-            if field.name not in self._fixed:
-                codes.append("x" * gap + field.code)
-                self._slots.append((field.name, field.convert))
-                continue
-            piece = self._fixed[field.name]
-            if self._slots and self._slots[-1][0] is None:  # neighbours that are fixed become one piece
-                piece, gap = self._slots.pop()[1] + bytes(gap) + piece, codes.pop().count("x")
-            codes.append("x" * gap + f"{len(piece)}s")
-            self._slots.append((None, piece))
+            code = field.code
+            slot: tuple[str | None, Any] = (field.name, field.convert)
+            if field.name in self._fixed:
+                piece = self._fixed[field.name]
+                if self._slots and self._slots[-1][0] is None:  # neighbours that are fixed become one piece
+                    piece, gap = self._slots.pop()[1] + bytes(gap) + piece, codes.pop().count("x")
+                code, slot = f"{len(piece)}s", (None, piece)
+            codes.append("x" * gap + code)
+            self._slots.append(slot)
         self._struct = struct.Struct(f"={''.join(codes)}{self.size - end}x")
 
     def pack(self, **values: Any) -> bytes:
@@ -100,12 +101,11 @@ class Layout:
         if len(values) != len(self.names):
             self._check(values)
         try:
-            return self._struct.pack(
-                *[
-                    given if name is None else values[name] if given is None else given(values[name])
-                    for name, given in self._slots
-                ]
-            )
+            filled = [
+                given if name is None else values[name] if given is None else given(values[name])
+                for name, given in self._slots
+            ]
+            return self._struct.pack(*filled)
         except (KeyError, struct.error, TypeError) as error:
             self._check(values)
             raise TypeError(f"struct {self.name} of {self.source}: {error}, from {values}") from error
@@ -138,6 +138,25 @@ class Layout:
         return pack if name is not None else lambda *values: pack(*values, last)
 
 
+HOLE = 0x7E57_ADD2_E55E_0001  # stands for an address in a packed struct; no memory lies there
+
+
+def template(parameters: bytes) -> Callable[..., bytes]:
+    """Pack a struct once, with HOLE as every address that changes; the result takes these addresses, in that order."""
+    first, *pieces = parameters.split(HOLE.to_bytes(8, "little"))
+    pack = struct.Struct("=" + "Q".join(f"{len(piece)}s" for piece in (first, *pieces))).pack
+    values: list[Any] = [first]
+    for piece in pieces:
+        values += (0, piece)
+
+    def fill(*addresses: int) -> bytes:
+        filled = values.copy()
+        filled[1::2] = addresses  # raises if their number is wrong
+        return pack(*filled)
+
+    return fill
+
+
 @lru_cache(maxsize=None)
 def _fields(source: str, name: str) -> tuple[tuple[_Field, ...], int, int]:
     """The fields of a struct in order, its size and its alignment."""
@@ -158,7 +177,7 @@ def _fields(source: str, name: str) -> tuple[tuple[_Field, ...], int, int]:
     return tuple(fields), -(-end // widest) * widest, widest
 
 
-def _type(source: str, name: str) -> tuple[str, int, int, Convert | None]:
+def _type(source: str, name: str) -> tuple[str, int, int, _Convert | None]:
     """Code, size, alignment and conversion of a C type."""
     if name.endswith("*"):
         return "Q", 8, 8, address
@@ -178,7 +197,7 @@ def _type(source: str, name: str) -> tuple[str, int, int, Convert | None]:
     return f"{size}s", size, alignment, convert
 
 
-def _array(code: str, count: int, convert: Convert | None) -> Convert:
+def _array(code: str, count: int, convert: _Convert | None) -> _Convert:
     packs = [struct.Struct("=" + code * length).pack for length in range(count + 1)]
 
     def pack(values: Sequence[Any]) -> bytes:
@@ -213,14 +232,10 @@ def definitions(source: str) -> Definitions:
         for name, expression in re.findall(r"(\w+)(?: = ([^,]*))?", enumerators):
             found.constants[name] = value = _evaluate(expression, found.constants) if expression else value + 1
     for match in _STRUCT.finditer(code):
-        depth, end = 1, match.end()
-        while depth:
-            depth += {"{": 1, "}": -1}.get(code[end], 0)
-            end += 1
-        body = code[match.end() : end - 1]
-        while _BRACES.search(body):
-            body = _BRACES.sub(";", body)  # bodies of methods
-        found.structs[match[1]] = body
+        body = code[match.end() :]
+        while body.find("{") in range(body.find("}")):  # bodies of methods, the innermost first
+            body = _BRACES.sub(";", body)
+        found.structs[match[1]] = body[: body.index("}")]
     return found
 
 

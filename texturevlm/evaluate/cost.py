@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -13,41 +13,30 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # see proc(5): resets the peak of resident memory to what is resident now
 
 
-class Cost(NamedTuple):
-    ms: float
-    mb: float | None  # None where the system does not report it
-
-
-def costed(call: Callable[[], _Result], device: torch.device) -> tuple[_Result, Cost]:
-    """The result of a call, its time including all work on the device, and its memory there (or resident)."""
-    if device.type == "cuda":
+def costed(call: Callable[[], _Result], device: torch.device) -> tuple[_Result, float, float | None]:
+    """The result of a call, its milliseconds including all work on the device, and the megabytes it took there (or
+    resident); None where the system does not report them."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before: float | None = torch.cuda.memory_allocated(device) / 2**20
     else:
-        before = _resident("VmRSS") if _reset_peak() else None
+        before = _resident("VmRSS", reset=True)
     start = time.perf_counter()
     result = call()
-    if device.type == "cuda":
+    if on_gpu:
         torch.cuda.synchronize(device)
     ms = 1000 * (time.perf_counter() - start)
-    if before is None:
-        return result, Cost(ms, None)
-    peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else _resident("VmHWM")
-    return result, Cost(ms, max(0.0, (peak or 0.0) - before))
+    peak = torch.cuda.max_memory_allocated(device) / 2**20 if on_gpu else _resident("VmHWM")
+    return result, ms, None if before is None else max(0.0, (peak or 0.0) - before)
 
 
-def _reset_peak() -> bool:
+def _resident(name: str, *, reset: bool = False) -> float | None:
+    """Megabytes, from /proc; None where it cannot be read, or its peak not be reset."""
     try:
-        _CLEAR.write_text(_RESET_PEAK)
-    except OSError:
-        return False
-    return True
-
-
-def _resident(name: str) -> float | None:
-    """Megabytes, from /proc."""
-    try:
+        if reset:
+            _CLEAR.write_text(_RESET_PEAK)
         found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
     except OSError:
         return None

@@ -7,21 +7,21 @@ layouts of public releases are in releases.py. An error about an entry names its
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.releases import LISTINGS, Entry, recognised, release_entries
+from texturevlm.evaluate.releases import RELEASES, Entry, recognised, release_entries
 
 _LISTING = "questions.jsonl"
 _SIDEWAYS = range(5, 9)  # EXIF orientations that swap height and width
 _ORIENTATION = 0x0112
-
-Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -79,22 +79,45 @@ def load_data(
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"load_data: folder must be a data set, got {folder}, which is not a folder")
-    check_choice("load_data", "format", format, ["auto", "own", *LISTINGS])
+    check_choice("load_data", "format", format, ["auto", "own", *RELEASES])
     if split is not None:
         check_choice("load_data", "split", split, ["train", "eval"])
     if limit is not None:
         check_count("load_data", "limit", limit, 1)
     if format == "auto":
         format = "own" if (folder / _LISTING).is_file() else recognised(folder)
-    entries = _own(folder) if format == "own" else release_entries(format, folder, split)
     skipped: list[str] = []
-    samples = _unbroken(entries, folder, skipped if skip_broken else None)
-    chosen = _with_objects([sample for sample in samples if split in (None, sample.split)])
+
+    def skip(what: str) -> None:
+        if not skip_broken:
+            raise ValueError(f"load_data: {what} (skip_broken leaves it out)")
+        skipped.append(what)
+
+    chosen = []
+    seen: dict[str, str] = {}
+    for place, row in _own(folder) if format == "own" else release_entries(format, folder, split):
+        try:
+            sample = _sample(row)
+            if sample.id in seen:
+                raise ValueError(f"id must be new, got {sample.id!r} again, first at {seen[sample.id]}")
+        except (ValueError, TypeError) as error:
+            skip(f"{place}: {error}")
+            continue
+        seen[sample.id] = place
+        if split in (None, sample.split):
+            chosen.append(sample)
+    chosen = _with_objects(chosen)
     if located or (located is None and any(sample.boxes for sample in chosen)):
         chosen = [sample for sample in chosen if sample.boxes]
     if limit is not None and limit < len(chosen):
         chosen = [chosen[index * len(chosen) // limit] for index in range(limit)]
-    opened = list(_with_sizes(chosen, skipped if skip_broken else None))
+    image_size = cache(_image_size)
+    opened = []
+    for sample in chosen:
+        try:
+            opened.append(_at_size(sample, image_size(sample.image)))
+        except ValueError as error:
+            skip(f"sample {sample.id}: {error}")
     if not opened:
         wanted = f"{split or 'any'} samples" + (" with boxes" if located else "")
         raise ValueError(f"load_data: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)")
@@ -109,92 +132,64 @@ def _own(folder: Path) -> Iterator[Entry]:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            place = f"{path}:{number}"
+            row: Any
             try:
                 row = json.loads(line)
             except ValueError as error:  # not JSON, or not UTF-8
-                yield place, ValueError(f"must be JSON: {error}")
-                continue
+                row = ValueError(f"must be JSON: {error}")
             if isinstance(row, dict) and isinstance(row.get("image"), str):
-                row = {**row, "image": folder / row["image"]}
-            yield place, row
-
-
-def _unbroken(entries: Iterator[Entry], folder: Path, skipped: list[str] | None) -> Iterator[Sample]:
-    """Entries as samples; the size may still be missing. A broken one is added to `skipped`, or raised."""
-    seen: dict[str, str] = {}
-    for place, row in entries:
-        try:
-            sample = _sample(row)
-            if sample.id in seen:
-                raise ValueError(f"id must be new, got {sample.id!r} again, first at {seen[sample.id]}")
-        except (ValueError, TypeError) as error:
-            _complain(f"{place}: {error}", skipped)
-            continue
-        seen[sample.id] = place
-        yield sample
-
-
-def _complain(what: str, skipped: list[str] | None) -> None:
-    if skipped is None:
-        raise ValueError(f"load_data: {what} (skip_broken leaves it out)")
-    skipped.append(what)
+                row["image"] = folder / row["image"]
+            yield f"{path}:{number}", row
 
 
 def _sample(row: Any) -> Sample:
+    """A row as a sample; its size is (0, 0) if the data set does not give it."""
     if isinstance(row, Exception):
         raise row
     if not isinstance(row, dict):
         raise ValueError(f"must be an object, got {row!r:.60}")
-    name = _field(row, "name", str, "")
-    question = _field(row, "question", str, name)
+    name = row.get("name", "")
     if "question" not in row and not name:
         raise ValueError("must have question, or cls and name, got neither")
-    if "id" not in row or isinstance(row["id"], (dict, list, bool)) or row["id"] is None:
-        raise ValueError(f"id must be text or a number, got {row.get('id')!r:.60}")
-    if not isinstance(row.get("image"), Path):
-        raise ValueError(f"image must be a file name, got {row.get('image')!r:.60}")
-    answers = _field(row, "answers", list, [])
-    if not all(isinstance(answer, str) for answer in answers):
-        raise ValueError(f"answers must be texts, got {answers!r:.60}")
+    absent: dict[str, Any] = {"id": None, "image": None, "size": None, "answers": [], "boxes": [], "split": "eval"}
+    row = {**absent, "name": name, "question": name, **row}
+    for field, (wanted, holds) in _FIELDS.items():
+        if not holds(row[field]):
+            raise ValueError(f"{field} must be {wanted}, got {row[field]!r:.60}")
     return Sample(
         id=str(row["id"]),
-        image=row["image"],
-        size=_size(row.get("size")),
-        question=question,
-        answers=tuple(dict.fromkeys(answers)),
-        boxes=tuple(_box(box) for box in _field(row, "boxes", list, [])),
-        split=check_choice("", "split", _field(row, "split", str, "eval"), ["train", "eval"]),
-        name=name,
+        size=tuple(row["size"] or (0, 0)),
+        answers=tuple(dict.fromkeys(row["answers"])),
+        boxes=tuple(map(tuple, row["boxes"])),
+        **{field: row[field] for field in ("image", "question", "split", "name")},
     )
 
 
-def _field(row: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    value = row.get(name, default)
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be {'text' if kind is str else 'a list'}, got {value!r:.60}")
-    return value
+def _texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(one, str) for one in values)
 
 
-def _size(value: Any) -> tuple[int, int]:
-    """(height, width); (0, 0) if the data set does not give it."""
-    if value is None:
-        return 0, 0
-    whole = isinstance(value, (list, tuple)) and len(value) == 2 and all(type(side) is int for side in value)
-    if not whole or min(value) < 1:
-        raise ValueError(f"size must be [height, width], got {value!r:.60}")
-    return value[0], value[1]
+def _numbers(value: Any, count: int, *kinds: type) -> bool:
+    """Whether it is a list of so many finite numbers; a bool is none."""
+    listed = isinstance(value, (list, tuple)) and len(value) == count
+    return listed and all(type(one) in kinds and math.isfinite(one) for one in value)
 
 
-def _box(value: Any) -> Box:
-    numbers = (
-        isinstance(value, (list, tuple))
-        and len(value) == 4
-        and all(isinstance(edge, (int, float)) and not isinstance(edge, bool) and math.isfinite(edge) for edge in value)
-    )
-    if not numbers or value[0] >= value[2] or value[1] >= value[3]:
-        raise ValueError(f"boxes must be [x0, y0, x1, y1] with x0 < x1 and y0 < y1, got {value!r:.60}")
-    return value[0], value[1], value[2], value[3]
+def _boxes(values: Any) -> bool:
+    numbers = isinstance(values, list) and all(_numbers(one, 4, int, float) for one in values)
+    return numbers and all(x0 < x1 and y0 < y1 for x0, y0, x1, y1 in values)
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "id": ("text or a number", lambda value: type(value) in (str, int, float)),
+    "image": ("a file name", lambda value: isinstance(value, Path)),
+    "size": ("[height, width]", lambda value: value is None or (_numbers(value, 2, int) and min(value) >= 1)),
+    "name": ("text", lambda value: isinstance(value, str)),
+    "question": ("text", lambda value: isinstance(value, str)),
+    "answers": ("a list of texts", _texts),
+    "boxes": ("a list of [x0, y0, x1, y1] with x0 < x1 and y0 < y1", _boxes),
+    "split": ("one of train, eval", lambda value: value in ("train", "eval")),
+}
 
 
 def _with_objects(samples: list[Sample]) -> list[Sample]:
@@ -206,35 +201,26 @@ def _with_objects(samples: list[Sample]) -> list[Sample]:
     return [replace(sample, objects=tuple(together.get(sample.image, ()))) for sample in samples]
 
 
-def _with_sizes(samples: list[Sample], skipped: list[str] | None) -> Iterator[Sample]:
-    """Samples with the size of the image in the file; boxes given for another size are scaled to it."""
-    sizes: dict[Path, tuple[int, int] | str] = {}
-    for sample in samples:
-        if sample.image not in sizes:
-            sizes[sample.image] = _image_size(sample.image)
-        size = sizes[sample.image]
-        if isinstance(size, str):
-            _complain(f"sample {sample.id}: {size}", skipped)
-            continue
-        if sample.size not in (size, (0, 0)):
-            factors = size[1] / sample.size[1], size[0] / sample.size[0]
-            sample = replace(sample, boxes=_scaled(sample.boxes, factors), objects=_scaled(sample.objects, factors))
-        yield replace(sample, size=size)
+def _at_size(sample: Sample, size: tuple[int, int]) -> Sample:
+    """The sample with the size of the image in the file; boxes given for another size are scaled to it."""
+    if sample.size in (size, (0, 0)):
+        return replace(sample, size=size)
+    down, across = (new / old for new, old in zip(size, sample.size))
+    boxes, objects = (
+        tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in some)
+        for some in (sample.boxes, sample.objects)
+    )
+    return replace(sample, size=size, boxes=boxes, objects=objects)
 
 
-def _scaled(boxes: tuple[Box, ...], factors: tuple[float, float]) -> tuple[Box, ...]:
-    across, down = factors
-    return tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes)
-
-
-def _image_size(path: Path) -> tuple[int, int] | str:
-    """(height, width) from the file's header, upright; or what is wrong with it."""
+def _image_size(path: Path) -> tuple[int, int]:
+    """(height, width) from the file's header, upright."""
     if not path.is_file():
-        return f"no such image: {path}"
+        raise ValueError(f"no such image: {path}")
     try:
         with Image.open(path) as image:
             width, height = image.size
             turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
     except Exception as error:  # Pillow's decoders raise anything for damaged files
-        return f"image {path} cannot be read: {error}"
+        raise ValueError(f"image {path} cannot be read: {error}") from None
     return (width, height) if turned else (height, width)

@@ -1,28 +1,88 @@
-"""The metrics that need no OCR engine, by name: each judges what is delivered of a sample's image; higher is better.
+"""What a configuration delivers of an image, and METRICS: all that judge it, by name; higher is better.
 
-Legibility, the main metric, is not here: its crops are read in batches (run.py).
+A metric adds scores to the cases of one image, all together, so that crops can be read in batches. To add one, write
+its function and add one line to METRICS.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from texturevlm.evaluate.data import Sample
-from texturevlm.evaluate.delivered import Delivered
 from texturevlm.evaluate.fidelity import in_box, psnr, ssim
-from texturevlm.evaluate.legibility import MOST_BOXES, pixel_box
+from texturevlm.evaluate.legibility import MOST_BOXES, as_bytes, crop_boxes, legibility_score, pixel_box
 from texturevlm.evaluate.objects import on_objects
-from texturevlm.evaluate.recall import recall
+from texturevlm.evaluate.ocr import LineCrop, OcrEngine
+from texturevlm.evaluate.recall import box_scale, recall, resize_scale
+from texturevlm.rebuilding import PixelBox, rebuild, resized
+from texturevlm.types import Allocation, Texture
 
-LEGIBILITY = "legibility"
+
+@dataclass(frozen=True, eq=False)
+class Delivered:
+    """A texture and its median grey; with an allocation, or with budget and patch (the ideal resize), or the image."""
+
+    texture: Texture
+    grey: Tensor
+    allocation: Allocation | None = None
+    budget: int | None = None
+    patch: int = 32
+
+    def picture(self, box: PixelBox | None = None) -> Tensor:
+        """(C, H, W), or a part of it."""
+        if self.allocation is not None:
+            return rebuild(self.texture, self.allocation, box=box, grey=self.grey)[0]
+        if self.budget is not None:
+            return resized(self.texture, budget=self.budget, patch=self.patch, box=box)[0]
+        image = self.texture.levels[0][0]
+        return image if box is None else image[:, box[1] : box[3], box[0] : box[2]]
+
+    def crops(self, sample: Sample) -> list[LineCrop]:
+        """The answer's boxes with some margin, as an OCR engine takes them."""
+        return [as_bytes(self.picture(box)) for box in crop_boxes(sample.boxes, sample.size)]
+
+    def scale(self, box: PixelBox) -> Tensor:
+        """(h, w): image pixels per token pixel."""
+        if self.allocation is not None:
+            return box_scale(self.allocation, box)
+        side = 1.0 if self.budget is None else resize_scale(self.texture.size, self.budget, self.patch)
+        return torch.full((box[3] - box[1], box[2] - box[0]), side)
 
 
-def recall_scores(delivered: Delivered, sample: Sample) -> dict[str, float]:
-    if not sample.boxes or not sample.answers:
-        return {}
+@dataclass
+class Case:
+    """What is delivered for one sample, the scores that metrics gave it, and the texts that OCR read."""
+
+    sample: Sample
+    delivered: Delivered
+    scores: dict[str, float] = field(default_factory=dict)
+    read: tuple[str, ...] = ()
+
+
+class Metric(NamedTuple):
+    """Which samples it can judge, and how it judges cases of such samples (with an OCR engine if it needs one)."""
+
+    suits: Callable[[Sample], bool]
+    judge: Callable[[Sequence[Case], OcrEngine | None], None]
+
+
+def _legibility(cases: Sequence[Case], ocr: OcrEngine | None) -> None:
+    crops = [case.delivered.crops(case.sample) for case in cases]
+    texts = iter(ocr.read([crop for own in crops for crop in own]) if ocr is not None else [])
+    for case, own in zip(cases, crops):
+        case.read = tuple(next(texts) for _ in own)
+        case.scores["legibility"] = legibility_score(case.read, case.sample.answers)
+
+
+def _recall(delivered: Delivered, sample: Sample) -> dict[str, float]:
     scales = [delivered.scale(pixel_box(box, sample.size)) for box in sample.boxes[:MOST_BOXES]]
     return {"recall": recall(scales, sample.boxes, sample.answers)}
 
 
-def fidelity_scores(delivered: Delivered, sample: Sample) -> dict[str, float]:
+def _fidelity(delivered: Delivered, sample: Sample) -> dict[str, float]:
     """PSNR and SSIM overall, and inside the first boxes (their mean)."""
     picture, image = delivered.picture(), delivered.texture.levels[0][0]
     scores = {"psnr": psnr(picture, image), "ssim": ssim(picture, image)}
@@ -32,26 +92,35 @@ def fidelity_scores(delivered: Delivered, sample: Sample) -> dict[str, float]:
     return scores
 
 
-def object_scores(delivered: Delivered, sample: Sample) -> dict[str, float]:
+def _objects(delivered: Delivered, sample: Sample) -> dict[str, float]:
     """For all objects of the image; the full image and the ideal resize have no fine tokens, so no such score."""
-    if not sample.objects or delivered.allocation is None:
-        return {}
-    return on_objects(delivered.allocation, sample.objects)
+    return {} if delivered.allocation is None else on_objects(delivered.allocation, sample.objects)
 
 
-METRICS: dict[str, Callable[[Delivered, Sample], dict[str, float]]] = {
-    "recall": recall_scores,
-    "fidelity": fidelity_scores,
-    "objects": object_scores,
+def _each(score: Callable[[Delivered, Sample], dict[str, float]]) -> Callable[[Sequence[Case], object], None]:
+    """Judge the cases one by one."""
+
+    def judge(cases: Sequence[Case], ocr: object) -> None:
+        for case in cases:
+            case.scores.update(score(case.delivered, case.sample))
+
+    return judge
+
+
+def _has_answer(sample: Sample) -> bool:
+    return bool(sample.boxes and sample.answers)
+
+
+METRICS = {
+    "legibility": Metric(_has_answer, _legibility),
+    "recall": Metric(_has_answer, _each(_recall)),
+    "fidelity": Metric(lambda sample: True, _each(_fidelity)),
+    "objects": Metric(lambda sample: bool(sample.objects), _each(_objects)),
 }
 
 
 def suited(samples: Iterable[Sample]) -> list[str]:
-    """The metrics that samples allow: reading where answers have boxes, objects where there are some."""
-    chosen = []
+    """The metrics that samples allow; fidelity, which judges anything, only where there is no other."""
     samples = list(samples)
-    if any(sample.boxes and sample.answers for sample in samples):
-        chosen += [LEGIBILITY, "recall"]
-    if any(sample.objects for sample in samples):
-        chosen.append("objects")
-    return chosen or ["fidelity"]
+    found = [name for name, metric in METRICS.items() if name != "fidelity" and any(map(metric.suits, samples))]
+    return found or ["fidelity"]

@@ -15,13 +15,12 @@ from texturevlm.types import Allocation
 SAME_LEVEL = 1e-4  # levels closer than this are equal up to rounding
 
 
-def fine_tokens(allocation: Allocation, *, image: int = 0) -> Tensor:
-    """(K,) bool: the valid tokens whose level lies under the median.
+def fine_tokens(allocation: Allocation) -> Tensor:
+    """(K,) bool: the valid tokens of the first image whose level lies under the median.
 
     Where more than half share the finest level, those; none where all have one level.
     """
-    used = allocation.valid[image].cpu()
-    levels = allocation.level[image].cpu()
+    used, levels = allocation.valid[0].cpu(), allocation.level[0].cpu()
     if not used.any():
         return used
     chosen = levels[used]
@@ -32,27 +31,23 @@ def fine_tokens(allocation: Allocation, *, image: int = 0) -> Tensor:
     return used & (levels <= middle + SAME_LEVEL) & (levels < chosen.max() - SAME_LEVEL)
 
 
-def on_objects(allocation: Allocation, boxes: Sequence[Sequence[float]], *, image: int = 0) -> dict[str, float]:
-    """The share of fine tokens on an object, the objects' share of the image, and IoU.
+def on_objects(allocation: Allocation, boxes: Sequence[Sequence[float]]) -> dict[str, float]:
+    """The share of fine tokens on an object, the objects' share of the image, and IoU; of the first image.
 
     An allocation without fine tokens is on objects as often as chance, and overlaps with nothing.
     """
     objects = painted(boxes, allocation.size)
     area = float(objects.float().mean())
-    fine = fine_tokens(allocation, image=image)
+    fine = fine_tokens(allocation)
     if not fine.any():
         return {"fine_on_objects": area, "object_area": area, "object_iou": 0.0}
     height, width = allocation.size
-    centre = allocation.centre[image].cpu()[fine]
-    x = centre[:, 0].floor().long().clamp(0, width - 1)
-    y = centre[:, 1].floor().long().clamp(0, height - 1)
-    covered = painted(allocation.boxes[image].cpu()[fine].tolist(), allocation.size)
+    x, y = allocation.centre[0].cpu()[fine].floor().long().unbind(-1)
+    hits = objects[y.clamp(0, height - 1), x.clamp(0, width - 1)]
+    covered = painted(allocation.boxes[0].cpu()[fine].tolist(), allocation.size)
     overlap, union = int((covered & objects).sum()), int((covered | objects).sum())
-    return {
-        "fine_on_objects": float(objects[y, x].float().mean()),
-        "object_area": area,
-        "object_iou": overlap / union if union else 0.0,
-    }
+    iou = overlap / union if union else 0.0
+    return {"fine_on_objects": float(hits.float().mean()), "object_area": area, "object_iou": iou}
 
 
 def painted(boxes: Sequence[Sequence[float]], size: tuple[int, int]) -> Tensor:

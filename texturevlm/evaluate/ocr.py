@@ -4,7 +4,6 @@ An engine takes crops as bytes, (H, W) grey or (H, W, 3) colour, and returns one
 """
 
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -13,13 +12,15 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from texturevlm.channels.pretrained import load_rapidocr
 from texturevlm.check import check_choice
-from texturevlm.journal import append, whole_lines
+from texturevlm.journal import append, read_journal
 
 _CHUNK = 64  # crops per Tesseract process: starting one costs as much as reading seven crops
 _FEWEST = 16  # crops: fewer are not worth another process
@@ -46,11 +47,10 @@ class Tesseract:
             raise ValueError(
                 f"Tesseract: program must be an installed tesseract 5, got {program!r}, which is not found"
             )
-        self.program = found
         version = (run_tesseract([found, "--version"]).stdout.splitlines() or ["nothing"])[0]
         if not version.startswith("tesseract 5"):
             raise ValueError(f"Tesseract: program must be tesseract 5, got {version!r} ({found})")
-        self.name = f"{version} --psm 7"
+        self.program, self.name = found, f"{version} --psm 7"
 
     def read(self, crops: Sequence[LineCrop]) -> list[str]:
         """One process per available processor."""
@@ -65,7 +65,7 @@ class Tesseract:
         with tempfile.TemporaryDirectory(prefix="texturevlm-") as folder:
             paths = [Path(folder) / f"{number}.pnm" for number in range(len(crops))]
             for path, crop in zip(paths, crops):
-                path.write_bytes(_as_pnm(crop))
+                Image.fromarray(crop).save(path)
             listing = Path(folder) / "list.txt"
             listing.write_text("\n".join(map(str, paths)) + "\n")
             done = run_tesseract([self.program, str(listing), "-", "--psm", "7"])
@@ -84,30 +84,21 @@ class Tesseract:
 def run_tesseract(command: list[str]) -> "subprocess.CompletedProcess[str]":
     """Run it on one thread; more than TIMEOUT seconds are an OSError."""
     alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}  # its threads block one another on such small images
-    options: Any = {"capture_output": True, "encoding": "utf-8", "errors": "replace", "check": False}
     try:
-        return subprocess.run(command, env=alone, timeout=TIMEOUT, **options)
+        return subprocess.run(
+            command, env=alone, timeout=TIMEOUT, capture_output=True, encoding="utf-8", errors="replace", check=False
+        )
     except subprocess.TimeoutExpired:
         raise OSError(f"Tesseract: {' '.join(command)} took more than {TIMEOUT} s") from None
-
-
-def _as_pnm(crop: LineCrop) -> bytes:
-    kind = b"P5" if crop.ndim == 2 else b"P6"
-    return b"%s %d %d 255\n" % (kind, crop.shape[1], crop.shape[0]) + np.ascontiguousarray(crop).tobytes()
 
 
 class RapidOcr:
     """RapidOCR's recogniser alone (extra `ocr`): its model comes inside the wheel."""
 
+    name = "RapidOCR's recogniser"
+
     def __init__(self) -> None:
-        try:
-            import rapidocr
-            from rapidocr.utils.log import logger
-        except ImportError:
-            raise ImportError("RapidOCR: needs the extra ocr: pip install 'texturevlm[ocr]'") from None
-        self.engine: Any = rapidocr.RapidOCR(params={"Global.log_level": "critical"})
-        logger.setLevel("CRITICAL")
-        self.name = "RapidOCR's recogniser"
+        self.engine = load_rapidocr("RapidOCR (used where tesseract 5 is not on the PATH)")
 
     def read(self, crops: Sequence[LineCrop]) -> list[str]:
         return [self._read_one(crop) for crop in crops]
@@ -115,8 +106,7 @@ class RapidOcr:
     def _read_one(self, crop: LineCrop) -> str:
         colour = crop if crop.ndim == 3 else np.repeat(crop[..., None], 3, 2)
         reversed_channels = np.ascontiguousarray(colour[..., ::-1])  # it expects blue, green, red
-        found = self.engine(reversed_channels, use_det=False, use_cls=False, use_rec=True)
-        return " ".join(found.txts or ())
+        return " ".join(self.engine(reversed_channels, use_det=False, use_cls=False, use_rec=True).txts or ())
 
 
 ENGINES = {"tesseract": Tesseract, "rapidocr": RapidOcr}
@@ -125,34 +115,19 @@ ENGINES = {"tesseract": Tesseract, "rapidocr": RapidOcr}
 def open_ocr(name: str = "auto") -> OcrEngine:
     """By name; `auto` takes Tesseract where it is installed, else RapidOCR."""
     check_choice("open_ocr", "name", name, ["auto", *ENGINES])
-    if name != "auto":
-        engine: OcrEngine = ENGINES[name]()
-        return engine
-    if shutil.which("tesseract") is not None:
-        return Tesseract()
-    try:
-        return RapidOcr()
-    except ImportError as error:
-        raise ImportError(f"open_ocr: needs tesseract 5 on the PATH, or a fallback. {error}") from None
+    if name == "auto":
+        name = "tesseract" if shutil.which("tesseract") else "rapidocr"
+    engine: OcrEngine = ENGINES[name]()
+    return engine
 
 
 class CachedOcr:
     """An engine that reads no crop twice, in this run or a later one: a file keeps the text of each crop."""
 
     def __init__(self, engine: OcrEngine, path: Path | None = None) -> None:
-        self.engine = engine
-        self.path = path
-        self.known: dict[str, str] = {}
-        for number, line in enumerate([] if path is None else whole_lines(path), 1):
-            try:
-                row = json.loads(line)
-                self.known[row["crop"]] = row["text"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}:{number}: must be a crop and its text, got {line[:60]!r} ({error})") from None
-
-    @property
-    def name(self) -> str:
-        return self.engine.name
+        self.engine, self.name, self.path = engine, engine.name, path
+        kept = [] if path is None else read_journal(path, "a crop and its text", lambda row: (row["crop"], row["text"]))
+        self.known: dict[str, str] = dict(kept)
 
     def read(self, crops: Sequence[LineCrop]) -> list[str]:
         keys = [self._key(crop) for crop in crops]

@@ -12,7 +12,7 @@ from texturevlm.evaluate.cost import costed
 from texturevlm.scout import load_scout
 from texturevlm.types import Texture
 
-READS_WORDS = ("auto", "words")  # the scorers that use OCR where it is installed
+Timed = tuple[Any, float]  # what was read, and the milliseconds that it took
 
 
 class PageCache:
@@ -21,33 +21,32 @@ class PageCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.warm = False
-        self.last_words: dict[Path, tuple[Any, float]] = {}
-        self.last_spots: dict[Path, tuple[Any, float]] = {}
+        self.last_words: dict[Path, Timed] = {}
+        self.last_spots: dict[Path, Timed] = {}
 
-    def read(self, scorer: Any, question: str, path: Path, texture: Texture) -> tuple[Any, float] | None:
-        """What a scorer reads of the page for a question, and its milliseconds; None if it reads nothing."""
+    def read(self, scorer: Any, question: str, path: Path, texture: Texture) -> Timed | None:
+        """What a scorer reads of the page for a question; None if it reads nothing."""
         asked, ocr = bool(question.strip()), find_spec("rapidocr") is not None
         if scorer == "scout" or (scorer == "auto" and asked and not ocr):
             return self.spots(path, texture)
-        return self.words(path, texture) if scorer in READS_WORDS and asked and ocr else None
+        return self.words(path, texture) if scorer in ("auto", "words") and asked and ocr else None
 
-    def spots(self, path: Path, texture: Texture) -> tuple[Any, float]:
-        """The scout's spots of an image, and the milliseconds they took."""
+    def spots(self, path: Path, texture: Texture) -> Timed:
+        """The scout's spots of an image."""
         if path not in self.last_spots:
             scout = load_scout(device=texture.device)
             if not self.last_spots:
                 scout.read(texture)  # the first call loads and compiles: not the page's cost
-            found, cost = costed(lambda: scout.read(texture), texture.device)
-            self.last_spots = {path: (found, cost.ms)}
+            self.last_spots = {path: costed(lambda: scout.read(texture), texture.device)[:2]}
         return self.last_spots[path]
 
-    def words(self, path: Path, texture: Texture) -> tuple[Any, float]:
-        """The page of words of an image, and the milliseconds that reading took when it was read."""
+    def words(self, path: Path, texture: Texture) -> Timed:
+        """The page of words of an image, with the time that reading took when it was read."""
         if path not in self.last_words:
             self.last_words = {path: self._load_or_read(path, texture)}
         return self.last_words[path]
 
-    def _load_or_read(self, path: Path, texture: Texture) -> tuple[Any, float]:
+    def _load_or_read(self, path: Path, texture: Texture) -> Timed:
         from texturevlm.relevance.ocr import Page, read_page
 
         digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
@@ -58,10 +57,9 @@ class PageCache:
         if not self.warm:
             read_page(torch.ones(1, 3, 64, 64))  # loads the models, which is not the page's cost
             self.warm = True
-        page, cost = costed(lambda: read_page(texture.levels[0]), torch.device("cpu"))
+        page, ms, _ = costed(lambda: read_page(texture.levels[0]), torch.device("cpu"))
         self.folder.mkdir(parents=True, exist_ok=True)
-        record = {"ms": cost.ms, "page": json.loads(page.to_json())}
         partial = kept.with_suffix(".part")
-        partial.write_text(json.dumps(record), encoding="utf-8")
+        partial.write_text(json.dumps({"ms": ms, "page": json.loads(page.to_json())}), encoding="utf-8")
         partial.replace(kept)
-        return page, cost.ms
+        return page, ms

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from texturevlm.evaluate.data import Box
+from texturevlm.allocate.footprints import Box
+from texturevlm.allocate.value import COARSER_ACROSS
 from texturevlm.evaluate.legibility import MOST_BOXES
 from texturevlm.rebuilding import PixelBox
 from texturevlm.types import Allocation
 
 LEGIBLE_HEIGHT = 6.0  # token pixels: the height of a line at which legibility reaches 80% of its ceiling
-_ACROSS = 0.35  # text that is r times coarser across than down (r > 1) reads like text r^_ACROSS smaller
 _LETTER = 0.5  # width of a letter, with its share of the spaces, over the height of its line
 _SLACK = 0.25  # a box counts as two lines if its letters would fill 1.75
 
@@ -41,19 +41,19 @@ def line_height(box: Box, answers: Sequence[str]) -> float:
     return height / max(1, lines)
 
 
-def box_scale(allocation: Allocation, box: PixelBox, *, image: int = 0) -> Tensor:
-    """(h, w): image pixels per token pixel of the topmost (smallest) token at each pixel; infinite without one."""
+def box_scale(allocation: Allocation, box: PixelBox) -> Tensor:
+    """(h, w): image pixels per token pixel of the topmost (smallest) token of the first image at each pixel; infinite
+    without one."""
     left, top, right, bottom = box
     scales = torch.full((bottom - top, right - left), math.inf)
     first, last = allocation.pixel_span()
-    first, last = first[image].maximum(torch.tensor([left, top])), last[image].minimum(torch.tensor([right, bottom]))
-    touched = (allocation.valid[image].cpu() & (first < last).all(-1)).nonzero()[:, 0].tolist()
-    area, step = allocation.area[image].cpu(), reading_step(allocation)[image].cpu()
-    upright = allocation.upright[image].cpu()
+    first, last = first[0].maximum(torch.tensor([left, top])), last[0].minimum(torch.tensor([right, bottom]))
+    touched = (allocation.valid[0].cpu() & (first < last).all(-1)).nonzero()[:, 0].tolist()
+    area, step, upright = (part[0].cpu() for part in (allocation.area, reading_step(allocation), allocation.upright))
     for slot in sorted(touched, key=lambda slot: -area[slot].item()):
         (x0, y0), (x1, y1) = first[slot].tolist(), last[slot].tolist()
         part = scales[y0 - top : y1 - top, x0 - left : x1 - left]
-        inside = True if upright[slot] else allocation.local(image, slot, x0, y0, part.shape)[2]
+        inside = True if upright[slot] else allocation.local(0, slot, x0, y0, part.shape)[2]
         part.copy_(torch.where(torch.as_tensor(inside), step[slot], part))
     return scales
 
@@ -66,7 +66,7 @@ def reading_step(allocation: Allocation) -> Tensor:
     side = allocation.area.sqrt() / allocation.patch
     across = torch.hypot(allocation.ddx[..., 0], allocation.ddy[..., 0])
     down = torch.hypot(allocation.ddx[..., 1], allocation.ddy[..., 1])
-    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** _ACROSS
+    return side * (across / down.clamp(min=1e-6)).clamp(min=1) ** COARSER_ACROSS
 
 
 def resize_scale(size: tuple[int, int], budget: int, patch: int) -> float:

@@ -1,231 +1,202 @@
-"""The layouts of public data sets as their authors ship them.
+"""The layouts of public data sets as their authors ship them: one row of RELEASES each.
 
-A release is read from the folder into which its archives were unpacked. Each function yields (place, row) per entry,
-with the row's fields named as in data.py, or (place, exception) for a broken entry. Only the JSON files are opened.
+A release is read from the folder into which its archives were unpacked. A reader yields (place, row) per entry, with
+the row's fields named as in data.py, or (place, exception) for a broken entry. Only the JSON files are opened.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Entry = tuple[str, Any]  # its place in the file; a row, or the exception that it raised
-Convert = Callable[[Any, int, Path, Path], dict[str, Any]]  # entry, its number, its file, the folder → row
+ToRow = Callable[[Any, int, Path, Path], dict[str, Any]]  # entry, its number, its file, the folder → row
 
-# The files that hold the questions, by split; of several patterns the first that matches. Here `eval` is the part that
-# papers report and whose answers are public.
-LISTINGS: dict[str, dict[str, tuple[str, ...]]] = {
-    "docvqa": {"train": ("**/train_v1.0*.json",), "eval": ("**/val_v1.0*.json", "**/test_v1.0*.json")},
-    "textvqa": {"train": ("**/TextVQA_*_train.json",), "eval": ("**/TextVQA_*_val.json", "**/TextVQA_*_test.json")},
-    "chartqa": {
-        "train": ("**/train_human.json", "**/train_augmented.json"),
-        "eval": ("**/test_human.json", "**/test_augmented.json", "**/val_human.json", "**/val_augmented.json"),
-    },
-    "vqav2": {
-        "train": ("**/v2_OpenEnded_mscoco_train*_questions.json",),
-        "eval": ("**/v2_OpenEnded_mscoco_val*_questions.json", "**/v2_OpenEnded_mscoco_test*_questions.json"),
-    },
-    "coco": {"train": ("**/instances_train*.json",), "eval": ("**/instances_val*.json",)},
-    "vizwiz": {
-        "train": ("**/Annotations/train.json",),
-        "eval": ("**/Annotations/val.json", "**/Annotations/test.json"),
-    },
-}
+
+class Release(NamedTuple):
+    """The files that hold the questions of a split, without `.json`, and the reader of one such file in a folder.
+
+    Of several alternatives the first that matches is read; spaces separate patterns that are read together. Here `eval`
+    is the part that papers report and whose answers are public.
+    """
+
+    train: tuple[str, ...]
+    eval: tuple[str, ...]
+    read: Callable[[Path, Path], Iterator[Entry]]
 
 
 def recognised(folder: Path) -> str:
     """The name of the release whose files lie in a folder."""
-    for name, splits in LISTINGS.items():
-        if any(_matches(folder, pattern) for patterns in splits.values() for pattern in patterns):
+    for name, release in RELEASES.items():
+        if any(_matches(folder, names) for names in (*release.train, *release.eval)):
             return name
     raise ValueError(
-        f"load_data: folder must hold questions.jsonl or the release of one of {', '.join(LISTINGS)}, got {folder}"
+        f"load_data: folder must hold questions.jsonl or the release of one of {', '.join(RELEASES)}, got {folder}"
     )
 
 
 def release_entries(name: str, folder: Path, split: str | None) -> Iterator[Entry]:
     """All entries of a release; split None for both."""
-    for path, part in _listings(folder, name, split):
-        if name == "coco":
-            yield from _coco(path, folder, part)
-        elif name == "vqav2":
-            yield from _vqav2(path, folder, part)
-        else:
-            key, convert = CONVERTERS[name]
-            yield from _rows(path, key, convert, folder, part)
+    release = RELEASES[name]
+    parts = {"train": release.train, "eval": release.eval}
+    wanted = {part: names for part, names in parts.items() if split in (None, part)}
+    found = {part: next(filter(None, (_matches(folder, one) for one in names)), []) for part, names in wanted.items()}
+    if not any(found.values()):
+        files = " or ".join(f"**/{stem}.json" for names in wanted.values() for one in names for stem in one.split())
+        raise FileNotFoundError(f"load_data: a release of {name} must hold {files}, got {folder}")
+    for part, paths in found.items():
+        for path in paths:
+            for place, row in release.read(path, folder):
+                yield place, row if isinstance(row, Exception) else {**row, "split": part}
 
 
-def _matches(folder: Path, pattern: str) -> list[Path]:
-    return sorted(path for path in folder.glob(pattern) if path.is_file())
+def _matches(folder: Path, names: str) -> list[Path]:
+    """One file per name: with and without question types are the same questions; the longer name has more."""
+    files = (sorted(path for path in folder.glob(f"**/{name}.json") if path.is_file())[-1:] for name in names.split())
+    return [path for paths in files for path in paths]
 
 
-def _listings(folder: Path, name: str, split: str | None) -> Iterator[tuple[Path, str]]:
-    """The question files of a split, each with its split. ChartQA's come in pairs: human and augmented questions."""
-    found = False
-    pair = 2 if name == "chartqa" else 1
-    for part, patterns in LISTINGS[name].items():
-        if split not in (None, part):
-            continue
-        for first in range(0, len(patterns), pair):
-            # One file per pattern: with and without question types are the same questions; the longer name has more.
-            files = [_matches(folder, pattern)[-1:] for pattern in patterns[first : first + pair]]
-            if any(files):
-                yield from ((path, part) for paths in files for path in paths)
-                found = True
-                break
-    if not found:
-        wanted = [pattern for part, names in LISTINGS[name].items() if split in (None, part) for pattern in names]
-        raise FileNotFoundError(f"load_data: a release of {name} must hold {' or '.join(wanted)}, got {folder}")
-
-
-def _parsed(path: Path) -> Any:
+def _lists(path: Path, *keys: str) -> list[list[Any]]:
+    """The lists under some keys of a JSON file; under the key "", all of it."""
     try:
-        return json.loads(path.read_bytes())
+        parsed = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"load_data: {path} must be JSON: {error}") from None
-
-
-def _list(path: Path, parsed: Any, key: str | None) -> list[Any]:
-    found = parsed if key is None else parsed.get(key) if isinstance(parsed, dict) else None
-    if not isinstance(found, list):
-        raise ValueError(
-            f"load_data: {path} must hold a list{f' under {key}' if key else ''}, got {type(found).__name__}"
-        )
+    found: list[Any] = [parsed if not key else parsed.get(key) if isinstance(parsed, dict) else None for key in keys]
+    for key, one in zip(keys, found):
+        if not isinstance(one, list):
+            under = f" under {key}" if key else ""
+            raise ValueError(f"load_data: {path} must hold a list{under}, got {type(one).__name__}")
     return found
 
 
-def _image(folders: Sequence[Path], name: str) -> Path:
+def _rows(path: Path, folder: Path, key: str, to_row: ToRow, entries: Iterable[Any] | None = None) -> Iterator[Entry]:
+    """The rows of one file; what fails becomes a broken entry."""
+    for number, entry in enumerate(_lists(path, key)[0] if entries is None else entries):
+        try:
+            row: Any = to_row(entry, number, path, folder)
+        except KeyError as error:
+            row = ValueError(f"must have {error.args[0]}, got {entry!r:.80}")
+        except (TypeError, ValueError, AttributeError) as error:
+            row = ValueError(f"must be an entry of the release ({error}), got {entry!r:.80}")
+        yield f"{path}: {key}[{number}]", row
+
+
+def _each(key: str) -> Callable[[ToRow], Callable[[Path, Path], Iterator[Entry]]]:
+    """Make the reader of a file from a function that makes the row of one entry of its list."""
+    return lambda to_row: partial(_rows, key=key, to_row=to_row)
+
+
+def _image(name: str, *folders: Path) -> Path:
     """In the first folder that has it; if none has, in the first, so that an error can name it."""
     return next((folder / name for folder in folders if (folder / name).is_file()), folders[0] / name)
 
 
-def _rows(path: Path, key: str | None, convert: Convert, folder: Path, part: str) -> Iterator[Entry]:
-    """The converted entries of one file; what fails becomes a broken entry."""
-    for number, entry in enumerate(_list(path, _parsed(path), key)):
-        place = f"{path}: {key}[{number}]" if key else f"{path}: [{number}]"
-        try:
-            yield place, {**convert(entry, number, path, folder), "split": part}
-        except KeyError as error:
-            yield place, ValueError(f"must have {error.args[0]}, got {entry!r:.80}")
-        except (TypeError, ValueError, AttributeError) as error:
-            yield place, ValueError(f"must be an entry of the release ({error}), got {entry!r:.80}")
+def _row(id: Any, image: Path, question: Any, answers: Any) -> dict[str, Any]:
+    return {"id": id, "image": image, "question": question, "answers": answers}
 
 
+@_each("data")
 def _docvqa(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
     """documents/ beside the questions (earlier archives) or spdocvqa_images/ (later ones)."""
     folders = [path.parent / "documents", folder / "documents", folder / "spdocvqa_images"]
     folders += [folder / stem / "documents" for stem in ("train", "val", "test")]
-    return {
-        "id": entry["questionId"],
-        "image": _image(folders, Path(entry["image"]).name),
-        "question": entry["question"],
-        "answers": entry.get("answers", []),
-    }
+    image = _image(Path(entry["image"]).name, *folders)
+    return _row(entry["questionId"], image, entry["question"], entry.get("answers", []))
 
 
+@_each("data")
 def _textvqa(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
     """train_images/ holds the images of train and val."""
     folders = [folder / "train_images", folder / "train_val_images" / "train_images", folder / "test_images"]
-    return {
-        "id": entry["question_id"],
-        "image": _image(folders, f"{entry['image_id']}.jpg"),
-        "question": entry["question"],
-        "answers": entry.get("answers", []),
-    }
+    image = _image(f"{entry['image_id']}.jpg", *folders)
+    return _row(entry["question_id"], image, entry["question"], entry.get("answers", []))
 
 
+@_each("")
 def _chartqa(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
     """png/ beside the questions; entries have no id."""
-    return {
-        "id": f"{path.stem}-{number}",
-        "image": path.parent / "png" / entry["imgname"],
-        "question": entry["query"],
-        "answers": [str(entry["label"])],
-    }
+    image = path.parent / "png" / entry["imgname"]
+    return _row(f"{path.stem}-{number}", image, entry["query"], [str(entry["label"])])
 
 
+@_each("")
 def _vizwiz(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
     """train/ and val/ (or all images in Images/); one question per image."""
     root = path.parent.parent
-    return {
-        "id": Path(entry["image"]).stem,
-        "image": _image([root / path.stem, root / "Images" / path.stem, root / "Images"], entry["image"]),
-        "question": entry["question"],
-        "answers": [answer["answer"] for answer in entry.get("answers", [])],
-    }
+    image = _image(entry["image"], root / path.stem, root / "Images" / path.stem, root / "Images")
+    return _row(Path(entry["image"]).stem, image, entry["question"], _answers(entry.get("answers", [])))
 
 
-CONVERTERS: dict[str, tuple[str | None, Convert]] = {
-    "docvqa": ("data", _docvqa),
-    "textvqa": ("data", _textvqa),
-    "chartqa": (None, _chartqa),
-    "vizwiz": (None, _vizwiz),
-}
+def _answers(given: Iterable[Any]) -> list[Any]:
+    return [one["answer"] for one in given]
 
 
-def _vqav2(path: Path, folder: Path, part: str) -> Iterator[Entry]:
+def _vqav2(path: Path, folder: Path) -> Iterator[Entry]:
     """v2_OpenEnded_mscoco_val2014_questions.json, v2_mscoco_val2014_annotations.json and COCO's val2014/."""
     year = path.name.removeprefix("v2_OpenEnded_mscoco_").removesuffix("_questions.json").replace("-dev", "")
-
-    def answer(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
-        return {"id": entry["question_id"], "answers": [answer["answer"] for answer in entry["answers"]]}
-
-    def question(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
-        name = f"COCO_{year}_{int(entry['image_id']):012d}.jpg"
-        image = _image([folder / year, folder / "images" / year], name)
-        return {"id": entry["question_id"], "image": image, "question": entry["question"]}
-
     answers: dict[Any, list[str]] = {}
-    for listing in _matches(folder, f"**/v2_mscoco_{year}_annotations.json"):
-        for place, row in _rows(listing, "annotations", answer, folder, part):
+
+    def annotation(entry: Any, *_: Any) -> dict[str, Any]:
+        return {entry["question_id"]: _answers(entry["answers"])}
+
+    def question(entry: Any, *_: Any) -> dict[str, Any]:
+        name, own = f"COCO_{year}_{int(entry['image_id']):012d}.jpg", entry["question_id"]
+        image = _image(name, folder / year, folder / "images" / year)
+        return _row(own, image, entry["question"], answers.get(own, []))
+
+    for listing in sorted(folder.glob(f"**/v2_mscoco_{year}_annotations.json")):
+        for place, row in _rows(listing, folder, "annotations", annotation):
             if isinstance(row, Exception):
                 yield place, row
             else:
-                answers[row["id"]] = row["answers"]
-    for place, row in _rows(path, "questions", question, folder, part):
-        yield place, row if isinstance(row, Exception) else {**row, "answers": answers.get(row["id"], [])}
+                answers.update(row)
+    yield from _rows(path, folder, "questions", question)
 
 
-def _coco(path: Path, folder: Path, part: str) -> Iterator[Entry]:
+def _coco(path: Path, folder: Path) -> Iterator[Entry]:
     """annotations/instances_val2017.json and val2017/: one row per image and object class, with all its boxes."""
-    parsed = _parsed(path)
-    images = _by_id(path, parsed, "images")
-    classes = _by_id(path, parsed, "categories")
     year = path.stem.removeprefix("instances_")
-    folders = [folder / year, folder / "images" / year, path.parent.parent / year]
+    listed, categories, annotations = _lists(path, "images", "categories", "annotations")
+    try:
+        images, classes = ({row["id"]: row for row in rows} for rows in (listed, categories))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"load_data: {path}: each of images and categories must have an id ({error})") from None
     together: dict[tuple[Any, Any], list[list[float]]] = {}
-    for number, entry in enumerate(_list(path, parsed, "annotations")):
-        try:
-            if entry.get("iscrowd"):
-                continue  # one box around many objects
-            image, kind = entry["image_id"], entry["category_id"]
-            if image not in images or kind not in classes:
-                raise ValueError(f"must name an image and a category of the file, got {image!r} and {kind!r}")
-            x, y, width, height = entry["bbox"]
-            if width > 0 and height > 0:  # a few boxes of the release are a line
-                together.setdefault((image, kind), []).append([x, y, x + width, y + height])
-        except KeyError as error:
-            yield f"{path}: annotations[{number}]", ValueError(f"must have {error.args[0]}, got {entry!r:.80}")
-        except (TypeError, ValueError, AttributeError) as error:
-            yield f"{path}: annotations[{number}]", ValueError(f"{error}, got {entry!r:.80}")
+
+    def add_box(entry: Any, *_: Any) -> dict[str, Any]:
+        if entry.get("iscrowd"):
+            return {}  # one box around many objects
+        image, kind = entry["image_id"], entry["category_id"]
+        if image not in images or kind not in classes:
+            raise ValueError(f"must name an image and a category of the file, got {image!r} and {kind!r}")
+        x, y, width, height = entry["bbox"]
+        if width > 0 and height > 0:  # a few boxes of the release are a line
+            together.setdefault((image, kind), []).append([x, y, x + width, y + height])
+        return {}
+
+    added = _rows(path, folder, "annotations", add_box, annotations)
+    yield from (entry for entry in added if isinstance(entry[1], Exception))
     for (image, kind), boxes in together.items():
-        row = images[image]
-        yield (
-            f"{path}: image {image}",
-            {
-                "id": f"{image}-{kind}",
-                "image": _image(folders, str(row.get("file_name"))),
-                "size": [row["height"], row["width"]] if "height" in row and "width" in row else None,
-                "name": classes[kind].get("name"),
-                "boxes": boxes,
-                "split": part,
-            },
-        )
+        known = images[image]
+        file = _image(str(known.get("file_name")), folder / year, folder / "images" / year, path.parent.parent / year)
+        size = [known["height"], known["width"]] if "height" in known and "width" in known else None
+        row = {"id": f"{image}-{kind}", "image": file, "size": size, "name": classes[kind].get("name"), "boxes": boxes}
+        yield f"{path}: image {image}", row
 
 
-def _by_id(path: Path, parsed: Any, key: str) -> dict[Any, dict[str, Any]]:
-    rows = _list(path, parsed, key)
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict) or "id" not in row:
-            raise ValueError(f"load_data: {path}: {key}[{number}] must have an id, got {row!r:.80}")
-    return {row["id"]: row for row in rows}
+RELEASES = {
+    "docvqa": Release(("train_v1.0*",), ("val_v1.0*", "test_v1.0*"), _docvqa),
+    "textvqa": Release(("TextVQA_*_train",), ("TextVQA_*_val", "TextVQA_*_test"), _textvqa),
+    "chartqa": Release(
+        ("train_human train_augmented",), ("test_human test_augmented", "val_human val_augmented"), _chartqa
+    ),
+    "vqav2": Release(
+        ("v2_OpenEnded_mscoco_train*_questions",),
+        ("v2_OpenEnded_mscoco_val*_questions", "v2_OpenEnded_mscoco_test*_questions"),
+        _vqav2,
+    ),
+    "coco": Release(("instances_train*",), ("instances_val*",), _coco),
+    "vizwiz": Release(("Annotations/train",), ("Annotations/val", "Annotations/test"), _vizwiz),
+}

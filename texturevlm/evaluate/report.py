@@ -2,14 +2,13 @@
 
 import csv
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from texturevlm.evaluate.curves import draw_curves
-from texturevlm.evaluate.failures import draw_failures, worst
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.pictures import draw_curves, draw_failures, worst
 from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OTHER, OWN, Configuration, Results
 from texturevlm.evaluate.run import Evaluation
 from texturevlm.evaluate.statistics import pooled_ratio
@@ -17,82 +16,80 @@ from texturevlm.evaluate.summary import (
     BASELINES,
     POINTS,
     SPEED,
-    Line,
+    Lines,
     by_configuration,
     decision_rule,
-    main_score,
     summarise,
     units,
 )
 
-_FAILURES = 6
+_FULL = Configuration(FULL_IMAGE)
 _ASKED = {OWN: "its own", OTHER: "another page's", NONE: "none"}
 _CONFIGURATION = ("allocator", "relevance", "question", "budget")
-_COLUMNS = ("score_name", "allocator", "relevance", "budget", "question", "count", "score", "difference", "low", "high")
-_COSTS = ("tokens", "ms_first_question", "ms_later_question", "mb")
+_CSV = "score_name allocator relevance budget question count score difference low high tokens"
 
 
 def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[str] = ()) -> list[Path]:
     """Write tables and pictures; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
-    lines = summarise(evaluation.results)
+    summary = summarise(evaluation.results)
     written = [out / "report.md", out / "report.csv"]
-    written[0].write_text(markdown(evaluation.results, lines, title=title, notes=notes), encoding="utf-8")
-    _write_csv(written[1], lines)
-    name = main_score(lines)
-    decisive = [line for line in lines if line.score_name == name]
-    shown_name = name.replace("_", " ")
-    if methods := _by_method(decisive):
+    written[0].write_text(markdown(evaluation.results, summary, title=title, notes=notes), encoding="utf-8")
+    _write_csv(written[1], summary)
+    name, lines = next(iter(summary.items()), ("", {}))
+    if methods := _by_method(lines):
         written.append(out / "curves.png")
-        ceiling = next((line.score for line in decisive if line.configuration.allocator == FULL_IMAGE), None)
-        draw_curves(methods, written[-1], title=title, score=shown_name, ceiling=ceiling)
-    if (chosen := shown(decisive)) is not None:
+        ceiling = lines[_FULL].score if _FULL in lines else None
+        draw_curves(methods, written[-1], title=title, score=_spelled(name), ceiling=ceiling)
+    if (chosen := shown(lines)) is not None:
         written.append(out / "failures.png")
-        failures = worst(evaluation.results, evaluation.samples, chosen, name, _FAILURES)
-        heading = f"{chosen.method}, {chosen.budget} tokens: its worst, by {shown_name} against resize"
-        runner = evaluation.runner
-        picture = draw_failures(
-            failures, lambda sample: runner.allocation(sample, chosen), title=heading, patch=runner.patch
+        draw_failures(
+            worst(evaluation.results, evaluation.samples, chosen, name),
+            name,
+            lambda sample: evaluation.allocation(sample, chosen),
+            written[-1],
+            title=f"{chosen.method}, {chosen.budget} tokens: its worst, by {_spelled(name)} against resize",
+            patch=evaluation.patch,
         )
-        picture.save(written[-1])
     return written
 
 
-def _by_method(lines: Sequence[Line]) -> dict[str, dict[int, float]]:
+def _spelled(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _by_method(lines: Lines) -> dict[str, dict[int, float]]:
     """method → budget → score for a sample's own question; the ideal resize first."""
     found: dict[str, dict[int, float]] = {}
-    for line in sorted(lines, key=lambda line: line.configuration.allocator != IDEAL_RESIZE):
-        if line.configuration.budget and line.configuration.asked == OWN:
-            found.setdefault(line.configuration.method, {})[line.configuration.budget] = line.score
+    for own in sorted(lines, key=lambda own: own.allocator != IDEAL_RESIZE):
+        if own.budget and own.asked == OWN:
+            found.setdefault(own.method, {})[own.budget] = lines[own].score
     return found
 
 
-def shown(lines: Sequence[Line]) -> Configuration | None:
+def shown(lines: Lines) -> Configuration | None:
     """Whose failures are drawn: the method with the best mean over budgets, at the middle budget."""
-    own = [line for line in lines if line.configuration.allocator not in BASELINES and line.configuration.asked == OWN]
-    if not own:
+    candidates = [own for own in lines if own.allocator not in BASELINES and own.asked == OWN]
+    if not candidates:
         return None
-    scores = _by_method(own)
+    scores = _by_method({own: lines[own] for own in candidates})
     best = max(scores, key=lambda method: sum(scores[method].values()) / len(scores[method]))
-    candidates = [line.configuration for line in own if line.configuration.method == best]
-    return sorted(candidates, key=lambda one: one.budget)[len(candidates) // 2]
+    budgets = sorted((own for own in candidates if own.method == best), key=lambda own: own.budget)
+    return budgets[len(budgets) // 2]
 
 
-def _write_csv(path: Path, lines: Sequence[Line]) -> None:
+def _write_csv(path: Path, summary: Mapping[str, Lines]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(_COLUMNS + _COSTS)
-        for line in lines:
-            own = line.configuration
-            numbers = [line.score, *(line.difference or (None, None, None))]
-            numbers += [line.tokens, line.ms_first, line.ms_later, line.mb]
-            writer.writerow(
-                [line.score_name, own.allocator, own.relevance, own.budget or None, own.asked, line.count]
-                + [None if value is None else round(value, 5) for value in numbers]
-            )
+        writer.writerow([*_CSV.split(), "ms_first_question", "ms_later_question", "mb"])
+        for name, lines in summary.items():
+            for own, line in lines.items():
+                described = (name, own.allocator, own.relevance, own.budget or None, own.asked, line.samples)
+                numbers = (line.score, *(line.difference or (None, None, None)), *line[3:])
+                writer.writerow([*described, *(None if one is None else round(one, 5) for one in numbers)])
 
 
-def markdown(results: Results, lines: Sequence[Line], *, title: str, notes: Sequence[str] = ()) -> str:
+def markdown(results: Results, summary: Mapping[str, Lines], *, title: str, notes: Sequence[str] = ()) -> str:
     settings = results.settings
     ocr = f"OCR: {settings['ocr']}. " if settings.get("ocr") else ""
     blocks = [
@@ -104,31 +101,28 @@ def markdown(results: Results, lines: Sequence[Line], *, title: str, notes: Sequ
         "page (reading its words), and of a later one. Memory is the peak above what was held before.",
         *notes,
     ]
-    for name in dict.fromkeys(line.score_name for line in lines):
-        own = [line for line in lines if line.score_name == name]
-        blocks += [f"## {name.replace('_', ' ')}", *_overview(own), _detail(own)]
-    return markdown_page(*blocks, *_lift(results), *_decision(lines))
+    for name, lines in summary.items():
+        blocks += [f"## {_spelled(name)}", *_overview(lines), _detail(lines)]
+    return markdown_page(*blocks, *_lift(results), *_decision(*next(iter(summary.items()), ("", {}))))
 
 
-def _overview(lines: Sequence[Line]) -> list[str]:
+def _overview(lines: Lines) -> list[str]:
     """A table: one row per budget, one column per method; and the ceiling."""
-    methods = _by_method([line for line in lines if line.configuration.allocator != FULL_IMAGE])
+    methods = _by_method(lines)
     rows = [
         (budget, *(f"{scores[budget]:.3f}" if budget in scores else "–" for scores in methods.values()))
         for budget in sorted({budget for scores in methods.values() for budget in scores})
     ]
-    ceiling = [line for line in lines if line.configuration.allocator == FULL_IMAGE]
-    full = [f"Full image: {line.score:.3f} ({line.count} questions)." for line in ceiling]
+    full = [f"Full image: {lines[one].score:.3f} ({lines[one].samples} questions)." for one in (_FULL,) if one in lines]
     return [markdown_table(("tokens", *methods), rows), *full]
 
 
-def _detail(lines: Sequence[Line]) -> str:
+def _detail(lines: Lines) -> str:
     heads = [*_CONFIGURATION, "score", "difference to resize", "n", "tokens", "ms first", "ms later", "MB"]
     rows = []
-    for line in lines:
+    for own, line in lines.items():
         difference = "–" if line.difference is None else format_interval(line.difference)
-        costs = (_short(value) for value in (line.tokens, line.ms_first, line.ms_later, line.mb))
-        rows.append((*_described(line.configuration), f"{line.score:.3f}", difference, line.count, *costs))
+        rows.append((*_described(own), f"{line.score:.3f}", difference, line.samples, *map(_short, line[3:])))
     return markdown_table(heads, rows)
 
 
@@ -159,18 +153,16 @@ def _lift(results: Results) -> list[str]:
     ]
 
 
-def _decision(lines: Sequence[Line]) -> list[str]:
-    verdicts = decision_rule(lines)
-    if not verdicts:
+def _decision(name: str, lines: Lines) -> list[str]:
+    rows = [
+        (method, f"{one.lead:+.3f} at {one.budget}", ", ".join(one.worth) or "**not worth its complexity**")
+        for method, one in decision_rule(lines).items()
+    ]
+    if not rows:
         return ["No method beside the baselines was run."]
-    rows = []
-    for verdict in verdicts:
-        reasons = ", ".join(verdict.worth) if verdict.worth else "**not worth its complexity**"
-        rows.append((verdict.method, f"{verdict.best:+.3f} at {verdict.budget}", reasons))
     return [
         "## Decision rule",
         f"Worth its complexity: beats both `grid` and `resize` by more than {100 * POINTS:.0f} points of "
-        f"{main_score(lines).replace('_', ' ')}, or is {SPEED:.0f} × faster at no loss of more than that, at some "
-        "budget.",
+        f"{_spelled(name)}, or is {SPEED:.0f} × faster at no loss of more than that, at some budget.",
         markdown_table(("method", "largest lead", "verdict"), rows),
     ]

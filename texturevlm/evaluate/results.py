@@ -5,22 +5,19 @@ any other broken line is an error that names it.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from texturevlm.journal import append, whole_lines
+from texturevlm.journal import append, read_journal
 
 OWN, OTHER, NONE = "own", "other", "none"  # the question asked: the sample's, another page's, none
 FULL_IMAGE = "full image"  # the ceiling
 IDEAL_RESIZE = "resize (ideal)"  # the whole image at one scale, fractions of a token allowed: the baseline
-PACKAGE = Path(__file__).parents[1]
 # What no result depends on. Everything else in the package is part of the digest, new rooms included.
 _UNRELATED = ("ask", "bench", "cli", "commands", "doctor", "draw", "sheet", "train", "video", "vlm")
 _SOURCES = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
-Key = tuple[str, str, str, int, str]
 
 
 @dataclass(frozen=True, order=True)
@@ -36,10 +33,6 @@ class Configuration:
     def method(self) -> str:
         """Allocator and relevance."""
         return f"{self.allocator}, {self.relevance}" if self.relevance else self.allocator
-
-    def key(self, sample: str) -> Key:
-        """The key of a sample's row under this configuration."""
-        return sample, self.allocator, self.relevance, self.budget, self.asked
 
 
 @dataclass(frozen=True)
@@ -65,10 +58,6 @@ class ResultRow:
     mb: float | None = None
     read: tuple[str, ...] = ()
 
-    @property
-    def key(self) -> Key:
-        return self.configuration.key(self.sample)
-
 
 @dataclass
 class Results:
@@ -76,69 +65,48 @@ class Results:
 
     path: Path
     settings: dict[str, Any]
-    rows: dict[Key, ResultRow] = field(default_factory=dict)
+    rows: dict[tuple[str, Configuration], ResultRow] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path, settings: dict[str, Any], *, fresh: bool = False) -> "Results":
         """Resume the file if it was made with the same settings, or begin; `fresh` begins anyway."""
-        results = cls(path, settings)
-        if path.exists() and not fresh:
-            found, rows = _read(path)
-            if found is not None and found != settings:
-                differing = ", ".join(
-                    f"{name} {found.get(name)!r} there, {settings.get(name)!r} now"
-                    for name in sorted({*found, *settings})
-                    if found.get(name) != settings.get(name)
-                )
-                raise ValueError(
-                    f"evaluate: {path} must hold results of the same settings, got {differing} "
-                    "(use another folder, or --fresh to start over)"
-                )
-            results.rows = {row.key: row for row in rows}
-            if found is not None:
-                return results
-        path.unlink(missing_ok=True)
-        append(path, [{"settings": settings}])
-        return results
-
-    @classmethod
-    def load(cls, path: Path) -> "Results":
-        """The results of an earlier run."""
-        settings, rows = _read(path)
-        if settings is None:
-            raise ValueError(f"Results.load: {path} must begin with its settings, got an empty file")
-        return cls(path, settings, {row.key: row for row in rows})
+        known = [] if fresh else read_journal(path, "a result of this program", _parsed)
+        if not known:
+            path.unlink(missing_ok=True)
+            append(path, [{"settings": settings}])
+            return cls(path, settings)
+        found = known[0] if isinstance(known[0], dict) else {}
+        if found != settings:
+            differing = ", ".join(
+                f"{name} {found.get(name)!r} there, {settings.get(name)!r} now"
+                for name in sorted({*found, *settings})
+                if found.get(name) != settings.get(name)
+            )
+            raise ValueError(
+                f"evaluate: {path} must hold results of the same settings, got {differing} "
+                "(use another folder, or --fresh to start over)"
+            )
+        rows = (row for row in known if isinstance(row, ResultRow))
+        return cls(path, settings, {(row.sample, row.configuration): row for row in rows})
 
     def has(self, sample: str, configuration: Configuration, metrics: Iterable[str]) -> bool:
-        row = self.rows.get(configuration.key(sample))
+        row = self.rows.get((sample, configuration))
         return row is not None and set(metrics) <= set(row.metrics)
 
     def add(self, rows: list[ResultRow]) -> None:
         append(self.path, (asdict(row) for row in rows))
-        self.rows.update((row.key, row) for row in rows)
+        self.rows.update(((row.sample, row.configuration), row) for row in rows)
 
 
-def _read(path: Path) -> tuple[dict[str, Any] | None, list[ResultRow]]:
-    """The settings (None if the file is empty) and the rows."""
-    settings: dict[str, Any] | None = None
-    rows = []
-    for number, line in enumerate(whole_lines(path), 1):
-        try:
-            parsed = json.loads(line)
-            if number == 1:
-                settings = dict(parsed["settings"])
-                continue
-            chosen = Configuration(**parsed.pop("configuration"))
-            parsed["metrics"], parsed["read"] = tuple(parsed["metrics"]), tuple(parsed["read"])
-            rows.append(ResultRow(configuration=chosen, **parsed))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path}:{number}: must be a result of this program, got {line[:60]!r} ({error})"
-            ) from None
-    return settings, rows
+def _parsed(line: dict[str, Any]) -> ResultRow | dict[str, Any]:
+    """A row, or the settings."""
+    if "settings" in line:
+        return dict(line["settings"])
+    lists = {name: tuple(line[name]) for name in ("metrics", "read")}
+    return ResultRow(**{**line, **lists, "configuration": Configuration(**line["configuration"])})
 
 
-def code_digest(package: Path = PACKAGE) -> str:
+def code_digest(package: Path = Path(__file__).parents[1]) -> str:
     """A digest of the sources and shipped weights that a result depends on: results of other code are not resumed."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(package.rglob("*")):

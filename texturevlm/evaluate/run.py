@@ -4,20 +4,17 @@ The ideal resize, a resize in whole tokens and `grid` are always included, and t
 ceiling), the question of another page, and no question. Results are written as they come: a stopped run resumes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.cost import Cost, costed
+from texturevlm.evaluate.cost import costed
 from texturevlm.evaluate.data import Sample
-from texturevlm.evaluate.delivered import Delivered
-from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
-from texturevlm.evaluate.metrics import LEGIBILITY, METRICS, suited
+from texturevlm.evaluate.metrics import METRICS, Case, Delivered, suited
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.results import (
@@ -72,15 +69,17 @@ def evaluate(
     fresh:      discard the results in `out`
     returns     the samples that were judged and all results in `out`
     """
-    chosen_metrics = _check_metrics(metrics, samples)
-    judged = [sample for sample in samples if _allows(sample, chosen_metrics)]
+    for name in metrics or ():
+        check_choice("evaluate", "metrics", name, METRICS)
+    chosen = tuple(suited(samples) if metrics is None else metrics)
+    judged = [sample for sample in samples if any(METRICS[name].suits(sample) for name in chosen)]
     if not judged:
-        raise ValueError(f"evaluate: samples must allow one of {', '.join(chosen_metrics)}, got none that does")
+        raise ValueError(f"evaluate: samples must allow one of {', '.join(chosen)}, got none that does")
     for budget in budgets:
         check_count("evaluate", "budget", budget, 1)
     for control in controls:
         check_choice("evaluate", "control", control, CONTROLS)
-    engine = open_ocr(ocr) if isinstance(ocr, str) and LEGIBILITY in chosen_metrics else ocr
+    engine = open_ocr(ocr) if isinstance(ocr, str) and "legibility" in chosen else ocr
     cached = None if isinstance(engine, str) else CachedOcr(engine, out / "readings.jsonl")
     settings = {
         "images": str(judged[0].image.parent.resolve()),  # other data belongs in another folder
@@ -89,60 +88,21 @@ def evaluate(
         "device": str(device),
         "code": code_digest(),
     }
-    results = Results.open(out / "results.jsonl", settings, fresh=fresh)
-    wanted = configurations(list(allocators), list(relevances), budgets, controls)
-    runner = Runner(
-        choose=choose or choose_tokens,
-        allocators=_by_name(allocators),
-        relevances=_by_name(relevances),
+    evaluation = Evaluation(
+        samples=judged,
         others=other_questions(judged),
+        results=Results.open(out / "results.jsonl", settings, fresh=fresh),
+        choose=choose or choose_tokens,
+        allocators=dict(allocators) if isinstance(allocators, Mapping) else {},
+        relevances=dict(relevances) if isinstance(relevances, Mapping) else {},
         pages=PageCache(pages or out / "pages"),
         patch=patch,
-        metrics=tuple(chosen_metrics),
+        metrics=chosen,
         ocr=cached,
         device=torch.device(device),
     )
-    todo = [
-        (
-            image,
-            [(sample, one) for sample in group for one in wanted if not results.has(sample.id, one, runner.metrics)],
-        )
-        for image, group in _by_image(judged)
-    ]
-    left = sum(len(work) for _, work in todo)
-    progress = Progress(len(judged) * len(wanted), "results", done=len(judged) * len(wanted) - left)
-    for image, work in todo:
-        if work:
-            results.add(runner.judge(image, work))
-            progress.step(len(work))
-    return Evaluation(judged, results, runner)
-
-
-def _check_metrics(metrics: Sequence[str] | None, samples: Sequence[Sample]) -> list[str]:
-    if metrics is None:
-        return suited(samples)
-    return [check_choice("evaluate", "metrics", name, [LEGIBILITY, *METRICS]) for name in metrics]
-
-
-def _allows(sample: Sample, metrics: Iterable[str]) -> bool:
-    """Whether some metric can judge a sample; fidelity judges any."""
-    needs = {
-        LEGIBILITY: bool(sample.boxes and sample.answers),
-        "recall": bool(sample.boxes and sample.answers),
-        "objects": bool(sample.objects),
-    }
-    return any(needs.get(name, True) for name in metrics)
-
-
-def _by_name(named: Named) -> dict[str, Any]:
-    return dict(named) if isinstance(named, Mapping) else {name: name for name in named}
-
-
-def _by_image(samples: Sequence[Sample]) -> Iterator[tuple[Path, list[Sample]]]:
-    """Samples grouped by image, in the order of first appearance."""
-    order = {image: number for number, image in enumerate(dict.fromkeys(sample.image for sample in samples))}
-    together = sorted(samples, key=lambda sample: order[sample.image])
-    return ((image, list(group)) for image, group in groupby(together, key=lambda sample: sample.image))
+    evaluation.run(configurations(list(allocators), list(relevances), budgets, controls))
+    return evaluation
 
 
 def configurations(
@@ -172,14 +132,19 @@ def other_questions(samples: Sequence[Sample]) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Runner:
-    """Everything needed to judge a page."""
+@dataclass(eq=False)
+class Evaluation:
+    """The samples that are judged, the results, and everything needed to judge a page.
 
+    allocators: name → what `choose` takes; a name that is missing stands for itself; relevances likewise
+    """
+
+    samples: list[Sample]
+    others: dict[str, str]  # sample → the question of another page
+    results: Results
     choose: Choose
     allocators: dict[str, Any]
     relevances: dict[str, Any]
-    others: dict[str, str]
     pages: PageCache
     patch: int
     metrics: tuple[str, ...]
@@ -187,6 +152,19 @@ class Runner:
     device: torch.device
     warm: set[str] = field(default_factory=set)  # methods whose models are loaded
     prepared: dict[Texture, tuple[Prepared, float]] = field(default_factory=dict)
+
+    def run(self, wanted: Sequence[Configuration]) -> None:
+        """Judge what the results do not have yet, image by image."""
+        todo: dict[Path, list[tuple[Sample, Configuration]]] = {}
+        for sample in self.samples:
+            left = [one for one in wanted if not self.results.has(sample.id, one, self.metrics)]
+            todo.setdefault(sample.image, []).extend((sample, one) for one in left)
+        total = len(self.samples) * len(wanted)
+        progress = Progress(total, "results", done=total - sum(map(len, todo.values())))
+        for image, work in todo.items():
+            if work:
+                self.results.add(self._judge(image, work))
+                progress.step(len(work))
 
     def allocation(self, sample: Sample, configuration: Configuration) -> Allocation:
         """Computes the tokens of one sample again, since a run keeps no allocations."""
@@ -196,59 +174,36 @@ class Runner:
     def _question(self, sample: Sample, configuration: Configuration) -> str:
         return {OWN: sample.question, OTHER: self.others[sample.id], NONE: ""}[configuration.asked]
 
-    def judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[ResultRow]:
-        """The rows of one image; OCR reads all its crops in one batch."""
+    def _judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[ResultRow]:
+        """The rows of one image."""
         texture = Texture.open(image, device=self.device)
-        grey_texture = without_colour(texture)
-        grey = median_grey(grey_texture)
-        known: dict[tuple[Configuration, str], tuple[Allocation, Cost, float]] = {}
-        rows, crops, counts = [], [], []
+        shown = without_colour(texture)
+        full = Delivered(shown, median_grey(shown), patch=self.patch)
+        known: dict[tuple[Configuration, str], tuple[Allocation, dict[str, Any]]] = {}
+        cases, costs = [], []
         for sample, configuration in work:
-            row, delivered = self._deliver(sample, configuration, texture, grey_texture, grey, known)
-            scores: dict[str, float] = {}
-            for name in self.metrics:
-                if name != LEGIBILITY:
-                    scores.update(METRICS[name](delivered, sample))
-            rows.append(replace(row, scores=scores))
-            has_answer = LEGIBILITY in self.metrics and sample.answers
-            boxes = crop_boxes(sample.boxes, sample.size) if has_answer else []
-            crops += [as_bytes(delivered.picture(box)) for box in boxes]
-            counts.append(len(boxes))
-        texts = iter(self.ocr.read(crops) if self.ocr is not None else [])
-        for number, (count, (sample, _)) in enumerate(zip(counts, work)):
-            if count:
-                read = tuple(next(texts) for _ in range(count))
-                scores = {LEGIBILITY: legibility_score(read, sample.answers), **rows[number].scores}
-                rows[number] = replace(rows[number], scores=scores, read=read)
-        return rows
-
-    def _deliver(
-        self,
-        sample: Sample,
-        configuration: Configuration,
-        texture: Texture,
-        grey_texture: Texture,
-        grey: torch.Tensor,
-        known: dict[tuple[Configuration, str], tuple[Allocation, Cost, float]],
-    ) -> tuple[ResultRow, Delivered]:
-        row = ResultRow(sample.id, sample.image.name, configuration, self.metrics, {})
-        if configuration.allocator == FULL_IMAGE:
-            return row, Delivered(grey_texture, grey)
-        if configuration.allocator == IDEAL_RESIZE:
-            return row, Delivered(grey_texture, grey, budget=configuration.budget, patch=self.patch)
-        question = self._question(sample, configuration)
-        if (configuration, question) not in known:
-            known[configuration, question] = self._choose(sample.image, texture, configuration, question)
-        allocation, cost, ms_page = known[configuration, question]
-        tokens = int(allocation.valid.sum())
-        if tokens > configuration.budget:
-            raise RuntimeError(f"evaluate: {configuration} must use at most its budget, got {tokens} tokens")
-        costs: Any = {"tokens": tokens, "ms": cost.ms, "ms_page": ms_page, "mb": cost.mb}
-        return replace(row, **costs), Delivered(grey_texture, grey, allocation)
+            delivered, cost = full, dict[str, Any]()
+            if configuration.allocator == IDEAL_RESIZE:
+                delivered = replace(full, budget=configuration.budget)
+            elif configuration.allocator != FULL_IMAGE:
+                key = configuration, self._question(sample, configuration)
+                if key not in known:
+                    known[key] = self._choose(image, texture, *key)
+                allocation, cost = known[key]
+                delivered = replace(full, allocation=allocation)
+            cases.append(Case(sample, delivered))
+            costs.append(cost)
+        for name in self.metrics:
+            METRICS[name].judge([case for case in cases if METRICS[name].suits(case.sample)], self.ocr)
+        return [
+            ResultRow(sample.id, image.name, configuration, self.metrics, case.scores, read=case.read, **cost)
+            for (sample, configuration), case, cost in zip(work, cases, costs)
+        ]
 
     def _choose(
         self, image: Path, texture: Texture, configuration: Configuration, question: str
-    ) -> tuple[Allocation, Cost, float]:
+    ) -> tuple[Allocation, dict[str, Any]]:
+        """The tokens, and what they cost, as a ResultRow has it."""
         relevance = self.relevances.get(configuration.relevance, configuration.relevance)
         options: Any = {
             "budget": configuration.budget,
@@ -263,30 +218,24 @@ class Runner:
             if (read := self.pages.read(relevance, question, image, texture)) is not None:
                 reading, ms_page = read
                 scorer = find_scorer("evaluate", relevance, question)
-                prepared.readings[scorer] = reading if isinstance(reading, Spots) else (reading,)
+                prepared.keep(scorer, reading if isinstance(reading, Spots) else (reading,))
             options["relevance"] = prepared
         if configuration.method not in self.warm:  # loading models is not a page's cost
             self.choose(texture, question, **options)
             self.warm.add(configuration.method)
-        allocation, cost = costed(lambda: self.choose(texture, question, **options), self.device)
-        return allocation, cost._replace(ms=cost.ms + ms_maps), ms_page
+        allocation, ms, mb = costed(lambda: self.choose(texture, question, **options), self.device)
+        tokens = int(allocation.valid.sum())
+        if tokens > configuration.budget:
+            raise RuntimeError(f"evaluate: {configuration} must use at most its budget, got {tokens} tokens")
+        return allocation, {"tokens": tokens, "ms": ms + ms_maps, "ms_page": ms_page, "mb": mb}
 
     def _prepared(self, texture: Texture) -> tuple[Prepared, float]:
         """An image with its maps, and their milliseconds: made once, and counted every time."""
         if texture not in self.prepared:
             self.prepared.clear()  # pages come one after the other
-            made, cost = costed(lambda: prepare(texture, "auto", patch=self.patch), self.device)
-            self.prepared[texture] = made, cost.ms
+            made, ms, _ = costed(lambda: prepare(texture, "auto", patch=self.patch), self.device)
+            self.prepared[texture] = made, ms
         return self.prepared[texture]
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """The samples that were judged, the results, and the runner that made them."""
-
-    samples: list[Sample]
-    results: Results
-    runner: Runner
 
 
 def without_colour(texture: Texture) -> Texture:

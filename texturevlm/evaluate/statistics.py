@@ -8,6 +8,7 @@ import numpy as np
 _RESAMPLES = 10_000
 _CONFIDENCE = 0.95
 _CHUNK = 1 << 22  # numbers drawn at once: bounds the memory
+Numbers = Sequence[float] | np.ndarray
 
 
 class Interval(NamedTuple):
@@ -18,30 +19,22 @@ class Interval(NamedTuple):
     high: float
 
 
-def paired_difference(
-    ours: Sequence[float], theirs: Sequence[float], *, resamples: int = _RESAMPLES, seed: int = 0
-) -> Interval:
+def paired_difference(ours: Numbers, theirs: Numbers, *, resamples: int = _RESAMPLES) -> Interval:
     """The mean of ours − theirs, paired by question, and its 95% interval by resampling questions."""
     if len(ours) != len(theirs) or not len(ours):
         raise ValueError(
             "paired_difference: ours and theirs must have the same length and not be empty, "
             f"got {len(ours)} and {len(theirs)}"
         )
-    return pooled_ratio(np.subtract(ours, theirs), np.ones(len(ours)), resamples=resamples, seed=seed)
+    return pooled_ratio(np.subtract(ours, theirs), np.ones(len(ours)), resamples=resamples)
 
 
-def pooled_ratio(
-    amounts: Sequence[float] | np.ndarray,
-    chances: Sequence[float] | np.ndarray,
-    *,
-    resamples: int = _RESAMPLES,
-    seed: int = 0,
-) -> Interval:
+def pooled_ratio(amounts: Numbers, chances: Numbers, *, resamples: int = _RESAMPLES) -> Interval:
     """The sum of amounts over the sum of chances, and its 95% interval by resampling both together."""
     pairs = np.stack([np.asarray(amounts, dtype=np.float64), np.asarray(chances, dtype=np.float64)], 1)
     if pairs.ndim != 2 or not len(pairs) or not np.isfinite(pairs).all():
         raise ValueError(f"pooled_ratio: amounts and chances must be finite and not empty, got {len(pairs)} of them")
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     ratios: list[np.ndarray] = []
     step = max(1, _CHUNK // len(pairs))
     for first in range(0, resamples, step):

@@ -4,9 +4,9 @@ Decision rule: a method that beats `grid` and `resize` neither by more than 3 po
 not worth its complexity.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from statistics import mean, median
+from typing import NamedTuple
 
 from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OWN, Configuration, ResultRow, Results
 from texturevlm.evaluate.statistics import Interval, paired_difference
@@ -18,19 +18,19 @@ SCORES = ("legibility", "fine_on_objects", "recall", "ssim_box", "ssim", "object
 _BY_IMAGE = ("fine_on_objects", "object_area", "object_iou")  # the same for every row of an image
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One configuration and score: its mean, the paired difference to resize, and its cost (medians)."""
 
-    score_name: str
-    configuration: Configuration
-    count: int
+    samples: int
     score: float
     difference: Interval | None
     tokens: float | None
     ms_first: float | None
     ms_later: float | None
     mb: float | None
+
+
+Lines = Mapping[Configuration, Line]
 
 
 def by_configuration(results: Results) -> dict[Configuration, list[ResultRow]]:
@@ -41,16 +41,22 @@ def by_configuration(results: Results) -> dict[Configuration, list[ResultRow]]:
     return found
 
 
-def summarise(results: Results) -> list[Line]:
-    """One line per configuration and score."""
-    rows = by_configuration(results)
-    lines = []
+def summarise(results: Results) -> dict[str, dict[Configuration, Line]]:
+    """Score → configuration → line; the score that decides comes first."""
+    every = by_configuration(results)
+    costs = {configuration: _costs(rows) for configuration, rows in every.items()}
+    summary = {}
     for name in SCORES:
-        known = {one: units(own, name) for one, own in rows.items()}
-        for configuration, found in known.items():
-            if found:
-                lines.append(_line(name, configuration, known, rows[configuration]))
-    return lines
+        known = {configuration: units(rows, name) for configuration, rows in every.items()}
+        if any(known.values()):
+            summary[name] = {
+                configuration: Line(
+                    len(own), mean(own.values()), _difference(configuration, known), *costs[configuration]
+                )
+                for configuration, own in known.items()
+                if own
+            }
+    return summary
 
 
 def units(rows: Iterable[ResultRow], name: str) -> dict[str, float]:
@@ -60,6 +66,18 @@ def units(rows: Iterable[ResultRow], name: str) -> dict[str, float]:
         if name in row.scores:
             found.setdefault(row.image if name in _BY_IMAGE else row.sample, []).append(row.scores[name])
     return {unit: mean(scores) for unit, scores in found.items()}
+
+
+def _costs(rows: Iterable[ResultRow]) -> tuple[float | None, ...]:
+    """Medians: tokens, milliseconds of a page's first and of a later question, megabytes."""
+    columns = zip(*((row.tokens, None if row.ms is None else row.ms + row.ms_page, row.ms, row.mb) for row in rows))
+    known = ([value for value in column if value is not None] for column in columns)
+    return tuple(median(column) if column else None for column in known)
+
+
+def _resizes(budget: int) -> tuple[Configuration, Configuration]:
+    """The baselines: the ideal resize, and the one in whole tokens."""
+    return Configuration(IDEAL_RESIZE, budget=budget), Configuration("resize", NONE, budget)
 
 
 def _difference(configuration: Configuration, known: dict[Configuration, dict[str, float]]) -> Interval | None:
@@ -74,67 +92,30 @@ def _difference(configuration: Configuration, known: dict[Configuration, dict[st
     return None
 
 
-def _resizes(budget: int) -> tuple[Configuration, Configuration]:
-    """The baselines: the ideal resize, and the one in whole tokens."""
-    return Configuration(IDEAL_RESIZE, budget=budget), Configuration("resize", NONE, budget)
+class Verdict(NamedTuple):
+    """A method over all budgets: its largest lead over the better of grid and resize, the budget at which it is
+    largest, and one reason per budget at which it is worth its complexity."""
+
+    lead: float
+    budget: int
+    worth: tuple[str, ...]
 
 
-def _line(
-    name: str, configuration: Configuration, known: dict[Configuration, dict[str, float]], rows: Sequence[ResultRow]
-) -> Line:
-    timed = [row for row in rows if row.ms is not None]
-    return Line(
-        score_name=name,
-        configuration=configuration,
-        count=len(known[configuration]),
-        score=mean(known[configuration].values()),
-        difference=_difference(configuration, known),
-        tokens=_middle(row.tokens for row in rows),
-        ms_first=_middle((row.ms or 0) + row.ms_page for row in timed),
-        ms_later=_middle(row.ms for row in timed),
-        mb=_middle(row.mb for row in rows),
-    )
-
-
-def _middle(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
-def main_score(lines: Sequence[Line]) -> str:
-    """The score that decides."""
-    return lines[0].score_name if lines else SCORES[0]
-
-
-# ---- the decision rule ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A method over all budgets: where it is worth its complexity, and why."""
-
-    method: str
-    best: float  # largest lead over the better of grid and resize
-    budget: int  # at which it is largest
-    worth: tuple[str, ...]  # one reason per budget; empty: not worth its complexity
-
-
-def decision_rule(lines: Sequence[Line]) -> list[Verdict]:
+def decision_rule(lines: Lines) -> dict[str, Verdict]:
     """Every method against `grid` (same relevance) and `resize` at each budget, by the score that decides."""
-    known = {line.configuration: line for line in lines if line.score_name == main_score(lines)}
-    leads: dict[str, list[tuple[float, int]]] = {}
-    worth: dict[str, list[str]] = {}
-    for own, line in known.items():
+    found: dict[str, Verdict] = {}
+    for own, line in lines.items():
         grid = Configuration("grid", own.relevance, own.budget)
-        rivals = [known[rival] for rival in (*_resizes(own.budget), grid) if rival in known]
+        rivals = [lines[rival] for rival in (*_resizes(own.budget), grid) if rival in lines]
         if own.allocator in BASELINES or own.asked != OWN or not rivals:
             continue
         lead = round(line.score - max(rival.score for rival in rivals), 9)  # 0.53 − 0.5 is 0.03, not more
-        leads.setdefault(own.method, []).append((lead, own.budget))
-        times = [rival.ms_first for rival in rivals if rival.ms_first is not None]
-        reasons = worth.setdefault(own.method, [])
+        fastest = min((rival.ms_first for rival in rivals if rival.ms_first is not None), default=0.0)
+        worth: tuple[str, ...] = ()
         if lead > POINTS:
-            reasons.append(f"{100 * lead:+.1f} points at {own.budget}")
-        elif times and line.ms_first and SPEED * line.ms_first <= min(times) and lead >= -POINTS:
-            reasons.append(f"{min(times) / line.ms_first:.1f} × faster at {own.budget}")
-    return [Verdict(method, *max(found), tuple(worth[method])) for method, found in leads.items()]
+            worth = (f"{100 * lead:+.1f} points at {own.budget}",)
+        elif line.ms_first and SPEED * line.ms_first <= fastest and lead >= -POINTS:
+            worth = (f"{fastest / line.ms_first:.1f} × faster at {own.budget}",)
+        before = found.get(own.method, Verdict(lead, own.budget, ()))
+        found[own.method] = Verdict(*max((lead, own.budget), before[:2]), (*before.worth, *worth))
+    return found

@@ -11,25 +11,15 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice
-from texturevlm.cuda.compiler import LOWEST
+from texturevlm.cuda.compiler import LOWEST, nvrtc_version
 
 # What exists for each operation. `texture` is the first choice only for levels that are in a hardware texture already,
 # or where `texture_pays`.
+_OPERATIONS = ("mipmap", "update_region", "lookup", "lookup_grad", "sample_patches", "distance_field", "superpixels",
+               "region_statistics", "boundaries", "build", "select", "cell_maps", "layers", "density")  # fmt: skip
+_BY_TEXTURE = ("lookup", "lookup_grad", "sample_patches")
 BACKENDS: dict[str, tuple[str, ...]] = {
-    "mipmap": ("cuda", "reference"),
-    "update_region": ("cuda", "reference"),
-    "lookup": ("cuda", "texture", "reference"),
-    "lookup_grad": ("cuda", "texture", "reference"),
-    "sample_patches": ("cuda", "texture", "reference"),
-    "distance_field": ("cuda", "reference"),
-    "superpixels": ("cuda", "reference"),
-    "region_statistics": ("cuda", "reference"),
-    "boundaries": ("cuda", "reference"),
-    "build": ("cuda", "reference"),
-    "select": ("cuda", "reference"),
-    "cell_maps": ("cuda", "reference"),
-    "layers": ("cuda", "reference"),
-    "density": ("cuda", "reference"),
+    name: ("cuda", "texture", "reference") if name in _BY_TEXTURE else ("cuda", "reference") for name in _OPERATIONS
 }
 MAX_TEXTURE_EXTENT, MAX_LAYERS = 32768, 2048  # of a hardware texture
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels
@@ -53,8 +43,6 @@ def no_cuda_because() -> str | None:
     except ImportError as error:
         return f"cuda-bindings is not installed ({error}): pip install 'texturevlm[cuda]'"
     try:
-        from texturevlm.cuda.compiler import nvrtc_version
-
         nvrtc_version()
     except RuntimeError as error:
         return str(error)
@@ -84,19 +72,19 @@ def no_kernel_because(tensor: Tensor) -> str | None:
     return no_cuda_because() or _too_old(tensor.device, tensor.dtype)
 
 
-def choose(operation: str, tensor: Tensor, asked: str = "auto") -> str:
-    """The backend that runs `operation` on data like `tensor`."""
+def choose(operation: str, tensor: Tensor, asked: str = "auto", limit: str | None = None) -> str:
+    """The backend that runs `operation` on data like `tensor`; limit: why its kernel cannot take it, besides."""
     if asked == "auto":
-        return "reference" if no_kernel_because(tensor) else "cuda"
+        return "reference" if limit or no_kernel_because(tensor) else "cuda"
     check_choice(operation, "backend", asked, ("auto", *BACKENDS[operation]))
     if asked != "reference":
-        require_kernels(operation, tensor, asked)
+        require_kernels(operation, tensor, asked, limit)
     return asked
 
 
-def require_kernels(function: str, tensor: Tensor, asked: str = "texture") -> None:
+def require_kernels(function: str, tensor: Tensor, asked: str = "texture", limit: str | None = None) -> None:
     """Raise with the reason if the kernels cannot take this tensor."""
-    if reason := no_kernel_because(tensor):
+    if reason := no_kernel_because(tensor) or limit:
         raise ValueError(f"{function}: backend {asked!r} cannot run here: {reason}")
 
 

@@ -5,14 +5,24 @@ the least of (y − j)² + (distance inside row j)². The reference finds that m
 lets a pixel take over its vertical neighbours' values plus 2k − 1, and 1 + 3 + … + (2k − 1) = k².
 """
 
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
+from texturevlm.cuda.launch import WARP, launch
+from texturevlm.cuda.struct import HOLE, Layout, constants, template
 from texturevlm.ops import backend as backends
+from texturevlm.ops.marks import Marks, pack_marks
 
-MAX_EXTENT = 1 << 15  # for the kernel: a squared distance must fit into 32 bits
-STEPS_A_CHECK = 8
+MAX_KERNEL_EXTENT = 1 << 15  # a squared distance must fit into 32 bits
+TILE_ROWS, LIMIT = constants("distance.cu", "TILE", "LIMIT")
+_FIELD, _WITHIN = Layout("distance.cu", "Field"), Layout("distance.cu", "Within")
+STEPS_PER_CHECK = 8
+LINES_PER_BLOCK = 8  # one per warp
 
 
 def distance_field(mask: Tensor, *, backend: str = "auto") -> Tensor:
@@ -26,18 +36,10 @@ def distance_field(mask: Tensor, *, backend: str = "auto") -> Tensor:
     if mask.numel() == 0:
         raise ValueError(f"distance_field: mask must not be empty, got {tuple(mask.shape)}")
     field = torch.empty(mask.shape, dtype=torch.float32, device=mask.device)
-    chosen = backends.choose("distance_field", field, backend)
-    if chosen == "cuda" and max(mask.shape[1:]) >= MAX_EXTENT:
-        if backend == "cuda":
-            raise ValueError(
-                f"distance_field: backend 'cuda' cannot run here: the kernel takes extents below {MAX_EXTENT}, "
-                f"not {max(mask.shape[1:])}"
-            )
-        chosen = "reference"
-    if chosen == "cuda":
-        from texturevlm.ops.distance_kernel import distance_field_cuda
-
-        return distance_field_cuda(mask, field)
+    limit = f"the kernel takes extents below {MAX_KERNEL_EXTENT}, not {max(mask.shape[1:])}"
+    large = max(mask.shape[1:]) >= MAX_KERNEL_EXTENT
+    if backends.choose("distance_field", field, backend, limit if large else None) == "cuda":
+        return _distance_field_cuda(mask, field)
     return distance_field_reference(mask)
 
 
@@ -72,11 +74,49 @@ def _along_columns(squares: Tensor) -> Tensor:
         here, there = best[:, first:last], grown[:, first:last]
         torch.minimum(best[:, first - 1 : last - 1], best[:, first + 1 : last + 1], out=there)
         there += 2 * step - 1
-        if step % STEPS_A_CHECK == 0:
+        if step % STEPS_PER_CHECK == 0:
             changed = (there < here).any(2).any(0).nonzero()
             if len(changed) == 0:
                 break
             upper, lower = first + int(changed[0]), first + int(changed[-1])
-            first, last = max(1, upper - STEPS_A_CHECK), min(height + 1, lower + 1 + STEPS_A_CHECK)
+            first, last = max(1, upper - STEPS_PER_CHECK), min(height + 1, lower + 1 + STEPS_PER_CHECK)
         torch.minimum(here, there, out=here)
     return best[:, 1:-1]
+
+
+def _distance_field_cuda(mask: Tensor, field: Tensor) -> Tensor:
+    """Fill `field` (B, H, W). Per pixel, rows read one byte and write two, columns read two and write four."""
+    batch, height, width = mask.shape
+    mask = (mask if mask.dtype in (torch.bool, torch.uint8, torch.int8) else mask != 0).contiguous()
+    across = torch.empty(mask.shape, dtype=torch.int16, device=mask.device)
+    sizes = {"lines": batch * height, "height": height, "width": width, "diagonal": math.hypot(height, width)}
+    parameters = _FIELD.pack(mask=mask, across=across, distance=field, **sizes)
+    launch("distance.cu", "distance_rows", mask.device, -(-batch * height // LINES_PER_BLOCK), parameters)
+    launch("distance.cu", "distance_columns", mask.device, _tiles(field.shape), parameters)
+    return field
+
+
+def _tiles(shape: torch.Size) -> int:
+    batch, height, width = shape
+    return -(-width // WARP) * -(-height // TILE_ROWS) * batch
+
+
+def distance_within_cuda(bits: Tensor, field: Tensor, *, marks: Marks | None = None, reach: int = 0) -> None:
+    """Fill `field` (B, H, W), each image of it contiguous, with the distance in units of LIMIT, at most 1.
+
+    bits:  (B, H, ⌈W / 32⌉) int32, one bit per pixel, the first pixel's lowest
+    marks: update only the pixels within LIMIT + `reach` of a marked tile
+    """
+    pack, tiles = _within(field.shape, field.stride(0), reach, pack_marks(marks))
+    launch("distance.cu", "distance_within", field.device, tiles, pack(bits.data_ptr(), field.data_ptr()))
+
+
+@lru_cache(maxsize=256)
+def _within(shape: torch.Size, stride: int, reach: int, marks: bytes | None) -> tuple[Callable[..., bytes], int]:
+    """What packs the parameters from the two addresses, and the number of blocks."""
+    _, height, width = shape
+    beyond = min(math.hypot(height, width) / LIMIT, 1.0)
+    parameters = _WITHIN.pack(
+        bits=HOLE, distance=HOLE, stride=stride, height=height, width=width, beyond=beyond, reach=reach, marks=marks
+    )
+    return template(parameters), _tiles(shape)

@@ -1,39 +1,32 @@
 """Reading a pyramid between its texels and between its levels, as a texture unit does.
 
-A point lies in level-0 pixels, texel centres at i + 0.5; on level l it scales by W_l / W_0. Beyond the border the
-edge texel is repeated. `lookup` blends the two nearest levels (trilinear). `lookup_grad` takes the footprint of a
-sample as two axes: the short axis sets the level, and several trilinear probes are spread along the long one.
+`lookup` reads points, `lookup_grad` footprints, `sample_patches` (the hot path) patches of samples over footprints;
+lookup_reference.py says what each computes. A stream of images asks for the same shapes again and again. Checks
+therefore run once per combination of shapes, layouts, dtypes and options (a `Request`), which also remembers how its
+kernels are started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from texturevlm.ops.sampling import MAX_ANISOTROPY, sample
+from texturevlm.check import check_choice, check_count, check_floating, check_shapes
+from texturevlm.ops import backend as backends
+from texturevlm.ops.device_texture import DeviceTexture
+from texturevlm.ops.lookup_kernel import sample_cuda
+from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, sample_reference
+from texturevlm.ops.mip import check_nearest, check_pyramid
 
-if TYPE_CHECKING:
-    from texturevlm.ops.device_texture import DeviceTexture
-
-
-class Probes(NamedTuple):
-    """How a footprint is read: `number` trilinear probes at level `lod`, evenly over `spread` about its centre."""
-
-    lod: Tensor  # (...)
-    spread: Tensor  # (..., 2), from the first probe to the last
-    number: Tensor  # (...), whole
+MOST_REQUESTS = 1024
+Levels = list[Tensor] | tuple[Tensor, ...]
 
 
 def lookup(
-    levels: list[Tensor] | tuple[Tensor, ...] | DeviceTexture,
-    points: Tensor,
-    lod: Tensor,
-    *,
-    nearest: Sequence[int] = (),
-    backend: str = "auto",
+    levels: Levels | DeviceTexture, points: Tensor, lod: Tensor, *, nearest: Sequence[int] = (), backend: str = "auto"
 ) -> Tensor:
     """Read a mip pyramid at fractional positions and levels (trilinear, clamped).
 
@@ -44,13 +37,11 @@ def lookup(
     backend: auto, reference, cuda or texture (which makes a texture for this one call)
     returns  (B, N, C) in the levels' dtype, differentiable in levels, points and lod (not through `nearest`)
     """
-    options: Any = {"patch": None, "max_anisotropy": 1, "nearest": nearest, "backend": backend}
-    values = sample("lookup", levels, points, lod, None, None, **options)
-    return lookup_reference(levels, points, lod, nearest) if values is None else values  # type: ignore[arg-type]
+    return sample_levels(levels, Where(points, lod), Options("lookup", None, 1, tuple(nearest), backend))
 
 
 def lookup_grad(
-    levels: list[Tensor] | tuple[Tensor, ...] | DeviceTexture,
+    levels: Levels | DeviceTexture,
     points: Tensor,
     ddx: Tensor,
     ddy: Tensor,
@@ -67,117 +58,130 @@ def lookup_grad(
     returns   (B, N, C); for a square footprint of side s it is `lookup` at lod log2(s).
               Differentiable in levels, points, ddx and ddy (the number of probes is piecewise constant).
     """
-    options: Any = {"patch": None, "max_anisotropy": max_anisotropy, "nearest": nearest, "backend": backend}
-    values = sample("lookup_grad", levels, points, None, ddx, ddy, **options)
-    if values is None:
-        return lookup_grad_reference(levels, points, ddx, ddy, max_anisotropy, nearest)  # type: ignore[arg-type]
-    return values
+    options = Options("lookup_grad", None, max_anisotropy, tuple(nearest), backend)
+    return sample_levels(levels, Where(points, None, ddx, ddy), options)
 
 
-def widened(tensor: Tensor) -> Tensor:
-    """Positions need float32 at least: half precision cannot tell neighbouring pixels apart beyond 2048."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Probes:
-    """How footprints with axes ddx, ddy (..., 2) are read.
-
-    Each probe filters over a square as wide as the short axis (never finer than a texel), so the probes' centres
-    spread over what is left of the long axis: their union is exactly as long as the footprint, at every ratio.
-    """
-    long_axis = torch.where((_length(ddx) >= _length(ddy))[..., None], ddx, ddy)
-    long = torch.maximum(_length(ddx), _length(ddy))
-    short = torch.minimum(_length(ddx), _length(ddy))
-    width = torch.maximum(short, long / max_anisotropy).clamp(min=1.0)
-    # A ratio that is whole but for rounding must not cost a probe more.
-    count = (long / width - 1e-3).ceil().nan_to_num(1).clamp(1, max_anisotropy)
-    spread = long_axis * ((long - width) / long.clamp(min=1e-20)).clamp(min=0.0)[..., None]
-    return Probes(width.log2(), spread, count.detach())
-
-
-def _length(axis: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(axis, dim=-1)
-    return length
-
-
-def lookup_reference(levels: Sequence[Tensor], points: Tensor, lod: Tensor, nearest: Sequence[int] = ()) -> Tensor:
-    """The specification of `lookup`."""
-    pyramid = _Flat(levels)
-    points, lod = widened(points), widened(lod)
-    return pyramid.with_labels(pyramid.trilinear(points, lod), points, lod, nearest).to(levels[0].dtype)
-
-
-def lookup_grad_reference(
-    levels: Sequence[Tensor],
-    points: Tensor,
+def sample_patches(
+    levels: Levels | DeviceTexture,
+    centre: Tensor,
     ddx: Tensor,
     ddy: Tensor,
+    *,
+    patch: int,
     max_anisotropy: int = MAX_ANISOTROPY,
     nearest: Sequence[int] = (),
+    backend: str = "auto",
 ) -> Tensor:
-    """The specification of `lookup_grad`."""
-    pyramid = _Flat(levels)
-    points = widened(points)
-    lod, spread, count = probes(widened(ddx), widened(ddy), max_anisotropy)
-    total = torch.zeros((), dtype=pyramid.dtype, device=points.device)
-    for probe in range(int(count.max()) if count.numel() else 1):
-        share = (probe < count) / count
-        offset = (probe / (count - 1).clamp(min=1) - 0.5) * (count > 1)
-        total = total + pyramid.trilinear(points + offset[..., None] * spread, lod) * share[..., None]
-    return pyramid.with_labels(total, points, lod, nearest).to(levels[0].dtype)
+    """Sample a pyramid over footprints. An ordinary patch at level l has axes (2^l, 0), (0, 2^l); l may be fractional.
+
+    levels:        finest first, each (B, C, H_l, W_l); or a DeviceTexture, filled once and sampled many times
+    centre:        (B, K, 2), x then y in level-0 pixels
+    ddx, ddy:      (B, K, 2), how far one step along the patch's own x and y axis moves in the image
+    patch:         samples along each side of a patch
+    max_anisotropy: how many times longer than wide a sample's footprint may be; longer ones are read too coarsely
+    nearest:       channels that hold labels: the nearest texel, not filtered (a DeviceTexture has its own)
+    backend:       auto, reference, cuda or texture
+    returns        (B, K, C, P, P), differentiable in levels, centre, ddx and ddy
+    """
+    options = Options("sample_patches", patch, max_anisotropy, tuple(nearest), backend)
+    return sample_levels(levels, Where(centre, None, ddx, ddy), options)
 
 
-class _Flat:
-    """All levels of a pyramid behind one another, so that points on different levels are read by one gather."""
+class Request:
+    """One combination of shapes and options, checked.
 
-    def __init__(self, levels: Sequence[Tensor]) -> None:
-        device = levels[0].device
-        self.texels = torch.cat([level.flatten(2) for level in levels], 2)
-        self.dtype = torch.float64 if levels[0].dtype == torch.float64 else torch.float32
-        self.last = len(levels) - 1
-        extents = torch.tensor([level.shape[-2:] for level in levels], device=device)
-        self.height, self.width = extents.unbind(-1)
-        self.start = (self.height * self.width).cumsum(0) - self.height * self.width
+    backend:   what runs it for tensors on a CUDA GPU
+    forward:   how its forward kernel is started (lookup_kernel.py), once it was
+    backwards: the same for gradients, by what is wanted
+    """
 
-    def trilinear(self, points: Tensor, lod: Tensor) -> Tensor:
-        lod = lod.to(self.dtype).nan_to_num(0).clamp(0, self.last)
-        fine = lod.detach().floor().long()
-        coarse = (fine + 1).clamp(max=self.last)
-        blend = (lod - fine)[..., None]
-        return self.bilinear(points, fine) * (1 - blend) + self.bilinear(points, coarse) * blend
+    __slots__ = ("backend", "backwards", "forward", "may_pay", "options")
 
-    def bilinear(self, points: Tensor, level: Tensor) -> Tensor:
-        x0, x1, right = self._axis(points[..., 0], self.width, level)
-        y0, y1, down = self._axis(points[..., 1], self.height, level)
-        top = self._read(level, y0, x0) * (1 - right) + self._read(level, y0, x1) * right
-        bottom = self._read(level, y1, x0) * (1 - right) + self._read(level, y1, x1) * right
-        return top * (1 - down) + bottom * down
+    def __init__(self, levels: Levels, where: Where, options: Options) -> None:
+        function = options.function
+        check_pyramid(function, levels)
+        finest = levels[0]
+        _check_options(where, options, levels=(finest, "B C H W"))
+        names = ("points" if options.patch is None else "centre", "lod", "ddx", "ddy")
+        check_floating(function, **{name: tensor for name, tensor in zip(names, where) if tensor is not None})
+        check_nearest(function, options.nearest, finest.shape[1])
+        self.options = options
+        self.backend = backends.choose(function, finest, options.backend)
+        # A texture for one call pays for dense patches alone, and never before each texel is read once.
+        samples = where.points.shape[1] * (options.patch or 0) ** 2
+        self.may_pay = options.backend == "auto" and samples >= finest.shape[2] * finest.shape[3]
+        self.forward: Any = None
+        self.backwards: dict[tuple[bool, bool, bool], Any] = {}
 
-    def with_labels(self, texels: Tensor, points: Tensor, lod: Tensor, channels: Sequence[int]) -> Tensor:
-        """Channels that hold labels, read at the nearest texel of the nearest level instead."""
-        if not channels:
-            return texels
-        level = (lod.detach().nan_to_num(0).clamp(0, self.last) + 0.5).floor().long()
-        width, height = self.width[level], self.height[level]
-        x = (points[..., 0].detach().nan_to_num(0) * (width / self.width[0])).floor().long()
-        y = (points[..., 1].detach().nan_to_num(0) * (height / self.height[0])).floor().long()
-        zero = torch.zeros_like(x)
-        labels = self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
-        chosen = torch.zeros(texels.shape[-1], dtype=torch.bool, device=texels.device)
-        chosen[list(channels)] = True
-        return torch.where(chosen, labels, texels)
 
-    def _axis(self, position: Tensor, extents: Tensor, level: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The two texels around a position along one axis, and how far it is from the first to the second."""
-        extent = extents[level]
-        texel = position.to(self.dtype) * (extent.to(self.dtype) / extents[0].to(self.dtype)) - 0.5
-        # NaN reads the first texel, as in the kernels: never memory outside of the level.
-        texel = texel.nan_to_num(0).clamp(torch.zeros_like(texel), (extent - 1).to(self.dtype))
-        first = texel.detach().floor().long()
-        return first, torch.minimum(first + 1, extent - 1), (texel - first)[..., None]
+_requests: dict[tuple[Any, ...], Request] = {}
 
-    def _read(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
-        index = self.start[level] + y * self.width[level] + x
-        channels = self.texels.shape[1]
-        texels = self.texels.gather(2, index[:, None].expand(-1, channels, -1))
-        return texels.transpose(1, 2).to(self.dtype)
+
+def sample_levels(levels: Any, where: Where, options: Options) -> Tensor:
+    """Check and run one of the three functions."""
+    if not isinstance(levels, (list, tuple)):
+        return _sample_texture(levels, where, options)
+    if torch.compiler.is_compiling():
+        from texturevlm.ops.operators import probe
+
+        _, patch, max_anisotropy, nearest, backend = options
+        compiled: Tensor = probe(list(levels), *where, patch or 0, max_anisotropy, list(nearest), backend)
+        return compiled
+    try:
+        tensors = [
+            None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            for tensor in (*where, *levels)
+        ]
+        # With types: 16.0 equals 16 and True equals 1, and the checks refuse both.
+        kinds = (type(options.patch), type(options.max_anisotropy), *map(type, options.nearest))
+        key = (options, kinds, *tensors)
+        request = _requests.get(key)
+    except (AttributeError, TypeError):  # not a tensor, or not a number: the checks say which
+        key, request = (), None
+    if request is None:
+        request = Request(levels, where, options)
+        if len(_requests) >= MOST_REQUESTS:
+            _requests.clear()
+        _requests[key] = request
+    finest: Tensor = levels[0]
+    chosen = request.backend if finest.is_cuda else backends.choose(options.function, finest, options.backend)
+    if chosen == "reference":
+        return sample_reference(levels, where, options)
+    hardware = chosen == "texture"
+    if request.may_pay:
+        hardware = backends.texture_pays(finest, where.points.shape[1] * (options.patch or 1) ** 2)
+    return sample_cuda(request, hardware, levels, where)
+
+
+def _check_options(where: Where, options: Options, **levels: tuple[Tensor, str]) -> None:
+    function, patch = options.function, options.patch
+    if patch is not None:
+        check_count(function, "patch", patch, 1)
+    check_count(function, "max_anisotropy", options.max_anisotropy, 1, MAX_ANISOTROPY)
+    name, count = ("points", "N") if patch is None else ("centre", "K")
+    patterns = {name: f"B {count} 2", "lod": f"B {count}", "ddx": f"B {count} 2", "ddy": f"B {count} 2"}
+    given = {name: (tensor, patterns[name]) for name, tensor in zip(patterns, where) if tensor is not None}
+    check_shapes(function, **levels, **given)
+
+
+def _sample_texture(texture: Any, where: Where, options: Options) -> Tensor:
+    """Sample a texture that is filled already."""
+    function, points = options.function, where.points
+    _check_options(where, options)
+    if not isinstance(texture, DeviceTexture):
+        raise TypeError(
+            f"{function}: levels must be a sequence of (B, C, H, W) tensors, finest first, or a DeviceTexture, "
+            f"got {texture!r:.60}"
+        )
+    check_choice(function, "backend", options.backend, ("auto", "texture"))
+    if options.nearest:
+        raise ValueError(f"{function}: nearest must be given to the DeviceTexture when it is made, not here")
+    if points.device != texture.device or points.shape[0] != texture.shape[0]:
+        raise ValueError(
+            f"{function}: points must be ({texture.shape[0]}, N, 2) on {texture.device} like the texture, "
+            f"got {tuple(points.shape)} on {points.device}"
+        )
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in where):
+        raise ValueError(f"{function}: gradients need the levels; pass them instead of the DeviceTexture")
+    return texture.fetch(where, options.patch, options.max_anisotropy)

@@ -24,6 +24,6 @@ class Marks:
         return _MARKS.pack(total=self.total, rows=rows - 1, columns=columns - 1, inverse=1 / self.tile)
 
 
-def packed(marks: Marks | None) -> bytes | None:
+def pack_marks(marks: Marks | None) -> bytes | None:
     """`struct Marks`; None: everything changed."""
     return None if marks is None else marks.packed

@@ -48,30 +48,30 @@ def mipmap(
              when it is stored. Differentiable in `image`, once.
     """
     if torch.compiler.is_compiling():
-        return _compiled_mipmap(image, levels, reduce, backend)
+        from texturevlm.ops.operators import coarser_levels
+
+        word = reduce if isinstance(reduce, str) else ",".join(reduce)
+        coarser = coarser_levels(image, MOST_LEVELS if levels is None else levels, word, backend)
+        return [image.contiguous() if image.is_cuda else image, *coarser]
     sizes = check_shapes("mipmap", image=(image, "B C H W"))
     check_floating("mipmap", image=image)
-    _check_not_empty("mipmap", image)
+    if image.numel() == 0:
+        raise ValueError(f"mipmap: image must not be empty, got {tuple(image.shape)}")
     if levels is not None:
         check_count("mipmap", "levels", levels, 1)
     modes = channel_reductions("mipmap", reduce, sizes["C"])
     extents = level_extents(sizes["H"], sizes["W"], levels)
     if len(extents) == 1:
         return [image]
-    if backends.choose("mipmap", image, backend) == "cuda":
-        from texturevlm.ops.mip_kernel import mipmap_cuda
+    if backends.choose("mipmap", image, backend) == "reference":
+        return mipmap_reference(image, extents, modes)
+    if torch.is_grad_enabled() and image.requires_grad:
+        from texturevlm.ops.mip_gradient import Mipmap
 
-        return mipmap_cuda(image, extents, modes)
-    return mipmap_reference(image, extents, modes)
+        return list(Mipmap.apply(image, tuple(extents), modes))  # type: ignore[no-untyped-call]
+    from texturevlm.ops.mip_kernel import mipmap_cuda
 
-
-def _compiled_mipmap(image: Tensor, levels: int | None, reduce: str | Sequence[str], backend: str) -> list[Tensor]:
-    """`mipmap` inside torch.compile, by an operator."""
-    from texturevlm.ops.operators import coarser_levels
-
-    word = reduce if isinstance(reduce, str) else ",".join(reduce)
-    coarser = coarser_levels(image, MOST_LEVELS if levels is None else levels, word, backend)
-    return [image.contiguous() if image.is_cuda else image, *coarser]
+    return mipmap_cuda(image, extents, modes)
 
 
 def channel_reductions(function: str, reduce: str | Sequence[str], channels: int) -> tuple[str, ...]:
@@ -91,11 +91,6 @@ def _channel_reductions(function: str, reduce: str | tuple[str, ...], channels: 
     return modes
 
 
-def _check_not_empty(function: str, image: Tensor) -> None:
-    if image.numel() == 0:
-        raise ValueError(f"{function}: image must not be empty, got {tuple(image.shape)}")
-
-
 def mipmap_reference(image: Tensor, extents: Sequence[tuple[int, int]], modes: Sequence[str]) -> list[Tensor]:
     """The specification, in plain PyTorch: what every kernel is tested against."""
     wide = image.float() if image.dtype in (torch.float16, torch.bfloat16) else image
@@ -111,20 +106,16 @@ def _by_channel(
     """Texels rows × columns of the level above `fine`, each channel by its own reduction."""
     if len(set(modes)) == 1:
         return _texels(base, fine, modes[0], rows, columns)
-    picked: list[Tensor] = []
-    for channel, mode in enumerate(modes):
-        one = slice(channel, channel + 1)
-        picked.append(_texels(base[:, one], fine[:, one], mode, rows, columns))
-    return torch.cat(picked, 1)
+    each = zip(base.split(1, 1), fine.split(1, 1), modes)
+    return torch.cat([_texels(one, other, mode, rows, columns) for one, other, mode in each], 1)
 
 
 def _texels(base: Tensor, fine: Tensor, mode: str, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
-    if mode == "nearest":
-        height, width = (max(1, extent // 2) for extent in fine.shape[-2:])
-        y = _centre_texels(base.shape[-2], height, rows, base.device)
-        x = _centre_texels(base.shape[-1], width, columns, base.device)
-        return base[..., y[:, None], x]
     height, width = fine.shape[-2:]
+    if mode == "nearest":
+        y = _centre_texels(base.shape[-2], max(1, height // 2), rows, base.device)
+        x = _centre_texels(base.shape[-1], max(1, width // 2), columns, base.device)
+        return base[..., y[:, None], x]
     part = fine[..., _source(rows, height), _source(columns, width)]
     if mode == "mean" and height % 2 == 0 and width % 2 == 0:
         return torch.nn.functional.avg_pool2d(part, 2)
@@ -147,18 +138,15 @@ def _halve(source: Tensor, axis: int, mode: str, span: tuple[int, int], extent: 
     if extent == 1:
         return source
     count = span[1] - span[0]
-    taps = [source.narrow(axis, tap, 2 * count - 1) for tap in range(2 + extent % 2)]
-    taps = [tap[..., ::2] if axis == -1 else tap[..., ::2, :] for tap in taps]
-    if mode == "max":
-        return torch.stack(taps).amax(0)
-    if mode == "min":
-        return torch.stack(taps).amin(0)
+    step = (..., slice(None, None, 2)) if axis == -1 else (..., slice(None, None, 2), slice(None))
+    taps = [source.narrow(axis, tap, 2 * count - 1)[step] for tap in range(2 + extent % 2)]
+    if mode in ("max", "min"):
+        return torch.stack(taps).amax(0) if mode == "max" else torch.stack(taps).amin(0)
     if extent % 2 == 0:
         return (taps[0] + taps[1]) * 0.5
     half = extent // 2
     i = torch.arange(*span, device=source.device, dtype=source.dtype)
-    if axis == -2:
-        i = i[:, None]
+    i = i if axis == -1 else i[:, None]
     return taps[0] * ((half - i) / extent) + taps[1] * (half / extent) + taps[2] * ((i + 1) / extent)
 
 
@@ -197,21 +185,28 @@ def channels_last(levels: Sequence[Tensor]) -> list[Tensor]:
              differentiable in levels
     """
     check_pyramid("channels_last", levels)
-    return [_ChannelsLast.apply(level) for level in levels]  # type: ignore[no-untyped-call]
+    return list(_ChannelsLast.apply(*levels))  # type: ignore[no-untyped-call]
 
 
 class _ChannelsLast(torch.autograd.Function):
-    """A copy in another layout. The gradient passes as it is, in whichever layout it comes."""
+    """Copies in another layout. Gradients pass as they are, in whichever layout they come."""
 
     @staticmethod
-    def forward(ctx: Any, level: Tensor) -> Tensor:
-        batch, channels, height, width = level.shape
+    def forward(ctx: Any, *levels: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        batch, channels = levels[0].shape[:2]
         room = -(-channels // 4) * 4
-        return level.new_empty((batch, height, width, room)).permute(0, 3, 1, 2)[:, :channels].copy_(level)
+        stored = []
+        for level in levels:
+            height, width = level.shape[2:]
+            strides = (height * width * room, 1, width * room, room)
+            memory = level.new_empty(batch * height * width * room)  # with room beyond the last channel of each texel
+            stored.append(memory.as_strided(level.shape, strides).copy_(level))
+        return tuple(stored)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0]
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return gradients
 
 
 def check_pyramid(function: str, levels: Sequence[Tensor]) -> None:
@@ -234,26 +229,29 @@ def _check_pyramid(function: str, levels: tuple[tuple[torch.Size, torch.dtype, t
         raise ValueError(f"{function}: levels[0] must be (B, C, H, W) and not empty, got {tuple(shape)}")
     if not dtype.is_floating_point:
         raise TypeError(f"{function}: levels[0] must be floating point, got {dtype}")
-    batch, channels, height, width = shape
-    for index, found in enumerate(levels):
-        wanted = (batch, channels, height, width)
-        if index > 0 and levels[index - 1][0][2:] == (1, 1):
-            raise ValueError(f"{function}: levels must end at 1×1, got {len(levels) - index} more after it")
-        if found[0] != wanted:
-            raise ValueError(f"{function}: levels[{index}] must be {wanted}, got {tuple(found[0])}")
-        if found[1:] != (dtype, device):
+    extents = level_extents(*shape[2:], len(levels))
+    for index, (extent, (found, *kind)) in enumerate(zip(extents, levels)):
+        wanted = (*shape[:2], *extent)
+        if found != wanted:
+            raise ValueError(f"{function}: levels[{index}] must be {wanted}, got {tuple(found)}")
+        if kind != [dtype, device]:
             raise ValueError(
-                f"{function}: levels[{index}] must be {dtype} on {device} like levels[0], got {found[1]} on {found[2]}"
+                f"{function}: levels[{index}] must be {dtype} on {device} like levels[0], got {kind[0]} on {kind[1]}"
             )
-        height, width = max(1, height // 2), max(1, width // 2)
+    if beyond := len(levels) - len(extents):
+        raise ValueError(f"{function}: levels must end at 1×1, got {beyond} more after it")
+
+
+def check_nearest(function: str, nearest: Sequence[int], channels: int) -> None:
+    """Every entry must be the index of a channel."""
+    for channel in nearest:
+        check_count(function, "nearest", channel, 0, channels - 1)
 
 
 def update_region_reference(levels: Sequence[Tensor], boxes: Tensor, modes: Sequence[str]) -> None:
     """The specification: follow each box up the pyramid and recompute the texels that look at it."""
-    if levels[0].dtype in (
-        torch.float16,
-        torch.bfloat16,
-    ):  # a stored half-precision level has lost the float32 values that the next one is made from
+    # A stored half-precision level has lost the float32 values that the next one is made from.
+    if levels[0].dtype in (torch.float16, torch.bfloat16):
         extents = [(level.shape[-2], level.shape[-1]) for level in levels]
         for level, fresh in zip(levels[1:], mipmap_reference(levels[0], extents, modes)[1:]):
             level.copy_(fresh)
@@ -261,13 +259,11 @@ def update_region_reference(levels: Sequence[Tensor], boxes: Tensor, modes: Sequ
     for image, image_boxes in enumerate(boxes.tolist()):
         chain = [level[image : image + 1] for level in levels]
         for x0, y0, x1, y1 in image_boxes:
-            rows = (max(0, y0), min(levels[0].shape[-2], y1))
-            columns = (max(0, x0), min(levels[0].shape[-1], x1))
+            rows, columns = (max(0, y0), min(chain[0].shape[-2], y1)), (max(0, x0), min(chain[0].shape[-1], x1))
             if rows[0] >= rows[1] or columns[0] >= columns[1]:
                 continue
             for fine, coarse in itertools.pairwise(chain):
-                rows = _touched(rows, fine.shape[-2])
-                columns = _touched(columns, fine.shape[-1])
+                rows, columns = _touched(rows, fine.shape[-2]), _touched(columns, fine.shape[-1])
                 coarse[..., slice(*rows), slice(*columns)] = _by_channel(chain[0], fine, modes, rows, columns)
 
 

@@ -9,103 +9,89 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops.lookup import lookup, lookup_grad
+from texturevlm.ops.lookup import sample_levels
+from texturevlm.ops.lookup_reference import Options, Where
 from texturevlm.ops.mip import level_extents, mipmap
-from texturevlm.ops.patches import sample_patches
+
+_WHERE = "Tensor[] levels, Tensor points, Tensor? lod, Tensor? ddx, Tensor? ddy"
+_OPTIONS = "int patch, int max_anisotropy, int[] nearest, str backend"
 
 
-def _call(
-    levels: Sequence[Tensor],
-    points: Tensor,
-    lod: Tensor | None,
-    ddx: Tensor | None,
-    ddy: Tensor | None,
-    patch: int,
-    max_anisotropy: int,
-    nearest: Sequence[int],
-    backend: str,
-) -> Tensor:
+def _sample(levels: Sequence[Tensor], where: Where, patch: int, *options: Any) -> Tensor:
     """`lookup` if there is a lod, else `sample_patches` if there is a patch, else `lookup_grad`."""
-    options: Any = {"nearest": nearest, "backend": backend}
-    if lod is not None:
-        return lookup(list(levels), points, lod, **options)
-    assert ddx is not None and ddy is not None
-    options["max_anisotropy"] = max_anisotropy
-    if patch:
-        return sample_patches(list(levels), points, ddx, ddy, patch=patch, **options)
-    return lookup_grad(list(levels), points, ddx, ddy, **options)
+    function = "lookup" if where.lod is not None else "sample_patches" if patch else "lookup_grad"
+    max_anisotropy, nearest, backend = options
+    return sample_levels(list(levels), where, Options(function, patch or None, max_anisotropy, tuple(nearest), backend))
 
 
-@torch.library.custom_op("texturevlm::probe", mutates_args=())
-def probe(
-    levels: Sequence[Tensor],
-    points: Tensor,
-    lod: Tensor | None,
-    ddx: Tensor | None,
-    ddy: Tensor | None,
-    patch: int,
-    max_anisotropy: int,
-    nearest: Sequence[int],
-    backend: str,
-) -> Tensor:
-    """lookup (with lod), lookup_grad (patch 0) or sample_patches."""
+def _probe(levels: list[Tensor], points: Any, lod: Any, ddx: Any, ddy: Any, *options: Any) -> Tensor:
     with torch.no_grad():
-        return _call(levels, points, lod, ddx, ddy, patch, max_anisotropy, nearest, backend).contiguous()
+        return _sample(levels, Where(points, lod, ddx, ddy), *options).contiguous()
 
 
-@probe.register_fake
-def _probe_shape(
-    levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, patch: int, max_anisotropy: int, nearest: Any, backend: str
-) -> Tensor:
-    shape = (*points.shape[:2], levels[0].shape[1], *((patch, patch) if patch else ()))
-    return levels[0].new_empty(shape)  # type: ignore[no-any-return]
+def _probe_shape(levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, patch: int, *options: Any) -> Any:
+    return levels[0].new_empty((*points.shape[:2], levels[0].shape[1], *((patch, patch) if patch else ())))
 
 
-# Backward operators are not custom_ops: those run below autograd, and these use it.
-_library: Any = torch.library.Library("texturevlm", "FRAGMENT")
-_library.define(
-    "probe_backward(Tensor upstream, Tensor[] levels, Tensor points, Tensor? lod, Tensor? ddx, Tensor? ddy, int patch, "
-    "int max_anisotropy, int[] nearest, str backend, bool[] wanted) -> Tensor[]"
-)
-_library.define("mipmap_backward(Tensor image, Tensor[] gradients, int count, str reduce, str backend) -> Tensor")
-
-
-def _probe_backward(
-    upstream: Tensor, levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, *options: Any
-) -> list[Tensor]:
+def _probe_backward(upstream: Tensor, levels: list[Tensor], *rest: Any) -> list[Tensor]:
     """The gradients of points, lod, ddx, ddy and the levels that are wanted, in this order."""
-    *options, wanted = options  # type: ignore[assignment]
-    given = [points, lod, ddx, ddy, *levels]
+    *where, patch, max_anisotropy, nearest, backend, wanted = rest
     with torch.enable_grad():
-        leaves = [None if one is None else one.detach().requires_grad_(want) for one, want in zip(given, wanted)]
-        values = _call(leaves[4:], *leaves[:4], *options)  # type: ignore[arg-type]
+        given = zip([*where, *levels], wanted)
+        leaves: list[Any] = [None if one is None else one.detach().requires_grad_(want) for one, want in given]
+        values = _sample(leaves[4:], Where(*leaves[:4]), patch, max_anisotropy, nearest, backend)
     needed = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
     return [one.contiguous() for one in torch.autograd.grad(values, needed, upstream)]
 
 
-def _mipmap_backward(image: Tensor, gradients: list[Tensor], count: int, reduce: str, backend: str) -> Tensor:
-    with torch.enable_grad():
-        leaf = image.detach().requires_grad_()
-        levels = mipmap(leaf, levels=count, reduce=_reductions(reduce), backend=backend)
-    return torch.autograd.grad(levels[1:], leaf, gradients)[0].contiguous()
-
-
-_library.impl("probe_backward", _probe_backward, "CompositeExplicitAutograd")
-_library.impl("mipmap_backward", _mipmap_backward, "CompositeExplicitAutograd")
-
-
-def _probe_backward_shapes(upstream: Any, levels: Any, points: Any, lod: Any, ddx: Any, ddy: Any, *options: Any) -> Any:
-    given = zip([points, lod, ddx, ddy, *levels], options[-1])
+def _probe_backward_shapes(upstream: Any, levels: Any, *rest: Any) -> list[Tensor]:
+    given = zip([*rest[:4], *levels], rest[-1])
     return [torch.empty_like(one, memory_format=torch.contiguous_format) for one, want in given if want]
 
 
-def _mipmap_backward_shape(image: Any, gradients: Any, count: int, reduce: str, backend: str) -> Any:
+def _levels(image: Tensor, count: int, reduce: str, backend: str) -> list[Tensor]:
+    """reduce: one word, or one per channel with commas."""
+    return mipmap(image, levels=count, reduce=reduce.split(",") if "," in reduce else reduce, backend=backend)[1:]
+
+
+def _mipmap(image: Tensor, *options: Any) -> list[Tensor]:
+    """All levels but the finest, which is the image."""
+    with torch.no_grad():
+        return [level.clone() for level in _levels(image, *options)]
+
+
+def _mipmap_shapes(image: Any, count: int, *options: Any) -> list[Tensor]:
+    extents = level_extents(int(image.shape[2]), int(image.shape[3]), count)
+    return [image.new_empty((*image.shape[:2], *extent)) for extent in extents[1:]]
+
+
+def _mipmap_backward(image: Tensor, gradients: list[Tensor], *options: Any) -> Tensor:
+    with torch.enable_grad():
+        leaf = image.detach().requires_grad_()
+        levels = _levels(leaf, *options)
+    return torch.autograd.grad(levels, leaf, gradients)[0].contiguous()
+
+
+def _mipmap_backward_shape(image: Any, *rest: Any) -> Tensor:
     return torch.empty_like(image, memory_format=torch.contiguous_format)
 
 
-_register_fake: Any = torch.library.register_fake
-_register_fake("texturevlm::probe_backward", _probe_backward_shapes)
-_register_fake("texturevlm::mipmap_backward", _mipmap_backward_shape)
+_MIPMAP = "int count, str reduce, str backend"
+_OPERATORS: dict[str, tuple[Any, Any]] = {  # schema: what runs, and the shapes of what it returns
+    f"probe({_WHERE}, {_OPTIONS}) -> Tensor": (_probe, _probe_shape),
+    f"probe_backward(Tensor upstream, {_WHERE}, {_OPTIONS}, bool[] wanted) -> Tensor[]": (
+        _probe_backward, _probe_backward_shapes),
+    f"mipmap(Tensor image, {_MIPMAP}) -> Tensor[]": (_mipmap, _mipmap_shapes),
+    f"mipmap_backward(Tensor image, Tensor[] gradients, {_MIPMAP}) -> Tensor": (
+        _mipmap_backward, _mipmap_backward_shape),
+}  # fmt: skip
+_library: Any = torch.library.Library("texturevlm", "FRAGMENT")
+for _schema, (_function, _shapes) in _OPERATORS.items():
+    _name = _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)
+    _library.impl(_name, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"texturevlm::{_name}", _shapes, lib=_library)
+probe = torch.ops.texturevlm.probe.default
+coarser_levels = torch.ops.texturevlm.mipmap.default
 
 
 def _keep_probe(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -114,36 +100,15 @@ def _keep_probe(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward_of_probe(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
-    points, lod, ddx, ddy, *levels = ctx.saved_tensors
-    of_levels, *of_where = ctx.needs_input_grad[:5]
+    where, levels, of_levels = ctx.saved_tensors[:4], ctx.saved_tensors[4:], ctx.needs_input_grad[0]
     each = of_levels if isinstance(of_levels, (list, tuple)) else [of_levels] * len(levels)
-    wanted = [*of_where, *each]
+    wanted = [*ctx.needs_input_grad[1:5], *each]
     operator = torch.ops.texturevlm.probe_backward
-    found = iter(operator(upstream, levels, points, lod, ddx, ddy, *ctx.options, wanted) if any(wanted) else ())
+    found = iter(operator(upstream, levels, *where, *ctx.options, wanted) if any(wanted) else ())
     gradients = [next(found) if want else None for want in wanted]
     # PyTorch takes an empty list of channels for a list of tensors, and wants a gradient of the same structure.
     of_nearest: list[Tensor] | None = None if ctx.options[2] else []
     return gradients[4:], *gradients[:4], None, None, of_nearest, None
-
-
-probe.register_autograd(_backward_of_probe, setup_context=_keep_probe)
-
-
-def _reductions(reduce: str) -> str | list[str]:
-    return reduce.split(",") if "," in reduce else reduce
-
-
-@torch.library.custom_op("texturevlm::mipmap", mutates_args=())
-def coarser_levels(image: Tensor, count: int, reduce: str, backend: str) -> list[Tensor]:
-    """All levels of `mipmap` but the finest, which is the image. reduce: one word, or one per channel with commas."""
-    with torch.no_grad():
-        return [level.clone() for level in mipmap(image, levels=count, reduce=_reductions(reduce), backend=backend)[1:]]
-
-
-@coarser_levels.register_fake
-def _level_shapes(image: Any, count: int, reduce: str, backend: str) -> list[Any]:
-    extents = level_extents(int(image.shape[2]), int(image.shape[3]), count)
-    return [image.new_empty((*image.shape[:2], *extent)) for extent in extents[1:]]
 
 
 def _keep_image(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -152,8 +117,8 @@ def _keep_image(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward_of_levels(ctx: Any, gradients: Any) -> tuple[Any, ...]:
-    (image,) = ctx.saved_tensors
-    return torch.ops.texturevlm.mipmap_backward(image, gradients, *ctx.options), None, None, None
+    return torch.ops.texturevlm.mipmap_backward(*ctx.saved_tensors, gradients, *ctx.options), None, None, None
 
 
-coarser_levels.register_autograd(_backward_of_levels, setup_context=_keep_image)
+torch.library.register_autograd("texturevlm::probe", _backward_of_probe, setup_context=_keep_probe, lib=_library)
+torch.library.register_autograd("texturevlm::mipmap", _backward_of_levels, setup_context=_keep_image, lib=_library)

@@ -45,7 +45,7 @@ struct Refresh {
 
 constexpr float READ_BEYOND = 2.f;  // texels of the coarser of two levels: how far outside its footprint a sample may read
 
-// Whether what a footprint reads lies partly in a marked tile (texturevlm/video/tiles.py: touched).
+// Whether what a footprint reads lies partly in a marked tile (texturevlm/video/change.py: reads_marked).
 __device__ __forceinline__ bool reads_marked(const Refresh& refresh, long long footprint) {
     const PatchJob& job = refresh.job;
     const float *centre = job.centre + 2 * footprint, *ddx = job.ddx + 2 * footprint, *ddy = job.ddy + 2 * footprint;

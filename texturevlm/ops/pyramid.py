@@ -5,6 +5,7 @@ and round extents up, so that texel i of a level sits exactly on texel 2i of the
 """
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -22,10 +23,7 @@ def gaussian_pyramid(image: Tensor, *, levels: int | None = None) -> list[Tensor
     Outside, the image is mirrored about its border texels, which are not repeated (reflect-101, as in OpenCV's
     pyrDown). Differentiable.
     """
-    pyramid = [image]
-    for _ in range(_check_image("gaussian_pyramid", image, levels) - 1):
-        pyramid.append(_reduce(_reduce(pyramid[-1], 2), 3))
-    return pyramid
+    return _smoothed(image, _check_image("gaussian_pyramid", image, levels))
 
 
 def laplacian_pyramid(image: Tensor, *, levels: int | None = None) -> list[Tensor]:
@@ -38,12 +36,8 @@ def laplacian_pyramid(image: Tensor, *, levels: int | None = None) -> list[Tenso
     A coarse level is brought up with the same 5 taps on the zero-filled fine grid, mirrored like the image.
     Differentiable; `laplacian_reconstruct` undoes it up to rounding.
     """
-    smooth = [image]
-    bands = []
-    for _ in range(_check_image("laplacian_pyramid", image, levels) - 1):
-        smooth.append(_reduce(_reduce(smooth[-1], 2), 3))
-        bands.append(smooth[-2] - _expand_to(smooth[-1], smooth[-2]))
-    return [*bands, smooth[-1]]
+    smooth = _smoothed(image, _check_image("laplacian_pyramid", image, levels))
+    return [*(fine - _expand_to(coarse, fine) for fine, coarse in pairwise(smooth)), smooth[-1]]
 
 
 def laplacian_reconstruct(bands: Sequence[Tensor]) -> Tensor:
@@ -57,15 +51,18 @@ def laplacian_reconstruct(bands: Sequence[Tensor]) -> Tensor:
         raise ValueError(f"{name}: bands must hold at least the residual, got none")
     check_shapes(name, **{f"bands[{i}]": (band, f"B C H{i} W{i}") for i, band in enumerate(bands)})
     check_floating(name, **{f"bands[{i}]": band for i, band in enumerate(bands)})
-    for i in range(1, len(bands)):
-        wanted = tuple((n + 1) // 2 for n in bands[i - 1].shape[2:])
-        if bands[i].shape[2:] != wanted:
-            got = tuple(bands[i].shape[2:])
-            raise ValueError(f"{name}: bands[{i}] must have extents {wanted}, half of bands[{i - 1}]'s, got {got}")
+    for i, (fine, coarse) in enumerate(pairwise(bands)):
+        wanted, got = tuple((n + 1) // 2 for n in fine.shape[2:]), tuple(coarse.shape[2:])
+        if got != wanted:
+            raise ValueError(f"{name}: bands[{i + 1}] must have extents {wanted}, half of bands[{i}]'s, got {got}")
     image = bands[-1]
     for band in reversed(bands[:-1]):
         image = band + _expand_to(image, band)
     return image
+
+
+def _smoothed(image: Tensor, levels: int) -> list[Tensor]:
+    return list(accumulate(range(levels - 1), lambda fine, _: _reduce(_reduce(fine, 2), 3), initial=image))
 
 
 def _check_image(function: str, image: Tensor, levels: int | None) -> int:
@@ -87,7 +84,8 @@ def _reduce(x: Tensor, dim: int) -> Tensor:
     # One texel at a time, so that extents 1 and 2, where a mirror meets its own reflection, need no case of their own.
     before, after = ([x.narrow(dim, _mirror(i, n), 1) for i in pair] for pair in ((-2, -1), (n, n + 1)))
     padded = torch.cat([*before, x, *after], dim)
-    a, b, c, d, e = (_every_second(padded.narrow(dim, tap, n), dim) for tap in range(5))
+    every_second = (..., slice(None, None, 2), slice(None)) if dim == 2 else (..., slice(None, None, 2))
+    a, b, c, d, e = (padded.narrow(dim, tap, n)[every_second] for tap in range(5))
     return (a + e) * 0.0625 + (b + d) * 0.25 + c * 0.375
 
 
@@ -114,7 +112,3 @@ def _mirror(i: int, n: int) -> int:
         return 0
     i %= 2 * (n - 1)
     return min(i, 2 * (n - 1) - i)
-
-
-def _every_second(x: Tensor, dim: int) -> Tensor:
-    return x[..., ::2, :] if dim == 2 else x[..., ::2]

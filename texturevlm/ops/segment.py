@@ -6,18 +6,24 @@ means are summed as whole numbers (colours in units of 2⁻¹⁶), so that no or
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes
+from texturevlm.cuda.launch import WARP, launch
+from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops import backend as backends
 
-UNIT = 1 << 16  # colours are summed in units of 1 / UNIT
+COLOUR_UNIT = 1 << 16  # colours are summed in units of 1 / COLOUR_UNIT
 LIMIT = 1000.0  # and clamped to ± LIMIT there, so that a warp's sum fits into 32 bits
 SAMPLES = 32  # pixels of a seed's cell, along each axis, that its mean is refined from
 MAX_CHANNELS = 16  # for the kernel
+(TABLE,) = constants("segment.cu", "TABLE")
+_SEGMENTS, _REGIONS = Layout("segment.cu", "Segments"), Layout("segment.cu", "Regions")
 
 
 @lru_cache(maxsize=256)
@@ -60,19 +66,13 @@ def superpixels(
     height, width = sizes["H"], sizes["W"]
     grid = seed_grid(height, width, count)
     weight = compactness**2 * grid[0] * grid[1] / (height * width)
-    chosen = backends.choose("superpixels", features, backend)
-    if chosen == "cuda" and (reason := _no_kernel_because(sizes["C"], height, width, grid)):
-        if backend == "cuda":
-            raise ValueError(f"superpixels: backend 'cuda' cannot run here: {reason}")
-        chosen = "reference"
-    if chosen == "cuda":
-        from texturevlm.ops.segment_kernel import superpixels_cuda
-
-        return superpixels_cuda(features.detach(), grid, iterations, weight)
-    return superpixels_reference(features.detach(), grid, iterations, weight)
+    limit = _kernel_limit(sizes["C"], height, width, grid)
+    on_gpu = backends.choose("superpixels", features, backend, limit) == "cuda"
+    find = _superpixels_cuda if on_gpu else superpixels_reference
+    return find(features.detach(), grid, iterations, weight)
 
 
-def _no_kernel_because(channels: int, height: int, width: int, grid: tuple[int, int]) -> str | None:
+def _kernel_limit(channels: int, height: int, width: int, grid: tuple[int, int]) -> str | None:
     if channels > MAX_CHANNELS:
         return f"the kernel takes up to {MAX_CHANNELS} channels, not {channels}"
     if max(height * grid[0], width * grid[1]) >= 1 << 31:
@@ -105,11 +105,9 @@ def superpixels_reference(features: Tensor, grid: tuple[int, int], iterations: i
 def _sums(features: Tensor, ids: Tensor, y: Tensor, x: Tensor, regions: int) -> Tensor:
     """(B, R, C + 3) whole numbers: the sums of each region's colours, x and y, and the number of its pixels."""
     batch, channels = features.shape[:2]
-    values = torch.empty((*ids.shape, channels + 3), dtype=torch.int64, device=ids.device)
-    values[..., :channels] = (features.clamp(-LIMIT, LIMIT) * UNIT).round().movedim(1, -1)
-    values[..., channels] = x
-    values[..., channels + 1] = y[:, None]
-    values[..., channels + 2] = 1
+    values = torch.ones((*ids.shape, channels + 3), dtype=torch.int64, device=ids.device)
+    values[..., :channels] = (features.clamp(-LIMIT, LIMIT) * COLOUR_UNIT).round().movedim(1, -1)
+    values[..., channels], values[..., channels + 1] = x, y[:, None]
     rows = (ids + regions * torch.arange(batch, device=ids.device)[:, None, None]).flatten()
     sums = values.new_zeros((batch * regions, channels + 3))
     return sums.index_add_(0, rows, values.flatten(0, 2)).view(batch, regions, -1)
@@ -119,18 +117,12 @@ def _means(sums: Tensor, seeds: Tensor) -> Tensor:
     """(B, R, C + 2) mean colour, x and y. A region that lost all its pixels goes back to its seed."""
     sums = torch.where(sums[..., -1:] > 0, sums, seeds)
     means = sums[..., :-1].double() / sums[..., -1:]
-    means[..., :-2] /= UNIT
+    means[..., :-2] /= COLOUR_UNIT
     return means.float()
 
 
 def _choose(
-    features: Tensor,
-    y: Tensor,
-    x: Tensor,
-    means: Tensor,
-    grid: tuple[int, int],
-    size: tuple[int, int],
-    weight: float,
+    features: Tensor, y: Tensor, x: Tensor, means: Tensor, grid: tuple[int, int], size: tuple[int, int], weight: float
 ) -> Tensor:
     """The nearest of nine regions for each pixel: (B, len(y), len(x)) int32. By rows of cells, to stay in the cache."""
     rows, columns = grid
@@ -142,15 +134,13 @@ def _choose(
         strip = slice(starts[row], starts[row + 1])
         pixels, chosen = features[:, :, strip], ids[:, strip]
         best = torch.full(chosen.shape, torch.inf, device=features.device)
-        for dy in (-1, 0, 1):
-            for dx in (-1, 0, 1):
-                near_y, near_x = min(max(row + dy, 0), rows - 1), (home_x + dx).clamp(0, columns - 1)
-                mean = table[:, :, near_y][..., near_x]  # (B, C + 2, 1, W)
-                cost = (pixels - mean[:, :-2]).square_().sum(1)
-                cost += weight * ((x - mean[:, -2]).square() + (y[strip, None] - mean[:, -1]).square_())
-                closer = cost < best
-                chosen.copy_(torch.where(closer, (near_y * columns + near_x).int(), chosen))
-                torch.minimum(best, cost, out=best)
+        for dy, dx in product((-1, 0, 1), repeat=2):
+            near_y, near_x = min(max(row + dy, 0), rows - 1), (home_x + dx).clamp(0, columns - 1)
+            mean = table[:, :, near_y][..., near_x]  # (B, C + 2, 1, W)
+            cost = (pixels - mean[:, :-2]).square_().sum(1)
+            cost += weight * ((x - mean[:, -2]).square() + (y[strip, None] - mean[:, -1]).square_())
+            chosen.copy_(torch.where(cost < best, (near_y * columns + near_x).int(), chosen))
+            torch.minimum(best, cost, out=best)
     return ids
 
 
@@ -164,12 +154,8 @@ def region_statistics(ids: Tensor, regions: int, *, backend: str = "auto") -> tu
     sizes = _check_ids("region_statistics", ids)
     check_count("region_statistics", "regions", regions, 1)
     centroid = torch.empty((sizes["B"], regions, 2), dtype=torch.float32, device=ids.device)
-    if backends.choose("region_statistics", centroid, backend) == "cuda":
-        from texturevlm.ops.segment_kernel import region_sums_cuda
-
-        sums = region_sums_cuda(ids, regions)
-    else:
-        sums = region_sums_reference(ids, regions)
+    on_gpu = backends.choose("region_statistics", centroid, backend) == "cuda"
+    sums = region_sums_cuda(ids, regions) if on_gpu else region_sums_reference(ids, regions)
     pixels = sums[..., 2:].double()
     torch.add(sums[..., :2] / pixels.clamp(min=1), 0.5, out=centroid)
     return (pixels[..., 0] / (sizes["H"] * sizes["W"])).float(), centroid
@@ -192,15 +178,9 @@ def boundaries(ids: Tensor, *, backend: str = "auto") -> Tensor:
     _check_ids("boundaries", ids)
     edges = torch.empty(ids.shape, dtype=torch.float32, device=ids.device)
     if backends.choose("boundaries", edges, backend) == "cuda":
-        from texturevlm.ops.segment_kernel import boundaries_cuda
-
-        return boundaries_cuda(ids, edges)
-    return boundaries_reference(ids)
-
-
-def boundaries_reference(ids: Tensor) -> Tensor:
-    """The specification, in plain PyTorch."""
-    edges = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
+        _launch_regions("boundaries", ids, edges=edges)
+        return edges
+    edges.zero_()
     edges[:, :, :-1] = ids[:, :, 1:] != ids[:, :, :-1]
     edges[:, :-1].masked_fill_(ids[:, 1:] != ids[:, :-1], 1.0)
     return edges
@@ -213,3 +193,71 @@ def _check_ids(function: str, ids: Tensor) -> dict[str, int]:
     if ids.numel() == 0:
         raise ValueError(f"{function}: ids must not be empty, got {tuple(ids.shape)}")
     return sizes
+
+
+def _superpixels_cuda(features: Tensor, grid: tuple[int, int], iterations: int, weight: float) -> Tensor:
+    """One launch for the seeds and one per iteration. Each has its own sums, so that none has to clear another's."""
+    batch, channels, height, width = features.shape
+    features = features.float().contiguous()
+    sums = torch.zeros((iterations, batch, grid[0] * grid[1], channels + 3), dtype=torch.int64, device=features.device)
+    ids = torch.empty((batch, height, width), dtype=torch.int32, device=features.device)
+    image, seeds, chosen = features.data_ptr(), sums.data_ptr(), ids.data_ptr()
+    every, least = 8 * sums.stride(0), _tile_rows((height, width), grid, channels)
+    tiles, pack = _geometry(features.shape, grid, strides(height, width, grid), 8, weight)
+    before = 0
+    for after in range(seeds, seeds + iterations * every, every):
+        parameters = pack(image, seeds, before, after, chosen)
+        launch("segment.cu", "superpixels_refine", features.device, tiles, parameters)
+        before = after
+    tiles, pack = _geometry(features.shape, grid, (1, 1), least, weight)
+    launch("segment.cu", "superpixels_assign", features.device, tiles, pack(image, seeds, before, 0, chosen))
+    return ids
+
+
+@lru_cache(maxsize=256)
+def _geometry(
+    shape: torch.Size, grid: tuple[int, int], steps: tuple[int, int], tile_rows: int, weight: float
+) -> tuple[int, Callable[..., bytes]]:
+    """How many tiles there are if every `steps`-th pixel takes part, and what packs the parameters from pointers."""
+    batch, channels, height, width = shape
+    # Along an axis every stride-th pixel takes part, starting at stride // 2.
+    pixels_y, pixels_x = (-(-(extent - step // 2) // step) for extent, step in ((height, steps[0]), (width, steps[1])))
+    sizes = {"channels": channels, "height": height, "width": width, "rows": grid[0], "columns": grid[1]}
+    steps_of = {"stride_y": steps[0], "stride_x": steps[1], "pixels_y": pixels_y, "pixels_x": pixels_x}
+    fixed = _SEGMENTS.fix(**sizes, **steps_of, tile_rows=tile_rows, weight=weight)
+    pack = fixed.in_order("features", "seeds", "sums", "totals", "ids")
+    return _tiles(batch, pixels_y, pixels_x, tile_rows), pack
+
+
+def region_sums_cuda(ids: Tensor, regions: int) -> Tensor:
+    """(B, R, 3): per region the sums of x and y over its pixels, and the number of pixels."""
+    sums = torch.zeros((len(ids), regions, 3), dtype=torch.int64, device=ids.device)
+    _launch_regions("region_sums", ids, sums=sums, regions=regions)
+    return sums
+
+
+def _launch_regions(
+    kernel: str, ids: Tensor, *, sums: Tensor | None = None, edges: Tensor | None = None, regions: int = 0
+) -> None:
+    batch, height, width = ids.shape
+    ids = ids.int().contiguous()
+    parameters = _REGIONS.pack(ids=ids, sums=sums, edges=edges, height=height, width=width, regions=regions)
+    launch("segment.cu", kernel, ids.device, _tiles(batch, height, width, 32), parameters)
+
+
+def _tiles(batch: int, pixels_y: int, pixels_x: int, tile_rows: int) -> int:
+    return -(-pixels_x // WARP) * -(-pixels_y // tile_rows) * batch
+
+
+def _tile_rows(size: tuple[int, int], grid: tuple[int, int], channels: int) -> int:
+    """The most rows per tile such that the table holds all regions that its pixels choose among."""
+    for rows in (32, 16):
+        cells = _cells(rows, size[0], grid[0]) * _cells(WARP, size[1], grid[1])
+        if cells * (channels + 2) <= TABLE:
+            return rows
+    return 8
+
+
+def _cells(pixels: int, extent: int, cells: int) -> int:
+    """How many cells `pixels` neighbouring pixels choose among: those they lie in, and one more on either side."""
+    return min(cells, pixels + 2, (pixels - 1) * cells // extent + 4)

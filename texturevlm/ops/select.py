@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 import torch
@@ -18,7 +20,8 @@ from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
 from texturevlm.cuda.constants import device_constant
-from texturevlm.cuda.struct import constants
+from texturevlm.cuda.launch import launch
+from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops import backend as backends
 from texturevlm.ops.legibility import legibility
 
@@ -27,6 +30,10 @@ CUTS = 8  # rounds in which tokens that are left over cut others in two
 MOST = {name: constants("select.cu", f"MOST_{name.upper()}")[0] for name in ("tokens", "plans", "levels", "scales")}
 MOST["tables"] = 255  # the numbers of tables are bytes
 
+ROWS_PER_BLOCK = 8  # one per warp
+_SELECT = Layout("select.cu", "Select")
+_PLAN = Layout("select.cu", "Plan").in_order("rows", "columns", "stages", "level")
+_LEVEL = Layout("select.cu", "Level").in_order("across", "down", "survivors", "seen", "finest", "last", "unused")
 SEEN, SEEN_FINEST, SEEN_BY_THE_LAST = 3, 4, 5  # columns of Packed.levels
 
 
@@ -85,30 +92,19 @@ def select(
     check_count("select", "budget", budget, 1)
     check_count("select", "patch", patch, 1)
     _check_plans(tuple(plans), maps.shape[1], budget)
-    chosen = backends.choose("select", maps, backend)
-    todo = packed(tuple(plans), maps.shape[1], size, patch)
-    if chosen == "cuda" and (reason := _no_kernel_because(todo, maps.shape[1], budget)):
-        if backend == "cuda":
-            raise ValueError(f"select: backend 'cuda' cannot run here: {reason}")
-        chosen = "reference"
-    if chosen == "cuda":
-        from texturevlm.ops.select_kernel import select_cuda
-
-        return select_cuda(maps, legible_scale, ink, todo, size, budget, patch)
+    todo = pack_plans(tuple(plans), maps.shape[1], size, patch)
+    limit = _kernel_limit(todo, maps.shape[1], budget)
+    if backends.choose("select", maps, backend, limit) == "cuda":
+        return _select_cuda(maps, legible_scale, ink, todo, size, budget, patch)
     return select_reference(maps, legible_scale, ink, todo, size, budget, patch)
 
 
-def _no_kernel_because(todo: Packed, maps: int, budget: int) -> str | None:
-    counts = {
-        "tokens": budget,
-        "plans": len(todo.plans),
-        "levels": len(todo.levels),
-        "scales": len(todo.scales),
-        "tables": maps * len(todo.scales) + 1,
-    }
-    for name, count in counts.items():
-        if count > MOST[name]:
-            return f"the kernel takes up to {MOST[name]} {name}, not {count}"
+def _kernel_limit(todo: Packed, maps: int, budget: int) -> str | None:
+    tables = maps * len(todo.scales) + 1
+    counts = (budget, len(todo.plans), len(todo.levels), len(todo.scales), tables)
+    for (name, most), count in zip(MOST.items(), counts, strict=True):
+        if count > most:
+            return f"the kernel takes up to {most} {name}, not {count}"
     return None
 
 
@@ -138,7 +134,7 @@ class Packed(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def packed(plans: tuple[Plan, ...], maps: int, size: tuple[int, int], patch: int) -> Packed:
+def pack_plans(plans: tuple[Plan, ...], maps: int, size: tuple[int, int], patch: int) -> Packed:
     """The numbers that both the reference and the kernel go by."""
     their_scales = [_level_scales(plan, size, patch) for plan in plans]
     scales = tuple(sorted({scale for mine in their_scales for scale in mine}))
@@ -155,22 +151,9 @@ def packed(plans: tuple[Plan, ...], maps: int, size: tuple[int, int], patch: int
 
 def _level_scales(plan: Plan, size: tuple[int, int], patch: int) -> list[float]:
     """How wide a sample is, in pixels, on each level of a plan, along the coarser axis; never below 1."""
-    rows, columns = plan.rows, plan.columns
-    scales = [max(size[0] / rows, size[1] / columns)]
-    for stage in plan.stages:
-        rows, columns = rows * stage.down, columns * stage.across
-        scales.append(max(size[0] / rows, size[1] / columns))
-    return [round(max(scale / patch, 1.0), 6) for scale in scales]
-
-
-def select_reference(
-    maps: Tensor, legible_scale: Tensor, ink: Tensor, todo: Packed, size: tuple[int, int], budget: int, patch: int
-) -> Footprints:
-    """The specification, in plain PyTorch, all images and all plans at once."""
-    steps = max(stages for _, _, stages, _ in todo.plans)
-    return search_reference(
-        maps, legible_scale, ink, numbers_of(todo, legible_scale.device), steps, size, budget, patch
-    )
+    rows = accumulate((stage.down for stage in plan.stages), mul, initial=plan.rows)
+    columns = accumulate((stage.across for stage in plan.stages), mul, initial=plan.columns)
+    return [round(max(size[0] / y / patch, size[1] / x / patch, 1.0), 6) for y, x in zip(rows, columns)]
 
 
 @lru_cache(maxsize=256)
@@ -180,18 +163,12 @@ def numbers_of(todo: Packed, device: torch.device) -> tuple[Tensor, Tensor, Tens
     return device_constant(todo.scales, torch.float32, device), plans, levels
 
 
-def search_reference(
-    maps: Tensor,
-    legible_scale: Tensor,
-    ink: Tensor,
-    numbers: tuple[Tensor, Tensor, Tensor],
-    steps: int,
-    size: tuple[int, int],
-    budget: int,
-    patch: int,
+def select_reference(
+    maps: Tensor, legible_scale: Tensor, ink: Tensor, todo: Packed, size: tuple[int, int], budget: int, patch: int
 ) -> Footprints:
-    """`select_reference` with its numbers already on the device: tensor operations of static shapes alone."""
-    scales, plans, levels = numbers
+    """The specification, in plain PyTorch, all images and all plans at once: tensor operations of static shapes."""
+    scales, plans, levels = numbers_of(todo, legible_scale.device)
+    steps = max(stages for _, _, stages, _ in todo.plans)
     search = _Search(tables(maps, legible_scale, ink, scales), levels, size, patch)
     tiles = _begin(plans, len(maps), budget)
     for step in range(steps):
@@ -241,10 +218,8 @@ def _begin(plans: Tensor, batch: int, budget: int) -> _Tiles:
     slots = torch.arange(budget, device=plans.device)
     rows, columns, stages, start = plans[:, :, None].unbind(1)
     places = (slots % columns, slots // columns, columns, rows, torch.zeros_like(slots))
-    wide, narrow = (batch, len(plans), budget), (batch, len(plans), 1)
-    return _Tiles(
-        *(place.expand(wide) for place in places), *(one.expand(narrow) for one in (rows * columns, stages, start))
-    )
+    wide = [place.expand(batch, len(plans), budget) for place in places]
+    return _Tiles(*wide, *(one.expand(batch, len(plans), 1) for one in (rows * columns, stages, start)))
 
 
 class _Search(NamedTuple):
@@ -320,19 +295,12 @@ def _divide(
     parent = order.gather(-1, (born // more.clamp(min=1)).clamp(0, len(slots) - 1))
     source = torch.where(fresh, parent, slots)
     child = torch.where(fresh, born % more.clamp(min=1) + 1, 0)
-    column, row, columns, rows, step, cut, x, y = (
-        part.expand_as(gains).gather(-1, source)
-        for part in (tiles.column, tiles.row, tiles.columns, tiles.rows, tiles.step, chosen, across, down)
-    )
+    parts = (*tiles[:5], chosen, across, down)
+    column, row, columns, rows, step, cut, x, y = (part.expand_as(gains).gather(-1, source) for part in parts)
     x, y = torch.where(cut, x, 1), torch.where(cut, y, 1)
-    return tiles._replace(
-        column=column * x + child % x,
-        row=row * y + child.div(x, rounding_mode="floor"),
-        columns=columns * x,
-        rows=rows * y,
-        step=step + cut * deeper,
-        filled=tiles.filled + count * more,
-    )
+    column, row = column * x + child % x, row * y + child.div(x, rounding_mode="floor")
+    filled = tiles.filled + count * more
+    return _Tiles(column, row, columns * x, rows * y, step + cut * deeper, filled, tiles.stages, tiles.start)
 
 
 def _footprints(tiles: _Tiles, score: Tensor, size: tuple[int, int], patch: int) -> Footprints:
@@ -348,3 +316,41 @@ def _footprints(tiles: _Tiles, score: Tensor, size: tuple[int, int], patch: int)
     zero = torch.zeros_like(across)
     centre, ddx, ddy = (torch.stack(pair, -1).float() for pair in ((x, y), (across, zero), (zero, down)))
     return Footprints(centre, ddx, ddy, torch.where(used, score, 0.0), used)
+
+
+def _select_cuda(
+    maps: Tensor, legible_scale: Tensor, ink: Tensor, todo: Packed, size: tuple[int, int], budget: int, patch: int
+) -> Footprints:
+    """`select` without uploads and without waiting: the plans travel with the launch."""
+    batch, count, rows, columns = maps.shape
+    maps, legible_scale, ink = maps.float().contiguous(), legible_scale.float().contiguous(), ink.contiguous()
+    lines = batch * (count * len(todo.scales) + 1) * rows
+    plans = len(todo.plans)
+    room = lines * (columns + 1) + batch * plans * (5 * budget + 2)
+    whole = torch.empty(room, dtype=torch.int32, device=maps.device)
+    tables = whole.data_ptr()
+    tiles = tables + 4 * lines * (columns + 1)
+    tokens = empty_footprints(batch, budget, maps.device)
+    given = {"maps": maps, "legible_scale": legible_scale, "ink": ink}
+    work = {"tables": tables, "tiles": tiles, "totals": tiles + 4 * batch * plans * 5 * budget}
+    counts = {"batch": batch, "maps_count": count, "cell_rows": rows, "cell_columns": columns}
+    sizes = {"height": size[0], "width": size[1], "budget": budget, "patch": patch}
+    parameters = _fixed(todo).pack(**given, **work, **tokens._asdict(), **counts, **sizes)
+    launch("select.cu", "select_sums", maps.device, -(-lines // ROWS_PER_BLOCK), parameters)
+    launch("select.cu", "select_tokens", maps.device, (plans, batch), parameters, early=True)
+    launch("select.cu", "select_best", maps.device, batch, parameters, early=True)
+    return tokens
+
+
+def empty_footprints(batch: int, budget: int, device: torch.device) -> Footprints:
+    """Footprints for a kernel to write, by two allocations."""
+    memory = torch.empty((7, batch, budget), device=device)
+    centre, ddx, ddy = (memory[2 * part : 2 * part + 2].view(batch, budget, 2) for part in range(3))
+    return Footprints(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=device))
+
+
+@lru_cache(maxsize=256)
+def _fixed(todo: Packed) -> Layout:
+    """The struct with the plans in it."""
+    plan, level = [_PLAN(*one) for one in todo.plans], [_LEVEL(*one, 0) for one in todo.levels]
+    return _SELECT.fix(plans=len(plan), scales=len(todo.scales), plan=plan, level=level, scale=todo.scales)

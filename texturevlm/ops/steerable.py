@@ -98,11 +98,9 @@ def _check_pyramid(function: str, high: Tensor, bands: list[Tensor], low: Tensor
     _check_precision(function, high=high, **named, low=low)
     extents = _extents(sizes["H"], sizes["W"], len(bands))
     for (name, tensor), wanted in zip([*named.items(), ("low", low)], extents):
-        got = tuple(tensor.shape[-2:])
-        if got != wanted:
-            raise ValueError(
-                f"{function}: {name} must have extents {wanted}, got {got} (from high and {len(bands)} scales)"
-            )
+        if (got := tuple(tensor.shape[-2:])) != wanted:
+            because = f"(from high and {len(bands)} scales)"
+            raise ValueError(f"{function}: {name} must have extents {wanted}, got {got} {because}")
 
 
 def _extents(h: int, w: int, scales: int) -> list[tuple[int, int]]:

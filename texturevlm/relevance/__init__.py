@@ -4,14 +4,17 @@ An image by itself has information and salience. A scorer says where the answer 
 weighs the two into one Relevance, which the allocators spend tokens by.
 """
 
-from texturevlm.relevance.attention import AttentionScorer
-from texturevlm.relevance.balance import Balance
-from texturevlm.relevance.embedding import EmbeddingScorer
-from texturevlm.relevance.maps import ImageMaps, Relevance
+from texturevlm.relevance.maps import Balance, ImageMaps, Relevance
 from texturevlm.relevance.prepared import Prepared, find_relevance, image_maps, prepare
-from texturevlm.relevance.scorer import SalienceScorer, Scorer
-from texturevlm.relevance.scorers import SCORERS, find_scorer
-from texturevlm.relevance.scout import ScoutScorer
+from texturevlm.relevance.scorers import (
+    SCORERS,
+    AttentionScorer,
+    EmbeddingScorer,
+    SalienceScorer,
+    Scorer,
+    ScoutScorer,
+    find_scorer,
+)
 from texturevlm.relevance.words import WordsScorer
 
 __all__ = [

@@ -9,6 +9,7 @@ the question count more.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ FITS = {
     "link": ("link",), "person": ("honour",), "firm": ("firm",), "place": ("street",),
     "page": ("number",),
 }  # fmt: skip
+NUMERIC = ("date", "year", "time", "money", "percent", "count", "code", "phone", "page")
 FEATURE_NAMES = (
     *(f"share_{name}" for name in RELATIONS), "share_any", "share_table", "share_crossing",
     *(f"label_{name}" for name in LABELLED), "is_label", "label_weight", "line_is_label", "repeated",
@@ -48,29 +50,22 @@ def word_features(page: Page, question: str, commonness: Mapping[str, float]) ->
     """
     layout = layout_of(page)
     count = len(layout.boxes)
-    columns = dict(layout.columns)
-    columns.update(_evidence(layout, question, commonness))
-    asks = asked_kinds(question)
-    wanted = dict(zip(ASKED, asks))
-    columns.update({f"asks_{name}": np.full(count, value, np.float32) for name, value in wanted.items()})
-    columns["asks_nothing"] = np.full(count, not asks.any(), np.float32)
-    columns["words"] = np.full(count, np.log10(1 + count) / 3, np.float32)
-    columns.update(_fits(columns, wanted))
-    return np.stack([columns[name] for name in FEATURE_NAMES], 1).astype(np.float32)
+    wanted = dict(zip(ASKED, asked_kinds(question)))
+    columns: dict[str, Any] = layout.columns | _evidence(layout, question, commonness) | _fits(layout.columns, wanted)
+    columns |= {f"asks_{name}": value for name, value in wanted.items()}
+    columns |= {"asks_nothing": not any(wanted.values()), "words": np.log10(1 + count) / 3}
+    return np.stack([np.broadcast_to(columns[name], count) for name in FEATURE_NAMES], 1).astype(np.float32)
 
 
 def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str, np.ndarray]:
     """Whether a word has the kind that the question asks for."""
-    fits = {
-        f"fits_{name}": wanted[name] * np.maximum.reduce([columns[f"kind_{kind}"] for kind in fitting])
-        for name, fitting in FITS.items()
-    }
-    numeric = max(
-        wanted[name] for name in ("date", "year", "time", "money", "percent", "count", "code", "phone", "page")
-    )
+    numeric = max(wanted[name] for name in NUMERIC)
     digits = (columns["shape_digits"] > 0).astype(np.float32)
     big, top, bottom = columns["place_height"], columns["place_first_lines"], columns["place_last_lines"]
-    fits |= {
+    return {
+        f"fits_{name}": wanted[name] * np.maximum.reduce([columns[f"kind_{kind}"] for kind in fitting])
+        for name, fitting in FITS.items()
+    } | {
         "fits_number": numeric * digits,
         "misfits_number": numeric * (1 - digits),
         "fits_title": wanted["title"] * (big + top),
@@ -80,12 +75,10 @@ def _fits(columns: dict[str, np.ndarray], wanted: dict[str, float]) -> dict[str,
         "fits_right": wanted["right"] * columns["place_x"],
         "fits_left": wanted["left"] * (1 - columns["place_x"]),
     }
-    return fits
 
 
-def _evidence(layout: PageLayout, question: str, commonness: Mapping[str, float]) -> dict[str, np.ndarray]:
+def _evidence(layout: PageLayout, question: str, commonness: Mapping[str, float]) -> dict[str, Any]:
     """The share of the question in each relation to each word."""
-    count = len(layout.boxes)
     alike, weight = _matched(layout, question, commonness)
     found = float((weight * alike.max(1, initial=0.0)).sum())
     share = weight / max(found, 1e-6)
@@ -102,7 +95,7 @@ def _evidence(layout: PageLayout, question: str, commonness: Mapping[str, float]
     columns["share_crossing"] = columns["share_table"] - np.maximum(columns["share_row"], columns["share_column"])
     for name in LABELLED:
         columns[f"label_{name}"] = (run[labels, None] * kernel[name]).max(0, initial=0.0)
-    of_line = np.zeros(count, dtype=np.float32)
+    of_line = np.zeros_like(strength)
     for members in layout.members:
         of_line[members] = share @ alike[:, members].max(1, initial=0.0)
     which = layout.vocabulary[1]
@@ -111,8 +104,8 @@ def _evidence(layout: PageLayout, question: str, commonness: Mapping[str, float]
         "label_weight": run,
         "line_is_label": of_line,
         "repeated": np.log2(np.bincount(which, minlength=1)[which]) / 4,
-        "found": np.full(count, found / max(float(weight.sum()), 1e-6)),
-        "labels": np.full(count, np.log2(1 + len(labels)) / 8),
+        "found": found / max(float(weight.sum()), 1e-6),
+        "labels": np.log2(1 + len(labels)) / 8,
     }
 
 
@@ -121,15 +114,10 @@ def _matched(layout: PageLayout, question: str, commonness: Mapping[str, float])
     asked_terms = terms(question)
     vocabulary, which = layout.vocabulary
     alike = word_similarity([term for term, _ in asked_terms], vocabulary)[:, which]
-    weight = np.array([emphasis * _rarity(term, commonness) for term, emphasis in asked_terms], dtype=np.float32)
+    rarity = [STOP_WEIGHT if term in STOP else 1.0 - 0.9 * commonness.get(term, 0.0) for term, _ in asked_terms]
+    weight = np.array([emphasis * rare for (_, emphasis), rare in zip(asked_terms, rarity)], dtype=np.float32)
     words = max(len(layout.boxes), 1)
     return alike, weight * np.log1p(words / (1 + (alike > 0.6).sum(1))) / np.log1p(words)
-
-
-def _rarity(term: str, commonness: Mapping[str, float]) -> float:
-    if term in STOP:
-        return STOP_WEIGHT
-    return 1.0 - 0.9 * commonness.get(term, 0.0)
 
 
 def _collected(alike: np.ndarray, kernel: np.ndarray) -> np.ndarray:
@@ -154,19 +142,16 @@ def runs(layout: PageLayout, alike: np.ndarray, share: np.ndarray) -> np.ndarray
     value = np.take_along_axis(alike, term[None], 0)[0]
     for members in layout.members:
         current: list[int] = []
-        skipped = 0
-        for index in (*members, -1):
-            if index >= 0 and value[index] > MATCHED and (not current or 0 < term[index] - term[current[-1]] <= 3):
-                current.append(index)
-                skipped = 0
+        skipped = False
+        for index in (*members, None):
+            label = index is not None and value[index] > MATCHED
+            if index is not None and current and not label and not skipped:
+                skipped = True
                 continue
-            if index >= 0 and value[index] <= MATCHED and current and skipped == 0:
-                skipped = 1
-                continue
-            if current:
+            if not (label and current and 0 < term[index] - term[current[-1]] <= 3):  # the run ends here
                 total[current] = float((share[term[current]] * value[current]).sum())
-            skipped = 0
-            current = [index] if index >= 0 and value[index] > MATCHED else []
+                current = []
+            current, skipped = [*current, index] if label else [], False
     return total
 
 
@@ -208,9 +193,8 @@ def relations(layout: PageLayout, labels: np.ndarray) -> dict[str, np.ndarray]:
 def _first(layout: PageLayout, eligible: np.ndarray, distance: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(labels, N): 1 for the words of the nearest other line among the eligible words."""
     other = eligible & (layout.line != layout.line[labels][:, None])
-    nearest = np.where(other, distance, np.inf)
-    if not nearest.size:
-        return np.zeros(nearest.shape)
-    target = layout.line[nearest.argmin(1)]
+    if not other.size:
+        return np.zeros(other.shape)
+    target = layout.line[np.where(other, distance, np.inf).argmin(1)]
     first: np.ndarray = (layout.line == target[:, None]) & other.any(1, keepdims=True)
     return first

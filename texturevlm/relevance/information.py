@@ -2,7 +2,8 @@
 
 A mip texel is a mean, so the variance lost at a level is the mean square of level 0 minus that of the level. A cell
 whose variance does not exceed the noise is blank. The growth of the loss from level to level tells how fine the content
-is: small print is lost at level 2, a headline at level 4.
+is: small print is lost at level 2, a headline at level 4. `information` is the specification of the kernels
+(information.cu), which also weigh the cells by text and saliency.
 """
 
 from collections.abc import Sequence
@@ -12,16 +13,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.channels.structure import box_mean, highest
+from texturevlm.cuda.launch import launch
+from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops.mip import mipmap
 
-COARSEST = 6  # levels above the finest: a detail of 64 pixels
+MOST_CELL, COARSEST, COUNTS, _SIDE = constants("information.cu", "MOST_CELL", "COARSEST", "COUNTS", "SIDE")
+_LOSSES, _MAPS = Layout("information.cu", "Losses"), Layout("information.cu", "Maps")
+_COARSER = Layout("information.cu", "Coarser").in_order("squares", "colour", "height", "width")
 WINDOW = 5  # cells over which losses are averaged, so that the gaps between words do not differ from the words
 LOST = 0.6  # of the variance: with this loss, half of the words are no longer legible (measured)
 BLANK = (0.012, 0.03)  # standard deviation of a blank cell on the cleanest page and on the noisiest
-NOISE_SHARE, NOISE_TIMES = (
-    0.2,
-    3.0,
-)  # a fifth of nearly any page is blank; content exceeds three times its noise
+NOISE_SHARE, NOISE_TIMES = 0.2, 3.0  # a fifth of nearly any page is blank; content exceeds three times its noise
 QUIET_STEPS = 255  # of noise between the two of BLANK: a GPU counts the cells per step and needs no sort
 
 
@@ -42,19 +44,16 @@ def losses(levels: Sequence[Tensor], cell: int) -> Tensor:
     return torch.cat(gone, 1).clamp(min=0).cummax(1).values
 
 
-def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Tensor]:
-    """How much content each cell has, how fine it is, and whether there is any.
+def information(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor]:
+    """How fine the content of each cell is, and whether there is any: legible_scale and ink as in Relevance, (B, h, w).
 
     levels, cell: as in `losses`
-    returns bits, the information of a sample above the noise, and legible_scale and ink as in Relevance; all (B, h, w)
     """
     gone = losses(levels, cell)
     deviation = gone[:, min(max(cell, 1), COARSEST)].sqrt()  # a cell that is one pixel varies with its neighbours
     blank = (_quiet(deviation) * NOISE_TIMES).clamp(*BLANK)[:, None, None]
     ink = highest((deviation > blank).to(gone.dtype)[:, None], 3, 3)[:, 0] > 0
-    around = box_mean(gone, WINDOW, WINDOW)
-    bits = 0.5 * torch.log2(1 + around[:, -1] / blank.square())
-    return bits, _legible_scale(around), ink
+    return _legible_scale(box_mean(gone, WINDOW, WINDOW)), ink
 
 
 def _quiet(deviation: Tensor) -> Tensor:
@@ -77,3 +76,41 @@ def _legible_scale(gone: Tensor) -> Tensor:
 
 def _down(texels: Tensor, levels: int) -> Tensor:
     return mipmap(texels, levels=levels + 1)[-1] if levels > 0 else texels
+
+
+def information_cuda(
+    levels: Sequence[Tensor], cell: int, found: Tensor, page: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Worth, legible_scale and ink, each (B, h, w), and whether an image is a photograph, (B,), by our kernels.
+
+    levels: red, green and blue, finest first, each (B, 3, H_l, W_l) float32, contiguous, to the coarsest
+    cell:   the level whose texels are the cells, 1 to MOST_CELL
+    found:  (B, 2, h, w), text and saliency on the cells, contiguous
+    page:   the share of them that have the ground's brightness on a page
+    """
+    batch, _, rows, columns = levels[cell].shape
+    memory = levels[0].new_empty((cell + 3, batch, rows, columns))
+    squares, gone, legible_scale, worth = memory[0], memory[1 : cell + 1], memory[cell + 1], memory[cell + 2]
+    histogram = torch.zeros((batch, COUNTS), dtype=torch.int32, device=squares.device)
+    marks = torch.empty(batch * (rows * columns + 1), dtype=torch.bool, device=squares.device)
+    ink, photograph = marks[batch:].view(batch, rows, columns), marks[:batch]
+    blocks = -(-rows // _SIDE) * -(-columns // _SIDE) * batch
+    finer = levels[: cell + 1]
+    parameters = _LOSSES.pack(
+        level=finer, squares=squares, gone=gone, histogram=histogram, height=[level.shape[2] for level in finer],
+        width=[level.shape[3] for level in finer], batch=batch, cell=cell,
+    )  # fmt: skip
+    launch("information.cu", "information_losses", squares.device, blocks, parameters)
+    means = mipmap(squares[:, None], levels=COARSEST - cell + 1, backend="cuda")
+    coarser = []
+    for above in (min(level, len(means) - 1) for level in range(1, COARSEST)):
+        colour = levels[cell + above]
+        coarser.append(_COARSER(means[above].data_ptr(), colour.data_ptr(), *colour.shape[2:]))
+    cells = rows * columns
+    parameters = _MAPS.pack(
+        gone=gone, histogram=histogram, found=found, legible_scale=legible_scale, worth=worth, ink=ink,
+        photograph=photograph, coarser=coarser, batch=batch, cell=cell, rows=rows, columns=columns,
+        quiet_rank=int(NOISE_SHARE * (cells - 1)), page=page * cells,
+    )  # fmt: skip
+    launch("information.cu", "information_maps", squares.device, blocks, parameters)
+    return worth, legible_scale, ink, photograph

@@ -1,7 +1,11 @@
-"""Maps over the cells of an image, which tokens are allocated by: how relevant a cell is, and how fine its content."""
+"""Maps over the cells of an image, which tokens are allocated by: how relevant a cell is, and how fine its content.
+
+Balance makes a Relevance: it weighs what a question asks for against what the image shows by itself.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,20 +56,15 @@ class Relevance:
     photograph: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_shapes(
-            "Relevance", mass=(self.mass, "B h w"), legible_scale=(self.legible_scale, "B h w"), ink=(self.ink, "B h w")
-        )
+        patterns = {"mass": "B h w", "legible_scale": "B h w", "ink": "B h w", "photograph": "B"}
+        given = {name: getattr(self, name) for name in patterns if name != "photograph" or self.photograph is not None}
+        check_shapes("Relevance", **{name: (tensor, patterns[name]) for name, tensor in given.items()})
         check_floating("Relevance", mass=self.mass, legible_scale=self.legible_scale)
-        if self.ink.dtype != torch.bool:
-            raise TypeError(f"Relevance: ink must be torch.bool, got {self.ink.dtype}")
+        for name in ("ink", "photograph"):
+            if name in given and given[name].dtype != torch.bool:
+                raise TypeError(f"Relevance: {name} must be torch.bool, got {given[name].dtype}")
         object.__setattr__(self, "size", check_size("Relevance", self.size))
         if self.photograph is not None:
-            check_shapes("Relevance", mass=(self.mass, "B h w"), photograph=(self.photograph, "B"))
-            if self.photograph.dtype != torch.bool:
-                raise TypeError(f"Relevance: photograph must be torch.bool, got {self.photograph.dtype}")
-            if self.photograph.device != self.mass.device:
-                wanted, got = self.mass.device, self.photograph.device
-                raise ValueError(f"Relevance: photograph must be on {wanted} like mass, got {got}")
             object.__setattr__(self, "photograph", self.photograph.contiguous())  # kernels read it by its address
 
     @property
@@ -77,6 +76,50 @@ class Relevance:
     def asked(self) -> bool:
         """Whether something was asked: whether `mass` is more than the image's own salience."""
         return self.scorer != "none"
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How far to trust the question and how far the image: numbers, or tensors without dimensions that can be trained.
+
+    explore:       the share of the probability that goes to salience although the question points elsewhere
+    focus:         above 1 the likeliest cells gain on the others, below 1 they lose
+    particularise: above 1 content counts as finer than it looks, so that fewer cells are sampled more finely
+    """
+
+    explore: float | Tensor = 0.1
+    focus: float | Tensor = 1.0
+    particularise: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.explore, Tensor) and not 0 <= self.explore <= 1:  # a tensor's value would wait for a GPU
+            raise ValueError(f"Balance: explore must be between 0 and 1, got {self.explore!r}")
+        for name, value in (("focus", self.focus), ("particularise", self.particularise)):
+            if not isinstance(value, Tensor) and not 0 < value < math.inf:
+                raise ValueError(f"Balance: {name} must be above 0, got {value!r}")
+
+    def weigh(self, query: Tensor | None, maps: ImageMaps, size: tuple[int, int], scorer: str = "none") -> Relevance:
+        """One Relevance from the question's query and the image's maps.
+
+        query:  (B, h, w), at least 0; its sum, at most 1, is the scorer's confidence; None without a question
+        size, scorer: as in Relevance
+        """
+        if query is None:
+            unchanged = isinstance(self.focus, float) and self.focus == 1
+            mass = maps.salience if unchanged else normalised(maps.salience**self.focus)
+        else:
+            confidence = query.sum((1, 2), keepdim=True).clamp(max=1) * (1 - self.explore)
+            mass = normalised(query**self.focus) * confidence + maps.salience * (1 - confidence)
+        unchanged = isinstance(self.particularise, float) and self.particularise == 1
+        legible_scale = maps.legible_scale if unchanged else maps.legible_scale / self.particularise
+        return Relevance(mass, legible_scale, maps.ink, size, scorer, maps.photograph)
+
+
+def normalised(worth: Tensor) -> Tensor:
+    """Scale (B, h, w) to sum to 1 per image; an image of zeros becomes uniform."""
+    total = worth.sum((1, 2), keepdim=True)
+    even = 1 / worth[0].numel()
+    return (worth / total.clamp(min=1e-30)).where(total > 0, even)
 
 
 def cell_level(size: tuple[int, int], patch: int) -> int:

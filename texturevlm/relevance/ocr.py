@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ _THREADS = 2
 WIDE_GAP = 0.8  # of the line's height: pieces that far apart are two words, even without a space
 BREAKS = ":;,)]"  # a letter right after one of these begins a new word
 WordBox = tuple[float, float, float, float]
-Piece = tuple[str, float, Sequence[Sequence[float]]]  # text, confidence, four corners
+Corners = Sequence[Sequence[float]]  # four
+Piece = tuple[str, float, Corners]  # text, confidence, corners
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def _word(text: str, box: Sequence[float], line: int, confidence: float) -> Word
     return Word(text, (x0, y0, x1, y1), check_count("Page.from_json", "line", line, 0), float(confidence))
 
 
-def read_page(image: Any, *, threads: int = _THREADS, most_pixels: int = MOST_PIXELS) -> Page:
+def read_page(image: Any, *, most_pixels: int = MOST_PIXELS) -> Page:
     """Read the words of one image: a path, a PIL image, an array or a tensor (extra `ocr`; runs on the CPU).
 
     An image of more than `most_pixels`, or with a side of more than MOST_PIXELS_ALONG, is shrunk first: fewer pixels
@@ -95,43 +97,33 @@ def read_page(image: Any, *, threads: int = _THREADS, most_pixels: int = MOST_PI
     if pixels.shape[0] != 1 or pixels.shape[1] not in (1, 3):
         raise ValueError(f"read_page: image must be one image, grey or colour, got {tuple(pixels.shape)}")
     height, width = pixels.shape[-2:]
-    engine = _engine(check_count("read_page", "threads", threads, 1))
-    array = (pixels[0].detach().float().clamp(0, 1) * 255).round().byte().expand(3, -1, -1).cpu().permute(1, 2, 0)
-    small = _within_limits(array.numpy(), most_pixels)
-    scale = (width / small.shape[1], height / small.shape[0])
+    engine = _engine()
+    values = (pixels[0].detach().float().clamp(0, 1) * 255).round().byte().cpu()
+    small = values.expand(3, -1, -1).permute(1, 2, 0).numpy()
+    shrink = min(1.0, math.sqrt(most_pixels / (height * width)), MOST_PIXELS_ALONG / max(height, width))
+    if shrink < 1.0:
+        size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
+        small = np.asarray(Image.fromarray(small).resize(size, Image.Resampling.BOX))
     tall, wide = (max(0, SHORTEST_SIDE - side) for side in small.shape[:2])
     padded = np.pad(small, ((0, tall), (0, wide), (0, 0)), mode="edge")
     found = engine(np.ascontiguousarray(padded[..., ::-1]), return_word_box=True, use_cls=False)
-    return Page(tuple(_words_of(found, scale, (height, width))), (height, width))
+    if found.boxes is None or found.txts is None:
+        return Page((), (height, width))
+    lines = zip(found.boxes, found.txts, found.scores, strict=True)
+    pieces = [line for line in (found.word_results or ()) if all(len(piece) == 3 for piece in line)]
+    scale = (width / small.shape[1], height / small.shape[0])
+    return Page(tuple(words_of_lines(lines, pieces, scale=scale, size=(height, width))), (height, width))
 
 
-@lru_cache(maxsize=2)
-def _engine(threads: int) -> Any:
+@lru_cache(maxsize=1)
+def _engine() -> Any:
     runtime = "EngineConfig.onnxruntime"
-    limits = {f"{runtime}.intra_op_num_threads": threads, f"{runtime}.inter_op_num_threads": 1}
+    limits = {f"{runtime}.intra_op_num_threads": _THREADS, f"{runtime}.inter_op_num_threads": 1}
     return load_rapidocr("read_page", **{"Global.max_side_len": MOST_PIXELS_ALONG, **limits})
 
 
-def _within_limits(array: np.ndarray, most_pixels: int) -> np.ndarray:
-    """(H, W, 3) bytes, shrunk to `most_pixels` and MOST_PIXELS_ALONG where it is larger."""
-    height, width = array.shape[:2]
-    scale = min(1.0, math.sqrt(most_pixels / (height * width)), MOST_PIXELS_ALONG / max(height, width))
-    if scale == 1.0:
-        return array
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return np.asarray(Image.fromarray(array).resize(size, Image.Resampling.BOX))
-
-
-def _words_of(found: Any, scale: tuple[float, float], size: tuple[int, int]) -> Iterable[Word]:
-    if found.boxes is None or found.txts is None:
-        return
-    pieces = [line for line in (found.word_results or ()) if all(len(piece) == 3 for piece in line)]
-    lines = zip(found.boxes, found.txts, found.scores, strict=True)
-    yield from words_of_lines(lines, pieces, scale=scale, size=size)
-
-
 def words_of_lines(
-    lines: Iterable[tuple[Sequence[Sequence[float]], str, float]],
+    lines: Iterable[tuple[Corners, str, float]],
     pieces: Sequence[Sequence[Piece]],
     *,
     scale: tuple[float, float] = (1.0, 1.0),
@@ -146,7 +138,7 @@ def words_of_lines(
     height, width = size
     for corners, text, confidence in lines:
         own: Sequence[Piece] = [(text, confidence, corners)]
-        if upcoming < len(pieces) and _letters(pieces[upcoming]) == "".join(text.split()):
+        if upcoming < len(pieces) and _joined(*(piece[0] for piece in pieces[upcoming])) == _joined(text):
             own, upcoming = pieces[upcoming], upcoming + 1
         count = 0
         for word, box, sure in split_line(text, own, corners):
@@ -158,28 +150,22 @@ def words_of_lines(
         number += count > 0
 
 
-def _letters(pieces: Sequence[Piece]) -> str:
-    return "".join("".join(piece[0].split()) for piece in pieces)
+def _joined(*texts: str) -> str:
+    """Without spaces."""
+    return "".join("".join(texts).split())
 
 
-def split_line(
-    text: str, pieces: Sequence[Piece], corners: Sequence[Sequence[float]]
-) -> Iterable[tuple[str, WordBox, float]]:
+def split_line(text: str, pieces: Sequence[Piece], corners: Corners) -> Iterable[tuple[str, WordBox, float]]:
     """The words of one line, each with its box and confidence: split at spaces, at wide gaps and after punctuation."""
-    frame = np.asarray(corners, dtype=float)
-    across, down = np.ptp(frame, axis=0)
+    across, down = np.ptp(np.asarray(corners, dtype=float), axis=0)
     along = 1 if down > 1.5 * across else 0  # the recogniser rotates such a line: its letters run downwards
-    thickness = across if along else down
     boxes, sure = _characters(pieces, along)
-    begin, position = 0, 0
-    letters = "".join(text.split())
-    spaced = set()
-    for part in text.split():
-        position += len(part)
-        spaced.add(position)
+    letters = _joined(text)
+    spaced = set(accumulate(map(len, text.split())))
+    begin = 0
     for end in range(1, len(letters) + 1):
         gap = boxes[end, along] - boxes[end - 1, along + 2] if end < len(letters) else 0.0
-        if end in spaced or abs(gap) > WIDE_GAP * thickness or _breaks(letters, end):
+        if end in spaced or abs(gap) > WIDE_GAP * (across if along else down) or _breaks(letters, end):
             span = boxes[begin:end]
             low, high = span[:, :2].min(0), span[:, 2:].max(0)
             yield letters[begin:end], (low[0], low[1], high[0], high[1]), float(sure[begin:end].mean())
@@ -188,19 +174,17 @@ def split_line(
 
 def _characters(pieces: Sequence[Piece], along: int) -> tuple[np.ndarray, np.ndarray]:
     """The box (N, 4) and the confidence (N,) of every character but spaces: each piece is split evenly."""
-    boxes, sure = [], []
+    boxes, sure = [np.zeros((0, 4))], [np.zeros(0)]
     for text, confidence, corners in pieces:
-        letters = "".join(text.split())
-        places = [index for index, letter in enumerate(text) if not letter.isspace()]
         frame = np.asarray(corners, dtype=float)
         low, high = frame.min(0), frame.max(0)
+        places = np.array([index for index, letter in enumerate(text) if not letter.isspace()], dtype=int)
         step = (high[along] - low[along]) / max(len(text), 1)
-        for place in places:
-            box = [low[0], low[1], high[0], high[1]]
-            box[along], box[along + 2] = low[along] + place * step, low[along] + (place + 1) * step
-            boxes.append(box)
-        sure += [float(confidence)] * len(letters)
-    return np.array(boxes).reshape(-1, 4), np.array(sure)
+        box = np.tile([*low, *high], (len(places), 1))
+        box[:, along], box[:, along + 2] = low[along] + places * step, low[along] + (places + 1) * step
+        boxes.append(box)
+        sure.append(np.full(len(places), float(confidence)))
+    return np.concatenate(boxes), np.concatenate(sure)
 
 
 def _breaks(letters: str, end: int) -> bool:
@@ -208,14 +192,14 @@ def _breaks(letters: str, end: int) -> bool:
     if end >= len(letters):
         return False
     before, after = letters[end - 1], letters[end]
-    if is_ideograph(before) or is_ideograph(after):
-        return True
-    if before in BREAKS and after.isalpha() and end >= 2 and letters[end - 2].isalnum():
-        return True
-    if after in "([" and before.isalpha() and end >= 3:
-        return True
     glued = letters[max(0, end - 3) : end + 2]  # as in "otherInvestment": three small letters, a capital, a small one
-    return len(glued) == 5 and glued[:3].islower() and glued[:3].isalpha() and after.isupper() and glued[4].islower()
+    return (
+        is_ideograph(before)
+        or is_ideograph(after)
+        or (before in BREAKS and after.isalpha() and end >= 2 and letters[end - 2].isalnum())
+        or (after in "([" and before.isalpha() and end >= 3)
+        or (len(glued) == 5 and glued[:3].isalpha() and glued[:3].islower() and after.isupper() and glued[4].islower())
+    )
 
 
 def load_page(image: Path, cache: Path | None) -> Page:

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from texturevlm.check import check_count
 from texturevlm.defaults import PATCH, RELEVANCE
-from texturevlm.relevance.balance import Balance
-from texturevlm.relevance.maps import ImageMaps, Relevance, cell_level
+from texturevlm.relevance.maps import Balance, ImageMaps, Relevance, cell_level
 from texturevlm.relevance.salience import cell_maps
-from texturevlm.relevance.scorer import Scorer
-from texturevlm.relevance.scorers import find_scorer
+from texturevlm.relevance.scorers import Scorer, find_scorer
 from texturevlm.scout.question import Question
 from texturevlm.types import Texture, check_texture
 
@@ -26,13 +24,13 @@ class Prepared:
     texture:  one image, or a batch of one size
     patch:    the side of a token in samples, which the size of the cells depends on
     scorer:   what `find` uses: a scorer or its name
-    readings: what each scorer's `prepare` made of the images
+    readings: scorers with what their `prepare` made of the images; by identity, since a scorer need not have a hash
     """
 
     def __init__(self, texture: Texture, *, patch: int = PATCH, scorer: str | Scorer = RELEVANCE) -> None:
         check_count("prepare", "patch", patch, 1)
         self.texture, self.patch, self.scorer = texture, patch, scorer
-        self.readings: dict[Scorer, Any] = {}
+        self.readings: dict[int, tuple[Scorer, Any]] = {}
 
     @cached_property
     def maps(self) -> ImageMaps:
@@ -41,9 +39,13 @@ class Prepared:
 
     def reading(self, scorer: Scorer) -> Any:
         """The result of the scorer's `prepare`, computed once."""
-        if scorer not in self.readings:
-            self.readings[scorer] = scorer.prepare(self.texture)
-        return self.readings[scorer]
+        if id(scorer) not in self.readings:
+            self.keep(scorer, scorer.prepare(self.texture))
+        return self.readings[id(scorer)][1]
+
+    def keep(self, scorer: Scorer, reading: Any) -> None:
+        """Use this as the result of the scorer's `prepare`."""
+        self.readings[id(scorer)] = scorer, reading
 
     def query(self, question: str | Question, scorer: str | Scorer | None = None) -> tuple[Tensor | None, ImageMaps]:
         """Where the scorer expects the answer, before it is balanced with salience; see `Scorer.score`."""
@@ -61,10 +63,10 @@ class Prepared:
     def moved(self, texture: Texture) -> Prepared:
         """A copy for the same images on another device; OCR's pages are kept, tensors are computed again there."""
         other = Prepared(texture, patch=self.patch, scorer=self.scorer)
-        for scorer, reading in self.readings.items():
+        for scorer, reading in self.readings.values():
             parts = reading if isinstance(reading, tuple) else (reading,)
             if not any(isinstance(part, Tensor) for part in parts):
-                other.readings[scorer] = reading
+                other.keep(scorer, reading)
         return other
 
 
@@ -98,11 +100,11 @@ def find_relevance(
         raise TypeError(f"find_relevance: balance must be a Balance, got {type(balance).__name__}")
     if not isinstance(relevance, Prepared):
         relevance = Prepared(texture, patch=patch, scorer=relevance)
-    elif relevance.texture.levels[0] is not texture.levels[0] or relevance.patch != patch:
-        made = f"{relevance.texture.batch} images of {relevance.texture.size} and patch {relevance.patch}"
+    made = relevance.texture
+    if made.levels[0] is not texture.levels[0] or relevance.patch != patch:
         raise ValueError(
             f"choose_tokens: relevance must be prepared for this texture ({texture.batch} images of {texture.size}) "
-            f"and patch {patch}, got one for {made}"
+            f"and patch {patch}, got one for {made.batch} images of {made.size} and patch {relevance.patch}"
         )
     return relevance.find(question, balance=balance)
 

@@ -9,20 +9,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from texturevlm.channels.saliency import SALIENCY_LEVELS, centre_prior, saliency
-from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, colour_levels, grey_levels
+from texturevlm.channels.fused import coarse_layers, text_layer
+from texturevlm.channels.saliency import centre_prior, saliency
+from texturevlm.channels.structure import colour_levels, grey_levels
 from texturevlm.channels.text import text_map
 from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import mipmap
-from texturevlm.relevance.information import NOISE_SHARE, information
-from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.photograph import PAGE_SHARE, is_photograph
+from texturevlm.relevance.information import MOST_CELL, information, information_cuda
+from texturevlm.relevance.maps import ImageMaps, normalised
 from texturevlm.types import Texture
 
 STANDING_OUT = 0.15  # weight of saliency on a page, where text has 1
 ANYTHING = 0.02  # weight of any cell that is not blank
 WRITTEN = 0.2  # weight of text on a photograph, where saliency has 1
-MOST_CELL = 5  # the coarsest level of cells that the kernels take
+STEPS = 32  # of brightness
+GROUND = 3  # steps of the background: paper is not lit evenly
+# The share of cells with the background's brightness: at least .70 on nine pages of ten, at most .59 on nine
+# photographs of ten.
+PAGE_SHARE = 0.55
 
 
 def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> ImageMaps:
@@ -32,15 +36,10 @@ def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> ImageMap
     cell:    the level whose texels are the cells
     """
     colour = colour_levels(texture)
-    chosen = backends.choose("cell_maps", colour[0], backend)
-    if chosen == "cuda" and (reason := _no_kernel_because(colour[0], cell)):
-        if backend == "cuda":
-            raise ValueError(f"cell_maps: backend 'cuda' cannot run here: {reason}")
-        chosen = "reference"
-    if chosen == "cuda":
-        return _maps_by_kernels([level.float().contiguous() for level in colour], cell)
+    if backends.choose("cell_maps", colour[0], backend, _no_kernel_because(colour[0], cell)) == "cuda":
+        return maps_by_kernels([level.float().contiguous() for level in colour], cell)
     grey = grey_levels(texture)
-    _, legible_scale, ink = information(grey, cell)
+    legible_scale, ink = information(grey, cell)
     photograph = is_photograph(grey[cell])
     return ImageMaps(salience(colour, cell, legible_scale, ink, photograph), legible_scale, ink, photograph)
 
@@ -51,20 +50,15 @@ def _no_kernel_because(image: Tensor, cell: int) -> str | None:
     return "the kernels have no gradients" if torch.is_grad_enabled() and image.requires_grad else None
 
 
-def _maps_by_kernels(levels: Sequence[Tensor], cell: int) -> ImageMaps:
-    from texturevlm.channels.channels_kernel import coarse_layers
-    from texturevlm.channels.text_kernel import text_layer
-    from texturevlm.relevance.information_kernel import information_cuda
-
+def maps_by_kernels(levels: Sequence[Tensor], cell: int, layers: Tensor | None = None) -> ImageMaps:
+    """layers: (B, 2, H / 2, W / 2), memory for text and saliency at half size."""
     finer = levels[1:]
-    last = len(finer) - 1
-    layers = finer[0].new_empty((finer[0].shape[0], 2, *finer[0].shape[2:]))
+    if layers is None:
+        layers = finer[0].new_empty((finer[0].shape[0], 2, *finer[0].shape[2:]))
     text_layer(layers, finer, 0)
-    coarse_layers(
-        layers, [finer[min(level, last)] for level in (COARSE_LEVEL, SALIENCY_LEVELS[-1], COARSER_LEVEL)], -1, 1
-    )
+    coarse_layers(layers, finer, -1, 1)
     found = mipmap(layers, levels=cell, backend="cuda")[-1]
-    worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, quiet=NOISE_SHARE, page=PAGE_SHARE)
+    worth, legible_scale, ink, photograph = information_cuda(levels, cell, found, PAGE_SHARE)
     return ImageMaps(normalised(worth), legible_scale, ink, photograph)
 
 
@@ -78,15 +72,16 @@ def salience(levels: Sequence[Tensor], cell: int, legible_scale: Tensor, ink: Te
     returns (B, h, w), summing to 1 per image
     """
     first = min(cell, 1)  # the maps are made at half size: the cells are coarser anyway
-    maps = text_map(levels[first], levels[first:]), saliency(levels[first], levels[first:], centre=False)
+    maps = text_map(levels[first], levels[first:]), saliency(levels[first], levels[first:])
     text, salient = (mipmap(found[:, None], levels=cell - first + 1)[-1][:, 0] for found in maps)
     of_page = (text + STANDING_OUT * salient + ANYTHING) * ink / legible_scale.clamp(min=1).square()
     of_photograph = salient * centre_prior(levels[cell]) + WRITTEN * text
     return normalised(torch.where(photograph[:, None, None], of_photograph, of_page))
 
 
-def normalised(worth: Tensor) -> Tensor:
-    """Scale (B, h, w) to sum to 1 per image; an image of zeros becomes uniform."""
-    total = worth.sum((1, 2), keepdim=True)
-    even = 1 / worth[0].numel()
-    return (worth / total.clamp(min=1e-30)).where(total > 0, even)
+def is_photograph(cells: Tensor) -> Tensor:
+    """(B, 1, h, w), brightness 0 to 1 → (B,) bool: a page has one background brightness, a photograph has none."""
+    step = (cells.flatten(1) * STEPS).long().clamp(0, STEPS - 1)
+    counts = torch.zeros(len(cells), STEPS, device=cells.device)
+    counts.scatter_add_(1, step, torch.ones_like(step, dtype=torch.float32))
+    return counts.topk(GROUND, dim=1).values.sum(1) < PAGE_SHARE * step.shape[1]

@@ -1,17 +1,159 @@
-"""The scorers by name, and which one a name, an object or `auto` stands for."""
+"""Scorers: where in an image the answer to a question is expected. The protocol, the scorers by name, and `auto`.
+
+To add one, write a class like `Scorer` here, or in a file of its own if it is long (`words.py`), and add a line to
+SCORERS.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import Any, Protocol
 
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.channels.embedding import DenseEncoder, Projection, embed
+from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
-from texturevlm.relevance.attention import AttentionScorer
-from texturevlm.relevance.embedding import EmbeddingScorer
-from texturevlm.relevance.scorer import SalienceScorer, Scorer
-from texturevlm.relevance.scout import ScoutScorer
-from texturevlm.relevance.words import WordsScorer
+from texturevlm.relevance.maps import ImageMaps
+from texturevlm.relevance.words import WordsScorer, question_text
 from texturevlm.scout.question import Question
+from texturevlm.scout.scout import load_scout
+from texturevlm.scout.spotter import Spots
+from texturevlm.text.strings import terms
+from texturevlm.types import Texture
+
+SHARPNESS = 10.0  # of the softmax over cosines
+
+
+class Scorer(Protocol):
+    """Makes relevance from a question.
+
+    name:        what Relevance.scorer says
+    description: for pictures: "relevance, by ..."
+    capturable:  whether `prepare` and `score` run on a GPU alone, so that a CUDA graph can capture them
+    calibrated:  whether the sum of a query is the chance that the question is about the image; False if missing
+    """
+
+    name: str
+    description: str
+    capturable: bool
+
+    def prepare(self, texture: Texture) -> Any:
+        """Compute what does not depend on the question, once per texture; `score` gets the result as `prepared`."""
+
+    def score(self, prepared: Any, question: str | Question, maps: ImageMaps) -> tuple[Tensor | None, ImageMaps]:
+        """Find where the answer is expected.
+
+        returns the query (B, h, w) on the grid of `maps`: at least 0, its sum (at most 1) is the confidence; None if
+                nothing was asked. And the maps, refined if the scorer knows more than they say
+        """
+
+
+class SalienceScorer:
+    """No question: relevance is salience alone."""
+
+    name, description, capturable = "none", "salience alone", True
+
+    def prepare(self, texture: Texture) -> None:
+        """Nothing."""
+
+    def score(self, prepared: None, question: str | Question, maps: ImageMaps) -> tuple[None, ImageMaps]:
+        """No query, whatever the question."""
+        return None, maps
+
+
+class AttentionScorer:
+    """A map that the caller has, such as a model's cross-attention, is the relevance; the question is not read.
+
+    attention: (B, h', w'), at least 0, of any extent
+    """
+
+    name, description, capturable = "attention", "the model's attention", False
+
+    def __init__(self, attention: Tensor | None = None) -> None:
+        if attention is None:
+            raise ValueError("choose_tokens: relevance 'attention' needs a map: relevance=tv.SCORERS['attention'](map)")
+        self.attention = attention
+
+    def prepare(self, texture: Texture) -> None:
+        """Check that there is one map per image."""
+        shape = tuple(self.attention.shape)
+        if len(shape) != 3 or shape[0] != texture.batch:
+            raise ValueError(f"AttentionScorer: attention must be ({texture.batch}, h, w), got {shape}")
+
+    def score(self, prepared: None, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
+        """The map on the grid of cells, summing to 1 (to 0 where it is zero)."""
+        wide = self.attention.to(maps.ink.device).float()[:, None]
+        resized = functional.interpolate(wide, maps.grid, mode="bilinear", antialias=True)[:, 0].clamp(min=0)
+        return resized / resized.sum((1, 2), keepdim=True).clamp(min=1e-30), maps
+
+
+class EmbeddingScorer:
+    """Cosines of image features (CLIP or SigLIP) with the question's embedding.
+
+    encoder: a DenseEncoder; projection: what `texturevlm fit-pca` saved for it
+    """
+
+    name, description, capturable = "embedding", "embeddings", False
+
+    def __init__(self, encoder: DenseEncoder | None = None, projection: Projection | None = None) -> None:
+        if encoder is None or projection is None:
+            raise ValueError(
+                "choose_tokens: relevance 'embedding' needs models: relevance=tv.SCORERS['embedding'](encoder, "
+                "projection), a DenseEncoder and a Projection of texturevlm.channels"
+            )
+        self.encoder, self.projection = encoder, projection
+
+    def prepare(self, texture: Texture) -> tuple[Tensor, str]:
+        """Features (B, 16, h', w') and how to resize them: the texture's embedding channels, else the encoder's."""
+        if set(EMBEDDING_LAYERS) <= set(texture.names):
+            layers = [texture.names.index(name) for name in EMBEDDING_LAYERS]
+            return texture.levels[0][:, layers].float(), "area"
+        return embed(texture.levels[0][:, :3], self.encoder, self.projection), "bilinear"
+
+    def score(
+        self, prepared: tuple[Tensor, str], question: str | Question, maps: ImageMaps
+    ) -> tuple[Tensor | None, ImageMaps]:
+        """A softmax over the cells' cosines, summing to 1."""
+        text = question_text(self.name, question)
+        if not text.strip():
+            return None, maps
+        features, mode = prepared
+        resized = functional.interpolate(features, maps.grid, mode=mode)
+        cosine = self.projection.similarity(resized, self.encoder.text(text).to(resized.device))
+        return (SHARPNESS * cosine).flatten(1).softmax(1).view_as(cosine), maps
+
+
+class ScoutScorer:
+    """The scout's probability that the answer is at a spot, spread over the cells that are not blank."""
+
+    name, description, capturable, calibrated = "scout", "the scout", True, True
+
+    def prepare(self, texture: Texture) -> Spots:
+        """The scout's reading of the images."""
+        return load_scout(device=texture.device).read(texture)
+
+    def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor | None, ImageMaps]:
+        """question: an encoded one (`scout.encode`) always counts as asked: reading it would wait for the GPU."""
+        if isinstance(question, str) and not terms(question):
+            return None, maps
+        chance = load_scout(device=prepared.text.device).where(prepared, question)
+        return _on_cells(chance, maps.ink), maps
+
+
+def _on_cells(chance: Tensor, ink: Tensor) -> Tensor:
+    """The chances of spots (B, rows, columns) on the grid of `ink` (B, h, w); their sum stays."""
+    rows, columns = chance.shape[1:]
+    grid = ink.shape[1:]
+    wide = chance[:, None]
+    if grid[0] < rows or grid[1] < columns:  # a long page: several spots per cell, none is lost
+        wide = functional.interpolate(wide, (min(rows, grid[0]), min(columns, grid[1])), mode="area")
+    # A spot's chance is shared by its cells; a blank cell takes nothing.
+    wide = functional.interpolate(wide, grid, mode="nearest-exact")[:, 0] * ink
+    return wide * (chance.sum((1, 2)) / wide.sum((1, 2)).clamp(min=1e-30))[:, None, None]
+
 
 SCORERS: dict[str, type[Scorer]] = {
     "words": WordsScorer,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
@@ -24,10 +23,8 @@ from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import WORD_MARGIN, PageLayout, layout_of
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.ocr import Page, read_page
-from texturevlm.relevance.scorer import question_text
 from texturevlm.scout.question import Question
-from texturevlm.text.frequency import load_commonness
-from texturevlm.text.strings import terms
+from texturevlm.text.strings import load_commonness, terms
 from texturevlm.types import Texture
 
 _WEIGHTS = "words.json"
@@ -37,10 +34,17 @@ WORD_HEIGHT = 5.5  # samples: half of the words of that height, as RapidOCR boxe
 _FINEST = 0.5  # pixels: no word is thought legible only at a finer scale
 
 
+def question_text(scorer: str, question: str | Question) -> str:
+    """The question, which must be text for this scorer."""
+    if not isinstance(question, str):
+        raise ValueError(f"choose_tokens: question must be text for relevance {scorer!r}, got an encoded one")
+    return question
+
+
 class WordsScorer:
     """pages: what `read_page` made of each image; by default the images are read by RapidOCR (extra `ocr`)."""
 
-    name, description, capturable = "words", "the question's words", False
+    name, description, capturable, calibrated = "words", "the question's words", False, True
 
     def __init__(self, *pages: Page) -> None:
         for page in pages:
@@ -82,68 +86,53 @@ def _refined(page: Page, legible_scale: Tensor, ink: Tensor) -> tuple[Tensor, Te
     return torch.from_numpy(finer).to(legible_scale), torch.from_numpy(marked).to(ink.device)
 
 
-@dataclass(frozen=True, eq=False)
 class WordRanker:
-    """A trained ensemble of small networks; H is their width, F the number of features.
+    """A trained ensemble of small networks, from what `fit_words` writes; H is their width, F the number of features.
 
     mean, scale: (F,), of the features on the training pages
     members:     each: inner (F, H), inner_bias (H,), outer (5 H, H), outer_bias (H,), last (H,), direct (F,), absent ()
     sharpness:   factor of the scores, chosen so that the probabilities are calibrated on held-out pages
     """
 
-    mean: np.ndarray
-    scale: np.ndarray
-    members: tuple[dict[str, np.ndarray], ...]
-    sharpness: float
-
-    @classmethod
-    def from_json(cls, text: str) -> WordRanker:
-        """From what `fit_words` writes."""
+    def __init__(self, text: str) -> None:
         record = json.loads(text)
         if record["names"] != list(FEATURE_NAMES):
-            raise ValueError(
-                f"WordRanker.from_json: the weights are for other features than these {len(FEATURE_NAMES)}; train again"
-            )
-        members = tuple({name: np.array(value, np.float32) for name, value in row.items()} for row in record["members"])
-        mean, scale = (np.array(record[name], np.float32) for name in ("mean", "scale"))
-        return cls(mean, scale, members, float(record["sharpness"]))
+            count = len(FEATURE_NAMES)
+            raise ValueError(f"WordRanker: the weights are for other features than these {count}; train again")
+        self.mean, self.scale = (np.array(record[name], np.float32) for name in ("mean", "scale"))
+        self.members = [{name: np.array(value, np.float32) for name, value in row.items()} for row in record["members"]]
+        self.sharpness = float(record["sharpness"])
 
     def probabilities(self, features: np.ndarray, layout: PageLayout) -> np.ndarray:
         """(N, F) → (N,), summing to at most 1: the rest is the probability that the answer is not on the page."""
         inputs = np.clip((features - self.mean) / self.scale, -FARTHEST, FARTHEST)
         room = np.append(np.log(layout.areas), 0.0)
-        shares = [_softmax(self.sharpness * _scores(member, inputs, layout) + room) for member in self.members]
+        shares = []
+        for member in self.members:
+            scores = self.sharpness * _scores(member, inputs, layout) + room
+            raised = np.exp(scores - scores.max())
+            shares.append(raised / raised.sum())
         shared: np.ndarray = np.mean(shares, axis=0)[:-1]
         return shared
-
-
-@lru_cache(maxsize=1)
-def load_word_ranker() -> WordRanker:
-    """The weights that come with the package, read once."""
-    return WordRanker.from_json(files("texturevlm.relevance").joinpath(_WEIGHTS).read_text(encoding="utf-8"))
 
 
 def _scores(member: dict[str, np.ndarray], inputs: np.ndarray, layout: PageLayout) -> np.ndarray:
     """(N + 1,): one per word, and last that of "not on this page"."""
     inner = np.maximum(inputs @ member["inner"] + member["inner_bias"], 0)
-    around = np.concatenate([inner, *surroundings(inner, layout)], 1)
-    outer = np.maximum(around @ member["outer"] + member["outer_bias"], 0)
-    return np.append(outer @ member["last"] + inputs @ member["direct"], member["absent"])
-
-
-def surroundings(inner: np.ndarray, layout: PageLayout) -> list[np.ndarray]:
-    """Four (N, H): the mean and the maximum over the word's line, the word before it and the word after it."""
-    mean, greatest, before, after = (np.zeros_like(inner) for _ in range(4))
+    mean, greatest, before, after = (np.zeros_like(inner) for _ in range(4))  # over the word's line; its neighbours
     for members in layout.members:
         own = inner[members]
         mean[members], greatest[members] = own.mean(0), own.max(0)
         before[members[1:]], after[members[:-1]] = own[:-1], own[1:]
-    return [mean, greatest, before, after]
+    around = np.concatenate([inner, mean, greatest, before, after], 1)
+    outer = np.maximum(around @ member["outer"] + member["outer_bias"], 0)
+    return np.append(outer @ member["last"] + inputs @ member["direct"], member["absent"])
 
 
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    raised: np.ndarray = np.exp(scores - scores.max())
-    return np.asarray(raised / raised.sum())
+@lru_cache(maxsize=1)
+def load_word_ranker() -> WordRanker:
+    """The weights that come with the package, read once."""
+    return WordRanker(files("texturevlm.relevance").joinpath(_WEIGHTS).read_text(encoding="utf-8"))
 
 
 def answer_probability(page: Page, question: str) -> np.ndarray:

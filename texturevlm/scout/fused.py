@@ -18,7 +18,7 @@ from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.layer import FoldedConv, widen
 from texturevlm.scout.question import Question
 from texturevlm.scout.ranker import INPUT_MAPS, RANKER_INPUTS, Ranker
-from texturevlm.scout.scout_kernel import Laid, QuestionWeights
+from texturevlm.scout.scout_kernel import QUESTION_WEIGHTS, Laid
 from texturevlm.scout.spotter import Spots, Spotter, as_spots
 
 ALIGNED = 8  # maps: libraries are fastest with multiples of it
@@ -39,20 +39,18 @@ class Fused(nn.Module):
         super().__init__()
         self.spotter, self.ranker = spotter, ranker
         self.widths = [len(_parts(layer)[1]) // 2 for layer in ranker.steer]
-        for name, tensor in _question_weights(spotter, ranker)._asdict().items():
+        for name, tensor in zip(QUESTION_WEIGHTS, _question_weights(spotter, ranker), strict=True):
             self._keep(f"question_{name}", tensor)
-        head, added = _parts(spotter.head)
-        self._keep("head", functional.pad(head, (0, -len(added) % ALIGNED)))
-        self._keep("head_added", functional.pad(added, (0, -len(added) % ALIGNED)))
+        for name, part in zip(("head", "head_added"), _parts(spotter.head)):
+            self._keep(name, functional.pad(part, (0, -part.shape[-1] % ALIGNED)))
         self._keep("steps", ranker.steps.detach().float())
         seen, added = _parts(ranker.seen)
         self._keep("seen", torch.cat([seen, added[None]]).float())
         direct, added = _parts(ranker.direct)
         self._keep("direct", torch.cat([direct[:, 0], added]).float())
         for level, layer in enumerate(ranker.lift):
-            lift, added = _parts(layer)
-            self._keep(f"lift_{level}", lift)
-            self._keep(f"lift_{level}_added", added)
+            for name, part in zip((f"lift_{level}", f"lift_{level}_added"), _parts(layer)):
+                self._keep(name, part)
         last, added = _parts(ranker.last)
         self._keep("last", last.mT.float())
         self._keep("last_added", torch.cat([added, ranker.absent.detach()[None]]).float())
@@ -61,19 +59,22 @@ class Fused(nn.Module):
     def _keep(self, name: str, tensor: Tensor) -> None:
         self.register_buffer(name, tensor.clone(memory_format=torch.contiguous_format), persistent=False)
 
+    def _kept(self, name: str) -> Tensor:
+        return cast(Tensor, getattr(self, name))
+
     def takes(self, tensor: Tensor) -> bool:
         """Whether the kernels can run on this tensor's device."""
         return backend.no_kernel_because(tensor) is None and not any(width % kernels.PACK for width in self.widths)
 
     def read(self, colours: Tensor, size: tuple[int, int]) -> Spots:
         """colours: (B, 3, H, W), resized to `size`; the returned words are not normalised"""
-        return self._spots(kernels.seen_cells(kernels.prepare_cells(colours, size, self.head.dtype)))
+        return self._spots(kernels.prepare_cells(colours, size, self.head.dtype)())
 
     def read_and_ask(self, colours: Tensor, size: tuple[int, int], question: Question) -> tuple[Spots, Laid]:
         """`read` and `question` at the same time."""
-        cells = kernels.prepare_cells(colours, size, self.head.dtype)
+        start = kernels.prepare_cells(colours, size, self.head.dtype)
         laid = self.question(question)
-        return self._spots(kernels.seen_cells(cells, early=True)), laid
+        return self._spots(start(early=True)), laid
 
     def _spots(self, cells: Tensor) -> Spots:
         values = self.spotter.features(cells).permute(0, 2, 3, 1)
@@ -82,8 +83,7 @@ class Fused(nn.Module):
 
     def question(self, question: Question) -> Laid:
         """A question as the kernels take it."""
-        found = (cast(Tensor, getattr(self, f"question_{name}")) for name in QuestionWeights._fields)
-        return kernels.lay_question(*question, QuestionWeights(*found))
+        return kernels.lay_question(*question, {name: self._kept(f"question_{name}") for name in QUESTION_WEIGHTS})
 
     def where(self, spots: Spots, laid: Laid) -> Tensor:
         """(B, h, w), the probability that the answer is in each spot; laid: one for all pages, or one per page."""
@@ -101,18 +101,19 @@ class Fused(nn.Module):
             kept.append(_channels_last(values))
         values = kept.pop()
         for level in (1, 0):
-            weight, added = (cast(Tensor, getattr(self, f"lift_{level}{part}")) for part in ("", "_added"))
-            values = _channels_last(self.ranker.merge[level](kernels.lift_(kept[level], values, weight, added)))
+            lift = self._kept(f"lift_{level}"), self._kept(f"lift_{level}_added")
+            values = _channels_last(self.ranker.merge[level](kernels.lift_(kept[level], values, *lift)))
         return kernels.chances(values, self.last, self.last_added, shown, scores)
 
 
-def _question_weights(spotter: Spotter, ranker: Ranker) -> QuestionWeights:
+def _question_weights(spotter: Spotter, ranker: Ranker) -> list[Tensor]:
+    """In the order of QUESTION_WEIGHTS."""
     layers = (spotter.letters[0], spotter.letters[2], ranker.worth[0], ranker.worth[2], ranker.asked[0])
     laid = [part for layer in layers for part in _parts(layer)]
     steer = [_parts(layer) for layer in ranker.steer]
     film = torch.cat([weight for weight, _ in steer], 1)
     added = [part.float() + one for _, both in steer for part, one in zip(both.chunk(2), (1, 0))]  # factors are 1 + …
-    return QuestionWeights(*(part.float() for part in (*laid, film, torch.cat(added))))
+    return [part.float() for part in (*laid, film, torch.cat(added))]
 
 
 def _entrance(ranker: Ranker) -> FoldedConv:

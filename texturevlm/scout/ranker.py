@@ -9,7 +9,6 @@ number per spot: the logarithm of the density of the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -27,16 +26,10 @@ SEEN_MAPS = 24  # maps that are a projection of the spotter's embedding
 WIDTHS = (64, 96, 128)
 BLOCK_DILATIONS = ((1, 1), (1, 2))  # of the layers of a scale's blocks; fewer blocks use the last ones
 STEER = 64
-PLACE_MAPS = 4
 # The inputs and how many maps each has; any but the hits can be left out for an ablation.
 INPUT_MAPS = {
-    "hits": SURE + VAGUE,
-    "kinds": len(KINDS),
-    "along": 2 * SURE,
-    "seen": SEEN_MAPS,
-    "text": 3,
-    "place": PLACE_MAPS,
-}
+    "hits": SURE + VAGUE, "kinds": len(KINDS), "along": 2 * SURE, "seen": SEEN_MAPS, "text": 3, "place": 4,
+}  # fmt: skip
 RANKER_INPUTS = sum(INPUT_MAPS.values())
 
 
@@ -59,19 +52,10 @@ class Ranker(nn.Module):
     """Spots, words and the kinds asked for → scores of the spots, and of "not on this page"."""
 
     def __init__(
-        self,
-        widths: tuple[int, int, int] = WIDTHS,
-        *,
-        blocks: int = 1,
-        drop: float = 0.0,
-        without: Sequence[str] = (),
+        self, widths: tuple[int, int, int] = WIDTHS, *, blocks: int = 1, drop: float = 0.0, without: Sequence[str] = ()
     ) -> None:
-        """
-        widths:  maps per scale
-        blocks:  residual blocks per scale, those of the largest dilation
-        drop:    dropout rate of the maps in training
-        without: names of INPUT_MAPS to leave out
-        """
+        """widths: maps per scale; blocks: residual blocks per scale, those of the largest dilation; drop: dropout rate
+        of the maps in training; without: names of INPUT_MAPS to leave out."""
         super().__init__()
         dilations = BLOCK_DILATIONS[-check_count("Ranker", "blocks", blocks, 1, len(BLOCK_DILATIONS)) :]
         for name in without:
@@ -79,9 +63,8 @@ class Ranker(nn.Module):
         self.without = tuple(without)
         fine, middle, coarse = widths
         self.worth = nn.Sequential(nn.Linear(TRAITS, 32), nn.ReLU(), nn.Linear(32, SURE + VAGUE))
-        self.steps = nn.Parameter(
-            torch.tensor([[16.0, 8.0], [8.0, 3.0]])
-        )  # sharpness and doubt, of sharp and of vague hits
+        # sharpness and doubt, of sharp and of vague hits
+        self.steps = nn.Parameter(torch.tensor([[16.0, 8.0], [8.0, 3.0]]))
         self.seen = nn.Conv2d(EMBEDDING, SEEN_MAPS, 1)
         self.asked = nn.Sequential(nn.Linear(len(ASKED) + EMBEDDING, STEER), nn.ReLU(), nn.Dropout(drop))
         self.steer = nn.ModuleList(nn.Linear(STEER, 2 * width) for width in widths)
@@ -113,12 +96,8 @@ class Ranker(nn.Module):
         """What does not depend on the page, so that a GPU can compute it while the page is being read."""
         here = traits[..., :1]
         worth = functional.softplus(self.worth(traits)) * here
-        nothing = torch.zeros_like(worth)
+        sure, vague = functional.pad(worth[..., :SURE], (0, VAGUE)), functional.pad(worth[..., SURE:], (SURE, 0))
         (sharp, doubt), (blunt, trust) = self.steps.to(words).unbind()
-        sure, vague = worth[..., :SURE], worth[..., SURE:]
-        weights = torch.cat(
-            [torch.cat([sure, nothing[..., SURE:]], 2), torch.cat([nothing[..., :SURE], vague], 2)], 1
-        ).mT
         mean = (words * here).sum(1) / here.sum(1).clamp(min=1)
         steer = self.asked(torch.cat([asked, mean], 1))
         films = []
@@ -127,26 +106,29 @@ class Ranker(nn.Module):
             films.append((1 + scale, shift))
         count = words.shape[1]
         doubts = torch.cat([doubt.expand(count), trust.expand(count)])[None, :, None]
+        weights = torch.cat([sure, vague], 1).mT
         return QuestionInputs(torch.cat([sharp * words, blunt * words], 1), doubts, weights, tuple(films))
 
     def rank(self, spots: Spots, question: QuestionInputs, extent: Tensor | None = None) -> Tensor:
         """The rest of `forward`."""
-        rows, columns = spots.text.shape[1:]
+        batch, rows, columns = spots.text.shape
         text = spots.text[:, None].sigmoid()
         page = None
+        down = torch.arange(rows, device=text.device).view(1, 1, -1, 1) + 0.5
+        across = torch.arange(columns, device=text.device).view(1, 1, 1, -1) + 0.5
         if extent is None:
-            place = _places(rows, columns, text.device, text.dtype).expand(len(text), -1, -1, -1)
+            down, across = down / rows, across / columns
         else:
-            down, across = _along(rows, columns, text.device)
             sides = extent.view(-1, 2, 1, 1)
             down, across = down / sides[:, :1], across / sides[:, 1:]
             page = (down < 1) & (across < 1)
             text = text * page
-            place = _with_squares(down, across, page.shape)
+        place = torch.cat([part.expand(batch, 1, rows, columns)[..., ::2, ::2] for part in (down, across)], 1)
         kinds = spots.kinds.sigmoid() * text
         # (B, 2 K, h · w): the probability of each word at each spot, sharp and vague; then weighted
-        found = torch.baddbmm(-question.doubts, question.words, spots.words.flatten(2)).sigmoid()
-        hits = torch.bmm(question.worth.to(found), found).view(len(text), -1, rows, columns) * text
+        words, worth = (part.expand(batch, -1, -1) for part in (question.words, question.worth))
+        found = torch.baddbmm(-question.doubts, words, spots.words.flatten(2)).sigmoid()
+        hits = torch.bmm(worth.to(found), found).view(batch, -1, rows, columns) * text
         small = functional.max_pool2d(torch.cat([hits, kinds, text], 1), 2)
         sure = small[:, :SURE]
         seen = torch.cat([self.seen(spots.words), torch.ones_like(text), spots.height[:, None] - 2.5], 1) * text
@@ -157,7 +139,7 @@ class Ranker(nn.Module):
             "along": torch.cat([sure.cummax(3).values, sure.cummax(2).values], 1),
             "seen": pooled[:, :SEEN_MAPS],
             "text": torch.cat([small[:, -1:], pooled[:, SEEN_MAPS:]], 1),
-            "place": place.to(small.dtype),
+            "place": torch.cat([place, (place - 0.5).square()], 1).to(small.dtype),
         }
         inputs = torch.cat([part * 0 if name in self.without else part for name, part in parts.items()], 1)
         pages = [None if page is None else page[..., ::step, ::step] for step in (2, 4, 8)]
@@ -181,34 +163,3 @@ class Ranker(nn.Module):
             values = self.merge[level](keep_page(kept[level] + raised, pages[level]), pages[level])
         scores: Tensor = self.last(values)
         return scores
-
-
-def _along(rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The centres of spots, in spots: (1, 1, rows, 1) and (1, 1, 1, columns)."""
-    down = torch.arange(rows, device=device).view(1, 1, -1, 1) + 0.5
-    return down, torch.arange(columns, device=device).view(1, 1, 1, -1) + 0.5
-
-
-def _with_squares(down: Tensor, across: Tensor, shape: Sequence[int]) -> Tensor:
-    """(B, PLACE_MAPS, h / 2, w / 2): the place on the page, and its squared distance from the middle."""
-    place = torch.cat([down.expand(*shape), across.expand(*shape)], 1)[:, :, ::2, ::2]
-    return torch.cat([place, (place - 0.5).square()], 1)
-
-
-_read_by_graphs: dict[tuple[int, int, torch.device, torch.dtype], Tensor] = {}
-
-
-def _places(rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The places of a page without padding, cached."""
-    key = (rows, columns, device, dtype)
-    made = _made_places(*key)
-    if made.is_cuda and torch.cuda.is_current_stream_capturing():
-        _read_by_graphs[key] = made  # a graph reads this memory whenever it is replayed, so it must never be freed
-    return made
-
-
-@lru_cache(maxsize=64)
-def _made_places(rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    with torch.inference_mode(False):
-        down, across = _along(rows, columns, device)
-        return _with_squares(down / rows, across / columns, (1, 1, rows, columns)).to(dtype)

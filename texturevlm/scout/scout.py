@@ -20,10 +20,9 @@ from texturevlm.channels.structure import colour_levels, luma
 from texturevlm.scout.fused import Fused
 from texturevlm.scout.layer import folded
 from texturevlm.scout.question import Question, encode
-from texturevlm.scout.ranker import QuestionInputs, Ranker
-from texturevlm.scout.scout_kernel import Laid
+from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.spotter import Spots, Spotter, input_size
-from texturevlm.scout.weights import fill_module, fill_ranker, read_weights
+from texturevlm.scout.weights import load_module, load_ranker
 from texturevlm.types import Texture
 
 _WEIGHTS = "scout.npz"
@@ -39,24 +38,26 @@ class Scout(nn.Module):
         self.fused = Fused(self.spotter, self.ranker)
         self.dtype = dtype
 
+    @torch.inference_mode()
     def forward(self, texture: Texture, question: Question) -> Tensor:
         """`read` and `where` at once; on a GPU the question is prepared while the page is being read."""
         colours, size = _to_read(texture)
         if not self.fused.takes(colours):
-            return self._where(self._read(colours, size), self._question_inputs(question, len(colours), colours))
-        given = self._given(question, len(colours), colours)
-        with torch.inference_mode(), _tuned():
-            spots, laid = self.fused.read_and_ask(colours, size, given)
-        return self._where(spots, laid)
+            return self.where(self.read(texture), question)
+        with _tuned():
+            # The words stay unnormalised: `where` normalises them.
+            return self.fused.where(*self.fused.read_and_ask(colours, size, self._given(question, colours)))
 
     @torch.inference_mode()
     def read(self, texture: Texture) -> Spots:
         """Read the images of a texture: the words, and whether there is text, at each spot."""
         colours, size = _to_read(texture)
-        spots = self._read(colours, size)
-        if self.fused.takes(colours):
-            spots = spots._replace(words=functional.normalize(spots.words, dim=1))
-        return spots
+        with _tuned():
+            if not self.fused.takes(colours):
+                spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
+                return spots
+            spots = self.fused.read(colours, size)
+        return spots._replace(words=functional.normalize(spots.words, dim=1))
 
     @torch.inference_mode()
     def where(self, spots: Spots, question: str | Question) -> Tensor:
@@ -64,49 +65,23 @@ class Scout(nn.Module):
 
         question: text, or an encoded one (`encode`) for all pages, or one per page
         """
-        asked = encode([question]) if isinstance(question, str) else question
-        return self._where(spots, self._question_inputs(asked, len(spots.text), spots.text))
-
-    @torch.inference_mode()
-    def _read(self, colours: Tensor, size: tuple[int, int]) -> Spots:
-        """The kernels leave the words unnormalised: `where` normalises them."""
+        given = self._given(encode([question]) if isinstance(question, str) else question, spots.text)
         with _tuned():
-            if self.fused.takes(colours):
-                return self.fused.read(colours, size)
-            spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
-            return spots
+            if self.fused.takes(spots.text):
+                return self.fused.where(spots, self.fused.question(given))
+            traits, kinds = given.traits.to(self.dtype), given.asked.to(self.dtype)
+            inputs = self.ranker.question(self.spotter.question(given.letters, traits), traits, kinds)
+            scores = self.ranker.rank(spots, inputs)
+        return scores.softmax(1)[:, :-1].view(spots.text.shape) * spots.text.sigmoid()  # no text, no answer
 
-    @torch.inference_mode()
-    def _question_inputs(self, question: Question, pages: int, like: Tensor) -> QuestionInputs | Laid:
-        """The question on the device of `like`."""
-        given = self._given(question, pages, like)
-        if self.fused.takes(like):
-            return self.fused.question(given)
-        letters, traits, kinds = given.letters, given.traits.to(self.dtype), given.asked.to(self.dtype)
-        return self.ranker.question(self.spotter.question(letters, traits), traits, kinds)
-
-    def _given(self, question: Question, pages: int, like: Tensor) -> Question:
-        """The question's tensors on the device of `like`, or in pinned memory that a captured graph reads."""
-        count = len(question.letters)
+    def _given(self, question: Question, like: Tensor) -> Question:
+        """The question's tensors on the device of the pages `like`, or in pinned memory that a captured graph reads."""
+        count, pages = len(question.letters), len(like)
         if count not in (1, pages):
             raise ValueError(f"Scout.where: question must be one, or one for each of {pages} pages, got {count}")
         if self.fused.takes(like) and _read_in_place(question):
             return question
         return Question(*(part.to(like.device, non_blocking=True) for part in question))
-
-    @torch.inference_mode()
-    def _where(self, spots: Spots, inputs: QuestionInputs | Laid) -> Tensor:
-        if isinstance(inputs, Laid):
-            with _tuned():
-                return self.fused.where(spots, inputs)
-        batch, rows, columns = spots.text.shape
-        if batch > 1:
-            words, doubts, worth, films = inputs
-            inputs = QuestionInputs(words.expand(batch, -1, -1), doubts, worth.expand(batch, -1, -1), films)
-        with _tuned():
-            scores = self.ranker.rank(spots, inputs)
-        chance = scores.softmax(1)[:, :-1].view(batch, rows, columns)
-        return chance * spots.text.sigmoid()  # no text, no answer
 
 
 def _tuned() -> AbstractContextManager[None]:
@@ -124,8 +99,8 @@ def _read_in_place(question: Question) -> bool:
     """
     if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return False
-    return (
-        all(part.is_pinned() and part.is_contiguous() for part in question) and question.traits.dtype == torch.float32
+    return question.traits.dtype == torch.float32 and all(
+        part.is_pinned() and part.is_contiguous() for part in question
     )
 
 
@@ -155,11 +130,6 @@ def load_scout(path: Path | str | None = None, *, device: torch.device | str = "
 
 @lru_cache(maxsize=None)  # never dropped: graphs read the weights at every replay
 def _loaded(path: str, device: torch.device) -> Scout:
-    tensors = read_weights(path)
-    spotter = fill_module(Spotter(), tensors, path, prefix="spotter.")
-    ranker = fill_ranker(tensors, path, prefix="ranker.")
-    if device.type == "cuda":
-        dtype = torch.float16
-    else:
-        dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-    return Scout(spotter, ranker, dtype).to(device)
+    spotter, ranker = load_module(Spotter(), path, prefix="spotter."), load_ranker(path, prefix="ranker.")
+    on_cpu = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    return Scout(spotter, ranker, torch.float16 if device.type == "cuda" else on_cpu).to(device)

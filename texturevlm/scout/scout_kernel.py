@@ -4,6 +4,7 @@ PyTorch would launch about fifty small kernels per page between the convolutions
 specification is the PyTorch code in texturevlm/scout. Questions are float32, maps have the network's dtype.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -21,26 +22,13 @@ _MAP, _SPOT_INPUTS = Layout("scout_spots.cu", "Map"), Layout("scout_spots.cu", "
 _FILM, _LIFT, _TAIL = (Layout("scout.cu", name) for name in ("Film", "Lift", "Tail"))
 
 
-class QuestionWeights(NamedTuple):
-    """Weights (inputs, outputs) and biases (outputs,) of the layers that a question goes through, float32.
-
-    inner, embed:        from a word's letters to its embedding
-    weigh, worth_weight: from a word's traits to its weight per map
-    steer, film:         from the kinds that are asked for and the mean of all words to factors and shifts of the maps
-    """
-
-    inner: Tensor
-    inner_added: Tensor
-    embed: Tensor
-    embed_added: Tensor
-    weigh: Tensor
-    weigh_added: Tensor
-    worth_weight: Tensor
-    worth_added: Tensor
-    steer: Tensor
-    steer_added: Tensor
-    film: Tensor
-    film_added: Tensor
+# Weights (inputs, outputs) and biases (outputs,) of the layers that a question goes through, float32: from a word's
+# letters to its embedding; from its traits to its weight per map; from the kinds that are asked for and the mean of all
+# words to factors and shifts of the maps.
+QUESTION_WEIGHTS = (
+    "inner", "inner_added", "embed", "embed_added", "weigh", "weigh_added", "worth_weight", "worth_added", "steer",
+    "steer_added", "film", "film_added",
+)  # fmt: skip
 
 
 class Laid(NamedTuple):
@@ -58,21 +46,13 @@ class Laid(NamedTuple):
     kept: tuple[Tensor, ...]
 
 
-class PageCells(NamedTuple):
-    """Arguments of `seen_cells`: it reads `colours` and writes `values`."""
-
-    colours: Tensor
-    values: Tensor
-    job: bytes
-    blocks: tuple[int, int]
-
-
-def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> PageCells:
-    """Prepare the arguments of `seen_cells`, so that its launch can follow the previous one at once.
+def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Prepare `pixel_unshuffle(1 − 2 · grey, STEM)` of images resized to `size`, in channels-last order.
 
     colours: (B, 3, H, W)
     size:    (height, width) of the spotter's input, multiples of DOWN
-    dtype:   of the result
+    returns  a function, so that its launch can follow the previous one at once; it returns (B, STEM · STEM, height /
+             STEM, width / STEM) of `dtype`. early: start while `lay_question`, launched just before, still runs
     """
     assert size[0] % DOWN == 0 and size[1] % _STEM == 0, size
     colours = colours.float()
@@ -85,34 +65,29 @@ def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) ->
         colours=colours, cells=cells, image=image, channel=channel, row=row, height=colours.shape[2],
         width=colours.shape[3], rows=size[0], columns=size[1],
     )  # fmt: skip
-    return PageCells(colours, cells, job, (-(-size[1] // ACROSS) * (size[0] // DOWN), batch))
+    blocks, scalar = (-(-size[1] // ACROSS) * (size[0] // DOWN), batch), scalar_bits(dtype)
+
+    def start(*, early: bool = False) -> Tensor:
+        launch("scout_seen.cu", "scout_seen", colours.device, blocks, job, early=early, SCALAR=scalar)
+        return cells.permute(0, 3, 1, 2)
+
+    return start
 
 
-def seen_cells(cells: PageCells, *, early: bool = False) -> Tensor:
-    """`pixel_unshuffle(1 − 2 · grey, STEM)` of the resized images, in channels-last order: one launch.
-
-    early:  whether to start while `lay_question`, launched just before, still runs
-    returns (B, STEM · STEM, height / STEM, width / STEM)
-    """
-    colours, values, job, blocks = cells
-    scalar = scalar_bits(values.dtype)
-    launch("scout_seen.cu", "scout_seen", colours.device, blocks, job, early=early, SCALAR=scalar)
-    return values.permute(0, 3, 1, 2)
-
-
-def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: QuestionWeights) -> Laid:
+def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: dict[str, Tensor]) -> Laid:
     """The words of a question by one launch; it may lie in pinned memory.
 
     letters: (Q, WORDS, LONGEST) int64; traits: (Q, WORDS, TRAITS); asked: (Q, A), at most MOST_ASKED
+    weights: by the names QUESTION_WEIGHTS
     """
-    count, outputs = len(letters), len(weights.film_added)
+    count, outputs = len(letters), len(weights["film_added"])
     assert letters.dtype == torch.int64 and letters.shape[1] == _WORDS and asked.shape[1] <= MOST_ASKED
     letters, traits, asked = letters.contiguous(), traits.float().contiguous(), asked.float().contiguous()
     shapes = ((_WORDS, _EMBEDDING), (_WORDS, _MAPS), (outputs,))
-    words, worth, films = (weights.film_added.new_empty((count, *shape)) for shape in shapes)
-    tensors = (letters, traits, asked, *weights, words, worth, films)
+    words, worth, films = (weights["film_added"].new_empty((count, *shape)) for shape in shapes)
+    tensors = (letters, traits, asked, *weights.values(), words, worth, films)
     job = _ASKED.pack(
-        letters=letters, traits=traits, asked=asked, **weights._asdict(), words=words, worth=worth, films=films,
+        letters=letters, traits=traits, asked=asked, **weights, words=words, worth=worth, films=films,
         kinds=asked.shape[1], outputs=outputs,
     )  # fmt: skip
     launch("scout_question.cu", "scout_words", words.device, (_WORDS, count), job)
@@ -125,11 +100,7 @@ def lay_films(laid: Laid) -> None:
 
 
 def spot_inputs(
-    spots: tuple[Tensor, Tensor, Tensor, Tensor],
-    laid: Laid,
-    weights: tuple[Tensor, Tensor, Tensor],
-    *,
-    pitch: int,
+    spots: tuple[Tensor, Tensor, Tensor, Tensor], laid: Laid, weights: tuple[Tensor, Tensor, Tensor], *, pitch: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The inputs of the ranker's network from the spotter's output, and the films of the question: three launches.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.scout.layer import ConvLayer, ResidualBlock
-from texturevlm.scout.letters import LETTER_FEATURES, letter_features
+from texturevlm.scout.question import LETTER_FEATURES, letter_features
 from texturevlm.text.strings import KINDS
 
 SPOT = 8  # pixels on a side

@@ -4,10 +4,12 @@ Strings are Unicode-normalised, so any script passes. The patterns and the lists
 few common words of other languages; in other languages they match nothing.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.resources import files
 
 import numpy as np
 
@@ -199,3 +201,14 @@ def _stem(word: str) -> str:
 def is_ideograph(letter: str) -> bool:
     """A character of a script that is written without spaces: Chinese, Japanese (Korean has spaces)."""
     return "\u3040" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or "\uf900" <= letter <= "\ufaff"
+
+
+@lru_cache(maxsize=1)
+def load_commonness() -> dict[str, float]:
+    """The commonness of words in questions, 0 to 1; words that are not listed are rare. A common word hardly helps.
+
+    The file is written by `texturevlm fit-words`. Words are as `plain` makes them.
+    """
+    text = files("texturevlm.text").joinpath("commonness.json").read_text(encoding="utf-8")
+    found: dict[str, float] = json.loads(text)
+    return found

@@ -1,6 +1,6 @@
 """The TOML file of a training run: the task, the loop's config, and the task's settings. Unknown names are errors.
 
-task = "spotter"          # a name of `tasks.TASKS`
+task = "spotter"          # a name of TASKS
 
 [fit]                     # FitConfig
 steps = 1000
@@ -12,74 +12,57 @@ pages = "runs/pages"
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
+import json
 import tomllib
 import types
 import typing
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.train.schedule import SCHEDULES
 
-PRECISIONS = ("float32", "bfloat16")
-Kind = TypeVar("Kind")
+# A task is a class with a dataclass `Settings`, filled from the config's table of the task's name. It is constructed
+# from settings and a device, implements `fit.Task`, and is imported when it is used.
+TASKS = {"spotter": "texturevlm.train.spotter_task:SpotterTask", "ranker": "texturevlm.train.ranker_task:RankerTask"}
+# What a resumed run may change: nothing that the loss curve depends on.
+MAY_CHANGE = ("device", "save_every", "evaluate_every", "log_every", "keep", "ahead")
+_Settings = TypeVar("_Settings")
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """The config of the loop.
+    """The config of the loop."""
 
-    steps:     total number of steps
-    seed:      of all random numbers
-    rate:      peak learning rate
-    warmup:    steps over which the rate grows to its peak
-    schedule:  of the rate after warm-up: cosine, linear or constant
-    decay:     AdamW's weight decay for matrices; vectors and numbers have none
-    clip:      largest norm of the gradient; 0 for no limit
-    precision: float32, or bfloat16 by autocast
-    device:    cpu or cuda
-    save_every, evaluate_every, log_every: steps; 0 for only at the end
-    keep:      number of checkpoints to keep
-    ahead:     batches that are prepared ahead, in threads
-    losses:    weights of the task's losses (default: 1)
-    """
-
-    steps: int = 1000
-    seed: int = 0
-    rate: float = 1e-3
-    warmup: int = 0
-    schedule: str = "cosine"
-    decay: float = 0.01
-    clip: float = 0.0
-    precision: str = "float32"
-    device: str = "cpu"
-    save_every: int = 500
+    steps: int = 1000  # in all
+    seed: int = 0  # of all random numbers
+    rate: float = 1e-3  # peak learning rate; it falls as a cosine
+    warmup: int = 0  # steps over which the rate grows to its peak
+    decay: float = 0.01  # AdamW's weight decay for matrices; vectors and numbers have none
+    clip: float = 0.0  # largest norm of the gradient; 0 for no limit
+    precision: str = "float32"  # or bfloat16, by autocast
+    device: str = "cpu"  # or cuda
+    save_every: int = 500  # steps; 0 for only at the end, here and in the next two
     evaluate_every: int = 0
     log_every: int = 10
-    keep: int = 2
-    ahead: int = 0
-    losses: dict[str, float] = field(default_factory=dict)
+    keep: int = 2  # number of checkpoints
+    ahead: int = 0  # batches that are prepared ahead, in threads
+    losses: dict[str, float] = field(default_factory=dict)  # weights of the task's losses; 1 for those not given
 
     def __post_init__(self) -> None:
-        check_count("FitConfig", "steps", self.steps, 1)
-        for name in ("warmup", "save_every", "evaluate_every", "log_every", "ahead"):
-            check_count("FitConfig", name, getattr(self, name), 0)
-        check_count("FitConfig", "keep", self.keep, 1)
-        check_choice("FitConfig", "schedule", self.schedule, SCHEDULES)
-        check_choice("FitConfig", "precision", self.precision, PRECISIONS)
+        for name in ("steps", "warmup", "save_every", "evaluate_every", "log_every", "ahead", "keep"):
+            check_count("FitConfig", name, getattr(self, name), 1 if name in ("steps", "keep") else 0)
+        check_choice("FitConfig", "precision", self.precision, ("float32", "bfloat16"))
         for name in ("rate", "decay", "clip"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"FitConfig: {name} must be at least 0, got {getattr(self, name)!r}")
 
 
-# What a resumed run may change: nothing that the loss curve depends on.
-MAY_CHANGE = ("device", "save_every", "evaluate_every", "log_every", "keep", "ahead")
-
-
-@dataclass(frozen=True)
-class RunConfig:
+class RunConfig(NamedTuple):
     """A parsed file: the task's name, the loop's config, and the task's table, unchecked."""
 
     task: str
@@ -105,27 +88,29 @@ def read_config(path: Path | str) -> RunConfig:
     return RunConfig(name, from_table(FitConfig, table.get("fit", {}), f"{path}: fit"), dict(table.get(name, {})))
 
 
-def from_table(kind: type[Kind], table: dict[str, Any], where: str) -> Kind:
+def task_of(config: RunConfig) -> tuple[Any, Any]:
+    """The task of a config, and its settings."""
+    check_choice("train", "task", config.task, TASKS)
+    module, name = TASKS[config.task].split(":")
+    kind = getattr(importlib.import_module(module), name)
+    settings = from_table(kind.Settings, config.own, config.task)
+    return kind(settings, device=config.fit.device), settings
+
+
+def from_table(kind: type[_Settings], table: dict[str, Any], where: str) -> _Settings:
     """A dataclass from a TOML table; an unknown name or a wrong type is an error that lists the known names.
 
     Fields may be bool, int, float, str, Path, tuple[T, ...], dict[str, T] or T | None of these.
     """
     hints = typing.get_type_hints(kind)
-    fields: Any = kind
-    known = {one.name: one for one in dataclasses.fields(fields)}
-    _check_names(where, table, known)
-    needed = [
-        name
-        for name, one in known.items()
-        if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING and name not in table
-    ]
-    if needed:
-        raise ValueError(f"train: {where} must have {needed[0]}")
+    _check_names(where, table, hints)
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.default is parameter.empty and name not in table:
+            raise ValueError(f"train: {where} must have {name}")
     return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in table.items()})
 
 
-def _check_names(where: str, table: dict[str, Any], known: typing.Iterable[str]) -> None:
-    known = list(known)
+def _check_names(where: str, table: Iterable[str], known: Collection[str]) -> None:
     for name in table:
         if name not in known:
             alike = get_close_matches(name, known, 1)
@@ -153,12 +138,5 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 def to_json(config: Any) -> dict[str, Any]:
     """Such a dataclass as JSON values."""
-    return {one.name: _plain(getattr(config, one.name)) for one in dataclasses.fields(config)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return str(value) if isinstance(value, Path) else value
+    table: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return table

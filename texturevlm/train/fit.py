@@ -6,7 +6,10 @@ optimiser's moments and torch's random state, and evaluation uses random numbers
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +20,30 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.channels.pretrained import torch_device
-from texturevlm.train.checkpoint import checkpoints, load_checkpoint, remove_partial, save_checkpoint
+from texturevlm.progress import Progress
 from texturevlm.train.config import MAY_CHANGE, FitConfig, to_json
-from texturevlm.train.log import Log
-from texturevlm.train.schedule import rate_at
+from texturevlm.train.run_files import Log, checkpoints, load_checkpoint, save_checkpoint
+
+
+def rate_at(step: int, *, steps: int, rate: float, warmup: int = 0) -> float:
+    """The learning rate of a step, counted from 0: it grows to its peak, then falls as a cosine."""
+    if step < warmup:
+        return rate * (step + 1) / warmup
+    return rate * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))) / 2
+
+
+def generator_at(seed: int, step: int, purpose: str = "") -> torch.Generator:
+    """A generator for one step: the same whenever that step is repeated, and different for every other step."""
+    named = hashlib.blake2b(f"{seed}/{step}/{purpose}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(named, "little") >> 1)
+
+
+def draw_examples(count: int, batch: int, *, seed: int, step: int) -> list[int]:
+    """`batch` indices below `count`, drawn with replacement: the examples of a step."""
+    generator = generator_at(seed, step, "curriculum")
+    # Two draws per example: the first once chose among data sets. It stays, so that trained weights can be reproduced.
+    torch.multinomial(torch.ones(1, dtype=torch.float64), batch, replacement=True, generator=generator)
+    return [int(u * count) for u in torch.rand(batch, generator=generator, dtype=torch.float64).tolist()]
 
 
 class Task(Protocol):
@@ -61,19 +84,19 @@ def fit(
     optimiser = torch.optim.AdamW(_groups(task.module, config.decay), lr=config.rate)
     kept = {"fit": to_json(config), "task": dict(settings or {})}
     first = _begin(out, task.module, optimiser, kept, resume)
-    log = Log(out, step=first, steps=config.steps)
+    log, progress = Log(out, step=first), Progress(config.steps, "steps", done=first)
     found: dict[str, float] = {}
     for step, batch in _batches(task, range(first, config.steps), config.ahead):
         numbers = _step(task, config, optimiser, device, step, batch)
         done, last = step + 1, step + 1 == config.steps
-        log.step()
+        progress.step()
         saves, evaluates, logs = (
             last or bool(every and done % every == 0)
             for every in (config.save_every, config.evaluate_every, config.log_every)
         )
         if logs or saves:  # only then wait for the GPU
             read = _read(numbers, step)
-            log.progress.note = f", loss {read['loss']:.4f}"
+            progress.note = f", loss {read['loss']:.4f}"
             if logs:
                 log.losses(done, read)
         if evaluates:
@@ -102,17 +125,15 @@ def _batches(task: Task, steps: range, ahead: int) -> Iterator[tuple[int, Any]]:
         yield from ((step, task.batch(step)) for step in steps)
         return
     with ThreadPoolExecutor(ahead) as makers:
-        waiting = deque((step, makers.submit(task.batch, step)) for step in steps[:ahead])
+        waiting = deque(makers.submit(task.batch, step) for step in steps[:ahead])
         try:
-            for following in range(steps.start + ahead, steps.stop + ahead):
-                if not waiting:
-                    return
-                step, made = waiting.popleft()
-                if following < steps.stop:
-                    waiting.append((following, makers.submit(task.batch, following)))
+            for step in steps:
+                made = waiting.popleft()
+                if step + ahead < steps.stop:
+                    waiting.append(makers.submit(task.batch, step + ahead))
                 yield step, made.result()
         finally:
-            for _, made in waiting:
+            for made in waiting:
                 made.cancel()
 
 
@@ -120,7 +141,7 @@ def _step(
     task: Task, config: FitConfig, optimiser: torch.optim.Optimizer, device: torch.device, step: int, batch: Any
 ) -> dict[str, Tensor]:
     """One optimiser step; returns the loss, its parts, the rate and the norm of the gradient."""
-    rate = rate_at(step, steps=config.steps, rate=config.rate, warmup=config.warmup, schedule=config.schedule)
+    rate = rate_at(step, steps=config.steps, rate=config.rate, warmup=config.warmup)
     for group in optimiser.param_groups:
         group["lr"] = rate
     task.module.train()
@@ -158,16 +179,19 @@ def _groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 def _begin(out: Path, module: nn.Module, optimiser: torch.optim.Optimizer, kept: dict[str, Any], resume: bool) -> int:
     """Restore the last checkpoint, if there is one; returns the step to continue from."""
-    remove_partial(out)
+    for partial in out.glob(".step-*"):  # what a kill while writing left behind
+        shutil.rmtree(partial, ignore_errors=True)
     before = checkpoints(out)
     if not before:
         return 0
+    last = before[-1]
     if not resume:
-        raise ValueError(f"fit: out must have no checkpoints, or --resume must be given, got {before[-1]}")
-    config = load_checkpoint(before[-1], module, optimiser)
-    for part in ("fit", "task"):
-        for name in sorted(set(kept[part]) | set(config[part])):
+        raise ValueError(f"fit: out must have no checkpoints, or --resume must be given, got {last}")
+    config = json.loads((last / "config.json").read_text(encoding="utf-8"))
+    for part, may_change in (("fit", MAY_CHANGE), ("task", ())):
+        for name in sorted({*kept[part], *config[part]} - {*may_change}):
             old, new = config[part].get(name), kept[part].get(name)
-            if old != new and not (part == "fit" and name in MAY_CHANGE):
-                raise ValueError(f"fit: {part}.{name} must be {old!r} as in {before[-1]}, got {new!r}")
+            if old != new:
+                raise ValueError(f"fit: {part}.{name} must be {old!r} as in {last}, got {new!r}")
+    load_checkpoint(last, module, optimiser)
     return int(config["step"])

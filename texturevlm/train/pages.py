@@ -13,23 +13,23 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_choice
-from texturevlm.evaluate.data import Box
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import Page, Word, load_page
 from texturevlm.scout.spotter import input_size
 from texturevlm.text.strings import plain
-from texturevlm.train.word_ranking import train_rows
 
 CHARTS = "chartqa"
 SETS = ("docvqa_half", "funsd", "sroie", CHARTS)
+ONE_ANSWER = ("funsd",)  # data sets where all boxes together are the answer
 _LISTING = "pages.json"
 _QUALITY = 50  # of WebP
 _CONFIDENT = 0.6  # OCR words with less confidence are not used to teach reading
@@ -41,20 +41,24 @@ _NUMBER = re.compile(r"[^\w.-]*(-?(?:\d{1,3}(?:[ ,]\d{3})+|\d+)(?:\.\d+)?)\W*")
 
 @dataclass(frozen=True, eq=False)
 class TrainingPage:
-    """One page at the spotter's input size; all boxes are in its pixels.
+    """One page at the spotter's input size; all boxes are in its pixels."""
 
-    image:     (H, W) uint8
-    words:     (text, box) of the words that were read with confidence
-    questions: (question, boxes of the answer)
-    source:    the data set
-    document:  pages of one document are held out together
-    """
+    image: np.ndarray  # (H, W) uint8
+    words: tuple[tuple[str, Box], ...]  # those that were read with confidence
+    questions: tuple[tuple[str, tuple[Box, ...]], ...]  # with the boxes of the answer
+    source: str  # the data set
+    document: str  # pages of one document are held out together
 
-    image: np.ndarray
-    words: tuple[tuple[str, Box], ...]
-    questions: tuple[tuple[str, tuple[Box, ...]], ...]
-    source: str
-    document: str
+
+def train_rows(data: Path, name: str, limit: int | None) -> list[dict[str, Any]]:
+    """The `train` questions of the first `limit` pages of a data set."""
+    listing = data / name / "questions.jsonl"
+    if not listing.is_file():
+        raise FileNotFoundError(f"DATA must hold {name}/questions.jsonl, got {data}")
+    rows = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if row["split"] == "train"]
+    pages = set(list(dict.fromkeys(row["image"] for row in rows))[:limit])
+    return [row for row in rows if row["image"] in pages]
 
 
 def load_pages(folder: Path) -> list[TrainingPage]:
@@ -62,17 +66,16 @@ def load_pages(folder: Path) -> list[TrainingPage]:
     listing = folder / _LISTING
     if not listing.is_file():
         raise FileNotFoundError(f"load_pages: {listing} must exist; make it with texturevlm pack-pages DATA")
-    rows = json.loads(listing.read_text(encoding="utf-8"))
+
+    def read(row: dict[str, Any]) -> TrainingPage:
+        with Image.open(folder / "pages" / row["file"]) as file:
+            image = np.array(file.convert("L"))
+        words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= _CONFIDENT)
+        questions = tuple((question, tuple(map(tuple, boxes))) for question, boxes in row["questions"])
+        return TrainingPage(image, words, questions, row["set"], row["document"])
+
     with ThreadPoolExecutor() as readers:
-        return list(readers.map(lambda row: _page(folder, row), rows))
-
-
-def _page(folder: Path, row: dict[str, Any]) -> TrainingPage:
-    with Image.open(folder / "pages" / row["file"]) as file:
-        image = np.array(file.convert("L"))
-    words = tuple((text, tuple(box)) for text, box, _, confidence in row["words"] if confidence >= _CONFIDENT)
-    questions = tuple((question, tuple(map(tuple, boxes))) for question, boxes in row["questions"])
-    return TrainingPage(image, words, questions, row["set"], row["document"])
+        return list(readers.map(read, json.loads(listing.read_text(encoding="utf-8"))))
 
 
 def held_out(pages: Sequence[TrainingPage], seed: int = 7) -> list[bool]:
@@ -146,8 +149,12 @@ def located(page: Page, answers: Sequence[str]) -> list[Box]:
             continue
         for _, words in groupby(page.words, key=lambda word: word.line):
             line = [word for word in words if plain(word.text)]  # drop bullets and the like
-            runs = _spelled(line, wanted) if value is None else _numbers(line, value)
-            found.update(_union(run) for run in runs)
+            runs = (line[start:end] for start, end in combinations(range(len(line) + 1), 2))
+            for run in runs if value is None else _numbers(line):
+                text = " ".join(word.text for word in run)
+                if plain(text) == wanted if value is None else number_value(text) == value:
+                    left, top, right, bottom = zip(*(word.box for word in run))
+                    found.add((min(left), min(top), max(right), max(bottom)))
     return sorted(found) if len(found) <= MOST_MATCHES else []
 
 
@@ -157,30 +164,12 @@ def number_value(text: str) -> float | None:
     return float(match[1].replace(",", "").replace(" ", "")) if match else None
 
 
-def _spelled(line: Sequence[Word], wanted: str) -> Iterator[Sequence[Word]]:
-    """Consecutive words whose letters and digits are those wanted."""
-    for start in range(len(line)):
-        text = ""
-        for end, word in enumerate(line[start:], start + 1):
-            text += plain(word.text)
-            if text == wanted:
-                yield line[start:end]
-            if not wanted.startswith(text):
-                break
-
-
-def _numbers(line: Sequence[Word], value: float) -> Iterator[Sequence[Word]]:
-    """Numbers of this value. Each takes as many words as form one number: the "152" of "60 932 152" is none."""
+def _numbers(line: Sequence[Word]) -> Iterator[Sequence[Word]]:
+    """A line in runs of words, as many in each as form one number: the "152" of "60 932 152" is none."""
     start = 0
     while start < len(line):
-        ends = range(len(line), start, -1)
-        read = ((end, number_value(" ".join(word.text for word in line[start:end]))) for end in ends)
-        end, said = next((one for one in read if one[1] is not None), (start + 1, None))
-        if said == value:
-            yield line[start:end]
-        start = end
-
-
-def _union(words: Sequence[Word]) -> Box:
-    left, top, right, bottom = zip(*(word.box for word in words))
-    return min(left), min(top), max(right), max(bottom)
+        runs = (line[start:end] for end in range(len(line), start, -1))
+        numbers = (run for run in runs if number_value(" ".join(word.text for word in run)) is not None)
+        run = next(numbers, line[start : start + 1])
+        yield run
+        start += len(run)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +21,11 @@ from texturevlm.scout.question import encode
 from texturevlm.scout.ranker import WIDTHS, Ranker
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
 from texturevlm.scout.weights import load_module
-from texturevlm.train.pages import CHARTS, TrainingPage, held_out, load_pages
-from texturevlm.train.schedule import draw_examples
+from texturevlm.train.fit import draw_examples
+from texturevlm.train.pages import CHARTS, ONE_ANSWER, TrainingPage, held_out, load_pages
 
 ABSENT_WEIGHT = 0.1  # of a question whose answer has no place
 MOST_PLACES = 8  # of an answer that are used
-ONE_ANSWER = ("funsd",)  # data sets where all boxes together are the answer
 SET_WEIGHTS = {"docvqa_half": 1.0, "funsd": 0.3, "sroie": 0.3, "chartqa": 0.3}  # of one question
 MAIN_SET = "docvqa_half"  # evaluated first; the only set that teaches that an answer is absent
 _DROP_WORDS, _DROP_QUESTIONS = 0.1, 0.05  # shares
@@ -38,19 +38,15 @@ class RankerTask:
 
     @dataclass(frozen=True)
     class Settings:
-        """pages: folder from `texturevlm pack-pages`; spotter: its trained weights; batch: questions per step; drop:
-        dropout of channels; widths and blocks: per scale (`Ranker`); without: inputs that are left out
-        (`ranker.PARTS`); limit: number of pages."""
-
-        pages: Path
-        spotter: Path
-        batch: int = 96
-        drop: float = 0.3
-        widths: tuple[int, ...] = WIDTHS
+        pages: Path  # from `texturevlm pack-pages`
+        spotter: Path  # its trained weights
+        batch: int = 96  # questions per step
+        drop: float = 0.3  # dropout of channels
+        widths: tuple[int, ...] = WIDTHS  # per scale, like blocks (`Ranker`)
         blocks: int = 1
-        without: tuple[str, ...] = ()
+        without: tuple[str, ...] = ()  # inputs that are left out (`ranker.PARTS`)
         seed: int = 1
-        limit: int | None = None
+        limit: int | None = None  # number of pages
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         check_count("RankerTask", "batch", settings.batch, 1)
@@ -59,14 +55,16 @@ class RankerTask:
         pages, held = every_page[: settings.limit], held_out(every_page)  # the same documents as for the spotter
         self.spotter = load_module(Spotter(), settings.spotter).to(device)
         self.spots, self.extents = pad_spots([see_page(self.spotter, page, device) for page in pages])
-        self.examples = RankerExamples.of(pages, self.spotter, device)
-        source = [pages[page].source for page in self.examples.page]
-        out = [held[page] for page in self.examples.page]
-        located = self.examples.present.any(1).tolist()
-        every = range(len(source))
-        self.learned = [i for i in every if not out[i] and (located[i] or source[i] == MAIN_SET)]
-        self.evaluated = [i for i in every if out[i] and located[i] and source[i] == MAIN_SET]
-        self.evaluated_charts = [i for i in every if out[i] and located[i] and source[i] == CHARTS]
+        self.examples = ranker_examples(pages, self.spotter, device)
+        self.learned: list[int] = []
+        self.evaluated: list[int] = []
+        self.evaluated_charts: list[int] = []
+        for index, (number, located) in enumerate(zip(self.examples.page, self.examples.located)):
+            source = pages[number].source
+            if not held[number] and (located or source == MAIN_SET):
+                self.learned.append(index)
+            elif held[number] and located and source in (MAIN_SET, CHARTS):
+                (self.evaluated if source == MAIN_SET else self.evaluated_charts).append(index)
         with torch.random.fork_rng():  # the same initial weights whatever was drawn before
             torch.manual_seed(settings.seed)
             self.module: nn.Module = self.new_ranker(settings.without)
@@ -74,9 +72,8 @@ class RankerTask:
     def new_ranker(self, without: Sequence[str] = (), *, blocks: int | None = None) -> Ranker:
         """An untrained ranker; blocks: instead of the settings'."""
         fine, middle, coarse = self.settings.widths
-        return Ranker(
-            (fine, middle, coarse), blocks=blocks or self.settings.blocks, drop=self.settings.drop, without=without
-        )
+        blocks = blocks or self.settings.blocks
+        return Ranker((fine, middle, coarse), blocks=blocks, drop=self.settings.drop, without=without)
 
     def batch(self, step: int) -> list[int]:
         drawn = draw_examples(len(self.learned), self.settings.batch, seed=self.settings.seed, step=step)
@@ -84,8 +81,8 @@ class RankerTask:
 
     def losses(self, batch: list[int], step: int) -> dict[str, Tensor]:
         scores, _, columns = self.scores(batch, training=True)
-        found = self.examples.places(batch, columns, scores.shape[1] - 1)
-        return {"place": place_loss(scores, found, self.examples.weight[batch])}
+        places = self.examples.places(batch, columns, scores.shape[1] - 1)
+        return {"place": place_loss(scores, places, self.examples.weight[batch])}
 
     def scores(
         self, batch: Sequence[int], *, training: bool = False, blind: bool = False
@@ -109,7 +106,7 @@ class RankerTask:
     def spots_of(self, pages: Sequence[int]) -> tuple[Spots, Tensor]:
         """The spots of pages as one batch, and their extents (B, 2)."""
         extents = self.extents[list(pages)]
-        rows, columns = (int(extent) for extent in extents.amax(0))
+        rows, columns = extents.amax(0).tolist()
         return Spots(*(part[list(pages)][..., :rows, :columns] for part in self.spots)), extents
 
     def questions(self, batch: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,63 +128,51 @@ class RankerTask:
         found = {"loss": 0.0, "recall": 0.0, "recall_blind": 0.0}
         for start in range(0, len(questions), self.settings.batch):
             batch = questions[start : start + self.settings.batch]
-            ones = torch.ones(len(batch), device=self.device)
-            for blind in (False, True):
+            for name, blind in (("recall", False), ("recall_blind", True)):
                 scores, extents, columns = self.scores(batch, blind=blind)
                 places = self.examples.places(batch, columns, scores.shape[1] - 1)
-                found["recall_blind" if blind else "recall"] += float(in_top(scores, places, extents).sum())
+                found[name] += float(in_top(scores, places, extents).sum())
                 if not blind:
-                    found["loss"] += float(place_loss(scores, places, ones)) * len(batch)
+                    found["loss"] += float(place_loss(scores, places, scores.new_ones(len(batch)))) * len(batch)
         return {name: value / max(1, len(questions)) for name, value in found.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class RankerExamples:
-    """N questions about pages.
+class RankerExamples(NamedTuple):
+    """N questions about pages."""
 
-    page:     the index of each question's page
-    boxes:    (N, MOST_PLACES, 4), places of the answer in spots
-    present:  (N, MOST_PLACES) bool, which of them exist
-    joined:   (N,) bool, whether all together are one answer
-    weight:   (N,)
-    question: embeddings, traits and kinds asked for, as `Ranker` takes them
-    """
-
-    page: list[int]
-    boxes: Tensor
-    present: Tensor
-    joined: Tensor
-    weight: Tensor
-    question: tuple[Tensor, Tensor, Tensor]
-
-    @classmethod
-    def of(cls, pages: Sequence[TrainingPage], spotter: Spotter, device: str) -> RankerExamples:
-        rows = [(number, *asked) for number, page in enumerate(pages) for asked in page.questions]
-        boxes = torch.zeros(len(rows), MOST_PLACES, 4)
-        present = torch.zeros(len(rows), MOST_PLACES, dtype=torch.bool)
-        for row, (_, _, found) in enumerate(rows):
-            for slot, box in enumerate(found[:MOST_PLACES]):
-                boxes[row, slot], present[row, slot] = torch.tensor(box) / SPOT, True
-        sources = [pages[number].source for number, _, _ in rows]
-        joined = torch.tensor([source in ONE_ANSWER for source in sources])
-        weight = torch.tensor([SET_WEIGHTS[source] for source in sources])
-        letters, traits, asked = (part.to(device) for part in encode([text for _, text, _ in rows]))
-        with torch.no_grad():
-            question = spotter.question(letters, traits), traits, asked
-        boxes, present, joined, weight = (part.to(device) for part in (boxes, present, joined, weight))
-        return cls([number for number, _, _ in rows], boxes, present, joined, weight, question)
+    page: list[int]  # the index of each question's page
+    located: list[bool]  # whether the answer has a place
+    boxes: Tensor  # (N, MOST_PLACES, 4), places of the answer in spots; zero where there is none
+    joined: Tensor  # (N,) bool, whether all places together are one answer
+    weight: Tensor  # (N,)
+    question: tuple[Tensor, Tensor, Tensor]  # embeddings, traits and kinds asked for, as `Ranker` takes them
 
     def places(self, batch: Sequence[int], columns: int, spots: int) -> Tensor:
         """(B, MOST_PLACES, spots): each place as shares of spots that sum to 1; zero where there is no place."""
-        chosen = list(batch)
-        boxes, present, joined = self.boxes[chosen], self.present[chosen], self.joined[chosen]
-        rows = spots // columns
-        down, across = _shares(boxes[..., 1], boxes[..., 3], rows), _shares(boxes[..., 0], boxes[..., 2], columns)
-        shares = (down[..., None] * across[..., None, :]).flatten(2) * present[..., None]
-        first = torch.zeros_like(present)
-        first[:, 0] = True
-        shares = torch.where(joined[:, None, None], shares.sum(1, keepdim=True) * first[..., None], shares)
+        boxes, joined = self.boxes[list(batch)], self.joined[list(batch)]
+        across = _overlaps(boxes[..., 0], boxes[..., 2], columns)
+        down = _overlaps(boxes[..., 1], boxes[..., 3], spots // columns)
+        shares = (down[..., None] * across[..., None, :]).flatten(2)
+        together = functional.pad(shares.sum(1, keepdim=True), (0, 0, 0, MOST_PLACES - 1))
+        shares = torch.where(joined[:, None, None], together, shares)
         return shares / shares.sum(2, keepdim=True).clamp(min=1e-9)
+
+
+def ranker_examples(pages: Sequence[TrainingPage], spotter: Spotter, device: str) -> RankerExamples:
+    """The questions of pages; the spotter embeds their words."""
+    rows = [(number, *asked) for number, page in enumerate(pages) for asked in page.questions]
+    boxes = torch.zeros(len(rows), MOST_PLACES, 4)
+    for row, (_, _, found) in enumerate(rows):
+        for slot, box in enumerate(found[:MOST_PLACES]):
+            boxes[row, slot] = torch.tensor(box) / SPOT
+    numbers = [number for number, _, _ in rows]
+    joined = torch.tensor([pages[number].source in ONE_ANSWER for number in numbers])
+    weight = torch.tensor([SET_WEIGHTS[pages[number].source] for number in numbers])
+    letters, traits, asked = (part.to(device) for part in encode([text for _, text, _ in rows]))
+    with torch.no_grad():
+        question = spotter.question(letters, traits), traits, asked
+    located = [bool(found) for _, _, found in rows]
+    return RankerExamples(numbers, located, boxes.to(device), joined.to(device), weight.to(device), question)
 
 
 @torch.no_grad()
@@ -201,15 +186,15 @@ def see_page(spotter: Spotter, page: TrainingPage, device: str) -> Spots:
 def pad_spots(pages: Sequence[Spots]) -> tuple[Spots, Tensor]:
     """Spots of single pages (1, …, h, w) → one batch of the largest extent, and each page's own extent (B, 2)."""
     extents = torch.tensor([page.text.shape[1:] for page in pages])
-    rows, columns = (int(extent) for extent in extents.amax(0))
+    rows, columns = extents.amax(0).tolist()
 
     def pad(part: Tensor) -> Tensor:
         return functional.pad(part, (0, columns - part.shape[-1], 0, rows - part.shape[-2]))
 
-    return Spots(*(torch.cat([pad(part) for part in parts]) for parts in zip(*pages))), extents
+    return Spots(*(torch.cat(list(map(pad, parts))) for parts in zip(*pages))), extents
 
 
-def _shares(low: Tensor, high: Tensor, count: int) -> Tensor:
+def _overlaps(low: Tensor, high: Tensor, count: int) -> Tensor:
     """(B, P) and (B, P), in spots → (B, P, count): the share of each spot between low and high."""
     edges = torch.arange(count + 1, device=low.device)
     return (torch.minimum(edges[1:], high[..., None]) - torch.maximum(edges[:-1], low[..., None])).clamp(min=0)

@@ -5,10 +5,9 @@
 tiles, `carry.py` moves relevance along the flow, `choice.py` holds the tokens, `reuse.py` their patches and embeddings.
 """
 
-from texturevlm.video.rate import Rate
+from texturevlm.video.reuse import Rate
 from texturevlm.video.settings import StreamSettings
-from texturevlm.video.state import StreamState
 from texturevlm.video.step import Reuse, Step
 from texturevlm.video.stream import VideoStream
 
-__all__ = ["Rate", "Reuse", "Step", "StreamSettings", "StreamState", "VideoStream"]
+__all__ = ["Rate", "Reuse", "Step", "StreamSettings", "VideoStream"]

@@ -1,9 +1,8 @@
 """Relevance between keyframes: scored from the question at a keyframe, then carried from frame to frame by the flow.
 
 Relevance (channel 15), saliency (16), the fixation history (17, fading), the embedding layers and a box that the user
-pointed at all move with the optical flow. A tile that did not change did not move. A cell whose flow is not trusted
-keeps the carried value until enough such cells exist; they then take the relevance that the image has without a
-question, until the next keyframe asks the question again.
+pointed at all move with the optical flow. Cells whose flow is not trusted keep the carried value until there are enough
+of them; they then take the relevance that the image has without a question, until the next keyframe asks it again.
 
 A box is carried as a whole, because a map carried cell by cell frays at its rim: it moves by the median of the trusted
 vectors inside it and grows as the medians of its two sides diverge.
@@ -11,8 +10,7 @@ vectors inside it and grows as the medians of its two sides diverge.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,11 +18,10 @@ from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
-from texturevlm.relevance import AttentionScorer, Balance, EmbeddingScorer, Relevance, Scorer, find_relevance
-from texturevlm.types import Texture
-from texturevlm.video.channels import StreamChannels
+from texturevlm.relevance import Relevance
+from texturevlm.video.change import tile_grid
 from texturevlm.video.flow import Flow, find_flow
-from texturevlm.video.tiles import tile_grid
+from texturevlm.video.update import StreamChannels
 
 BOX_SHARE = 0.9  # of the relevance lies in the box that the user pointed at
 FADE = 0.9  # of the fixation history remains after a frame
@@ -32,39 +29,6 @@ MANY, LONG = 0.02, 8  # untrusted cells are refreshed at this share of cells, or
 BOX_ROUNDS = 2  # the motion is read where the box will be, which is known only after a first round
 MAX_GROWTH = 0.2  # of a side, per frame
 MIN_SIDE = 2.0  # cells
-
-
-@dataclass(frozen=True, eq=False)
-class RelevanceSource:
-    """How a stream scores a frame; as for `find_relevance`. scorer: one, its name, or a function of a Texture."""
-
-    query: str
-    scorer: str | Scorer | Callable[[Texture], Relevance]
-    patch: int
-    balance: Balance
-    models: dict[str, Any]
-
-    @property
-    def asks(self) -> bool:
-        """Whether relevance depends on more than the image."""
-        return self.scorer != "none" and not (self.scorer == "auto" and not self.query.strip())
-
-    def score(self, texture: Texture, box_map: Tensor | None, grid: tuple[int, int]) -> Relevance:
-        """Relevance with the question, or with a map of the box that the user pointed at; must lie on `grid`."""
-        if callable(self.scorer):
-            known = self.scorer(texture)
-        else:
-            scorer: str | Scorer = self.scorer if box_map is None else AttentionScorer(box_map)
-            if scorer == "embedding" or (scorer == "auto" and self.models["encoder"] and self.query.strip()):
-                scorer = EmbeddingScorer(**self.models)
-            known = find_relevance(texture, self.query, patch=self.patch, relevance=scorer, balance=self.balance)
-        if known.grid != grid:
-            raise ValueError(f"VideoStream: relevance must be on a grid of {grid}, got {known.grid}")
-        return known
-
-    def from_image(self, texture: Texture) -> Relevance:
-        """Relevance without a question."""
-        return find_relevance(texture, patch=self.patch, relevance="none")
 
 
 class CarriedRelevance:
@@ -85,14 +49,9 @@ class CarriedRelevance:
         self.untrusted: Tensor | None = None
 
     def restart(self, relevance: Relevance, grey: Tensor) -> None:
-        """Begin at a keyframe: all cells are trusted. The fixation history stays until `forget`.
-
-        grey: (1, 1, h, w), brightness of the cells
-        """
-        self.relevance, self.grey = relevance, grey.clone()
-        self.untrusted = torch.zeros_like(relevance.mass)
-        if "history" not in self.maps:
-            self.maps["history"] = torch.zeros_like(relevance.mass)[:, None]
+        """Begin at a keyframe, all cells trusted; grey: (1, 1, h, w), their brightness. The fixation history stays."""
+        self.relevance, self.grey, self.untrusted = relevance, grey.clone(), torch.zeros_like(relevance.mass)
+        self.maps.setdefault("history", torch.zeros_like(relevance.mass)[:, None])
 
     def forget(self) -> None:
         """A cut: the maps and the box belong to the last scene."""
@@ -116,11 +75,7 @@ class CarriedRelevance:
         return box_coverage(self.box, self.relevance.grid)
 
     def move(self, grey: Tensor, mask: Tensor) -> None:
-        """Carry everything to the next frame.
-
-        grey: (1, 1, h, w), brightness of its cells
-        mask: (rows, columns) bool, its changed tiles
-        """
+        """Carry everything to the next frame: `grey` is the brightness of its cells, `mask` its changed tiles."""
         assert self.relevance is not None and self.grey is not None and self.untrusted is not None
         found = find_flow(self.grey, grey, method=self.method)
         changed = self._tiles_to_cells(mask, (grey.shape[2], grey.shape[3]))
@@ -177,10 +132,10 @@ class CarriedRelevance:
             found |= {name: self.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING_LAYERS)}
         return found
 
-    def write_channels(self, carried: dict[str, Tensor], channels: StreamChannels) -> None:
-        """Write carried maps into a stream's channels, and read those that the next frame will carry."""
+    def write_channels(self, carried: dict[str, Tensor], channels: StreamChannels, *, rebuilt: bool) -> None:
+        """Write carried maps into a stream's channels, except embeddings that were just rebuilt; read the next ones."""
         assert self.relevance is not None
-        channels.write(carried)
+        channels.write({name: one for name, one in carried.items() if not (rebuilt and name in EMBEDDING_LAYERS)})
         for key, names in (("saliency", ("saliency",)), ("embedding", EMBEDDING_LAYERS)):
             if set(names) <= set(channels.names):
                 self.maps[key] = channels.on_grid(names, self.relevance.grid)

@@ -1,29 +1,33 @@
-"""Which tiles changed: a frame against the frame that the texture holds, with a threshold above the stream's noise.
+"""Tiles: which ones of a frame changed, against the frame that the texture holds, and which boxes and tokens read them.
 
 Two values per tile. `coarse` is the largest difference between means of 4×4 pixels: sensor noise averages out there,
 so what remains is movement, light, or a fade once it has added up (the comparison is with the held frame, not with the
 last one). `fine` is the root mean square of the remaining detail: it finds texture that moves under equal means.
 
-The noise of both values is estimated from the stream. The sensor's noise comes from the quietest tiles of earlier
-frames; compression flicker, which occurs at texture, from each tile's own frame-to-frame differences. Fixed bounds
-apply whatever the estimate says: a difference above the upper bound is a change, one below the lower bound is not.
-Before anything is known of the sensor, the upper bound is the threshold.
+The noise of both is estimated from the stream: the sensor's from the quietest tiles of earlier frames; compression
+flicker, which occurs at texture, from each tile's own frame-to-frame differences. Fixed bounds apply whatever the
+estimate says. Before anything is known of the sensor, the upper bound is the threshold.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.check import check_count
-from texturevlm.video.tiles import pixel_mask, tile_grid
+from texturevlm.ops.lookup_reference import MAX_ANISOTROPY
+from texturevlm.types import Allocation
 
+MOST_AREA = 0.7  # of the frame: above this share one pass over the whole frame is cheaper than several parts
+PART_OVERHEAD = 30_000  # pixels that a CPU processes in the time that it takes to start one more part
+READ_MARGIN = 2  # texels of the coarser level that a trilinear sample may read outside its footprint
 BLOCK = 4  # pixels: side of the squares that `coarse` averages
 STRIP = 2  # rows of tiles that a CPU compares at a time
 QUIET = 0.05  # the share of tiles that is still, or too flat to show movement, in nearly any frame
@@ -37,43 +41,58 @@ CUT_LIKENESS = 0.5  # and the correlation of the two thumbnails is below this
 MOST_DIFFERENT = 1.1  # two images cannot differ by a larger mean square
 
 
+class Rectangle(NamedTuple):
+    """Texels of an image, right and bottom exclusive."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    @property
+    def window(self) -> Any:
+        """The index of its texels in (…, H, W)."""
+        return ..., slice(self.top, self.bottom), slice(self.left, self.right)
+
+    def expanded(self, by: int, size: tuple[int, int]) -> Rectangle:
+        """With a border, clipped to the image."""
+        left, top, right, bottom = self
+        return Rectangle(max(0, left - by), max(0, top - by), min(size[1], right + by), min(size[0], bottom + by))
+
+    def scaled(self, across: float, down: float) -> Rectangle:
+        """In texels of another level, which are that many times as large."""
+        left, top, right, bottom = self
+        return Rectangle(int(left / across), int(top / down), int(right / across), int(bottom / down))
+
+    def within(self, outer: Rectangle) -> Rectangle:
+        """As seen from the corner of another one."""
+        x, y = outer.left, outer.top
+        return Rectangle(self.left - x, self.top - y, self.right - x, self.bottom - y)
+
+
 class NotAnImage(ValueError):
     """A frame holds NaN, infinite values, or values far outside of 0 to 1."""
 
 
 class Noise(NamedTuple):
-    """The noise estimate of a stream.
+    """The noise estimate of a stream."""
 
-    sensor: (2,), `coarse` and `fine` of the quietest tiles
-    tiles:  (2, rows, columns), those of each tile
-    last:   (1, 3, h, w), differences between the last frame's blocks and the held ones
-    frames: the number of frames that the estimate is made from
-    """
-
-    sensor: Tensor
-    tiles: Tensor
-    last: Tensor
-    frames: int
+    sensor: Tensor  # (2,), `coarse` and `fine` of the quietest tiles
+    tiles: Tensor  # (2, rows, columns), those of each tile
+    last: Tensor  # (1, 3, h, w), differences between the last frame's blocks and the held ones
+    frames: int  # that the estimate is made from
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """The result of comparing a frame with the held one.
+    """The result of comparing a frame with the held one."""
 
-    mask:      (rows, columns) bool, on the frame's device: the tiles that changed
-    marked:    the same on the host
-    likeness:  correlation of the two thumbnails, −1 to 1
-    cut:       whether the frame shows another scene
-    noise:     the estimate to keep if the frame is used
-    threshold: (2, rows, columns), for `coarse` and `fine`
-    """
-
-    mask: Tensor
-    marked: np.ndarray
-    likeness: float
-    cut: bool
-    noise: Noise
-    threshold: Tensor
+    mask: Tensor  # (rows, columns) bool, on the frame's device: the tiles that changed
+    marked: np.ndarray  # the same on the host
+    likeness: float  # correlation of the two thumbnails, −1 to 1
+    cut: bool  # whether the frame shows another scene
+    noise: Noise  # the estimate to keep if the frame is used
+    threshold: Tensor  # (2, rows, columns), for `coarse` and `fine`
 
     @cached_property
     def count(self) -> int:
@@ -94,15 +113,11 @@ def initial_noise(size: tuple[int, int], tile: int, device: torch.device) -> Noi
 
 
 def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -> Changes:
-    """Compare a frame with the held one. The host reads one small tensor, once.
+    """Compare a frame with the held one, (1, 3, H, W) each, 0 to 1. The host reads one small tensor, once.
 
-    frame: (1, 3, H, W), 0 to 1
-    held:  (1, 3, H, W), 0 to 1
     tile:  side of a tile in pixels, a multiple of 4
     raises NotAnImage for a frame with NaN, infinite values, or values far outside of 0 to 1
     """
-    if check_count("find_changes", "tile", tile, BLOCK) % BLOCK:
-        raise ValueError(f"find_changes: tile must be a multiple of {BLOCK}, got {tile}")
     block, square, before = _compare(frame, held, tile)
     coarse = _largest(block, tile)
     fine = (square - _mean(block.square(), tile // BLOCK).mean(1)).clamp(min=0).sqrt()
@@ -112,7 +127,7 @@ def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -
     mask = (torch.cat([coarse, fine]) > threshold).any(0)
     correlation = _likeness(before, block, tile)
     read = torch.cat([mask.flatten().float(), correlation[None], square.amax()[None]]).tolist()
-    check_difference(read.pop())
+    check_values(read.pop())
     likeness = read.pop()
     marked = np.array(read, dtype=bool).reshape(mask.shape)
     left = block.where(~pixel_mask(mask, tile // BLOCK, (block.shape[2], block.shape[3])), 0.0)
@@ -120,7 +135,7 @@ def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -
     return Changes(mask, marked, likeness, cut, learned._replace(last=left), threshold)
 
 
-def check_difference(largest: float) -> None:
+def check_values(largest: float) -> None:
     """Raise NotAnImage unless the largest mean square difference of a tile is one that two images can have."""
     if not largest <= MOST_DIFFERENT:  # false for NaN
         raise NotAnImage(f"step: frame must hold finite values from 0 to 1, got a mean square difference of {largest}")
@@ -151,10 +166,7 @@ def _largest(block: Tensor, tile: int) -> Tensor:
 
 
 def _learn(noise: Noise, now: Tensor) -> Noise:
-    """The noise estimate after another frame.
-
-    now: (2, rows, columns); `coarse` from frame to frame, so that a slow fade is not taken for noise
-    """
+    """The noise estimate after another frame; `coarse` is from frame to frame, so that a slow fade is not noise."""
     now = now.nan_to_num(0.0)
     rank = max(1, int(QUIET * now[0].numel()))
     quiet = now.flatten(1).kthvalue(rank, 1).values
@@ -164,12 +176,75 @@ def _learn(noise: Noise, now: Tensor) -> Noise:
 
 
 def _likeness(held: Tensor, difference: Tensor, tile: int) -> Tensor:
-    """Correlation of the two frames' thumbnails, one texel per tile; 0 where one of them is flat.
-
-    held, difference: (1, 3, h, w), block means
-    """
+    """Correlation of the two frames' thumbnails, one texel per tile, from block means; 0 where one of them is flat."""
     before, more = (_mean(blocks, tile // BLOCK).flatten() for blocks in (held, difference))
     after = before + more
     before, after = before - before.mean(), after - after.mean()
     power = before.square().sum() * after.square().sum()
     return (before * after).sum() / power.sqrt().clamp(min=1e-6)
+
+
+def tile_grid(size: tuple[int, int], tile: int) -> tuple[int, int]:
+    """Rows and columns of tiles; the last row and column may be smaller."""
+    return math.ceil(size[0] / tile), math.ceil(size[1] / tile)
+
+
+def grow_mask(mask: np.ndarray, reach: int, tile: int) -> np.ndarray:
+    """(rows, columns): every tile within `reach` pixels of a marked tile."""
+    around = math.ceil(reach / tile)
+    grown: np.ndarray = np.pad(mask, around)
+    for axis in (0, 1):
+        grown = np.logical_or.reduce(np.lib.stride_tricks.sliding_window_view(grown, 2 * around + 1, axis), -1)
+    return grown
+
+
+def rectangles(mask: np.ndarray, tile: int, size: tuple[int, int]) -> list[Rectangle]:
+    """Disjoint rectangles that cover exactly the marked tiles: runs within a row, merged downwards where equal."""
+    open_runs: dict[tuple[int, int], int] = {}
+    found: list[Rectangle] = []
+    for row in range(mask.shape[0] + 1):
+        runs = _runs(mask[row]) if row < mask.shape[0] else set()
+        for run in [run for run in open_runs if run not in runs]:
+            top, bottom = open_runs.pop(run) * tile, min(row * tile, size[0])
+            found.append(Rectangle(run[0] * tile, top, min(run[1] * tile, size[1]), bottom))
+        for run in runs:
+            open_runs.setdefault(run, row)
+    return sorted(found, key=lambda box: (box.top, box.left))
+
+
+def _runs(row: np.ndarray) -> set[tuple[int, int]]:
+    """First and one-past-last column of each run of marked tiles."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(np.int8), [0]])))
+    return set(zip(edges[::2].tolist(), edges[1::2].tolist()))
+
+
+def whole_is_cheaper(boxes: Sequence[Rectangle], size: tuple[int, int]) -> bool:
+    """Whether one pass over the whole frame costs a CPU less than one pass per rectangle."""
+    area = sum((right - left) * (bottom - top) for left, top, right, bottom in boxes)
+    return area + PART_OVERHEAD * len(boxes) > MOST_AREA * size[0] * size[1]
+
+
+def pixel_mask(mask: Tensor, tile: int, size: tuple[int, int]) -> Tensor:
+    """(rows, columns) → (H, W): tiles of `tile` texels as texels."""
+    return mask.repeat_interleave(tile, 0)[: size[0]].repeat_interleave(tile, 1)[:, : size[1]]
+
+
+def reads_marked(allocation: Allocation, mask: Tensor, tile: int) -> Tensor:
+    """(K,): whether sampling a footprint of one image may read a marked tile. Reads no value on the host."""
+    rows, columns = mask.shape
+    total = torch.zeros(rows + 1, columns + 1, dtype=torch.int64, device=mask.device)
+    total[1:, 1:] = mask.long().cumsum(0).cumsum(1)
+    axes = allocation.ddx[0].norm(dim=-1), allocation.ddy[0].norm(dim=-1)
+    step = torch.maximum(torch.minimum(*axes), torch.maximum(*axes) / MAX_ANISOTROPY)
+    coarse = torch.exp2(step.clamp(min=1).log2().ceil())
+    texel = [extent / (extent / coarse).floor().clamp(min=1) for extent in reversed(allocation.size)]
+    margin = READ_MARGIN * torch.stack(texel, -1) + 1
+    # Samples outside the image read its edge.
+    limits = allocation.size[::-1] * 2
+    inside = torch.stack([edge.clamp(0, most) for edge, most in zip(allocation.boxes[0].unbind(-1), limits)])
+    low, high = ((edges.T / tile).floor().long() for edges in (inside[:2] - margin.T, inside[2:] + margin.T))
+    first, last = (
+        torch.stack([edge[:, 0].clamp(0, columns - 1), edge[:, 1].clamp(0, rows - 1)]) for edge in (low, high)
+    )
+    (x0, y0), (x1, y1) = first, last + 1
+    return total[y1, x1] - total[y0, x1] - total[y1, x0] + total[y0, x0] > 0

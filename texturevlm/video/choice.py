@@ -1,19 +1,16 @@
 """Where a stream's tokens are, and when they are chosen again.
 
-Hysteresis: a choice is held while its value on the present relevance is nearly what it was when it was made: at least
-1 − hold of its expected legibility, and relevant content at most 5 · hold levels coarser. A new choice is taken only if
-it is better, and its footprints snap to held ones that they nearly equal. So tokens do not flicker; after a cut all of
-them may jump.
-
-On a GPU a choice is some hundred small kernels, which take longer to launch than to run. The usual case, the whole
-budget chosen again beside held tokens, is captured in a graph when it first occurs.
+Hysteresis: a choice is held while its value on the present relevance is nearly what it was when it was made. A new one
+is taken only if it is better, and its footprints snap to held ones that they nearly equal. So tokens do not flicker.
+On a GPU a choice is some hundred small kernels, which take longer to launch than to run: the usual case, the whole
+budget chosen again beside held tokens, is captured in a graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,40 +44,13 @@ def token_value(relevance: Relevance, scale: Tensor) -> Tensor:
     return torch.stack([value.sum(), (relevance.mass * level).sum()])
 
 
-@dataclass(frozen=True, eq=False)
-class Proposal:
-    """A choice that may be taken.
+class Proposal(NamedTuple):
+    """A choice that may be taken."""
 
-    allocation: with every footprint that nearly equals a held one replaced by it
-    origin:     (K,), the slot that each footprint had, −1 for a new one
-    scale:      (1, h, w), pixels per sample that it delivers to each cell
-    summary:    (3,): its `token_value`, and the number of new footprints
-    """
-
-    allocation: Allocation
-    origin: Tensor
-    scale: Tensor
-    summary: Tensor
-
-
-def propose(
-    allocate: Allocate,
-    texture: Texture,
-    relevance: Relevance,
-    tokens: int,
-    budget: int,
-    held: Allocation | None,
-    *,
-    at_once: int | None = None,
-) -> Proposal:
-    """Choose `tokens` of `budget` footprints. held: those that they may snap to; at_once: as for `delivered_scale`."""
-    chosen = _padded(allocate(texture, relevance, tokens), budget)
-    origin = torch.full((budget,), -1, device=texture.device)
-    if held is not None:
-        chosen, origin = snap(held, chosen)
-    scale = delivered_scale(chosen, relevance.grid, at_once=at_once)
-    new = ((origin < 0) & chosen.valid[0]).sum()
-    return Proposal(chosen, origin, scale, torch.cat([token_value(relevance, scale), new[None].float()]))
+    allocation: Allocation  # every footprint that nearly equals a held one is replaced by it
+    origin: Tensor  # (K,), the slot that each footprint had, −1 for a new one
+    scale: Tensor  # (1, h, w), pixels per sample that it delivers to each cell
+    summary: Tensor  # (3,): its `token_value`, and the number of new footprints
 
 
 def snap(held: Allocation, fresh: Allocation) -> tuple[Allocation, Tensor]:
@@ -90,75 +60,26 @@ def snap(held: Allocation, fresh: Allocation) -> tuple[Allocation, Tensor]:
     """
     step = torch.stack([fresh.ddx[0].norm(dim=-1), fresh.ddy[0].norm(dim=-1)]).amin(0)[:, None]
     away = (fresh.centre[0][:, None] - held.centre[0]).norm(dim=-1) / (step * fresh.patch)
-    axes = [
-        (new[0][:, None] - old[0]).norm(dim=-1) / step for new, old in ((fresh.ddx, held.ddx), (fresh.ddy, held.ddy))
-    ]
-    other = torch.maximum(*axes)
+    pairs = ((fresh.ddx, held.ddx), (fresh.ddy, held.ddy))
+    other = torch.maximum(*[(new[0][:, None] - old[0]).norm(dim=-1) / step for new, old in pairs])
     both = fresh.valid[0][:, None] & held.valid[0]
     cost = torch.where(both & (away <= SAME_PLACE) & (other <= SAME_SIZE), away + other, torch.inf)
     slot, back = cost.argmin(1), cost.argmin(0)
     mine = torch.arange(len(slot), device=slot.device)
     same = cost.gather(1, slot[:, None])[:, 0].isfinite() & (back[slot] == mine)
-    columns: Any = {
-        name: torch.where(same[:, None], getattr(held, name)[:, slot], getattr(fresh, name))
-        for name in ("centre", "ddx", "ddy")
-    }
-    return replace(fresh, **columns), torch.where(same, slot, -1)
-
-
-def _padded(allocation: Allocation, budget: int) -> Allocation:
-    """With unused slots up to the budget, which repeat the first."""
-    more = budget - allocation.budget
-    if not more:
-        return allocation
-    filled = allocation.each(lambda column: torch.cat([column, column[:, :1].expand(-1, more, *column.shape[2:])], 1))
-    return replace(filled, valid=functional.pad(allocation.valid, (0, more)))
-
-
-class CapturedProposal:
-    """`propose` of the whole budget, for a texture at a fixed address and an allocator that only launches kernels.
-
-    relevance, held: like those that will come
-    """
-
-    def __init__(self, allocate: Allocate, texture: Texture, relevance: Relevance, held: Allocation) -> None:
-        self._maps = [name for name in RELEVANCE_MAPS if getattr(relevance, name) is not None]
-
-        def work(*parts: Tensor) -> tuple[Tensor, ...]:
-            maps: Any = dict(zip(self._maps, parts))
-            columns: Any = dict(zip(COLUMNS, parts[len(self._maps) :]))
-            known, snap_to = replace(relevance, **maps), replace(held, **columns)
-            made = propose(allocate, texture, known, held.budget, held.budget, snap_to, at_once=CAPTURE_CHUNK)
-            return *_columns(made.allocation), made.origin, made.scale, made.summary
-
-        self._replay = Replay(work, self._inputs(relevance, held))
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is no graph, if there is none."""
-        return self._replay.reason
-
-    def __call__(self, relevance: Relevance, held: Allocation) -> Proposal:
-        made = [part.clone() for part in self._replay(*self._inputs(relevance, held))]
-        columns: Any = dict(zip(COLUMNS, made))
-        return Proposal(replace(held, **columns), *made[len(COLUMNS) :])
-
-    def _inputs(self, relevance: Relevance, held: Allocation) -> list[Tensor]:
-        return [*(getattr(relevance, name) for name in self._maps), *_columns(held)]
-
-
-def _columns(allocation: Allocation) -> list[Tensor]:
-    return [getattr(allocation, name) for name in COLUMNS]
+    centre, ddx, ddy = (
+        torch.where(same[:, None], old[:, slot], new)
+        for new, old in ((fresh.centre, held.centre), (fresh.ddx, held.ddx), (fresh.ddy, held.ddy))
+    )
+    return replace(fresh, centre=centre, ddx=ddx, ddy=ddy), torch.where(same, slot, -1)
 
 
 class TokenChoice:
     """The tokens that a stream holds.
 
-    allocate:   texture, relevance, budget → Allocation
-    captured:   allocate only launches kernels and the texture stays at its address: choices are captured in graphs
+    captured:   `allocate` only launches kernels and the texture stays at its address: choices are captured in graphs
     allocation: the held choice; `scale` (1, h, w): pixels per sample that it delivers to each cell
-    value:      of the held choice when it was made
-    refused:    its value when a new choice was last found no better
+    value:      of the held choice when it was made; refused: when a new choice was last found no better
     """
 
     def __init__(self, allocate: Allocate, budget: int, hold: float, *, captured: bool = False) -> None:
@@ -167,17 +88,10 @@ class TokenChoice:
         self.scale: Tensor | None = None
         self.value: TokenValue = (0.0, 0.0)
         self.refused: TokenValue | None = None
-        self._graphs: dict[tuple[str, bool], CapturedProposal] = {}
+        self.graphs: dict[tuple[str, bool], Replay] = {}
 
     def choose(
-        self,
-        texture: Texture,
-        relevance: Relevance,
-        *,
-        tokens: int,
-        force: bool = False,
-        free: bool = False,
-        most: int | None = None,
+        self, texture: Texture, relevance: Relevance, tokens: int, most: int | None, *, force: bool, free: bool
     ) -> Tensor | None:
         """Choose tokens again, if the held choice has lost its value.
 
@@ -192,7 +106,11 @@ class TokenChoice:
             now = tuple(token_value(relevance, self.scale).tolist())
             if not force and not self.lost(now):
                 return None
-        made = self._proposed(texture, relevance, tokens, None if free else self.allocation)
+        held = None if free else self.allocation
+        if self.captured and held is not None and tokens == self.budget:
+            made = self._replay(texture, relevance, held)
+        else:
+            made = self._propose(texture, relevance, tokens, held)
         value, level, new = made.summary.tolist()
         if now is not None and not free:
             too_many = most is not None and new > most
@@ -215,13 +133,48 @@ class TokenChoice:
         if self.captured and self.allocation is not None:
             self._graph(texture, relevance, self.allocation)
 
-    def _proposed(self, texture: Texture, relevance: Relevance, tokens: int, held: Allocation | None) -> Proposal:
-        if not self.captured or held is None or tokens < self.budget:
-            return propose(self.allocate, texture, relevance, tokens, self.budget, held)
-        return self._graph(texture, relevance, held)(relevance, held)
+    def _propose(
+        self, texture: Texture, relevance: Relevance, tokens: int, held: Allocation | None, at_once: int | None = None
+    ) -> Proposal:
+        """Choose `tokens` of the budget. held: those that they may snap to; at_once: as for `delivered_scale`."""
+        chosen = self.allocate(texture, relevance, tokens)
+        if more := self.budget - chosen.budget:  # unused slots repeat the first
+            wide = chosen.each(lambda column: torch.cat([column, column[:, :1].expand(-1, more, *column.shape[2:])], 1))
+            chosen = replace(wide, valid=functional.pad(chosen.valid, (0, more)))
+        origin = torch.full((self.budget,), -1, device=texture.device)
+        if held is not None:
+            chosen, origin = snap(held, chosen)
+        scale = delivered_scale(chosen, relevance.grid, at_once=at_once)
+        new = ((origin < 0) & chosen.valid[0]).sum()
+        return Proposal(chosen, origin, scale, torch.cat([token_value(relevance, scale), new[None].float()]))
 
-    def _graph(self, texture: Texture, relevance: Relevance, held: Allocation) -> CapturedProposal:
+    def _replay(self, texture: Texture, relevance: Relevance, held: Allocation) -> Proposal:
+        """`_propose` for the whole budget, by a graph."""
+        made = [part.clone() for part in self._graph(texture, relevance, held)(*_inputs(relevance, held))]
+        columns: Any = dict(zip(COLUMNS, made))
+        return Proposal(replace(held, **columns), *made[len(COLUMNS) :])
+
+    def _graph(self, texture: Texture, relevance: Relevance, held: Allocation) -> Replay:
+        """The graph for relevance and held tokens like these; the texture stays at its address."""
         key = relevance.scorer, relevance.photograph is None  # what an allocator may depend on, on the host
-        if key not in self._graphs:
-            self._graphs[key] = CapturedProposal(self.allocate, texture, relevance, held)
-        return self._graphs[key]
+        if key not in self.graphs:
+            names = _maps(relevance)
+
+            def work(*parts: Tensor) -> tuple[Tensor, ...]:
+                maps: Any = dict(zip(names, parts))
+                columns: Any = dict(zip(COLUMNS, parts[len(names) :]))
+                known, snap_to = replace(relevance, **maps), replace(held, **columns)
+                made = self._propose(texture, known, self.budget, snap_to, CAPTURE_CHUNK)
+                return *(getattr(made.allocation, name) for name in COLUMNS), *made[1:]
+
+            self.graphs[key] = Replay(work, _inputs(relevance, held))
+        return self.graphs[key]
+
+
+def _maps(relevance: Relevance) -> list[str]:
+    return [name for name in RELEVANCE_MAPS if getattr(relevance, name) is not None]
+
+
+def _inputs(relevance: Relevance, held: Allocation) -> list[Tensor]:
+    """The tensors of both, in the order that a graph takes them."""
+    return [*(getattr(relevance, name) for name in _maps(relevance)), *(getattr(held, name) for name in COLUMNS)]

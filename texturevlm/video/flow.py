@@ -9,15 +9,13 @@ OpenCV's DIS flow is available by name where OpenCV is installed; it runs on the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.channels.structure import box_mean
-from texturevlm.check import check_choice, check_shapes
 from texturevlm.ops.mip import mipmap
 
 FLOW_METHODS = ("lucas_kanade", "dis", "none")
@@ -30,16 +28,11 @@ MAX_TRUSTED = 16.0  # cells: longer vectors are not trusted
 TOLERANCE = (0.02, 0.3)  # difference explained by noise, and by moving edges as a share of the local contrast
 
 
-@dataclass(frozen=True, eq=False)
-class Flow:
-    """Backward flow: the new frame at x looks like the old one at x + vector.
+class Flow(NamedTuple):
+    """Backward flow: the new frame at x looks like the old one at x + vector."""
 
-    vector:  (1, 2, h, w), x then y, in cells
-    trusted: (1, h, w) bool
-    """
-
-    vector: Tensor
-    trusted: Tensor
+    vector: Tensor  # (1, 2, h, w), x then y, in cells
+    trusted: Tensor  # (1, h, w) bool
 
     def carry(self, maps: Tensor, *, mode: str = "bilinear") -> Tensor:
         """Maps (1, C, h, w) of the old frame, warped to the new one."""
@@ -47,13 +40,10 @@ class Flow:
 
 
 def find_flow(old: Tensor, new: Tensor, *, method: str = "lucas_kanade") -> Flow:
-    """The flow between two frames.
+    """The flow between two frames, (1, 1, h, w) each: brightness on the grid of cells.
 
-    old, new: (1, 1, h, w), brightness on the grid of cells
-    method:   lucas_kanade, dis (OpenCV) or none (zero flow; cells that differ are not trusted)
+    method: lucas_kanade, dis (OpenCV) or none (zero flow; cells that differ are not trusted)
     """
-    check_choice("find_flow", "method", method, FLOW_METHODS)
-    check_shapes("find_flow", old=(old, "1 1 h w"), new=(new, "1 1 h w"))
     if method == "none":
         vector = old.new_zeros(1, 2, *old.shape[2:])
     elif method == "dis":
@@ -103,10 +93,15 @@ def _step(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
 def warp(maps: Tensor, vector: Tensor, *, mode: str = "bilinear") -> Tensor:
     """Maps (1, C, h, w) read at x + vector (1, 2, h, w); positions outside read the edge."""
     height, width = maps.shape[2:]
-    y = torch.arange(height, device=maps.device, dtype=maps.dtype)[:, None] + vector[:, 1]
-    x = torch.arange(width, device=maps.device, dtype=maps.dtype) + vector[:, 0]
+    x, y = _targets(vector)
     grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], -1)
     return functional.grid_sample(maps, grid, mode=mode, padding_mode="border", align_corners=False)
+
+
+def _targets(vector: Tensor) -> tuple[Tensor, Tensor]:
+    """x and y, (1, h, w) each, that the vectors point at."""
+    y, x = (torch.arange(extent, device=vector.device, dtype=vector.dtype) for extent in vector.shape[2:])
+    return x + vector[:, 0], y[:, None] + vector[:, 1]
 
 
 def _trusted(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
@@ -115,8 +110,7 @@ def _trusted(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
     left = box_mean((new - warp(old, vector)).abs(), 3, 3)
     spread = box_mean(new.square(), 5, 5) - box_mean(new, 5, 5).square()
     alike = left <= TOLERANCE[0] + TOLERANCE[1] * spread.clamp(min=0).sqrt()
-    y = torch.arange(height, device=new.device)[:, None] + vector[:, 1]
-    x = torch.arange(width, device=new.device) + vector[:, 0]
+    x, y = _targets(vector)
     inside = (x > -1) & (x < width) & (y > -1) & (y < height)
     near = vector.square().sum(1) <= MAX_TRUSTED**2
     return alike[:, 0] & inside & near

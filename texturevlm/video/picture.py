@@ -8,6 +8,8 @@ tokens that were sampled, a line shows the share of tiles that changed, and keyf
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -43,9 +45,8 @@ class StreamPicture:
         """(H, W, 3) bytes. frame: (3, H, W) bytes, as it came."""
         reuse = step.reuse
         self.costs.append((reuse.fresh / max(1, reuse.tokens), reuse.share, bool(reuse.keyframe)))
-        picture = Image.new("RGB", (self.size[1], self.size[0]), PAPER)
+        picture, panel = Image.new("RGB", self.size[::-1], PAPER), (PANEL_WIDTH, self.tall)
         draw, font = ImageDraw.Draw(picture), ImageFont.load_default(17)
-        panel = (PANEL_WIDTH, self.tall)
         delivered = to_pil(rebuild(step.texture, step.allocation)).resize(panel, Image.Resampling.BICUBIC)
         picture.paste(delivered, (MARGIN, HEADER_HEIGHT))
         original = Image.fromarray(frame.permute(1, 2, 0).cpu().numpy()).resize(panel, Image.Resampling.BILINEAR)
@@ -58,8 +59,7 @@ class StreamPicture:
     def _footprints(self, image: Image.Image, step: Step) -> Image.Image:
         picture = Image.blend(image, Image.new("RGB", image.size, PAPER), 0.35)
         draw = ImageDraw.Draw(picture)
-        allocation = step.allocation
-        level = allocation.level[0].cpu()
+        allocation, level = step.allocation, step.allocation.level[0].cpu()
         sampled, boxes = step.reuse.sampled.cpu(), (allocation.boxes[0] * self.scale).cpu()
         used = allocation.valid[0].cpu().nonzero()[:, 0]
         low, high = float(level[used].min()), float(level[used].max())
@@ -78,33 +78,27 @@ class StreamPicture:
             height = top + STRIP_HEIGHT * (1 - changed)
             draw.rectangle([x, height - 1, x + BAR - 1, height + 1], fill=INK)
         text = (
-            f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): "
-            f"{100 * step.reuse.share:.0f}%" + (f"   keyframe: {step.reuse.keyframe}" if step.reuse.keyframe else "")
+            f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): {step.reuse.share:.0%}"
         )
+        text += f"{step.reuse.share:.0%}" + (f"   keyframe: {step.reuse.keyframe}" if step.reuse.keyframe else "")
         draw.text((MARGIN, HEADER_HEIGHT + self.tall + 10), text, fill=FAINT, font=font)
 
 
-class VideoWriter:
-    """An .mp4 that grows frame by frame, by PyAV; sides are made even, as the codecs require. A context manager."""
+@contextmanager
+def write_video(path: Path, size: tuple[int, int], fps: float) -> Iterator[Callable[[np.ndarray], None]]:
+    """An .mp4 by PyAV; gives a function that appends a frame, (H, W, 3) bytes. Sides are made even for the codecs."""
+    av = import_av("write_video: writing a video")
+    with av.open(str(path), "w") as container:
+        codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+        stream: Any = container.add_stream(codec, rate=Fraction(min(fps, MOST_FPS)).limit_denominator(1001))
+        stream.height, stream.width, stream.pix_fmt = size[0] + size[0] % 2, size[1] + size[1] % 2, "yuv420p"
 
-    def __init__(self, path: Path, size: tuple[int, int], fps: float) -> None:
-        self._av = import_av("VideoWriter: writing a video")
-        self.size = (size[0] + size[0] % 2, size[1] + size[1] % 2)
-        self._container = self._av.open(str(path), "w")
-        codec = "libx264" if "libx264" in self._av.codecs_available else "mpeg4"
-        self._stream = self._container.add_stream(codec, rate=Fraction(min(fps, MOST_FPS)).limit_denominator(1001))
-        self._stream.height, self._stream.width = self.size
-        self._stream.pix_fmt = "yuv420p"
+        def add(pixels: np.ndarray) -> None:
+            padded = np.zeros((stream.height, stream.width, 3), dtype=np.uint8)
+            padded[: pixels.shape[0], : pixels.shape[1]] = pixels
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(padded, format="rgb24")))
 
-    def __enter__(self) -> VideoWriter:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._container.mux(self._stream.encode())
-        self._container.close()
-
-    def add(self, pixels: np.ndarray) -> None:
-        """Append a frame: (H, W, 3) bytes, at most the size."""
-        padded = np.zeros((*self.size, 3), dtype=np.uint8)
-        padded[: pixels.shape[0], : pixels.shape[1]] = pixels
-        self._container.mux(self._stream.encode(self._av.VideoFrame.from_ndarray(padded, format="rgb24")))
+        try:
+            yield add
+        finally:
+            container.mux(stream.encode())

@@ -1,30 +1,62 @@
-"""Patches and encoded tokens that are kept from frame to frame.
+"""Patches and encoded tokens that are kept from frame to frame, and a rate that limits how many are sampled.
 
 A patch is sampled again if its footprint is new, if it reads a changed tile, or if it is stale; with a rate, only as
 many as the rate pays for, and the others stay stale. A kept patch equals a newly sampled one, bit for bit.
 
 A kept embedding does not, since the tokens of a vision tower attend to one another. Exact: a frame in which nothing
-changed keeps all tokens, any other is encoded as a whole. Approximate: only tokens that changed are encoded, with
-`context` unchanged tokens beside them to attend to; the kept ones are those that the tower made beside the old tokens.
-`python -m studies.video` measures the error.
+changed keeps all tokens, any other is encoded as a whole. Approximate: only tokens that changed are encoded, with some
+unchanged ones beside them to attend to (`python -m studies.video` measures the error).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from texturevlm.check import check_count
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.rate import Rate
 from texturevlm.vlm import Tokens
 
 Encode = Callable[[Texture, Allocation], Tokens]
 KEEP = ("exact", "approximate")
 ENCODE_ALL = 0.5  # share of changed tokens from which encoding all of them costs little more
+
+
+class Rate:
+    """Tokens per second: a bucket that fills at a steady rate and pays for each token that is sampled; a hard cap.
+
+    per_second: the highest average
+    reserve:    tokens that only a cut may spend: the budget of one frame
+    burst:      the capacity of the bucket; saved: its content
+    """
+
+    def __init__(self, per_second: float, reserve: int) -> None:
+        if not 0 < per_second < math.inf:
+            raise ValueError(f"Rate: per_second must be above 0 and finite, got {per_second!r}")
+        self.per_second = float(per_second)
+        self.reserve = check_count("Rate", "reserve", reserve, 1)
+        self.burst, self.saved = 2 * reserve, 2.0 * reserve
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.saved = min(float(self.burst), self.saved + self.per_second * max(0.0, seconds))
+
+    def affordable(self, *, cut: bool) -> int:
+        """Tokens that may be spent now; a cut may spend the reserve."""
+        return max(0, math.floor(self.saved if cut else self.saved - self.reserve))
+
+    def pay(self, need: Tensor, new: Tensor, score: Tensor, *, cut: bool) -> Tensor:
+        """Spend tokens on those in need: new ones first, then by score. All are (K,); returns which were paid for."""
+        most = min(self.affordable(cut=cut), int(need.sum()))
+        urgency = score + 2 * new.to(score) * (score.abs().amax() + 1)
+        best = urgency.where(need, -torch.inf).argsort(descending=True, stable=True)[:most]
+        self.saved -= most
+        return torch.zeros_like(need).index_fill_(0, best, True)
 
 
 class HeldPatches:
@@ -50,9 +82,7 @@ class HeldPatches:
     ) -> Tensor:
         """Sample the patches that need it, as far as the rate pays; returns which those were, (K,).
 
-        changed: (K,), which footprints read a changed tile; None: all need sampling
-        new:     (K,), which footprints are new
-        cut:     whether the rate's reserve may be spent
+        changed, new: (K,), which footprints read a changed tile (None: all), and which are new; cut: as for `Rate.pay`
         """
         need = torch.ones_like(self.stale) if changed is None else new | self.stale | changed
         paid = need = need & allocation.valid[0]
@@ -67,27 +97,21 @@ class HeldPatches:
 
 
 class HeldTokens:
-    """The encoded tokens of a stream.
+    """The encoded tokens of a stream; `encoded`: how many the last frame encoded.
 
-    encode:     texture and allocation → Tokens, in the allocation's slots: `adapt(model).encode`
-    keep:       exact: all are encoded again when any changed; approximate: those that changed
-    context:    unchanged tokens encoded along, per changed token
-    encode_all: the share of changed tokens from which all are encoded
-    encoded:    how many tokens the last frame encoded
+    encode:  texture and allocation → Tokens, in the allocation's slots: `adapt(model).encode`
+    keep:    exact: all are encoded again when any changed; approximate: those that changed
+    context: unchanged tokens encoded along, per changed token
     """
 
-    def __init__(self, encode: Encode, *, keep: str = "exact", context: float = 1.0) -> None:
+    def __init__(self, encode: Encode, keep: str, context: float) -> None:
         self.encode, self.keep, self.context = encode, keep, context
         self.encode_all, self.encoded = ENCODE_ALL, 0
         self.tokens: Tokens | None = None
 
     @torch.no_grad()
     def update(self, texture: Texture, allocation: Allocation, sampled: Tensor, origin: Tensor) -> None:
-        """Encode the tokens of the held frame.
-
-        sampled: (K,), which footprints changed or are new
-        origin:  (K,), the slot that the others had
-        """
+        """Encode the held frame. sampled: (K,), the footprints that changed or are new; origin: the others' slots."""
         wanted = (sampled & allocation.valid[0]).nonzero()[:, 0]
         used = int(allocation.valid.sum())
         if self.tokens is not None and len(wanted) == 0:
@@ -104,9 +128,7 @@ class HeldTokens:
 
     def _context(self, allocation: Allocation, wanted: Tensor) -> Tensor:
         """The slots of the unchanged tokens nearest to those that changed."""
-        other = allocation.valid[0].clone()
-        other[wanted] = False
-        others = other.nonzero()[:, 0]
+        others = allocation.valid[0].index_fill(0, wanted, False).nonzero()[:, 0]
         count = min(len(others), round(self.context * len(wanted)))
         if not count:
             return others[:0]

@@ -1,19 +1,21 @@
-"""The settings of a stream, checked before any work begins."""
+"""The settings of a stream, checked before any work begins; and what they name: the scorer and the allocator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.capture import no_capture_because
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_size
 from texturevlm.pipeline import Allocator
-from texturevlm.relevance import SCORERS, Balance, Relevance, Scorer
+from texturevlm.relevance import SCORERS, Balance, Relevance, Scorer, find_relevance
+from texturevlm.relevance.scorers import AttentionScorer, EmbeddingScorer
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import BLOCK
 from texturevlm.video.flow import FLOW_METHODS
@@ -65,38 +67,35 @@ class StreamSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(
-        cls, size: tuple[int, int], budget: int, allocator: str | Allocator, given: dict[str, Any]
-    ) -> StreamSettings:
+    def parse(cls, size: tuple[int, int], budget: int, allocator: str | Allocator, given: dict[str, Any]) -> Self:
         """Keyword arguments that are not fields become options of the allocator."""
         names = {one.name for one in fields(cls)} - {"options"}
-        own = {name: value for name, value in given.items() if name in names}
-        options = {name: value for name, value in given.items() if name not in names}
+        own = {name: given[name] for name in given if name in names}
+        options = {name: given[name] for name in given if name not in names}
         return cls(check_size("VideoStream", size), budget, allocator, **own, options=options)
 
     def __post_init__(self) -> None:
         for name, least in (("budget", 1), ("patch", 1), ("tile", 4), ("keyframe", 1)):
             check_count("VideoStream", name, getattr(self, name), least)
-        if self.tile % BLOCK:
-            raise ValueError(f"VideoStream: tile must be a multiple of {BLOCK}, got {self.tile}")
+        for name, good, wanted in (
+            ("tile", self.tile % BLOCK == 0, f"a multiple of {BLOCK}"),
+            ("hold", 0 <= self.hold < 1, "at least 0 and below 1"),
+            ("fps", self.fps > 0, "above 0"),
+            ("context", self.context >= 0, "at least 0"),
+        ):
+            if not good:
+                raise ValueError(f"VideoStream: {name} must be {wanted}, got {getattr(self, name)!r}")
+        choices = {"allocator": tuple(ALLOCATORS), "relevance": ("auto", *SCORERS), "flow": FLOW_METHODS, "keep": KEEP}
+        for name, known in choices.items():
+            if isinstance(value := getattr(self, name), str):
+                check_choice("VideoStream", name, value, known)
         if isinstance(self.allocator, str):
-            check_choice("VideoStream", "allocator", self.allocator, tuple(ALLOCATORS))
-            known = ALLOCATORS[self.allocator].options
-            if unknown := [name for name in self.options if name not in known]:
+            own = ALLOCATORS[self.allocator].options
+            if unknown := [name for name in self.options if name not in own]:
                 raise TypeError(
                     f"VideoStream: {unknown[0]!r} is neither a setting nor an option of {self.allocator} "
-                    f"({', '.join(known) or 'it has none'})"
+                    f"({', '.join(own) or 'it has none'})"
                 )
-        if isinstance(self.relevance, str):
-            check_choice("VideoStream", "relevance", self.relevance, ("auto", *SCORERS))
-        check_choice("VideoStream", "flow", self.flow, FLOW_METHODS)
-        check_choice("VideoStream", "keep", self.keep, KEEP)
-        if not 0 <= self.hold < 1:
-            raise ValueError(f"VideoStream: hold must be at least 0 and below 1, got {self.hold!r}")
-        if not self.fps > 0:
-            raise ValueError(f"VideoStream: fps must be above 0, got {self.fps!r}")
-        if not self.context >= 0:
-            raise ValueError(f"VideoStream: context must be at least 0, got {self.context!r}")
         if self.rate is not None and self.encode is not None and self.keep == "exact":
             raise ValueError("VideoStream: rate with a model needs keep='approximate': 'exact' encodes all tokens")
 
@@ -110,11 +109,29 @@ class StreamSettings:
         return tuple(resolve(self.channels)) if len(self.channels) else ()
 
     @property
+    def asks(self) -> bool:
+        """Whether relevance depends on more than the image."""
+        return self.relevance != "none" and not (self.relevance == "auto" and not self.query.strip())
+
+    @property
     def capturable(self) -> bool:
         """Whether the allocator only launches kernels, so that a CUDA graph can capture it."""
         if not isinstance(self.allocator, str):
             return False
         return no_capture_because(self.allocator, self.size, self.patch, self.budget, dict(self.options)) is None
+
+    def score(self, texture: Texture, box_map: Tensor | None, grid: tuple[int, int]) -> Relevance:
+        """Relevance with the question, or with a map of the box that the user pointed at; must lie on `grid`."""
+        if callable(self.relevance):
+            known = self.relevance(texture)
+        else:
+            scorer: str | Scorer = self.relevance if box_map is None else AttentionScorer(box_map)
+            if scorer == "embedding" or (scorer == "auto" and self.encoder and self.query.strip()):
+                scorer = EmbeddingScorer(**self.models)
+            known = find_relevance(texture, self.query, patch=self.patch, relevance=scorer, balance=self.balance)
+        if known.grid != grid:
+            raise ValueError(f"VideoStream: relevance must be on a grid of {grid}, got {known.grid}")
+        return known
 
     def allocate(self, texture: Texture, relevance: Relevance, tokens: int) -> Allocation:
         """Run the allocator."""

@@ -2,16 +2,16 @@
 
 A source gives frames of one size with their times, whatever happens in the file: a packet that cannot be decoded is
 skipped, a file that ends early ends there, a frame of another size is resized to that of the first, every pixel format
-becomes red, green and blue. `notes` say what happened. A file without a picture is refused.
+becomes red, green and blue. `notes` say what happened.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from texturevlm.paths import IMAGE_SUFFIXES
 MOST_NOTES = 20
 ARRAYS = (".npy", ".pt")
 WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # the value of white, for integers
-TimedImage = tuple[Tensor, float]  # (3, H, W) bytes, seconds
 
 
 def as_frame(frame: Any, size: tuple[int, int], device: torch.device, *, keep_bytes: bool = False) -> Tensor:
@@ -62,8 +61,7 @@ def as_floats(image: Tensor) -> Tensor:
     return image.float() / WHITE[image.dtype] if image.dtype in WHITE else image.float()
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
+class Frame(NamedTuple):
     """image: (3, H, W) bytes; time: seconds from the beginning, never falling"""
 
     image: Tensor
@@ -74,17 +72,15 @@ class Frame:
 class FrameSource:
     """Frames in order; iterating again starts from the beginning.
 
-    name:  for messages
-    fps:   frames per second, on average
-    count: the number of frames, where it is known beforehand
-    read:  yields images with times; appends what went wrong to the list that it gets
+    fps, count: frames per second, on average; the number of frames, where it is known beforehand
+    read:  yields frames; appends what went wrong to the list that it gets
     notes: what went wrong in the last iteration
     """
 
     name: str
     fps: float
     count: int | None
-    read: Callable[[list[str]], Iterator[TimedImage]]
+    read: Callable[[list[str]], Iterator[Frame]]
     notes: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Frame]:
@@ -95,8 +91,7 @@ class FrameSource:
         for image, time in self.read(found):
             size = size or image.shape[1:]
             if image.shape[1:] != size:
-                sizes = [f"{height} × {width}" for height, width in (image.shape[1:], size)]
-                found.append(f"a frame of {sizes[0]} was resized to {sizes[1]}")
+                found.append("a frame of {} × {} was resized to {} × {}".format(*image.shape[1:], *size))
                 wide = functional.interpolate(image[None].float(), size, mode="bilinear", antialias=True)
                 image = wide[0].round().clamp(0, 255).byte()
             last = max(last, time)
@@ -147,18 +142,17 @@ def _load_array(path: Path) -> Any:
 
 
 def _image_source(name: str, images: Any, fps: float) -> FrameSource:
-    return FrameSource(name, fps, len(images), lambda notes: _read_images(images, fps, notes))
+    def read(notes: list[str]) -> Iterator[Frame]:
+        for index, one in enumerate(images):
+            try:
+                image = to_tensor(one)[0]
+            except (ValueError, TypeError, OSError) as error:
+                notes.append(f"frame {index} left out: {error}")
+                continue
+            colour = image[:3] if image.shape[0] >= 3 else image[:1].expand(3, -1, -1)
+            yield Frame((colour.float().clamp(0, 1) * 255).round().byte(), index / fps)
 
-
-def _read_images(images: Iterable[Any], fps: float, notes: list[str]) -> Iterator[TimedImage]:
-    for index, one in enumerate(images):
-        try:
-            image = to_tensor(one)[0]
-        except (ValueError, TypeError, OSError) as error:
-            notes.append(f"frame {index} left out: {error}")
-            continue
-        colour = image[:3] if image.shape[0] >= 3 else image[:1].expand(3, -1, -1)
-        yield (colour.float().clamp(0, 1) * 255).round().byte(), index / fps
+    return FrameSource(name, fps, len(images), read)
 
 
 def _natural(path: Path) -> list[Any]:
@@ -188,28 +182,28 @@ def _video_source(path: Path) -> FrameSource:
             rate, count = float(stream.average_rate or 25), stream.frames or None
     except av.FFmpegError as error:
         raise ValueError(f"open_video: {path} cannot be read as a video: {error}") from None
-    return FrameSource(str(path), rate, count, lambda notes: _read_video(av, path, rate, notes))
 
-
-def _read_video(av: Any, path: Path, rate: float, notes: list[str]) -> Iterator[TimedImage]:
-    with av.open(str(path)) as opened:
-        packets = opened.demux(opened.streams.video[0])
-        index, first = 0, None
-        while True:
-            packet: Any = None
-            try:
-                packet = next(packets, None)
-                frames = [] if packet is None else packet.decode()
-            except av.FFmpegError as error:
-                notes.append(f"after frame {index}: {error}")
-                if packet is None:  # the file is broken, not a packet
+    def read(notes: list[str]) -> Iterator[Frame]:
+        with av.open(str(path)) as opened:
+            packets = opened.demux(opened.streams.video[0])
+            index, first, packet = 0, None, None
+            while True:
+                try:
+                    packet = None
+                    packet = next(packets)
+                    frames = packet.decode()
+                except StopIteration:
                     return
-                continue
-            if packet is None:
-                return
-            for frame in frames:
-                when = index / rate if frame.time is None else float(frame.time)
-                first = when if first is None else first
-                pixels = torch.from_numpy(frame.to_ndarray(format="rgb24"))
-                index += 1
-                yield pixels.permute(2, 0, 1), when - first
+                except av.FFmpegError as error:
+                    notes.append(f"after frame {index}: {error}")
+                    if packet is None:  # the file is broken, not a packet
+                        return
+                    continue
+                for frame in frames:
+                    when = index / rate if frame.time is None else float(frame.time)
+                    first = when if first is None else first
+                    pixels = torch.from_numpy(frame.to_ndarray(format="rgb24"))
+                    index += 1
+                    yield Frame(pixels.permute(2, 0, 1), when - first)
+
+    return FrameSource(str(path), rate, count, read)

@@ -5,9 +5,8 @@ updated as far as the change reaches; relevance is carried along the flow; token
 value; and only patches that read a changed tile are sampled again. A keyframe computes everything from its frame: the
 first frame, a cut, every so many frames, and the frame after a failure.
 
-On a GPU the usual frame is one captured graph (`update_gpu.py`), and the host reads one record at its end. Without a
-question and without carried channels, relevance is not carried there but computed again now and then, behind a frame
-(`relevance_gpu.py`).
+On a GPU the usual frame is one captured graph. Without a question and without carried channels, relevance is not
+carried there but computed again now and then, behind a frame (`update_gpu.py`).
 """
 
 from __future__ import annotations
@@ -21,23 +20,20 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import luma
 from texturevlm.pipeline import Allocator
+from texturevlm.relevance import find_relevance
+from texturevlm.relevance.information import MOST_CELL
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Patches
-from texturevlm.video import state as states
-from texturevlm.video.carry import CarriedRelevance, RelevanceSource
-from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise
+from texturevlm.video.carry import CarriedRelevance
+from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
 from texturevlm.video.change_gpu import kernels_can_compare
-from texturevlm.video.channels import CARRIED, StreamChannels, channel_extents
 from texturevlm.video.choice import TokenChoice
-from texturevlm.video.rate import Rate
-from texturevlm.video.relevance_gpu import GpuRelevance, kernels_can_score
-from texturevlm.video.reuse import HeldPatches, HeldTokens
+from texturevlm.video.reuse import HeldPatches, HeldTokens, Rate
 from texturevlm.video.settings import StreamSettings
 from texturevlm.video.sources import as_floats, as_frame
 from texturevlm.video.step import Reuse, Step
-from texturevlm.video.tiles import reads_marked
-from texturevlm.video.update import FrameUpdate
-from texturevlm.video.update_gpu import GpuChannels, GpuFrameUpdate
+from texturevlm.video.update import CARRIED, FrameUpdate, StreamChannels, channel_extents
+from texturevlm.video.update_gpu import GpuChannels, GpuFrameUpdate, GpuRelevance
 
 MOSTLY_CHANGED = 0.5  # share of tiles, without a question: computing relevance again is as cheap as finding the flow
 LEAST_CUT = 8  # a cut is shown once the rate pays for budget / LEAST_CUT tokens
@@ -54,22 +50,18 @@ class VideoStream:
     ) -> None:
         given = self.settings = StreamSettings.parse(size, budget, allocator, settings)
         self.size, self.budget = given.size, given.budget
-        self.source = RelevanceSource(given.query, given.relevance, given.patch, given.balance, given.models)
         self.rate = None if given.rate is None else Rate(given.rate, budget)
         self.patches = HeldPatches(budget, given.patch, torch.device(given.device), self.rate)
         self.update = make_update(given, self.patches.pixels)
         self.device, self.channels, self.texture = self.update.device, self.update.channels, self.update.texture
-        self.carry = CarriedRelevance(self.size, given.tile, given.flow)
-        on_gpu = isinstance(self.update, GpuFrameUpdate)
-        self.choice = TokenChoice(given.allocate, budget, given.hold, captured=on_gpu and given.capturable)
-        self.encoded = None
-        if given.encode is not None:
-            self.encoded = HeldTokens(given.encode, keep=given.keep, context=given.context)
         self.noise = initial_noise(self.size, given.tile, self.device)
+        self.carry = CarriedRelevance(self.size, given.tile, given.flow)
         self._cell = min(cell_level(self.size, given.patch), len(self.texture.levels) - 1)
         self.gpu_relevance = self._make_gpu_relevance()
+        captured = self.update.comparison is not None and given.capturable
+        self.choice = TokenChoice(given.allocate, budget, given.hold, captured=captured)
+        self.encoded = None if given.encode is None else HeldTokens(given.encode, given.keep, given.context)
         self._given: Patches | None = None  # the Patches of the last step
-        self._used = self.patches.stale
         self.frames, self.since_keyframe, self.seconds = 0, 0, 0.0
         self.changed = False  # whether anything changed since the last keyframe
         self.incomplete = False  # whether the last cut got fewer tokens than the budget
@@ -83,7 +75,7 @@ class VideoStream:
         raises  ValueError for a frame of another size or with NaN: the stream is then as it was before. After any other
                 failure the next frame is a keyframe
         """
-        image = as_frame(frame, self.size, self.device, keep_bytes=isinstance(self.update, GpuFrameUpdate))
+        image = as_frame(frame, self.size, self.device, keep_bytes=self.update.comparison is not None)
         now = self.seconds + (1 / self.settings.fps if self.frames else 0.0) if time is None else float(time)
         found = self._compare(image)
         if self.rate is not None:
@@ -106,33 +98,9 @@ class VideoStream:
         self._score()
         self.pending = self.pending or "pointed"
 
-    def state(self) -> states.StreamState:
-        """All that is needed to continue from here: numbers, and copies of tensors."""
-        return states.save_stream(self)
-
-    def restore(self, state: states.StreamState) -> None:
-        """Continue from the state of a stream with the same settings. Buffers stay at their addresses."""
-        states.restore_stream(self, state)
-
-    def fork(self) -> VideoStream:
-        """Another stream that continues from here."""
-        given = self.settings
-        names = [name for name in given.__dataclass_fields__ if name != "options"]
-        other = VideoStream(**{name: getattr(given, name) for name in names}, **given.options)
-        other.restore(self.state())
-        return other
-
-    def hold_tokens(self) -> None:
-        """Tell the GPU where the tokens are."""
-        if self.choice.allocation is not None and self.choice.scale is not None:
-            self.update.hold(self.choice.allocation)
-            if self.gpu_relevance is not None:
-                self.gpu_relevance.hold(self.choice.scale)
-
     def _make_gpu_relevance(self) -> GpuRelevance | None:
-        names = () if self.channels is None else self.channels.names
-        carried = any(name in (*CARRIED, *EMBEDDING_LAYERS) for name in names)
-        if carried or not isinstance(self.update, GpuFrameUpdate) or not kernels_can_score(self.texture, self._cell):
+        carried = {*CARRIED, *EMBEDDING_LAYERS}.intersection(self.settings.channel_names)
+        if carried or self.update.comparison is None or not 1 <= self._cell <= MOST_CELL:
             return None
         return GpuRelevance(self.texture, self._cell, self.settings.balance, self.update.comparison)
 
@@ -200,21 +168,16 @@ class VideoStream:
         self.changed = False
         if self.channels is not None:
             self.channels.rebuild()
-            self.carry.write_channels(_without_embedding(carried), self.channels)
+            self.carry.write_channels(carried, self.channels, rebuilt=True)
         most = self._affordable(why) if why == "interval" and self.rate is not None else None
         self.incomplete = tokens < self.budget
         origin = self._choose(tokens, most, force=True, free=why in ("first", "cut"))
-        if why == "first":
-            self._prepare()
+        if why == "first":  # make the graphs that the next frames will need; after `point` they wait
+            assert self.carry.relevance is not None
+            if (fresh := self._fresh_relevance()) is not None:
+                fresh.graph.prepare()
+            self.choice.prepare(self.texture, self.carry.relevance)
         return origin
-
-    def _prepare(self) -> None:
-        """Make the graphs that the next choice will need, while the stream begins. After `restore` or `point` they are
-        made when first needed."""
-        assert self.carry.relevance is not None
-        if (fresh := self._fresh_relevance()) is not None:
-            fresh.prepare()
-        self.choice.prepare(self.texture, self.carry.relevance)
 
     def _follow(self, image: Tensor, found: Changes) -> Tensor | None:
         """The usual frame: some of it changed."""
@@ -241,18 +204,18 @@ class VideoStream:
         if needed or found.share <= MOSTLY_CHANGED:
             self.carry.move(self._grey(), found.mask)
             if self.carry.needs_refresh():
-                self.carry.refresh_untrusted(self.source.from_image(self.texture))
+                fresh = find_relevance(self.texture, patch=self.settings.patch, relevance="none")
+                self.carry.refresh_untrusted(fresh)
         else:
             self._score()
         if self.channels is not None:
             carried = self.carry.channels()
-            again = self.channels.refresh(found)
-            self.carry.write_channels(_without_embedding(carried) if again else carried, self.channels)
+            self.carry.write_channels(carried, self.channels, rebuilt=self.channels.refresh(found))
 
     def _fresh_relevance(self) -> GpuRelevance | None:
         """What computes relevance on the GPU, if it depends on the image alone and nothing is carried."""
         known = self.carry.relevance
-        if known is None or known.asked or self.source.asks or self.carry.box is not None:
+        if known is None or known.asked or self.settings.asks or self.carry.box is not None:
             return None
         return self.gpu_relevance
 
@@ -262,7 +225,7 @@ class VideoStream:
             known = fresh.compute()
         else:
             rows, columns = self.texture.levels[self._cell].shape[2:]
-            known = self.source.score(self.texture, self.carry.box_map(), (rows, columns))
+            known = self.settings.score(self.texture, self.carry.box_map(), (rows, columns))
         self.carry.restart(known, self._grey())
 
     def _grey(self) -> Tensor:
@@ -271,23 +234,23 @@ class VideoStream:
 
     def _choose(self, tokens: int, most: int | None, *, force: bool = False, free: bool = False) -> Tensor | None:
         assert self.carry.relevance is not None
-        origin = self.choice.choose(
-            self.texture, self.carry.relevance, tokens=tokens, force=force, free=free, most=most
-        )
-        assert self.choice.scale is not None
+        origin = self.choice.choose(self.texture, self.carry.relevance, tokens, most, force=force, free=free)
+        assert self.choice.scale is not None and self.choice.allocation is not None
         self.carry.add_fixations(self.choice.scale)
-        self.hold_tokens()
+        self.update.hold(self.choice.allocation)  # tells the GPU where the tokens are
+        if self.gpu_relevance is not None:
+            self.gpu_relevance.hold(self.choice.scale)
         return origin
 
     def _sample(self, mask: Tensor, origin: Tensor | None, why: str) -> Tensor:
         """Update patches and encoded tokens; returns which were sampled, (K,)."""
-        allocation = self.choice.allocation
+        allocation, comparison = self.choice.allocation, self.update.comparison
         assert allocation is not None
-        if origin is None and not why and isinstance(self.update, GpuFrameUpdate) and self.update.samples_patches:
+        if origin is None and not why and comparison is not None and self.update.samples_patches:
             if self.encoded is not None:  # the patches are up to date
                 everyone = torch.arange(self.budget, device=self.device)
-                self.encoded.update(self.texture, allocation, self.update.sampled, everyone)
-            return self.update.comparison.sampled
+                self.encoded.update(self.texture, allocation, comparison.sampled, everyone)
+            return comparison.read_sampled()
         if origin is None:
             origin = torch.arange(self.budget, device=self.device)
         else:
@@ -323,19 +286,10 @@ def make_update(settings: StreamSettings, pixels: Tensor) -> FrameUpdate:
 
     pixels: (1, K, 3, P, P), the patches, on the device
     """
-    size, tile, names = settings.size, settings.tile, settings.channel_names
-    if not kernels_can_compare(pixels, size, tile):
-        update = FrameUpdate(size, tile, pixels.device)
-    else:
-        update = GpuFrameUpdate(size, tile, pixels.device, pixels)
-        if names and channel_extents(size)[0] == size:
-            update.channels = GpuChannels(names, update.texture, tile, **settings.models)
-            return update
+    size, tile, names, models = settings.size, settings.tile, settings.channel_names, settings.models
+    by_kernels = kernels_can_compare(pixels, size, tile)
+    update = GpuFrameUpdate(size, tile, pixels) if by_kernels else FrameUpdate(size, tile, pixels.device)
     if names:
-        update.channels = StreamChannels(names, update.texture, tile, **settings.models)
+        kind = GpuChannels if by_kernels and channel_extents(size)[0] == size else StreamChannels
+        update.channels = kind(names, update.texture, tile, **models)
     return update
-
-
-def _without_embedding(carried: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the channels that were just computed again."""
-    return {name: one for name, one in carried.items() if name not in EMBEDDING_LAYERS}

@@ -1,40 +1,89 @@
-"""One rendered page: layout, typography, words, marks, and the degradation by scanning."""
+"""One rendered page: a layout stacks its kinds of blocks from top to bottom, marks are added, and it is scanned."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from texturevlm.check import check_size
-from texturevlm.train.render.degrade import degrade
-from texturevlm.train.render.fonts import check_fonts, families
-from texturevlm.train.render.layouts import LAYOUTS, foot, receipt
-from texturevlm.train.render.marks import scatter_marks
-from texturevlm.train.render.prose import PageContext
-from texturevlm.train.render.sheet import FINE, Pen, PlacedWord, Sheet
-from texturevlm.train.render.style import make_style
-from texturevlm.train.render.vocabulary import Vocabulary, code
+from texturevlm.train.render.fonts import families
+from texturevlm.train.render.marks import MARKS
+from texturevlm.train.render.prose import address_block, bullets, heading, notes, opening, paragraph, title
+from texturevlm.train.render.scan import scanned
+from texturevlm.train.render.sheet import FINE, Column, Pen, PlacedWord, Sheet, make_style
+from texturevlm.train.render.tables import chart, checks, fields, leaders, purchases, table
+from texturevlm.train.render.vocabulary import Vocabulary, fact
 
 ARCHIVED = 0.35  # share of pages with an archive's address along the bottom
 NOTE_HEIGHT = 28  # pixels
 RECEIPT_TYPE = (10.0, 26.0)  # a receipt fills its picture, so its type may be large
 TYPEWRITTEN = 0.25  # share of pages by a typewriter or a line printer
+INVERTED = 0.03  # share of blocks in white on black
+
+_Block = Callable[[Sheet, Column, float], float]
+
+
+class PageKind(NamedTuple):
+    """A kind of page: blocks at random in one or more columns."""
+
+    weight: float  # how often it is drawn, relative to the others
+    blocks: tuple[_Block, ...]  # what it stacks, as often as it is named
+    titled: float = 1.0  # share of pages with a title
+    first: tuple[_Block, ...] = ()  # blocks that always come before the others
+    columns: tuple[int, ...] = (1,)  # to choose from
+    most: tuple[int, int] = (99, 99)  # blocks per column, at least and at most
+
+
+_ANY = (paragraph, heading, bullets, fields, checks, leaders, table, chart, address_block, paragraph)
+LAYOUTS = {
+    "letter": PageKind(3, (paragraph, paragraph, paragraph, bullets), 0.6, (opening,), most=(1, 6)),
+    "form": PageKind(4, (fields, fields, fields, checks, heading, paragraph, table)),
+    "table": PageKind(3, (table, table, heading, notes), 0.7),
+    "article": PageKind(4, (paragraph, paragraph, paragraph, heading, bullets, table), 0.6, columns=(1, 2, 2, 2, 3)),
+    "receipt": PageKind(2, (fields, heading, purchases, notes), 1.0, (address_block, fields, purchases), most=(1, 4)),
+    "slide": PageKind(0.7, (bullets, heading, heading, chart, fields), most=(5, 5)),
+    "chart": PageKind(0.8, (chart, chart, notes, heading), most=(2, 5)),
+    "contents": PageKind(1, (leaders, leaders, heading, fields, address_block), columns=(1, 1, 2)),
+    "mixture": PageKind(3, _ANY, 0.0, columns=(1, 2, 2, 3)),  # brochures, newspapers, advertisements
+}
+
+
+def compose(page: Sheet, kind: str) -> None:
+    """Write a page of a kind of LAYOUTS."""
+    rng, layout = page.rng, LAYOUTS[kind]
+    left, right = (page.width * rng.triangular(0.02, 0.16, 0.09) for _ in range(2))
+    column = Column(left, page.width - right, page.height * rng.uniform(0.88, 0.97))
+    y = page.height * rng.triangular(0.01, 0.15, 0.05)
+    if kind == "receipt":  # a narrow strip
+        width = min(page.width * 0.95, page.style.body.x_height * rng.uniform(38, 60))
+        x0 = rng.uniform(4, page.width - width - 4)
+        column = Column(x0, x0 + width, page.height * 0.97)
+    if rng.random() < layout.titled:
+        y = title(page, column, y)
+    for block in layout.first:
+        y = block(page, column, y)
+    for part in column.split(rng.choice(layout.columns), gap=page.width * 0.033):
+        top = y
+        for _ in range(rng.randint(*layout.most)):
+            if top + page.style.leading > part.bottom:
+                break
+            end = rng.choice(layout.blocks)(page, part, top)
+            if rng.random() < INVERTED and end < part.bottom:
+                page.invert(part.x0 - 5, top, part.x1 + 5, end)
+            top = end + page.style.leading * rng.uniform(0, 1.2)
 
 
 @dataclass(frozen=True)
 class RenderedPage:
-    """A page and its words.
+    """A page and its words."""
 
-    image: (H, W) uint8, white paper 255
-    words: (text, (x0, y0, x1, y1)) in pixels, every legible word, in no particular order
-    """
-
-    image: NDArray[np.uint8]
-    words: list[PlacedWord]
+    image: NDArray[np.uint8]  # (H, W), white paper 255
+    words: list[PlacedWord]  # (text, (x0, y0, x1, y1)) in pixels, every legible word, in no particular order
 
 
 def render_page(
@@ -50,34 +99,44 @@ def render_page(
     vocabulary: the words to write
     size:       (height, width) in pixels
     """
-    height, width = check_size("render_page", size)
-    known = families(check_fonts("render_page", fonts))
+    size = check_size("render_page", size)
+    if not fonts:
+        raise ValueError("render_page: fonts must be at least one font file (find_fonts finds them), got none")
     rng = random.Random(int(generator.integers(1 << 62)))
-    sheet = Sheet((height, width), rng)
-    kinds = list(LAYOUTS.values())
-    compose = rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
-    size_of_type = rng.uniform(*RECEIPT_TYPE) if compose is receipt else None
-    style = make_style(rng, known, size=size_of_type, typewritten=rng.random() < TYPEWRITTEN)
-    page = PageContext(sheet, rng, vocabulary, style)
-    compose(page)
-    foot(page)
-    scatter_marks(page)
-    image, words = degrade(generator, sheet.ink, sheet.words, rng)
+    (kind,) = rng.choices(list(LAYOUTS), [layout.weight for layout in LAYOUTS.values()])
+    size_of_type = rng.uniform(*RECEIPT_TYPE) if kind == "receipt" else None
+    style = make_style(rng, families(tuple(fonts)), size=size_of_type, typewritten=rng.random() < TYPEWRITTEN)
+    page = Sheet(size, rng, vocabulary, style)
+    compose(page, kind)
+    _add_numbers(page)
+    for mark, chance in MARKS.items():
+        if rng.random() < chance:
+            mark(page)
+    image, words = scanned(generator, page.ink, page.words, rng)
     if rng.random() < ARCHIVED:
-        image, words = add_note(image, words, page)
+        image, words = _add_note(image, words, page)
     return RenderedPage(np.ascontiguousarray(image), words)
 
 
-def add_note(
-    image: NDArray[np.uint8], words: list[PlacedWord], page: PageContext
+def _add_numbers(page: Sheet) -> None:
+    """The number of the page and an archive's number at the bottom, below everything else."""
+    rng = page.rng
+    if rng.random() < 0.4:
+        y = page.height * rng.uniform(0.965, 0.98)
+        page.centre(fact(rng, "page_number"), 0, page.width * rng.choice((1, 1, 1.8)), y, page.style.body)
+    if rng.random() < 0.3:
+        page.right(fact(rng, "number"), page.width * 0.97, page.height * 0.988, page.style.bold)
+
+
+def _add_note(
+    image: NDArray[np.uint8], words: list[PlacedWord], page: Sheet
 ) -> tuple[NDArray[np.uint8], list[PlacedWord]]:
     """An archive's address in grey along the bottom, added after the scan and so undegraded."""
-    rng, style = page.rng, page.style
+    rng = page.rng
     height = min(NOTE_HEIGHT, image.shape[0])
-    strip = Sheet((height, image.shape[1]), rng)
-    pen = Pen(style.body.face)
-    text = f"Source: https://www.{page.vocabulary.nonsense(rng)}.edu/docs/{code(rng).lower().replace(' ', '')}"
-    strip.centre(text, 0, strip.width, height * 0.6, pen)
+    strip = Sheet((height, image.shape[1]), rng, page.vocabulary, page.style)
+    text = f"Source: https://www.{page.vocabulary.nonsense(rng)}.edu/docs/{fact(rng, 'code').lower().replace(' ', '')}"
+    strip.centre(text, 0, strip.width, height * 0.6, Pen(page.style.body.face))
     ink = np.asarray(Image.fromarray(strip.ink).reduce(FINE)).astype(np.uint16)
     top = image.shape[0] - height
     clear = [word for word in words if word[1][3] <= top]

@@ -1,178 +1,140 @@
-"""Blocks of running text: headings, paragraphs, lists and addresses, one below the other in a column.
+"""Blocks of running text: titles, headings, paragraphs, lists and addresses, one below the other in a column.
 
 Every block is a function (page, column, y) → y: it starts below y and returns where the next one may start.
 """
 
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from texturevlm.train.render.sheet import Pen, Sheet
-from texturevlm.train.render.style import Style
-from texturevlm.train.render.vocabulary import Vocabulary, company, date, digits, person, phone
-
-
-class Column(NamedTuple):
-    """The area of text: from x0 to x1, down to `bottom`."""
-
-    x0: float
-    x1: float
-    bottom: float
-
-    def split(self, count: int, gap: float) -> list["Column"]:
-        """Columns side by side."""
-        width = (self.x1 - self.x0 - gap * (count - 1)) / count
-        return [
-            Column(self.x0 + i * (width + gap), self.x0 + i * (width + gap) + width, self.bottom) for i in range(count)
-        ]
-
-
-@dataclass(frozen=True)
-class PageContext:
-    """What every block needs: the sheet, random numbers, the vocabulary and the typography."""
-
-    sheet: Sheet
-    rng: random.Random
-    vocabulary: Vocabulary
-    style: Style
+from texturevlm.train.render.sheet import Column, Pen, Sheet
+from texturevlm.train.render.vocabulary import fact
 
 
 def wrapped(words: Sequence[str], pen: Pen, width: float) -> Iterator[list[str]]:
     """Words in lines that are no wider than `width`; a single word that is wider is left out."""
     line: list[str] = []
-    used = 0.0
     for word in words:
-        alone = pen.width(word)
-        if alone > width:
+        if pen.width(word) > width:
             continue
-        more = alone + (pen.space if line else 0)
-        if line and used + more > width:
+        if line and pen.width(" ".join([*line, word])) > width:
             yield line
-            line, used, more = [], 0.0, alone
+            line = []
         line.append(word)
-        used += more
     if line:
         yield line
 
 
-def heading(page: PageContext, column: Column, y: float) -> float:
+def title(page: Sheet, column: Column, y: float) -> float:
+    """The name of the page or the firm at the top, now and then white on black."""
+    rng, pen = page.rng, page.style.title
+    text = fact(rng, "company") if rng.random() < 0.4 else page.vocabulary.phrase(rng)
+    text = pen.shortened(text, column.width - 8, least=1)
+    y += pen.x_height * 2.6
+    page.write(text, column.start(pen.width(text), centred=rng.random() < 0.67), y, pen)
+    if rng.random() < 0.12:
+        page.invert(column.x0, y - pen.x_height * 2.4, column.x1, y + pen.x_height)
+    return y + pen.x_height * 2
+
+
+def heading(page: Sheet, column: Column, y: float) -> float:
     """A line or two in larger letters, left or centred, sometimes numbered, sometimes underlined."""
-    rng, sheet = page.rng, page.sheet
+    rng = page.rng
     pen = rng.choice((page.style.heading, page.style.heading, page.style.bold))
     text = page.vocabulary.phrase(rng, longest=6)
     if rng.random() < 0.25:
-        text = rng.choice(("{}. ", "{}.1 ", "({}) ", "Table {}. ", "Figure {}: ")).format(rng.randint(1, 9)) + text
+        text = f"{fact(rng, 'section')} {text}"
     centred = rng.random() < 0.4
     step = pen.x_height * 2.6
     y += step * 0.4
-    for line in wrapped(text.split(), pen, column.x1 - column.x0):
-        y += step
-        if y > column.bottom:
+    for line in wrapped(text.split(), pen, column.width):
+        if (y := y + step) > column.bottom:
             return y
         text = " ".join(line)
-        x = (column.x0 + column.x1 - pen.width(text)) / 2 if centred else column.x0
-        sheet.write(text, x, y - step * 0.25, pen)
+        x = column.start(pen.width(text), centred=centred)
+        page.write(text, x, y - step * 0.25, pen)
         if rng.random() < 0.15:
-            sheet.rule(x, y - step * 0.08, x + pen.width(text), y - step * 0.08)
+            page.rule(x, y - step * 0.08, x + pen.width(text), y - step * 0.08)
     return y + step * rng.uniform(0.1, 0.6)
 
 
-def paragraph(page: PageContext, column: Column, y: float, *, sentences: int | None = None) -> float:
+def paragraph(page: Sheet, column: Column, y: float, *, sentences: int | None = None) -> float:
     """A few sentences, justified or ragged, with words in bold or italics among them."""
     rng, style = page.rng, page.style
-    count = sentences or rng.randint(1, 6)
-    words = [word for _ in range(count) for word in page.vocabulary.sentence(rng)]
+    words = [word for _ in range(sentences or rng.randint(1, 6)) for word in page.vocabulary.sentence(rng)]
     pen = rng.choice((style.body,) * 8 + (style.italic, style.bold))
     justified = rng.random() < 0.4
     indent = rng.choice((0, 0, 2 * style.leading))
     emphasis = rng.choice((pen, pen, style.bold, style.italic))
     underlined = rng.choice((0, 0, 0, 0.05))
-    lines = list(wrapped(words, pen, column.x1 - column.x0 - indent))
+    lines = list(wrapped(words, pen, column.width - indent))
     for number, line in enumerate(lines):
-        y += style.leading
-        if y > column.bottom:
+        if (y := y + style.leading) > column.bottom:
             return y
-        x = column.x0 + (indent if number == 0 else 0)
+        x, base = column.x0 + (indent if number == 0 else 0), y - style.leading * 0.25
         space = pen.space
         if justified and number < len(lines) - 1 and len(line) > 1:
             slack = column.x1 - x - sum(pen.width(word) for word in line)
             space = min(slack / (len(line) - 1), 4 * pen.space)
         for word in line:
             used = emphasis if emphasis is not pen and rng.random() < 0.08 else pen
-            base = y - style.leading * 0.25
-            end = page.sheet.write(word, x, base, used)
+            end = page.write(word, x, base, used)
             if rng.random() < underlined:
-                page.sheet.rule(x, base + 1.5, end, base + 1.5)
+                page.rule(x, base + 1.5, end, base + 1.5)
             x = end + space
     return y + style.leading * rng.uniform(0, 1)
 
 
-def bullets(page: PageContext, column: Column, y: float) -> float:
+def notes(page: Sheet, column: Column, y: float) -> float:
+    """One or two sentences below a table."""
+    return paragraph(page, column, y, sentences=page.rng.randint(1, 2))
+
+
+def bullets(page: Sheet, column: Column, y: float) -> float:
     """A list, each item with a dot, a dash, a number or a letter before it."""
-    rng, style = page.rng, page.style
+    rng, pen, leading = page.rng, page.style.body, page.style.leading
     marks = rng.choice(("-", "*", "o", "1.", "(1)", "a)", "A."))
-    hang = style.body.width("(99) ")
+    hang = pen.width("(99) ")
     for item in range(rng.randint(2, 8)):
         mark = marks.replace("1", str(item + 1)).replace("a", "abcdefgh"[item]).replace("A", "ABCDEFGH"[item])
-        words = page.vocabulary.sentence(rng)
-        for number, line in enumerate(wrapped(words, style.body, column.x1 - column.x0 - hang)):
-            y += style.leading
-            if y > column.bottom:
+        for number, line in enumerate(wrapped(page.vocabulary.sentence(rng), pen, column.width - hang)):
+            if (y := y + leading) > column.bottom:
                 return y
             if number == 0:
-                page.sheet.write(mark, column.x0, y - style.leading * 0.25, style.body)
-            page.sheet.write(" ".join(line), column.x0 + hang, y - style.leading * 0.25, style.body)
-        y += style.leading * 0.3
-    return y + style.leading * 0.5
+                page.write(mark, column.x0, y - leading * 0.25, pen)
+            page.write(" ".join(line), column.x0 + hang, y - leading * 0.25, pen)
+        y += leading * 0.3
+    return y + leading * 0.5
 
 
-def address_lines(page: PageContext) -> list[str]:
-    """Who and where: the lines above a letter or on a card."""
-    rng, vocabulary = page.rng, page.vocabulary
-    street, town = (vocabulary.phrase(rng, longest=count).title() for count in (2, 1))
-    lines = [
-        person(rng),
-        company(rng),
-        f"{rng.randint(1, 9999)} {street} {rng.choice(('Street', 'Avenue', 'Rd.'))}",
-        f"{town}, {rng.choice(('NY', 'N.C.', 'Texas', 'Va.'))} {digits(rng, '#####')}",
-        f"{rng.choice(('Tel:', 'Phone', 'TEL :', 'Fax:'))} {phone(rng)}",
-    ]
-    return lines[rng.randint(0, 1) : rng.randint(3, 5)]
-
-
-def address_block(page: PageContext, column: Column, y: float) -> float:
-    """An address, left or centred."""
-    centred = page.rng.random() < 0.3
-    for line in address_lines(page):
-        if page.style.body.width(line) > column.x1 - column.x0:
+def address_block(page: Sheet, column: Column, y: float) -> float:
+    """Who and where, left or centred: above a letter or on a card."""
+    rng, pen, leading = page.rng, page.style.body, page.style.leading
+    centred = rng.random() < 0.3
+    lines = [fact(rng, kind) for kind in ("person", "company", "street", "town", "telephone")]
+    for line in lines[rng.randint(0, 1) : rng.randint(3, 5)]:
+        if pen.width(line) > column.width:
             continue
-        y += page.style.leading
-        if y > column.bottom:
+        if (y := y + leading) > column.bottom:
             return y
-        if centred:
-            page.sheet.centre(line, column.x0, column.x1, y - page.style.leading * 0.25, page.style.body)
-        else:
-            page.sheet.write(line, column.x0, y - page.style.leading * 0.25, page.style.body)
-    return y + page.style.leading
+        page.write(line, column.start(pen.width(line), centred=centred), y - leading * 0.25, pen)
+    return y + leading
 
 
-def opening(page: PageContext, column: Column, y: float) -> float:
+def opening(page: Sheet, column: Column, y: float) -> float:
     """How a letter or a memorandum begins: the date, to whom, about what."""
-    rng, style, sheet = page.rng, page.style, page.sheet
+    rng, pen, leading = page.rng, page.style.body, page.style.leading
     if rng.random() < 0.5:
-        y += style.leading
-        sheet.write(date(rng), column.x0 + (column.x1 - column.x0) * rng.choice((0, 0.6)), y, style.body)
-        y = address_block(page, column, y + style.leading)
-        sheet.write(f"Dear {person(rng)}:", column.x0, y + style.leading, style.body)
-        return y + 2.5 * style.leading
-    tab = style.body.width("SUBJECT:  ")
+        y += leading
+        page.write(fact(rng, "date"), column.x0 + column.width * rng.choice((0, 0.6)), y, pen)
+        y = address_block(page, column, y + leading)
+        page.write(f"Dear {fact(rng, 'person')}:", column.x0, y + leading, pen)
+        return y + 2.5 * leading
+    tab = pen.width("SUBJECT:  ")
     casing = rng.choice((str.upper, str.title))
     for label in ("to:", "from:", "date:", rng.choice(("subject:", "re:"))):
-        y += style.leading * rng.choice((1, 1.5))
-        value = {"date:": date(rng), "to:": person(rng), "from:": person(rng)}.get(label)
-        sheet.write(casing(label), column.x0, y, style.body)
-        sheet.write(value or page.vocabulary.phrase(rng, longest=6), column.x0 + tab, y, style.body)
+        y += leading * rng.choice((1, 1.5))
+        value = {"date:": fact(rng, "date"), "to:": fact(rng, "person"), "from:": fact(rng, "person")}.get(label)
+        page.write(casing(label), column.x0, y, pen)
+        page.write(value or page.vocabulary.phrase(rng, longest=6), column.x0 + tab, y, pen)
     if rng.random() < 0.5:
-        sheet.rule(column.x0, y + style.leading / 2, column.x1, y + style.leading / 2)
-    return y + style.leading
+        page.rule(column.x0, y + leading / 2, column.x1, y + leading / 2)
+    return y + leading

@@ -1,12 +1,12 @@
-"""Options that several commands share, and their checks, which run before slow work begins."""
+"""Arguments that several commands share, and their checks, which run before slow work begins."""
 
 import argparse
 import sys
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.paths import is_url
@@ -14,7 +14,56 @@ from texturevlm.paths import is_url
 if TYPE_CHECKING:
     import torch
 
-Commands: TypeAlias = "argparse._SubParsersAction[Any]"
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+Run = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what was wrong in one line instead of printing the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def add_option(self, name: str, metavar: str | None, help: str, default: Any = None, **more: Any) -> None:
+        """An option; its default is said in the help."""
+        said = help if default is None else f"{help} (default: {default})".strip()
+        self.add_argument(name, metavar=metavar, help=said, default=default, **more)
+
+    def add_count(self, name: str, help: str, default: int | None = None) -> None:
+        """An option that takes a whole number from 1."""
+        self.add_option(name, "N", help, default, type=count)
+
+    def add_out(self, metavar: str, help: str | None = None) -> None:
+        """--out, which must be given."""
+        self.add_argument("--out", type=Path, required=True, metavar=metavar, help=help)
+
+    def add_png(self, default: str) -> None:
+        self.add_option("--out", "PNG", "", Path(default), type=Path)
+
+    def add_device(self) -> None:
+        self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
+
+    def add_tokens(self, budget: str = "tokens", *, patch: bool = True) -> None:
+        """--budget, --patch, --allocator and --relevance."""
+        self.add_count("--budget", budget, BUDGET)
+        if patch:
+            self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
+        self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")
+        scorers = f"what finds the answer's place: auto, words, scout or none (default: {RELEVANCE})"
+        self.add_option("--relevance", "NAME", scorers)
+
+    def add_page_data(self) -> None:
+        """DATA, --words and --limit of the commands that learn from pages."""
+        self.add_argument("data", type=existing_path, metavar="DATA", help="folder of data sets with questions.jsonl")
+        self.add_option("--words", "CACHE", "folder of the words read by OCR", type=Path, required=True)
+        self.add_count("--limit", "at most N pages per data set (default: all)")
+
+
+def add_command(commands: Commands, name: str, run: Run, help: str, **more: Any) -> Parser:
+    """The parser of a new command; `run` takes its options and returns the exit status."""
+    parser = commands.add_parser(name, help=help, **more)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def existing_file(text: str) -> Path:
@@ -46,45 +95,6 @@ def count(text: str) -> int:
     raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
 
 
-def point(text: str) -> tuple[float, float]:
-    """The type of an option that takes X,Y."""
-    try:
-        x, y = (float(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be two numbers X,Y, got {text!r}") from None
-    return x, y
-
-
-def add_tokens(parser: argparse.ArgumentParser, *, budget: str = "tokens", patch: bool = True) -> None:
-    """--budget, --patch, --allocator and --relevance."""
-    parser.add_argument("--budget", type=count, default=BUDGET, metavar="N", help=f"{budget} (default: {BUDGET})")
-    if patch:
-        parser.add_argument(
-            "--patch", type=count, default=PATCH, metavar="P", help=f"side of a token in pixels (default: {PATCH})"
-        )
-    parser.add_argument("--allocator", metavar="NAME", help=f"how tokens are placed (default: {ALLOCATOR})")
-    parser.add_argument(
-        "--relevance",
-        metavar="NAME",
-        help=f"what finds the answer's place: auto, words, scout or none (default: {RELEVANCE})",
-    )
-
-
-def add_page_data(parser: argparse.ArgumentParser) -> None:
-    """DATA, --words and --limit of the commands that learn from pages."""
-    parser.add_argument("data", type=existing_path, metavar="DATA", help="folder of data sets with questions.jsonl")
-    parser.add_argument("--words", type=Path, required=True, metavar="CACHE", help="folder of the words read by OCR")
-    parser.add_argument("--limit", type=count, metavar="N", help="at most N pages per data set (default: all)")
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1 … (default: cuda if there is one)")
-
-
-def add_png(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument("--out", type=Path, default=Path(default), metavar="PNG", help=f"(default: {default})")
-
-
 def check_out(out: Path, suffix: str, *, folder: bool = True) -> None:
     """A file to write: its name, and its folder, which must exist if `folder`."""
     if out.suffix.lower() != suffix:
@@ -113,12 +123,11 @@ def names_of(options: argparse.Namespace, *, unusable: Container[str] = ("embedd
     from texturevlm.check import check_choice
     from texturevlm.relevance import SCORERS
 
-    allocator, relevance = options.allocator or ALLOCATOR, options.relevance or RELEVANCE
-    check_choice(options.command, "--allocator", allocator, ALLOCATORS)
-    check_choice(
-        options.command, "--relevance", relevance, ("auto", *(name for name in SCORERS if name not in unusable))
+    scorers = ("auto", *(name for name in SCORERS if name not in unusable))
+    return (
+        check_choice(options.command, "--allocator", options.allocator or ALLOCATOR, ALLOCATORS),
+        check_choice(options.command, "--relevance", options.relevance or RELEVANCE, scorers),
     )
-    return allocator, relevance
 
 
 @contextmanager

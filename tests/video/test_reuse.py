@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from texturevlm.video.rate import Rate
+from texturevlm.video.reuse import Rate
 
 
 def test_spending_never_exceeds_what_flowed_in():
@@ -23,7 +23,8 @@ def test_the_reserve_is_for_cuts():
 
 
 def test_new_tokens_come_first_and_then_the_best():
-    rate = Rate(1.0, 2, burst=5)
+    rate = Rate(1.0, 2)
+    rate.saved = 5.0
     need = torch.tensor([True, True, True, True, False])
     new = torch.tensor([False, False, True, False, True])
     paid = rate.pay(need, new, torch.tensor([0.1, 0.9, 0.0, 0.5, 1.0]), cut=False)

@@ -5,8 +5,7 @@ from tests.video.moving import crossing, scene, with_box
 from texturevlm.channels import CHANNELS, PRESETS, build
 from texturevlm.types import Texture
 from texturevlm.video.change import initial_noise
-from texturevlm.video.channels import AGAIN, CARRIED, StreamChannels
-from texturevlm.video.update import FrameUpdate
+from texturevlm.video.update import AGAIN, CARRIED, FrameUpdate, StreamChannels
 
 SMALL = [name for name in PRESETS["fast"] if name not in CARRIED]
 DEVICE = torch.device("cpu")

@@ -1,0 +1,153 @@
+"""What `lookup`, `lookup_grad` and `sample_patches` compute, in plain PyTorch: the specification of all backends.
+
+A point lies in level-0 pixels, texel centres at i + 0.5; on level l it scales by W_l / W_0. Beyond the border the
+edge texel is repeated. A footprint is a centre and two axes: the short axis sets the level, and several trilinear
+probes are spread along the long one. A patch is P × P samples on the lattice that the axes of a footprint span, each
+filtered over exactly one lattice cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MAX_ANISOTROPY = 16
+
+
+class Where(NamedTuple):
+    """Where to sample: points and lod (`lookup`), points and axes (`lookup_grad`), centres and axes of patches."""
+
+    points: Tensor  # (B, N, 2)
+    lod: Tensor | None = None  # (B, N)
+    ddx: Tensor | None = None  # (B, N, 2)
+    ddy: Tensor | None = None
+
+
+class Options(NamedTuple):
+    """How to sample, as the caller of `function` asked for it; patch None: points, not patches."""
+
+    function: str
+    patch: int | None
+    max_anisotropy: int
+    nearest: tuple[int, ...]
+    backend: str
+
+
+class Probes(NamedTuple):
+    """How a footprint is read: `number` trilinear probes at level `lod`, evenly over `spread` about its centre."""
+
+    lod: Tensor  # (...)
+    spread: Tensor  # (..., 2), from the first probe to the last
+    number: Tensor  # (...), whole
+
+
+def sample_reference(levels: Sequence[Tensor], where: Where, options: Options) -> Tensor:
+    """(B, N, C) or (B, K, C, P, P) in the levels' dtype."""
+    pyramid = _Flat(levels)
+    points, lod, ddx, ddy = (None if tensor is None else widened(tensor) for tensor in where)
+    assert points is not None
+    batch, count, patch = *points.shape[:2], options.patch
+    if lod is not None:
+        total = pyramid.trilinear(points, lod)
+    else:
+        assert ddx is not None and ddy is not None
+        if patch is not None:
+            points = lattice(points, ddx, ddy, patch).reshape(batch, -1, 2)
+            ddx, ddy = (axis.repeat_interleave(patch * patch, 1) for axis in (ddx, ddy))
+        lod, spread, number = probes(ddx, ddy, options.max_anisotropy)
+        total = torch.zeros((), dtype=pyramid.dtype, device=points.device)
+        for probe in range(int(number.max()) if number.numel() else 1):
+            share = (probe < number) / number
+            offset = (probe / (number - 1).clamp(min=1) - 0.5) * (number > 1)
+            total = total + pyramid.trilinear(points + offset[..., None] * spread, lod) * share[..., None]
+    values = pyramid.with_labels(total, points, lod, options.nearest).to(levels[0].dtype)
+    if patch is None:
+        return values
+    return values.reshape(batch, count, patch, patch, values.shape[-1]).permute(0, 1, 4, 2, 3).contiguous()
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Positions need float32 at least: half precision cannot tell neighbouring pixels apart beyond 2048."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def lattice(centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int) -> Tensor:
+    """The P × P sample points of each footprint, (B, K, P, P, 2), rows along ddy."""
+    step = torch.arange(patch, device=centre.device, dtype=centre.dtype) + 0.5 - patch / 2
+    centre, ddx, ddy = (tensor[:, :, None, None] for tensor in (centre, ddx, ddy))
+    return centre + step[:, None] * ddx + step[:, None, None] * ddy
+
+
+def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Probes:
+    """How footprints with axes ddx, ddy (..., 2) are read.
+
+    Each probe filters over a square as wide as the short axis (never finer than a texel), so the probes' centres
+    spread over what is left of the long axis: their union is exactly as long as the footprint, at every ratio.
+    """
+    along, down = (torch.linalg.vector_norm(axis, dim=-1) for axis in (ddx, ddy))
+    long_axis = torch.where((along >= down)[..., None], ddx, ddy)
+    long, short = torch.maximum(along, down), torch.minimum(along, down)
+    width = torch.maximum(short, long / max_anisotropy).clamp(min=1.0)
+    # A ratio that is whole but for rounding must not cost a probe more.
+    count = (long / width - 1e-3).ceil().nan_to_num(1).clamp(1, max_anisotropy)
+    spread = long_axis * ((long - width) / long.clamp(min=1e-20)).clamp(min=0.0)[..., None]
+    return Probes(width.log2(), spread, count.detach())
+
+
+class _Flat:
+    """All levels of a pyramid behind one another, so that points on different levels are read by one gather."""
+
+    def __init__(self, levels: Sequence[Tensor]) -> None:
+        device = levels[0].device
+        self.texels = torch.cat([level.flatten(2) for level in levels], 2)
+        self.dtype = torch.float64 if levels[0].dtype == torch.float64 else torch.float32
+        self.last = len(levels) - 1
+        extents = torch.tensor([level.shape[-2:] for level in levels], device=device)
+        self.height, self.width = extents.unbind(-1)
+        self.start = (self.height * self.width).cumsum(0) - self.height * self.width
+
+    def trilinear(self, points: Tensor, lod: Tensor) -> Tensor:
+        lod = lod.to(self.dtype).nan_to_num(0).clamp(0, self.last)
+        fine = lod.detach().floor().long()
+        coarse = (fine + 1).clamp(max=self.last)
+        blend = (lod - fine)[..., None]
+        return self.bilinear(points, fine) * (1 - blend) + self.bilinear(points, coarse) * blend
+
+    def bilinear(self, points: Tensor, level: Tensor) -> Tensor:
+        x0, x1, right = self._axis(points[..., 0], self.width, level)
+        y0, y1, down = self._axis(points[..., 1], self.height, level)
+        top = self._read(level, y0, x0) * (1 - right) + self._read(level, y0, x1) * right
+        bottom = self._read(level, y1, x0) * (1 - right) + self._read(level, y1, x1) * right
+        return top * (1 - down) + bottom * down
+
+    def with_labels(self, texels: Tensor, points: Tensor, lod: Tensor, channels: Sequence[int]) -> Tensor:
+        """Channels that hold labels, read at the nearest texel of the nearest level instead."""
+        if not channels:
+            return texels
+        level = (lod.detach().nan_to_num(0).clamp(0, self.last) + 0.5).floor().long()
+        width, height = self.width[level], self.height[level]
+        x = (points[..., 0].detach().nan_to_num(0) * (width / self.width[0])).floor().long()
+        y = (points[..., 1].detach().nan_to_num(0) * (height / self.height[0])).floor().long()
+        zero = torch.zeros_like(x)
+        labels = self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
+        chosen = torch.zeros(texels.shape[-1], dtype=torch.bool, device=texels.device)
+        chosen[list(channels)] = True
+        return torch.where(chosen, labels, texels)
+
+    def _axis(self, position: Tensor, extents: Tensor, level: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The two texels around a position along one axis, and how far it is from the first to the second."""
+        extent = extents[level]
+        texel = position.to(self.dtype) * (extent.to(self.dtype) / extents[0].to(self.dtype)) - 0.5
+        # NaN reads the first texel, as in the kernels: never memory outside of the level.
+        texel = texel.nan_to_num(0).clamp(torch.zeros_like(texel), (extent - 1).to(self.dtype))
+        first = texel.detach().floor().long()
+        return first, torch.minimum(first + 1, extent - 1), (texel - first)[..., None]
+
+    def _read(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        index = self.start[level] + y * self.width[level] + x
+        channels = self.texels.shape[1]
+        texels = self.texels.gather(2, index[:, None].expand(-1, channels, -1))
+        return texels.transpose(1, 2).to(self.dtype)

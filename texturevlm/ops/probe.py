@@ -1,0 +1,38 @@
+"""The levels of a pyramid as the kernels read them: `struct Pyramid` of probe.cuh."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.struct import Layout
+
+_PYRAMID = Layout("probe.cuh", "Pyramid")
+
+
+def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
+    """levels: finest first, each (B, C, H_l, W_l) in any layout; nearest: channels that hold labels."""
+    flags = None
+    if nearest:
+        chosen = [int(channel in nearest) for channel in range(levels[0].shape[1])]
+        flags = device_constant(chosen, torch.uint8, levels[0].device)
+    geometry = _geometry(tuple([(level.shape, level.stride()) for level in levels]))
+    return geometry.pack(data=levels, nearest=flags)
+
+
+@lru_cache(maxsize=256)
+def _geometry(levels: tuple[tuple[torch.Size, tuple[int, ...]], ...]) -> Layout:
+    """With strides and extents, the same for every image of a size."""
+    for index, (shape, stride) in enumerate(levels):
+        if (shape[2] - 1) * stride[2] + (shape[3] - 1) * stride[3] >= 1 << 31:
+            raise ValueError(
+                f"levels[{index}] of {tuple(shape)} with strides {stride} has texels further apart than 2³¹ elements, "
+                "more than the kernels can count: pass levels.contiguous(), or backend='reference'"
+            )
+    shapes, strides = zip(*levels)
+    _, channels, height, width = (list(sizes) for sizes in zip(*shapes))
+    names = ("image", "channel", "row", "column")
+    by_axis = {name: list(steps) for name, steps in zip(names, zip(*strides))}
+    return _PYRAMID.fix(**by_axis, height=height, width=width, levels=len(levels), channels=channels[0])
