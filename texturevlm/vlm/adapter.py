@@ -10,7 +10,6 @@ or pixel shuffle turns into one embedding. Each patch has a position of its own.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
 CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
+IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 CENTRED = ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
 
 
@@ -337,37 +337,6 @@ class Adapter(ABC):
     def _check_options(self, function: str, levels: str, coordinates: str, allowed: Sequence[str]) -> None:
         check_choice(function, "levels", levels, self.levels)
         check_choice(function, "coordinates", coordinates, [one for one in allowed if one in self.coordinates])
-
-
-class Override:
-    """Stands in for a method of one module until `remove`; it can be copied and pickled with the module.
-
-    It shows the signature of what it replaces, because `generate` passes only the arguments that it finds there.
-    """
-
-    def __init__(self, module: Any, name: str, method: Any) -> None:
-        if not callable(getattr(module, name, None)):
-            raise RuntimeError(f"adapt: {type(module).__name__} has no {name} in this version of transformers")
-        self.module, self.name, self.method = module, name, method
-        self.before = module.__dict__.get(name)
-        self.__signature__ = inspect.signature(getattr(module, name))
-        module.__dict__[name] = self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.method(*args, **kwargs)
-
-    def original(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what was replaced."""
-        if self.before is not None:
-            return self.before(*args, **kwargs)
-        return getattr(type(self.module), self.name)(self.module, *args, **kwargs)
-
-    def remove(self) -> None:
-        """Put back what was there."""
-        if self.before is None:
-            self.module.__dict__.pop(self.name, None)
-        else:
-            self.module.__dict__[self.name] = self.before
 
 
 def answer_ids(found: Any, length: int) -> Any:

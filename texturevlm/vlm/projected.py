@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from texturevlm.vlm.adapter import Adapter, Override
+from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import is_packed, unpack
 from texturevlm.vlm.views import View
-from texturevlm.vlm.vit import VisionTransformer, by_count
+from texturevlm.vlm.vit import VisionTransformer, by_count, tower_for
 
 
 class ProjectedAdapter(Adapter):
@@ -26,7 +27,12 @@ class ProjectedAdapter(Adapter):
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)
-        self.side = config.vision_config.patch_size * self.merge
+        self.merge = self.patches_across(config)
+        self.side = square_side(config.vision_config.patch_size) * self.merge
+
+    def patches_across(self, config: Any) -> int:
+        """Rows, and columns, of patches in a token."""
+        return 1
 
     @abstractmethod
     def tower_of(self, model: Any) -> Any:
@@ -55,7 +61,7 @@ class ProjectedAdapter(Adapter):
     def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
         """The grid that the tower was trained with, whatever the image's size."""
         vision = self.config.vision_config
-        side = vision.image_size // vision.patch_size // self.merge
+        side = square_side(vision.image_size) // self.side
         return side, side
 
     def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
@@ -65,7 +71,7 @@ class ProjectedAdapter(Adapter):
     @property
     def tower(self) -> VisionTransformer:
         """The vision tower of the bound model."""
-        return VisionTransformer(self.tower_of(self.model))
+        return tower_for(self.tower_of(self.model))
 
     def hooks(self, model: Any) -> Iterator[Any]:
         self._features = Override(model.model, "get_image_features", self._get_image_features)
@@ -99,3 +105,11 @@ class ProjectedAdapter(Adapter):
                 weight = parts[index][2][:count:patches].to(tokens)
                 found[index] = tokens * weight if weighted else tokens
         return [found[index] for index in sorted(found)]
+
+
+def square_side(length: int | Sequence[int]) -> int:
+    """The side of a square that a config gives as one number or as (height, width)."""
+    sides = {length} if isinstance(length, int) else set(length)
+    if len(sides) != 1:
+        raise ValueError(f"adapt: images and patches of the vision tower must be square, got {length}")
+    return sides.pop()

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from texturevlm.vlm.adapter import Adapter, Override
+from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.mrope import mrope_positions
+from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.prompts import Picture
@@ -54,6 +55,11 @@ class QwenAdapter(Adapter):
     @property
     def visual_ids(self) -> list[int]:
         return [self.config.image_token_id, self.config.video_token_id]
+
+    @property
+    def wrapper_ids(self) -> tuple[int, int]:
+        """The ids that stand before and behind a picture."""
+        return self.config.vision_start_token_id, self.config.vision_end_token_id
 
     def image_filling(self, tokens: int) -> str:
         return self._wrapped(self.placeholders(tokens))
@@ -122,7 +128,7 @@ class QwenAdapter(Adapter):
         crops = coordinates == "crops"
         if crops and picture.weight is not None:
             raise ValueError("prepare: coordinates='crops' is the model's own input, which has no weights")
-        if picture.is_video:
+        if picture.is_video and self.videos:
             if crops:
                 raise ValueError("prepare: coordinates='crops' is for images, got a video")
             return [self.video_views(picture, levels)]
@@ -190,5 +196,5 @@ class QwenAdapter(Adapter):
         return mrope_positions(ids, inputs.get("attention_mask"), tokens) if tokens else None
 
     def _wrapped(self, mark: str) -> str:
-        start, end = self.word(self.config.vision_start_token_id), self.word(self.config.vision_end_token_id)
+        start, end = map(self.word, self.wrapper_ids)
         return f"{start}{mark}{end}"
