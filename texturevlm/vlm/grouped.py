@@ -30,10 +30,6 @@ class GroupedAdapter(ProjectedAdapter):
         before, behind = self.wrapper
         return f"{before}{super().placeholders(tokens)}{behind}"
 
-    def hidden(self, out: Any) -> Tensor:
-        last: Tensor = out.last_hidden_state
-        return last[:, self.tower.in_front :]
-
     def project(self, hidden: Tensor) -> Tensor:
         squares = hidden.unflatten(1, (-1, self.merge**2))
         return self.project_squares(squares.flatten(0, 1)).unflatten(0, squares.shape[:2])

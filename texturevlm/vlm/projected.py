@@ -39,16 +39,14 @@ class ProjectedAdapter(Adapter):
         """The vision tower."""
 
     @abstractmethod
-    def hidden(self, out: Any) -> Tensor:
-        """(B, N, D): the output of the tower that counts, without tokens of its own."""
-
-    @abstractmethod
     def project(self, hidden: Tensor) -> Tensor:
         """(B, K · merge², D) patches, those of a token together → (B, K, D') for the language model."""
 
-    def tower_options(self) -> dict[str, Any]:
-        """Further arguments of the tower."""
-        return {"return_dict": True}
+    def hidden(self, pixels: Tensor, patch: Tensor) -> Tensor:
+        """Run the tower: the output that counts, (B, N, D), without tokens of its own; arguments as for its `run`."""
+        out = self.tower.run(self.tower.tower, pixels, patch, return_dict=True)
+        last: Tensor = out.last_hidden_state
+        return last[:, self.tower.in_front :]
 
     def arranged(self, tokens: Tensor) -> Tensor:
         """An image's tokens (K, D) as they stand in the prompt."""
@@ -100,8 +98,7 @@ class ProjectedAdapter(Adapter):
                 continue  # an image of padding
             pixels = torch.stack([parts[index][0][:count] for index in group]).unflatten(-1, (3, inner, inner))
             place = torch.stack([parts[index][1].patch[:count] for index in group])
-            out = self.tower.run(self.tower.tower, pixels, place, **self.tower_options())
-            for index, tokens in zip(group, self.project(self.hidden(out))):
+            for index, tokens in zip(group, self.project(self.hidden(pixels, place))):
                 weight = parts[index][2][:count:patches].to(tokens)
                 found[index] = tokens * weight if weighted else tokens
         return [found[index] for index in sorted(found)]

@@ -74,6 +74,24 @@ class VisionTransformer(ABC):
         finally:
             override.remove()
 
+    def run_layers(self, pixels: Tensor, patch: Tensor, layers: Sequence[int]) -> list[Tensor]:
+        """Run the tower: the outputs (B, in_front + N, D) of some layers, counted from 1, or from the last, -1.
+
+        `output_hidden_states` would leave hooks of transformers' own behind, with which no model can be pickled.
+        """
+        found: dict[int, Tensor] = {}
+        modules = self.tower.encoder.layers
+        hooks = []
+        try:
+            for layer in layers:
+                module = modules[layer - 1 if layer > 0 else layer]
+                hooks.append(module.register_forward_hook(lambda _, __, out, key=layer: found.__setitem__(key, out)))
+            self.run(self.tower, pixels, patch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return [found[layer] for layer in layers]
+
     def embedded(self, pixels: Tensor, patch: Tensor, reach: Tensor | None) -> Tensor:
         """(B, N, 3, P, P) → (B, N, D), with the tower's own tokens in front."""
         module, table = self.projection, self.table
