@@ -103,7 +103,10 @@ def qwen3_vl():
 
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
     config = Qwen3VLConfig(
-        text_config=text(head_dim=8, rope_parameters=rope), vision_config=QWEN3_VISION, tie_word_embeddings=False, **SPECIAL
+        text_config=text(head_dim=8, rope_parameters=rope),
+        vision_config=QWEN3_VISION,
+        tie_word_embeddings=False,
+        **SPECIAL,
     )
     return grown(Qwen3VLForConditionalGeneration, config, head=0.6), Processor(16, [0.5] * 3, [0.5] * 3)
 

@@ -14,7 +14,8 @@ from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.vit import VisionTransformer
 
 QUESTION = "what is the total ?"
-GREEDY = {"max_new_tokens": 4, "do_sample": False}
+VISUAL = [small.IMAGE, small.VIDEO]  # which a model with random weights might say
+GREEDY = {"max_new_tokens": 4, "do_sample": False, "suppress_tokens": VISUAL}
 FAMILIES = {**small.BUILDERS, **small.MORE, **small.LLAVAS}
 
 
@@ -71,7 +72,10 @@ def stock_inputs(adapter, inputs, textures):
     images = [one.levels[0] for one in textures]
     if "image_grid_thw" in inputs:
         made = adapter.processor.image_processor(
-            [one[0].numpy() for one in images], do_rescale=False, input_data_format="channels_first", return_tensors="pt"
+            [one[0].numpy() for one in images],
+            do_rescale=False,
+            input_data_format="channels_first",
+            return_tensors="pt",
         )
         return found | {name: made[name] for name in ("pixel_values", "image_grid_thw")}
     pixels = adapter.normalised(torch.cat(images))
@@ -106,7 +110,9 @@ def test_positions_move_the_logits(adapter, control, monkeypatch):
 
     def wrong(view, coordinates="fine"):
         found = given(view, coordinates)
-        patch = {"stretched": found.patch * 1.3, "reversed": found.patch.flip(0), "floored": found.patch.floor()}[control]
+        patch = {"stretched": found.patch * 1.3, "reversed": found.patch.flip(0), "floored": found.patch.floor()}[
+            control
+        ]
         return Places(patch, found.extent, found.token)
 
     monkeypatch.setattr(adapter, "places", wrong)
@@ -148,7 +154,9 @@ def test_cached_generation_is_that_of_whole_prompts(adapter):
     cached = adapter.generate(QUESTION, texture, allocation, **GREEDY)
     inputs = adapter.prepare(QUESTION, texture, allocation)
     for token in cached[0]:
-        step = logits(adapter, inputs)[:, -1:].argmax(-1)
+        scores = logits(adapter, inputs)[:, -1:]
+        scores[..., VISUAL] = -torch.inf
+        step = scores.argmax(-1)
         assert int(step) == int(token)
         inputs["input_ids"] = torch.cat([inputs["input_ids"], step], 1)
         inputs["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones_like(step)], 1)
@@ -164,6 +172,15 @@ def test_full_grid_generates_what_the_unmodified_model_does(adapter):
         ours = adapter.generate(QUESTION, pictures, grids, num_beams=beams, **GREEDY)
         stock = adapter.model.generate(**found, num_beams=beams, **GREEDY)[:, found["input_ids"].shape[1] :]
         assert torch.equal(ours, stock), beams
+
+
+def test_every_beam_sees_all_images_of_its_prompt(adapter):
+    batch, _ = mixed(adapter)
+    options = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 1, "do_sample": False}
+    found = adapter.generate(*batch, **options, return_dict_in_generate=True, output_scores=True)
+    likely = logits(adapter, adapter.prepare(*batch))[:, -1].log_softmax(-1).topk(2)
+    assert torch.equal(found.sequences.view(2, 2), likely.indices)
+    assert difference(found.sequences_scores.view(2, 2), likely.values) < 1e-4
 
 
 def test_gradients_reach_the_pixels_the_footprints_and_the_weights(adapter):
@@ -288,3 +305,25 @@ def test_a_tower_that_ignores_positions_is_refused(built, monkeypatch):
     assert hidden_state(model) == before
     monkeypatch.undo()
     vlm.adapt(model, processor).restore()
+
+
+def test_a_tower_that_ignores_one_argument_is_refused(built, monkeypatch):
+    model, processor = built
+    kind = type(vlm.adapter_for(model.config))
+    if not issubclass(kind, QwenAdapter):
+        pytest.skip("positions of this family are not arguments of its tower")
+    given, before = kind.tower_arguments, hidden_state(model)
+    adapter = vlm.adapt(model, processor)
+    names = list(adapter.tower_arguments(torch.zeros(4, 2), torch.ones(4, 2), torch.tensor([True] + [False] * 3)))
+    adapter.restore()
+    assert {"position_ids", "cu_seqlens"} <= set(names)
+    for renamed in names:
+
+        def wrong(self, *columns, renamed=renamed):
+            found = given(self, *columns)
+            return {f"{name}_renamed" if name == renamed else name: value for name, value in found.items()}
+
+        monkeypatch.setattr(kind, "tower_arguments", wrong)
+        with pytest.raises(RuntimeError, match=r"ignores (its argument \w+|the positions .*) under transformers 5"):
+            vlm.adapt(model, processor)
+        assert hidden_state(model) == before, renamed

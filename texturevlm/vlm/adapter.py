@@ -117,7 +117,8 @@ class Adapter(ABC):
             for undo in self.hooks(model):
                 self._undo.append(undo)
             setattr(model, ATTRIBUTE, self)
-            self._probe()
+            if self.device.type != "meta":
+                self.probe()
         except BaseException:
             self.restore()
             raise
@@ -314,10 +315,8 @@ class Adapter(ABC):
         """(n,): position in time of each token, from the start of its picture."""
         return torch.zeros(len(view))
 
-    def _probe(self) -> None:
+    def probe(self) -> None:
         """Refuse a version of transformers that ignores our positions, which would otherwise go unnoticed."""
-        if self.device.type == "meta":
-            return
         size = (2 * self.side, 8 * self.side)
         texture = Texture.open(torch.linspace(0, 1, 3 * size[0] * size[1]).view(1, 3, *size))
         corners = torch.tensor([[0.0, 0.0], [1.0, 0.0]]) * self.side
@@ -327,12 +326,16 @@ class Adapter(ABC):
         with torch.no_grad():
             found = [self.embed([view])[0][0].float() for view in (near, far)]
         if torch.equal(*found):
-            from transformers import __version__
+            self.refuse("the positions of chosen patches")
 
-            raise RuntimeError(
-                f"adapt: the vision tower of {type(self.model).__name__} ignores the positions of chosen patches under "
-                f"transformers {__version__}, so its answers would be wrong; install a version that texturevlm supports"
-            )
+    def refuse(self, ignored: str) -> None:
+        """Raise the error of `probe`."""
+        from transformers import __version__
+
+        raise RuntimeError(
+            f"adapt: the vision tower of {type(self.model).__name__} ignores {ignored} under transformers "
+            f"{__version__}, so its answers would be wrong; install a version that texturevlm supports"
+        )
 
     def _check_options(self, function: str, levels: str, coordinates: str, allowed: Sequence[str]) -> None:
         check_choice(function, "levels", levels, self.levels)

@@ -27,7 +27,8 @@ class Override:
         """Call what was replaced."""
         if self.before is not None:
             return self.before(*args, **kwargs)
-        return getattr(type(self.module), self.name)(self.module, *args, **kwargs)
+        kind = type(self.module)
+        return inspect.getattr_static(kind, self.name).__get__(self.module, kind)(*args, **kwargs)
 
     def remove(self) -> None:
         """Put back what was there."""

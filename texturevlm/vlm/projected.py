@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.override import Override
-from texturevlm.vlm.packed import is_packed, unpack
+from texturevlm.vlm.packed import Geometry, is_packed, unpack
 from texturevlm.vlm.views import View
 from texturevlm.vlm.vit import VisionTransformer, by_count, tower_for
 
@@ -74,6 +74,8 @@ class ProjectedAdapter(Adapter):
     def hooks(self, model: Any) -> Iterator[Any]:
         self._features = Override(model.model, "get_image_features", self._get_image_features)
         yield self._features
+        self._expansion = Override(model, "_expand_inputs_for_generation", self._expanded)
+        yield self._expansion
 
     def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
         rows = self.pixel_inputs(views)["pixel_values"].to(self.device)
@@ -89,19 +91,44 @@ class ProjectedAdapter(Adapter):
 
     def _embedded(self, packed: Tensor, *, weighted: bool) -> list[Tensor]:
         """(images, patches, row) → the tokens (K, D) of each image."""
-        patches, found, inner = self.merge**2, {}, self.side // self.merge
-        parts = [unpack(rows, self.row_width) for rows in packed.flatten(0, -3)]
-        counts = [int((geometry.extent[:, 0] > 0).sum()) for _, geometry, _ in parts]
+        inner, found = self.side // self.merge, {}
+        pixels, geometry, weights = unpack(packed.flatten(0, -3), self.row_width)
+        pixels, counts = pixels.unflatten(-1, (3, inner, inner)), _counts(geometry)
         for group in by_count(counts):
             count = counts[group[0]]
             if count == 0:
-                continue  # an image of padding
-            pixels = torch.stack([parts[index][0][:count] for index in group]).unflatten(-1, (3, inner, inner))
-            place = torch.stack([parts[index][1].patch[:count] for index in group])
-            for index, tokens in zip(group, self.project(self.hidden(pixels, place))):
-                weight = parts[index][2][:count:patches].to(tokens)
+                continue  # images of padding
+            hidden = self.hidden(pixels[group, :count], geometry.patch[group, :count])
+            for index, tokens in zip(group, self.project(hidden)):
+                weight = weights[index, : count : self.merge**2].to(tokens)
                 found[index] = tokens * weight if weighted else tokens
         return [found[index] for index in sorted(found)]
+
+    def _expanded(self, expand_size: int = 1, *, input_ids: Any = None, **inputs: Any) -> tuple[Any, dict[str, Any]]:
+        """Repeat the inputs of `generate` for beams, the images of a prompt together: A B A B.
+
+        transformers before 5.22 repeats them one by one, A A B B, and gives prompts the wrong images.
+        """
+        rows = inputs.get("pixel_values")
+        if input_ids is None or rows is None or not is_packed(rows, self.row_width):
+            expanded: tuple[Any, dict[str, Any]] = self._expansion.original(
+                expand_size=expand_size, input_ids=input_ids, **inputs
+            )
+            return expanded
+        del inputs["pixel_values"]
+        ends = (input_ids == self.config.image_token_id).sum(1).cumsum(0)
+        counts = torch.tensor(_counts(unpack(rows, self.row_width)[1])) // self.merge**2
+        behind = torch.tensor([self.length(int(one)) for one in counts]).cumsum(0)
+        prompt = torch.searchsorted(ends.cpu(), behind)
+        input_ids, inputs = self._expansion.original(expand_size=expand_size, input_ids=input_ids, **inputs)
+        parts = [rows[prompt.to(rows.device) == one] for one in range(len(ends)) for _ in range(expand_size)]
+        return input_ids, inputs | {"pixel_values": torch.cat(parts)}
+
+
+def _counts(geometry: Geometry) -> list[int]:
+    """Patches of each image, without padding."""
+    counts: list[int] = (geometry.extent[..., 0] > 0).sum(-1).tolist()
+    return counts
 
 
 def square_side(length: int | Sequence[int]) -> int:

@@ -18,6 +18,7 @@ from texturevlm.vlm.mrope import mrope_positions
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
+from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.views import LEVELS, View, rectangles, video_view
 
@@ -119,6 +120,11 @@ class QwenAdapter(Adapter):
         first = begins.nonzero()[:, 0]
         ends = torch.cat([first, first.new_full((1,), len(begins))])
         return {"position_ids": patch, "cu_seqlens": ends.int()}
+
+    def probe(self) -> None:
+        super().probe()
+        if (ignored := ignored_argument(self)) is not None:
+            self.refuse(f"its argument {ignored}")
 
     def windows(self, patch: Tensor) -> Tensor | None:
         """(..., M², 2) rows and columns of a token's patches → (..., 2), its window, for a tower that has windows."""
