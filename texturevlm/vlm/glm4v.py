@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.vlm.adapter import CLIP
+from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import grid_for
 from texturevlm.vlm.qwen import QwenAdapter
 
@@ -47,6 +48,17 @@ class Glm4V(QwenAdapter):
     def hooks(self, model: Any) -> Iterator[Any]:
         yield from super().hooks(model)
         yield self.tower.embeddings.register_forward_pre_hook(self._before_table, with_kwargs=True)
+        if hasattr(type(model), "_expand_multimodal_outputs"):  # from 5.22 on
+            self._expansion = Override(model, "_expand_multimodal_outputs", self._expanded)
+            yield self._expansion
+
+    def _expanded(self, input_ids: Any, outputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Repeat the images of a prompt together for beams, as all models do but GLM's own: A B A B, not A A B B."""
+        from transformers import GenerationMixin
+
+        if outputs.get("video") is not None:
+            return self._expansion.original(input_ids, outputs, *args, **kwargs)
+        return GenerationMixin._expand_multimodal_outputs(self.model, input_ids, outputs, *args, **kwargs)
 
     def _before_table(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         extent, self._extent = self._extent, None
