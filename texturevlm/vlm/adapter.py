@@ -44,6 +44,7 @@ class Adapter(ABC):
 
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
     videos: ClassVar[bool] = False
+    two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
     levels: ClassVar[Sequence[str]] = LEVELS[:1]
     coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]
     normalisation: tuple[Sequence[float], Sequence[float]]  # mean and standard deviation, if no processor gives them
@@ -102,6 +103,10 @@ class Adapter(ABC):
     @abstractmethod
     def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
         """Run the vision tower of the bound model: embeddings (n, D) per view; further lists for DeepStack."""
+
+    def language_of(self, model: Any) -> Any:
+        """The language model, whose `layers` attend."""
+        return model.model.language_model
 
     def positions(self, inputs: dict[str, Tensor]) -> Tensor:
         """Positions of the language model for prepared inputs, as its rotary embedding takes them."""

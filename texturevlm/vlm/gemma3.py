@@ -18,6 +18,7 @@ from texturevlm.vlm.projected import square_side
 
 class Gemma3(GroupedAdapter):
     normalisation = CENTRED
+    two_looks = False  # layers have rotary embeddings of two kinds
 
     def patches_across(self, config: Any) -> int:
         vision = config.vision_config

@@ -22,6 +22,7 @@ from texturevlm.vlm.qwen import QwenAdapter
 class Glm4V(QwenAdapter):
     normalisation = CLIP
     captured = False
+    two_looks = False  # its language model rotates pairs of neighbours
     videos = False  # a video has the placeholders of images, told apart by the tokens around them
 
     def __init__(self, config: Any, processor: Any = None) -> None:

@@ -28,6 +28,9 @@ class SmolVLM(GroupedAdapter):
     def tower_of(self, model: Any) -> Any:
         return model.model.vision_model
 
+    def language_of(self, model: Any) -> Any:
+        return model.model.text_model
+
     def project_squares(self, squares: Tensor) -> Tensor:
         projected: Tensor = self.model.model.connector(squares)
         return projected[:, 0]
