@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +23,15 @@ FAMILIES = {**small.BUILDERS, **small.MORE, **small.LLAVAS}
 
 def test_every_family_is_tested():
     assert set(FAMILIES) == set(vlm.FAMILIES)
+
+
+def test_the_table_in_the_docs_says_what_each_supports():
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    rows = re.findall(r"^\| .* \| `(\w+)` \| \d+ \| .* \| (\w+) \| (\w+) \| (\w+) \| yes \|$", text, re.MULTILINE)
+    said = {name: tuple(one == "yes" for one in columns) for name, *columns in rows}
+    assert said == {
+        name: (adapter.captured, adapter.two_looks, adapter.videos) for name, (adapter, _) in vlm.FAMILIES.items()
+    }
 
 
 @pytest.fixture(params=list(FAMILIES), scope="module")

@@ -67,6 +67,7 @@ def glm4v(given):
 
 
 PROCESSORS = {"gemma3": gemma3, "internvl": internvl, "smolvlm": smolvlm, "glm4v": glm4v}
+PROCESSORS |= {"qwen2_vl": lambda given: given, "qwen3_vl_moe": lambda given: given}
 
 
 @pytest.fixture(params=list(PROCESSORS), scope="module")
