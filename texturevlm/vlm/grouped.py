@@ -32,7 +32,8 @@ class GroupedAdapter(ProjectedAdapter):
 
     def project(self, hidden: Tensor) -> Tensor:
         squares = hidden.unflatten(1, (-1, self.merge**2))
-        return self.project_squares(squares.flatten(0, 1)).unflatten(0, squares.shape[:2])
+        tokens = self.project_squares(squares.flatten(0, 1))
+        return tokens.view(len(hidden), -1, tokens.shape[-1])
 
     def returned(self, images: list[Tensor]) -> Any:
         """(all tokens, 1, D): every token is a block by itself, so that prompts may have any number of them."""

@@ -27,7 +27,7 @@ class InternVL(GroupedAdapter):
             )
 
     def patches_across(self, config: Any) -> int:
-        return round(1 / config.downsample_ratio)
+        return int(1 / config.downsample_ratio)
 
     @property
     def wrapper(self) -> tuple[str, str]:

@@ -50,7 +50,8 @@ def _geometry(adapter: Any, columns: tuple[float, ...], *, segments: int) -> Geo
 
 def _output(adapter: Any, rows: Tensor, **instead: Tensor) -> Tensor:
     """What the tower makes of packed rows if some of its arguments are replaced."""
-    override = Override(adapter, "tower_arguments", lambda *columns: override.original(*columns) | instead)
+    given = adapter.tower_arguments
+    override = Override(adapter, "tower_arguments", lambda *columns: given(*columns) | instead)
     try:
         grid = torch.tensor([[1, adapter.merge, len(rows) // adapter.merge]], device=rows.device)
         output: Tensor = adapter.tower(rows, grid_thw=grid).pooler_output
