@@ -11,8 +11,11 @@ import torch
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.types import Texture
+from texturevlm.vlm.packed import unpack
 from texturevlm.vlm.places import Places
+from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.views import still_views
 from texturevlm.vlm.vit import VisionTransformer
 
 QUESTION = "what is the total ?"
@@ -260,8 +263,12 @@ def test_a_hooked_model_can_be_copied(built, copied):
 def test_a_cast_to_bfloat16_moves_no_position(adapter):
     side = adapter.side
     texture = small.picture(4 * side, 60 * side)
-    inputs = adapter.prepare(QUESTION, texture, small.chosen(texture, side, 8))
+    chosen = small.chosen(texture, side, 8)
+    inputs = adapter.prepare(QUESTION, texture, chosen)
     rows = inputs["pixel_values"]
+    (view,) = still_views("test", Picture(texture, chosen), side)
+    place = unpack(rows.bfloat16(), adapter.row_width)[1].patch.view(-1, 2)
+    assert torch.equal(place, adapter.places(view).patch.flatten(0, 1))
     pixels_only = torch.cat([rows[..., : adapter.row_width].bfloat16().float(), rows[..., adapter.row_width :]], -1)
     assert not torch.equal(rows, rows.bfloat16().float())
     cast = logits(adapter, inputs | {"pixel_values": rows.bfloat16()})
