@@ -13,13 +13,14 @@ from torch import Tensor
 from texturevlm.check import check_choice
 from texturevlm.cuda.compiler import LOWEST, nvrtc_version
 
-# What exists for each operation. `texture` is the first choice only for levels that are in a hardware texture already,
-# or where `texture_pays`.
+_KERNEL_OR_REFERENCE = ("cuda", "reference")
+# The operations that `texturevlm doctor` lists, with their backends. One that is not listed has a kernel and a reference.
+# `texture` is the first choice only for levels that are in a hardware texture already, or where `texture_pays`.
 _OPERATIONS = ("mipmap", "update_region", "lookup", "lookup_grad", "sample_patches", "distance_field", "superpixels",
                "region_statistics", "boundaries", "build", "select", "cell_maps", "layers", "density")  # fmt: skip
 _BY_TEXTURE = ("lookup", "lookup_grad", "sample_patches")
 BACKENDS: dict[str, tuple[str, ...]] = {
-    name: ("cuda", "texture", "reference") if name in _BY_TEXTURE else ("cuda", "reference") for name in _OPERATIONS
+    name: ("cuda", "texture", "reference") if name in _BY_TEXTURE else _KERNEL_OR_REFERENCE for name in _OPERATIONS
 }
 MAX_TEXTURE_EXTENT, MAX_LAYERS = 32768, 2048  # of a hardware texture
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels
@@ -76,7 +77,7 @@ def choose(operation: str, tensor: Tensor, asked: str = "auto", limit: str | Non
     """The backend that runs `operation` on data like `tensor`; limit: why its kernel cannot take it, besides."""
     if asked == "auto":
         return "reference" if limit or no_kernel_because(tensor) else "cuda"
-    check_choice(operation, "backend", asked, ("auto", *BACKENDS[operation]))
+    check_choice(operation, "backend", asked, ("auto", *BACKENDS.get(operation, _KERNEL_OR_REFERENCE)))
     if asked != "reference":
         require_kernels(operation, tensor, asked, limit)
     return asked
