@@ -212,7 +212,7 @@ HEIGHTS = (10, 16, 28, 48, 72)
 
 
 def measure_polarity() -> dict[str, Any]:
-    """On rendered text, with and without noise of 2 grey steps: what the right and the wrong channel say of the ink."""
+    """On rendered text, with and without noise of 2 grey steps: means of the right and the wrong channel on ink."""
     scores: dict[str, Any] = {}
     for name, (ink, paper) in INKS.items():
         right, wrong, order, unsigned = [], [], [], []

@@ -16,7 +16,7 @@ from texturevlm.bench.timing import TIMERS, Timing, Work, copy_bandwidth
 
 
 class Row(NamedTuple):
-    """One measurement: what was done, by whom, how it was timed, and the least it could take."""
+    """One measurement: what was done, by which implementation, how it was timed, and the least it could take."""
 
     work: str
     by: str

@@ -15,7 +15,7 @@ from texturevlm.journal import append, read_journal
 OWN, OTHER, NONE = "own", "other", "none"  # the question asked: the sample's, another page's, none
 FULL_IMAGE = "full image"  # the ceiling
 IDEAL_RESIZE = "resize (ideal)"  # the whole image at one scale, fractions of a token allowed: the baseline
-# What no result depends on. Everything else in the package is part of the digest, new rooms included.
+# What no result depends on. Everything else in the package is part of the digest, new packages included.
 _UNRELATED = ("ask", "bench", "cli", "commands", "doctor", "draw", "sheet", "train", "video", "vlm")
 _SOURCES = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
 

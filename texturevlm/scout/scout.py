@@ -1,8 +1,8 @@
 """The scout: reads a page once, then answers any number of questions about where something is.
 
 `read` reads the page coarsely (a fraction of a millisecond on a GPU, a quarter of a second on two CPU cores); `where`
-gives the probability that each spot holds the answer. The weights come with the package. The scout takes milliseconds
-where OCR takes seconds, and reads less well.
+gives the probability that each spot holds the answer. The weights come with the package. The scout is faster than
+OCR, and reads less well.
 """
 
 from __future__ import annotations
