@@ -62,7 +62,7 @@ class Fused(nn.Module):
     def _kept(self, name: str) -> Tensor:
         return cast(Tensor, getattr(self, name))
 
-    def takes(self, tensor: Tensor) -> bool:
+    def can_run(self, tensor: Tensor) -> bool:
         """Whether the kernels can run on this tensor's device."""
         return backend.no_kernel_because(tensor) is None and not any(width % kernels.PACK for width in self.widths)
 
