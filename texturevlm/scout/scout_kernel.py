@@ -1,4 +1,4 @@
-"""The scout's kernels (scout_input.cu, scout_question.cu, scout_spots.cu, scout.cu): everything but convolutions.
+"""The scout's kernels (scout_page.cu, scout_question.cu, scout_spots.cu, scout.cu): everything but convolutions.
 
 PyTorch would launch about fifty small kernels per page between the convolutions, each slower to launch than to run. The
 specification is the PyTorch code in texturevlm/scout. Questions are float32, maps have the network's dtype.
@@ -13,11 +13,11 @@ from torch import Tensor
 from texturevlm.cuda.launch import THREADS, launch, scalar_bits
 from texturevlm.cuda.struct import Layout, constants
 
-_STEM, ACROSS, DOWN = constants("scout_input.cu", "STEM", "ACROSS", "DOWN")
+_STEM, ACROSS, DOWN = constants("scout_page.cu", "STEM", "ACROSS", "DOWN")
 _EMBEDDING, _WORDS, _MAPS, MOST_ASKED = constants("scout_question.cu", "EMBEDDING", "WORDS", "MAPS", "MOST_ASKED")
 _INPUT_MAPS, SPOT_CELLS, LINES = constants("scout_spots.cu", "INPUTS", "CELLS", "LINES")
 PACK, SCORE_CELLS = constants("scout.cu", "PACK", "CELLS")
-_INPUT, _ASKED = Layout("scout_input.cu", "Input"), Layout("scout_question.cu", "Asked")
+_PAGE, _ASKED = Layout("scout_page.cu", "PageInput"), Layout("scout_question.cu", "Asked")
 _MAP, _SPOT_INPUTS = Layout("scout_spots.cu", "Map"), Layout("scout_spots.cu", "Inputs")
 _FILM, _LIFT, _TAIL = (Layout("scout.cu", name) for name in ("Film", "Lift", "Tail"))
 
@@ -61,14 +61,14 @@ def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) ->
     batch = len(colours)
     cells = colours.new_empty((batch, size[0] // _STEM, size[1] // _STEM, _STEM * _STEM), dtype=dtype)
     image, channel, row, _ = colours.stride()
-    job = _INPUT.pack(
+    job = _PAGE.pack(
         colours=colours, cells=cells, image=image, channel=channel, row=row, height=colours.shape[2],
         width=colours.shape[3], rows=size[0], columns=size[1],
     )  # fmt: skip
     blocks, scalar = (-(-size[1] // ACROSS) * (size[0] // DOWN), batch), scalar_bits(dtype)
 
     def start(*, early: bool = False) -> Tensor:
-        launch("scout_input.cu", "scout_input", colours.device, blocks, job, early=early, SCALAR=scalar)
+        launch("scout_page.cu", "scout_page", colours.device, blocks, job, early=early, SCALAR=scalar)
         return cells.permute(0, 3, 1, 2)
 
     return start
