@@ -391,7 +391,4 @@ def _difference(ours: Any, theirs: Any) -> str:
 
 
 STEPS = option("--steps", type=int, default=1000, metavar="N", help="(default: 1000)")
-main = study_main("hypothesis", __doc__, measure, report, STEPS)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report, STEPS)
