@@ -15,7 +15,7 @@ from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_r
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.lookup_kernel import refresh_patches_cuda
-from texturevlm.ops.marks import Marks
+from texturevlm.ops.packed import Marks
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.salience import cell_maps

@@ -10,8 +10,8 @@ from texturevlm.channels import fused as text
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
 from texturevlm.ops import lookup_kernel as patches
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import mipmap
+from texturevlm.ops.packed import Marks
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import find_changes, initial_noise, pixel_mask, reads_marked, tile_grid
