@@ -140,11 +140,7 @@ def experiments() -> dict[str, Experiment]:
         ),
         "culling": Experiment(
             "11: clusters first, or culled by distance",
-            {
-                "all cells": _with("cascade"),
-                "10 of 50 clusters": clustered,
-                "near": culled,
-            },
+            {"all cells": _with("cascade"), "10 of 50 clusters": clustered, "near": culled},
         ),
         "fixations": Experiment(
             "9, 10: how many fixations, how many looks",

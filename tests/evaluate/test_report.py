@@ -9,8 +9,15 @@ from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import PATCH, Choose, Ink, run
 from texturevlm.cli import main
 from texturevlm.evaluate.report import draw_curves, markdown, publish, shown, worst
-from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, Configuration, ResultRow, Results
-from texturevlm.evaluate.summary import decision_rule, summarise
+from texturevlm.evaluate.results import (
+    FULL_IMAGE,
+    IDEAL_RESIZE,
+    Configuration,
+    ResultRow,
+    Results,
+    decision_rule,
+    summarise,
+)
 
 
 def results(tmp_path, rows):

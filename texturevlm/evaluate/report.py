@@ -9,22 +9,22 @@ from typing import Any
 import torch
 
 from texturevlm.draw import footprints, to_pil
+from texturevlm.evaluate import results as runs
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.legibility import MOST_BOXES, crop_boxes
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, NONE, OTHER, OWN, Configuration, ResultRow, Results
-from texturevlm.evaluate.run import Evaluation
-from texturevlm.evaluate.statistics import pooled_ratio
-from texturevlm.evaluate.summary import (
-    BASELINES,
-    POINTS,
-    SPEED,
+from texturevlm.evaluate.results import (
+    Configuration,
     Lines,
+    ResultRow,
+    Results,
     by_configuration,
     decision_rule,
     summarise,
     units,
 )
+from texturevlm.evaluate.run import Evaluation
+from texturevlm.evaluate.statistics import pooled_ratio
 from texturevlm.rebuilding import rebuild, resized
 from texturevlm.types import Allocation, Texture
 
@@ -32,8 +32,8 @@ from texturevlm.types import Allocation, Texture
 _COLOURS = ("black", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 _LONGEST = 100  # letters of a caption
 Failure = tuple[Sample, ResultRow, ResultRow | None]  # the rows of the method and of the ideal resize
-_FULL = Configuration(FULL_IMAGE)
-_ASKED = {OWN: "its own", OTHER: "another page's", NONE: "none"}
+_FULL = Configuration(runs.FULL_IMAGE)
+_ASKED = {runs.OWN: "its own", runs.OTHER: "another page's", runs.NONE: "none"}
 _CONFIGURATION = ("allocator", "relevance", "question", "budget")
 _CSV = "score_name allocator relevance budget question count score difference low high tokens"
 
@@ -70,15 +70,15 @@ def _spelled(name: str) -> str:
 def _by_method(lines: Lines) -> dict[str, dict[int, float]]:
     """method → budget → score for a sample's own question; the ideal resize first."""
     found: dict[str, dict[int, float]] = {}
-    for own in sorted(lines, key=lambda own: own.allocator != IDEAL_RESIZE):
-        if own.budget and own.asked == OWN:
+    for own in sorted(lines, key=lambda own: own.allocator != runs.IDEAL_RESIZE):
+        if own.budget and own.asked == runs.OWN:
             found.setdefault(own.method, {})[own.budget] = lines[own].score
     return found
 
 
 def shown(lines: Lines) -> Configuration | None:
     """Whose failures are drawn: the method with the best mean over budgets, at the middle budget."""
-    candidates = [own for own in lines if own.allocator not in BASELINES and own.asked == OWN]
+    candidates = [own for own in lines if own.allocator not in runs.BASELINES and own.asked == runs.OWN]
     if not candidates:
         return None
     scores = _by_method({own: lines[own] for own in candidates})
@@ -171,8 +171,8 @@ def _decision(name: str, lines: Lines) -> list[str]:
         return ["No method beside the baselines was run."]
     return [
         "## Decision rule",
-        f"Worth its complexity: beats both `grid` and `resize` by more than {100 * POINTS:.0f} points of "
-        f"{_spelled(name)}, or is {SPEED:.0f} × faster at no loss of more than that, at some budget.",
+        f"Worth its complexity: beats both `grid` and `resize` by more than {100 * runs.POINTS:.0f} points of "
+        f"{_spelled(name)}, or is {runs.SPEED:.0f} × faster at no loss of more than that, at some budget.",
         markdown_table(("method", "largest lead", "verdict"), rows),
     ]
 
@@ -217,7 +217,7 @@ def worst(
     for sample in samples:
         row = results.rows.get((sample.id, configuration))
         if row is not None and name in row.scores:
-            rival = results.rows.get((sample.id, Configuration(IDEAL_RESIZE, budget=configuration.budget)))
+            rival = results.rows.get((sample.id, Configuration(runs.IDEAL_RESIZE, budget=configuration.budget)))
             score = row.scores[name]
             behind = score - rival.scores.get(name, score) if rival is not None else 0.0
             found.append((behind, score, (sample, row, rival)))
