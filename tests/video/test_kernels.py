@@ -23,10 +23,10 @@ DEVICE = torch.device("cpu")
 def clip(size, kind):
     ground = scene(size) * 0.6 + 0.2
     if kind == "crossing":
-        return list(crossing(size, 6, side=min(24, *size) - 1))
+        return list(crossing(size, 4, side=min(24, *size) - 1))
     if kind == "cut":
         return [ground, noisy(ground, 2, 1), scene(size, seed=5), scene(size, seed=5)]
-    return [noisy(with_box(ground, 3 * seed, 2 * seed % size[0], side=8), 3, seed) for seed in range(6)]
+    return [noisy(with_box(ground, 3 * seed, 2 * seed % size[0], side=8), 3, seed) for seed in range(4)]
 
 
 SMALL = [((96, 128), 32), ((33, 31), 32), ((3, 90), 32), ((70, 101), 12), ((64, 96), 4)]
