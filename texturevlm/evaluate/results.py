@@ -25,7 +25,7 @@ BASELINES = (FULL_IMAGE, IDEAL_RESIZE, "resize", "grid")
 SCORES = ("legibility", "fine_on_objects", "recall", "ssim_box", "ssim", "object_iou", "psnr_box", "psnr")
 _BY_IMAGE = ("fine_on_objects", "object_area", "object_iou")  # the same for every row of an image
 # What no result depends on. Everything else in the package is part of the digest, new rooms included.
-_UNRELATED = ("ask", "bench", "cli", "commands", "doctor", "draw", "sheet", "train", "video", "vlm")
+_UNRELATED = ("ask", "bench", "cli", "commands", "draw", "train", "video", "vlm")
 _SOURCES = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
 
 
