@@ -97,9 +97,13 @@ def stream(device):
     size, tile = (64, 96), 32
     frame, held = (torch.rand(1, 3, *size, device=device) for _ in range(2))
     comparison = GpuComparison(held, tile, tokens=3)
-    comparison.set_frame(frame, initial_noise(size, tile, torch.device(device)), copy=True)
+    noise, motion = (
+        initial_noise(size, tile, torch.device(device)),
+        torch.zeros(size, device=device),
+    )  # kept until the end
+    comparison.set_frame(frame, noise, copy=True)
     comparison.mark()
-    comparison.copy_marked(torch.zeros(size, device=device))
+    comparison.copy_marked(motion)
     comparison.report()
     comparison.wait()
 
