@@ -68,7 +68,8 @@ def study_main(
     module: its `__name__`; a study that is run by `python -m` starts here
     report: None if `measure` writes its own files
     """
-    name = (sys.modules[module].__spec__.name if module == "__main__" else module).rpartition(".")[2]
+    spec = sys.modules[module].__spec__ if module == "__main__" else None
+    name = (spec.name if spec else module).rpartition(".")[2]
 
     def work(options: Namespace) -> None:
         found = measure(options)
