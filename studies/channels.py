@@ -8,7 +8,6 @@ are chosen on `train` images; results are for `eval`.
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -319,7 +318,4 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-main = study_main("channels", __doc__, measure, report)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report)

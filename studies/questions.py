@@ -9,7 +9,6 @@ experiment.
 import argparse
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from studies.study import PAGES, option, run_study, study_parser
+from studies.study import PAGES, option, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
@@ -140,11 +139,7 @@ def experiments() -> dict[str, Experiment]:
         ),
         "culling": Experiment(
             "11: clusters first, or culled by distance",
-            {
-                "all cells": _with("cascade"),
-                "10 of 50 clusters": clustered,
-                "near": culled,
-            },
+            {"all cells": _with("cascade"), "10 of 50 clusters": clustered, "near": culled},
         ),
         "fixations": Experiment(
             "9, 10: how many fixations, how many looks",
@@ -159,7 +154,7 @@ def experiments() -> dict[str, Experiment]:
     }
 
 
-def study(options: argparse.Namespace, command: str) -> None:
+def study(options: argparse.Namespace) -> None:
     known = experiments()
     wanted = options.only.split(",") if options.only else list(known)
     for name in wanted:
@@ -178,14 +173,9 @@ def study(options: argparse.Namespace, command: str) -> None:
             out=options.out / name,
             pages=options.pages,
         )
-        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {asks}."]
+        notes = [f"Command: `{options.command}`.", f"{len(data.samples)} questions of {options.data.name}: {asks}."]
         publish(evaluation, options.out / name, title=f"{name}: {asks}", notes=notes)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    only = option("--only", metavar="A,B", help="these experiments (default: all)")
-    return run_study(study_parser("questions", __doc__, PAGES, only), arguments, study)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+ONLY = option("--only", metavar="A,B", help="these experiments (default: all)")
+main = study_main(__name__, __doc__, study, None, PAGES, ONLY)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -222,7 +221,4 @@ def _spotting_blocks(spotting: dict[str, Any]) -> list[str]:
 READ = option(
     "--read", type=int, default=READ_PAGES, metavar="N", help=f"pages that Tesseract reads (default: {READ_PAGES})"
 )
-main = study_main("scout", __doc__, measure, report, PAGES, READ)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report, PAGES, READ)

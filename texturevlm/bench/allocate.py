@@ -65,7 +65,7 @@ def _on_gpu(report: Report) -> None:
     del many
     _stages(report, image)
     recaptured = Timing.of([_recapture(index) for index in range(2 if report.quick else 5)])
-    report.rows.append(Row("capturing another size", "compile", "one call", recaptured))
+    report.append(Row("capturing another size", "compile", "one call", recaptured))
     _auto(report)
     slower = _plain(report, image)
     for by, median in slower.items():

@@ -188,7 +188,7 @@ def _compare(
         bar = reference / faster
     work = f"{clip.name}: {what}"
     for name, timing in timings.items():
-        report.rows.append(Row(work, name, state, timing, bar=bar if name == "incremental" else None))
+        report.append(Row(work, name, state, timing, bar=bar if name == "incremental" else None))
     slowest = sorted(ours)[round(0.99 * (len(ours) - 1))]
     report.notes.append(
         f"{work}: {reference / middle:.2f} × faster; incremental p50 {middle / 1e3:.3f} ms, "

@@ -16,7 +16,7 @@ from texturevlm.check import check_shapes
 from texturevlm.cuda.launch import WARP, launch
 from texturevlm.cuda.struct import HOLE, Layout, constants, template
 from texturevlm.ops import backend as backends
-from texturevlm.ops.marks import Marks, pack_marks
+from texturevlm.ops.packed import Marks, pack_marks
 
 MAX_KERNEL_EXTENT = 1 << 15  # a squared distance must fit into 32 bits
 TILE_ROWS, LIMIT = constants("distance.cu", "TILE", "LIMIT")

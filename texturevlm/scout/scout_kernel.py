@@ -25,7 +25,7 @@ _FILM, _LIFT, _TAIL = (Layout("scout.cu", name) for name in ("Film", "Lift", "Ta
 # Weights (inputs, outputs) and biases (outputs,) of the layers that a question goes through, float32: from a word's
 # letters to its embedding; from its traits to its weight per map; from the kinds that are asked for and the mean of all
 # words to factors and shifts of the maps.
-QUESTION_WEIGHTS = (
+QUESTION_LAYERS = (
     "inner", "inner_added", "embed", "embed_added", "weigh", "weigh_added", "worth_weight", "worth_added", "steer",
     "steer_added", "film", "film_added",
 )  # fmt: skip
@@ -78,7 +78,7 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: dict[s
     """The words of a question by one launch; it may lie in pinned memory.
 
     letters: (Q, WORDS, LONGEST) int64; traits: (Q, WORDS, TRAITS); asked: (Q, A), at most MOST_ASKED
-    weights: by the names QUESTION_WEIGHTS
+    weights: by the names QUESTION_LAYERS
     """
     count, outputs = len(letters), len(weights["film_added"])
     assert letters.dtype == torch.int64 and letters.shape[1] == _WORDS and asked.shape[1] <= MOST_ASKED
