@@ -26,7 +26,7 @@ from texturevlm.allocate.density import density
 from texturevlm.allocate.fixations import fixations
 from texturevlm.allocate.foveated import foveate
 from texturevlm.allocate.frequency import frequency
-from texturevlm.allocate.layers import fit_ink, layers
+from texturevlm.allocate.layers import fit, layers
 from texturevlm.allocate.logpolar import logpolar
 from texturevlm.allocate.plain import grid, resize
 from texturevlm.allocate.pyramid import pyramid
@@ -36,7 +36,7 @@ from texturevlm.allocate.share import share_budget
 ALLOCATORS: dict[str, RegisteredAllocator] = {
     "resize": resize,  # the whole image at one scale
     "grid": grid,  # the best cells of a uniform grid, nothing else
-    "fit": fit_ink,  # all ink at the finest scale that fits
+    "fit": fit,  # all ink at the finest scale that fits
     "layers": layers,  # the best cells finely, the other ink coarsely
     "density": density,  # a tiling whose density follows the relevance
     "cascade": cascade,  # coarse tiles, the best cut again and again; static shapes

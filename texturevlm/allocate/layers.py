@@ -22,7 +22,7 @@ WORTH_IT = 0.05  # of the mass must a second layer add; below that, one scale fo
 
 
 @allocator(capture="kernels")
-def fit_ink(texture: Texture, relevance: Relevance, *, budget: int, patch: int, backend: str = "auto") -> Allocation:
+def fit(texture: Texture, relevance: Relevance, *, budget: int, patch: int, backend: str = "auto") -> Allocation:
     """All ink at one scale, the finest at which the budget covers it; blank parts are left out."""
     return layers_by_kernel("fit", relevance, budget, patch, None, backend) or each_image(
         texture, relevance, budget, patch, lambda cells: fitted(cells, budget)
