@@ -50,7 +50,7 @@ def either(choice: Tensor, yes: Allocation, no: Allocation) -> Allocation:
 def use_all(found: Boxes, *, budget: int, patch: int) -> Boxes:
     """Cut the best box in two until there are `budget` boxes, or none is coarser than the image's pixels.
 
-    Boxes are cut across rather than down, because text stays legible when samples are narrower than tall.
+    The width is halved unless a box is much taller, because text stays legible when samples are narrower than tall.
     """
     heap = [(-score, number, box) for number, (box, score) in enumerate(found)]
     heapq.heapify(heap)

@@ -64,12 +64,7 @@ class Task(Protocol):
 
 
 def fit(
-    task: Task,
-    config: FitConfig,
-    out: Path | str,
-    *,
-    resume: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    task: Task, config: FitConfig, out: Path | str, *, resume: bool = False, settings: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
     """Train a task's module in place.
 

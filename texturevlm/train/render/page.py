@@ -87,10 +87,7 @@ class RenderedPage:
 
 
 def render_page(
-    generator: np.random.Generator,
-    fonts: Sequence[Path],
-    vocabulary: Vocabulary,
-    size: tuple[int, int] = (1100, 850),
+    generator: np.random.Generator, fonts: Sequence[Path], vocabulary: Vocabulary, size: tuple[int, int] = (1100, 850)
 ) -> RenderedPage:
     """A random page; the same generator state, fonts, vocabulary and size give the same page.
 
