@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, Replay
 from texturevlm.sampling import sample
-from texturevlm.types import COLOURS, Allocation, Texture
+from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.adapter import Override, answer_ids
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.places import COORDINATES, frame, places
@@ -121,15 +121,24 @@ class FixedBudget:
         allocation: upright footprints; only `first_logits` and `generate` check that, so that nothing here waits
         """
         self._check("encode", texture, allocation)
-        pixels = sample(texture, allocation).pixels.float()
+        patches = sample(texture, allocation)
         if texture.names != COLOURS:
-            pixels = pixels[:, :, [texture.names.index(name) for name in COLOURS]]
+            colours = [texture.names.index(name) for name in COLOURS]
+            patches = replace(patches, pixels=patches.pixels[:, :, colours])
+        return self.encode_patches(patches)
+
+    def encode_patches(self, patches: Patches) -> TowerOutput:
+        """Run the vision tower on patches of red, green and blue, such as those that `texturevlm.compile` gives."""
+        allocation = patches.allocation
+        self._check_slots("encode_patches", allocation)
+        if (channels := patches.pixels.shape[2]) != len(COLOURS):
+            raise ValueError(f"encode_patches: patches must be {', '.join(COLOURS)}, got {channels} channels")
         step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
-        inputs = [pixels, allocation.centre, step, self._frame(texture.size), allocation.valid]
+        inputs = [patches.pixels.float(), allocation.centre, step, self._frame(allocation.size), allocation.valid]
         if self.tower is None:
             self.tower = Replay(self._run_tower, inputs)
         place, used, *embeds = self.tower(*inputs)
-        return TowerOutput(place, used, tuple(embeds), texture.size)
+        return TowerOutput(place, used, tuple(embeds), allocation.size)
 
     def prefill(self, ids: Sequence[Sequence[int]], tower: TowerOutput) -> PrefillOutput:
         """Run the language model on prompts, each with `budget` image placeholders in a row."""
@@ -270,6 +279,13 @@ class FixedBudget:
 
     def _check(self, function: str, texture: Texture, allocation: Allocation) -> None:
         """Check shapes only, because values are on the device."""
+        self._check_slots(function, allocation)
+        if not set(COLOURS) <= set(texture.names):
+            raise ValueError(f"{function}: texture must have {', '.join(COLOURS)}, got {', '.join(texture.names)}")
+        if texture.device != self.device:
+            raise ValueError(f"{function}: texture must be on {self.device} like the model, got {texture.device}")
+
+    def _check_slots(self, function: str, allocation: Allocation) -> None:
         wanted, got = (self.batch, self.budget), (allocation.batch, allocation.budget)
         if wanted != got:
             raise ValueError(f"{function}: allocation must be (B, K) = {wanted}, got {got}")
@@ -278,11 +294,8 @@ class FixedBudget:
                 f"{function}: allocation must have patches of {self.adapter.side} for this model, "
                 f"got {allocation.patch}"
             )
-        if not set(COLOURS) <= set(texture.names):
-            raise ValueError(f"{function}: texture must have {', '.join(COLOURS)}, got {', '.join(texture.names)}")
-        for name, device in (("texture", texture.device), ("allocation", allocation.centre.device)):
-            if device != self.device:
-                raise ValueError(f"{function}: {name} must be on {self.device} like the model, got {device}")
+        if (device := allocation.centre.device) != self.device:
+            raise ValueError(f"{function}: allocation must be on {self.device} like the model, got {device}")
 
 
 @contextmanager
