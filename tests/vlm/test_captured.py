@@ -96,12 +96,28 @@ def test_the_model_runs_from_the_second_token_on(adapter, monkeypatch):
     assert found.past_key_values.get_seq_length() == wanted.past_key_values.get_seq_length()
 
 
+def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
+    texture = small.picture(3 * adapter.side, 3 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 4)
+    fixed, done = FixedBudget(adapter, 4), []
+
+    def noted(name):
+        method = getattr(fixed, name)
+        monkeypatch.setattr(fixed, name, lambda *inputs: done.append(name) or method(*inputs))
+
+    for name in ("_spelled", "encode", "prefill"):
+        noted(name)
+    fixed.generate(QUESTION, texture, allocation, max_new_tokens=1)
+    fixed.first_logits(QUESTION, texture, allocation)
+    assert done == ["encode", "_spelled", "prefill"] * 2
+
+
 def test_the_first_step_serves_its_own_generation_only(adapter):
     """A copy of the cache, since the next prefill overwrites it; other calls meanwhile run the model."""
     texture = small.picture(3 * adapter.side, 3 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 4)
     fixed = FixedBudget(adapter, 4)
-    ids = fixed._spelled(QUESTION, texture, allocation)
+    ids = fixed._spelled("generate", QUESTION, texture, allocation)
     read = fixed.prefill(ids, fixed.encode(texture, allocation))
     wanted = last_logits(adapter, QUESTION, texture, allocation)
     with captured._first_step(adapter.model, read, len(ids[0])) as cache:
@@ -133,7 +149,7 @@ def test_nothing_is_read_back(adapter):
     texture = small.picture(4 * adapter.side, 5 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 7)
     fixed = FixedBudget(adapter, 7, masked=True)
-    ids = fixed._spelled(QUESTION, texture, allocation)
+    ids = fixed._spelled("generate", QUESTION, texture, allocation)
     seen = fixed.encode(texture, allocation)
     inputs = [*fixed._laid_out(ids, texture.size), seen.place, seen.used, *seen.embeds]
     step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
@@ -219,7 +235,7 @@ def test_the_longest_unused_length_of_prompt_gives_way(adapter, monkeypatch):
     allocation = small.full_grid(texture, adapter.side)
     fixed = FixedBudget(adapter, 4, bucket=8)
     seen = fixed.encode(texture, allocation)
-    first = fixed._spelled(QUESTION, texture, allocation)[0]
+    first = fixed._spelled("generate", QUESTION, texture, allocation)[0]
     for more in (0, 8, 0, 16):
         ids = [[*first, *[small.IDS["total"]] * more]]
         read = fixed.prefill(ids, seen)

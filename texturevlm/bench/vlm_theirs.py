@@ -114,7 +114,7 @@ def compiled_first_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> Wor
     cache = StaticCache(config=text, max_cache_len=length)
     cache.early_initialization(batch, text.num_key_value_heads, text.head_dim, model.dtype, model.device)
     torch.compiler.reset()  # else a second shape counts as a recompilation, of which there is a limit
-    forward = torch.compile(model, mode="reduce-overhead", dynamic=False)
+    forward: Any = torch.compile(model, mode="reduce-overhead", dynamic=False)
 
     begin_step: Any = torch.compiler.cudagraph_mark_step_begin
 

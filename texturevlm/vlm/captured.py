@@ -157,7 +157,9 @@ class FixedBudget:
 
     def first_logits(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
         """(B, V): logits of the first token of the answers."""
-        return self.prefill(self._spelled(prompts, texture, allocation), self.encode(texture, allocation)).logits
+        check_readable("first_logits", texture, allocation, self.adapter.side)
+        seen = self.encode(texture, allocation)  # a GPU runs the tower while the prompt is spelled
+        return self.prefill(self._spelled("first_logits", prompts, texture, allocation), seen).logits
 
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Any:
         """The ids of the answers, (B, N): the logits of the first token are captured, the rest is `model.generate`.
@@ -167,11 +169,13 @@ class FixedBudget:
 
         if options.get("num_beams", 1) > 1:
             raise ValueError("generate: num_beams must be 1 under a fixed budget, use the adapter's generate")
-        ids = self._spelled(prompts, texture, allocation)
+        check_readable("generate", texture, allocation, self.adapter.side)
+        seen = self.encode(texture, allocation)
+        ids = self._spelled("generate", prompts, texture, allocation)
         length = len(ids[0])
         if any(len(one) != length for one in ids):
             raise ValueError(f"generate: prompts must have one length in tokens, got {[len(one) for one in ids]}")
-        read = self.prefill(ids, self.encode(texture, allocation))
+        read = self.prefill(ids, seen)
         inputs = {name: value.clone() for name, value in read.inputs.items()}
         with _first_step(self.adapter.model, read, length) as cache:
             return answer_ids(self.adapter.model.generate(**inputs, past_key_values=cache, **options), length)
@@ -271,10 +275,9 @@ class FixedBudget:
             self._frames[size] = one.expand(self.batch, 2, 2).contiguous()
         return self._frames[size]
 
-    def _spelled(self, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
-        check_readable("generate", texture, allocation, self.adapter.side)
+    def _spelled(self, function: str, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
         filling = self.adapter.image_filling(self.budget)
-        pairs = pair("generate", prompts, texture, allocation)
+        pairs = pair(function, prompts, texture, allocation)
         return [self.adapter.spell(prompt, pictures, [filling]) for prompt, pictures in pairs]
 
     def _check(self, function: str, texture: Texture, allocation: Allocation) -> None:
