@@ -57,29 +57,37 @@ def test_their_inputs_are_those_of_an_ordinary_prompt(small):
     assert len(vlm_theirs.prompt_ids(small, 24)) == 24 + vlm_theirs.PROMPT_WORDS
 
 
-def test_every_part_is_measured(small):
-    report = empty_report()
-    assert bench.add_first_token(report, small, SIZE, batch=2) == report.rows[1].timing.median
-    bench.add_stages(report, small, SIZE)
-    rows = {(work, by.split(",")[0]) for work, by in rows_of(report)}
-    assert ("96×128, batch 2 → first token", "transformers") in rows
-    assert ("96×128, batch 2 → first token", "texturevlm") in rows
-    assert ("96×128, batch 1 → first token", "texturevlm") in rows
-    stages = (
-        "texture",
-        "channels",
-        "relevance",
-        "relevance + allocation: cascade",
-        "allocation: auto",
-        "sampling",
-        "prefill",
-    )
-    for stage in stages:
-        assert any(f"stage {stage}" in work for work, _ in rows), stage
+def test_the_whole_bench_runs(small, monkeypatch):
+    monkeypatch.setattr(bench, "begin", lambda title, device, quick: empty_report())
+    monkeypatch.setattr(bench, "random_model", lambda *_, **__: small)
+    monkeypatch.setattr(vlm_file, "ANSWER", 3)
+    report = bench.bench_vlm("cpu", quick=True)
+    rows = rows_of(report)
+    for name in ("160×192", "160×160"):
+        work = f"{name}, batch 1 → first token"
+        kinds = {by for other, by in rows if other == work}
+        wanted = ("transformers, resized to", "transformers, resized, torch.compile", "texturevlm, 24 tokens")
+        for by in (
+            *wanted,
+            "texturevlm, the same",
+            "texturevlm, asked: scout, auto; tower",
+            "texturevlm, asked: scout, auto, all",
+        ):
+            assert any(one.startswith(by) for one in kinds), by
+        assert {by for other, by in rows if other == f"{name}.jpg → first token"} == {
+            "texturevlm, ask, first call",
+            "texturevlm, ask",
+        }
+        assert any(note.startswith(work) and "× by fewer tokens" in note for note in report.notes)
+        assert any(note.startswith(f"{name}.jpg → first token, shares") for note in report.notes)
+    assert {by.split(",")[0] for work, by in rows if "batch 2 → first token" in work} == {"transformers", "texturevlm"}
+    stages = ("texture", "channels", "relevance", "relevance + allocation: cascade", "allocation: auto", "sampling")
+    for stage in (*stages, "prefill"):
+        assert any(f"160×192, stage {stage}" in work for work, _ in rows), stage
     assert any("× faster" in note for note in report.notes)
     assert any("graphs are for a GPU" in note for note in report.notes)
     assert percentages(next(note for note in report.notes if "shares of the way" in note)) == pytest.approx(100, abs=2)
-    assert "stage prefill" in report.table()
+    assert "stage prefill" in report.table() and small.model.texturevlm_adapter is small
 
 
 def test_both_sides_read_the_same_few_tokens(small):

@@ -56,7 +56,7 @@ def bench_vlm(device: str | None = None, *, quick: bool = False) -> Report:
     title = "Vision-language model, Qwen3-VL-4B's architecture" + (", a small copy" if quick else "")
     report = begin(title, device, quick)
     adapter = random_model(report.device, small=quick)
-    large, square = ((256, 192), (192, 192)) if quick else (PAGE, SQUARE)
+    large, square = ((192, 160), (160, 160)) if quick else (PAGE, SQUARE)
     budget = 24 if quick else BUDGET
     with TemporaryDirectory() as folder:
         files = [write_page(Path(folder), size) for size in (large, square)]
