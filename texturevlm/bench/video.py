@@ -17,7 +17,7 @@ from torch import Tensor
 from texturevlm.bench.pictures import TILE, Clip, clips
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
-from texturevlm.bench.vlm import random_model
+from texturevlm.bench.vlm_theirs import random_model
 from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay
