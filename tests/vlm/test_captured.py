@@ -17,9 +17,9 @@ from texturevlm.vlm.captured import FixedBudget
 QUESTION = "what is the total ?"
 
 
-@pytest.fixture(params=list(small.BUILDERS), scope="module")
+@pytest.fixture(params=[*small.BUILDERS, "qwen2_vl"], scope="module")
 def adapter(request):
-    return vlm.adapt(*small.BUILDERS[request.param]())
+    return vlm.adapt(*(small.BUILDERS | small.MORE)[request.param]())
 
 
 def difference(one, other):

@@ -323,6 +323,8 @@ def _add_missing(found: BatchFeature, id_inputs: Callable[[Tensor], dict[str, Te
     """Add inputs that follow from the ids, as lists, arrays or tensors like these."""
     ids = found["input_ids"]
     rows = [id_inputs(torch.as_tensor(np.asarray(row))[None]) for row in ids]
+    if "token_type_ids" in rows[0]:
+        found.pop("mm_token_type_ids", None)  # Gemma 3 has another name for them, and refuses this one
     for name in rows[0]:
         if name not in found:
             table = [row[name][0].tolist() for row in rows]
