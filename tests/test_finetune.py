@@ -75,7 +75,7 @@ def save_samples(folder):
     lines = []
     for index, answer in enumerate(ANSWERS):
         colour = torch.tensor([index & 1, index >> 1 & 1, index >> 2])[:, None, None]
-        pixels = 0.7 * colour + 0.3 * torch.rand(3, 64, 64 + 8 * index, generator=noise)
+        pixels = 0.7 * colour + 0.3 * torch.rand(3, 96, 96 + 8 * index, generator=noise)
         Image.fromarray((pixels * 255).byte().permute(1, 2, 0).numpy()).save(folder / f"{answer}.png")
         lines.append(json.dumps({"image": f"{answer}.png", "question": QUESTION, "answer": answer}))
     (folder / "samples.jsonl").write_text("\n".join(lines) + "\n")
@@ -178,6 +178,16 @@ def test_the_prompt_is_the_one_that_is_asked(finetune, folder):
     processor.tokenizer.chat_template = TEMPLATE.replace("assistant\n{% endif", "robot\n{% endif")
     with pytest.raises(ValueError, match="chat template must put the answer behind the prompt"):
         finetune.Collator(processor).rendered({"question": QUESTION, "answer": "red"})
+
+
+def test_another_chat_template_is_taken_and_saved(folder, tmp_path):
+    """TRL sets one."""
+    processor = tv.TextureProcessor.from_pretrained(folder / "model")
+    processor.chat_template = other = TEMPLATE.replace("assistant", "robot")
+    messages = [{"role": "user", "content": QUESTION}]
+    assert processor.apply_chat_template(messages, add_generation_prompt=True).endswith("robot\n")
+    processor.save_pretrained(tmp_path)
+    assert tv.TextureProcessor.from_pretrained(tmp_path).chat_template == other
 
 
 @pytest.mark.parametrize(
