@@ -86,7 +86,7 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def train(samples: list[Sample], options: argparse.Namespace) -> list[float]:
-    """Train an adapter and save it with the processor; returns the losses that were logged."""
+    """Train an adapter and save it with the processor; returns the losses that were logged, in the first process."""
     set_seed(options.seed)  # of the adapter's weights; the trainer seeds the order of samples and the budgets
     arguments = TrainingArguments(
         output_dir=options.out,
@@ -99,9 +99,11 @@ def train(samples: list[Sample], options: argparse.Namespace) -> list[float]:
         gradient_checkpointing=True,
         gradient_checkpointing_kwargs={"use_reentrant": False},  # the inputs of a frozen model have no gradients
         bf16=torch.cuda.is_available(),
+        use_cpu=not torch.accelerator.is_available(),
         dataloader_num_workers=options.workers,
         dataloader_persistent_workers=options.workers > 0,
         dataloader_pin_memory=torch.cuda.is_available(),
+        ddp_find_unused_parameters=False,  # with several processes: the adapter is used in every step
         remove_unused_columns=False,  # the collator needs images, questions and answers, which no model takes
         logging_steps=options.log_every,
         save_steps=options.save_every,
@@ -120,7 +122,7 @@ def train(samples: list[Sample], options: argparse.Namespace) -> list[float]:
     )
     trainer.train(resume_from_checkpoint=options.resume and get_last_checkpoint(options.out))
     trainer.save_model()  # the adapter and, because it is the processing class, the processor
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry] if arguments.should_save else []
 
 
 def load_tuned(model: str, adapter: Path, *, budget: int, relevance: str) -> tv.VLM:
@@ -134,6 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     samples = read_samples(options.samples)
     losses = train(samples, options)
+    if not losses:
+        return
     print(f"loss {losses[0]:.3f} → {losses[-1]:.3f} in {options.steps} steps; adapter and processor: {options.out}")
     for budget in options.budget:
         tuned = load_tuned(options.model, options.out, budget=budget, relevance=options.relevance[0])

@@ -21,6 +21,7 @@ pytest.importorskip("peft", reason="needs the extra finetune")
 transformers = pytest.importorskip("transformers")
 
 ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "finetuning.md").read_text()
 QUESTION = "What colour is it?"
 ANSWERS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
@@ -33,7 +34,8 @@ TEMPLATE = (  # as that of Qwen3-VL, without tools and videos
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 BUDGETS = (4, 12)
-STEPS = 24
+VOCABULARY = 384
+STEPS = 16
 BAR = 0.1  # of the loss, in nats per token; an untrained model has about 10
 
 
@@ -45,9 +47,9 @@ def byte_level_tokenizer():
     words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=VOCABULARY, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
-    words.train_from_iterator([f"user assistant {QUESTION}"] * 4, trainer)
+    words.train_from_iterator([f"user assistant {QUESTION}"] * 4 + ANSWERS * 4, trainer)
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token=SPECIAL[0], eos_token=SPECIAL[2], additional_special_tokens=SPECIAL[1:]
     )
@@ -61,7 +63,7 @@ def save_model(folder):
     tokenizer, config = byte_level_tokenizer(), model.config
     for name, word in zip(("vision_start", "vision_end", "image", "video"), SPECIAL[3:]):
         setattr(config, f"{name}_token_id", tokenizer.convert_tokens_to_ids(word))
-    config.text_config.vocab_size = 320
+    config.text_config.vocab_size = VOCABULARY
     config.text_config.eos_token_id, config.text_config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     model = small.grown(type(model), config, head=0.6)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -102,7 +104,7 @@ def folder(tmp_path_factory):
 
 def arguments(folder, *more, steps=STEPS):
     given = [folder / "samples.jsonl", "--model", folder / "model", "--out", folder / "out", "--steps", steps]
-    given += ["--batch", 8, "--learning-rate", 0.03, "--budget", *BUDGETS, "--log-every", 1, "--check", 8, *more]
+    given += ["--batch", 8, "--learning-rate", 0.02, "--budget", *BUDGETS, "--log-every", 1, "--check", 8, *more]
     return [str(one) for one in given]
 
 
@@ -124,6 +126,21 @@ def test_eight_samples_are_learnt_and_what_was_saved_answers_at_both_budgets(pri
         assert [answer for answer, _ in answers] == ANSWERS
 
 
+def test_the_documented_code_answers(printed, folder, capsys):
+    code = re.search(r"```python\n(import texturevlm as tv\nfrom peft.*?)```", PAGE, re.DOTALL)[1]
+    for shown, meant in {
+        "Qwen/Qwen3-VL-2B-Instruct": folder / "model",
+        "runs/adapter": folder / "out",
+        "page.png": folder / "cyan.png",
+        "What is the total?": QUESTION,
+        "budget=273": "budget=8",
+    }.items():
+        assert shown in code
+        code = code.replace(shown, str(meant))
+    exec(compile(code, "docs/finetuning.md", "exec"), {})
+    assert capsys.readouterr().out == "cyan\n"
+
+
 def test_without_the_adapter_the_model_knows_nothing(printed, folder):
     model = tv.load_vlm(folder / "model", budget=BUDGETS[1], relevance="none", device="cpu")
     answers = model.ask(
@@ -141,6 +158,20 @@ def test_a_model_is_asked_in_the_middle_of_its_training(folder):
     vlm.model.gradient_checkpointing_enable({"use_reentrant": False})
     assert vlm.ask(str(folder / "red.png"), QUESTION, max_new_tokens=8) == wanted
     assert vlm.model.training and vlm.model.lm_head.training and not vlm.model.model.visual.training
+
+
+@pytest.mark.parametrize("first", ["attach", "offload"])
+def test_an_offloaded_model_answers_the_same(folder, first):
+    """accelerate leaves the weights on the meta device until they are used."""
+    accelerate = pytest.importorskip("accelerate", reason="needs the extra finetune")
+    vlm = tv.load_vlm(folder / "model", budget=BUDGETS[1], relevance="none", device="cpu")
+    wanted = vlm.ask(str(folder / "red.png"), QUESTION, max_new_tokens=8)
+    if first == "offload":
+        vlm.detach()
+    model = accelerate.cpu_offload(vlm.model, execution_device=torch.device("cpu"))
+    processor = tv.attach(model, vlm.processor, budget=BUDGETS[1], relevance="none")
+    assert model.device.type == "meta"
+    assert tv.VLM(model, processor).ask(str(folder / "red.png"), QUESTION, max_new_tokens=8) == wanted
 
 
 def test_training_goes_on_from_a_checkpoint(printed, finetune, folder, capsys):

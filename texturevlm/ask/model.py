@@ -115,8 +115,8 @@ class VLM:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
-        return torch.device(self.model.device)
+        """Where the model takes its inputs."""
+        return self.adapter.device
 
     @property
     def reasons(self) -> list[str]:
