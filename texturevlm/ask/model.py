@@ -16,6 +16,7 @@ from torch import Tensor
 from texturevlm.ask.attachment import attach, hooked, unwrapped
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.choose import Chosen, in_slots
+from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import (
     conversation_about,
     images_of,
@@ -114,8 +115,8 @@ class VLM:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
-        return torch.device(self.model.device)
+        """Where the model takes its inputs."""
+        return self.adapter.device
 
     @property
     def reasons(self) -> list[str]:
@@ -245,7 +246,7 @@ class VLM:
 
         def work(**streaming: Any) -> Any:
             # Threads have a gradient mode, a device and a stream of their own.
-            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here):
+            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.model):
                 return generate(**options, **streaming)
 
         return work
