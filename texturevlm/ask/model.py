@@ -23,7 +23,7 @@ from texturevlm.ask.messages import (
     question_of,
     without_images,
 )
-from texturevlm.ask.options import TOKENS, check_options
+from texturevlm.ask.options import TOKENS, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import load
 from texturevlm.ask.session import ImageSession
@@ -90,7 +90,6 @@ class VLM:
             processor = attach(self.model, processor, **options)
         if not isinstance(processor.budget, int) or not isinstance(processor.relevance, str):
             raise ValueError(f"VLM: processor must have one budget and one relevance, got {processor!r}")
-        _check_context(self.model.config, processor.budget)
         self.processor, self.tokens, self.captured = processor, tokens, captured
         self.adapter = hooked(self.model).beside(processor.processor)
         self._fixed: FixedBudget | None = None
@@ -336,7 +335,8 @@ def load_vlm(
                code from the hub is not run unless trust_remote_code says so
     """
     check_options("load_vlm", budget, allocator, relevance, tokens)
-    network, processor = load(model, device=device, dtype=dtype, **options)
+    check = partial(check_context, "load_vlm", budget)
+    network, processor = load(model, device=device, dtype=dtype, check=check, **options)
     chosen = attach(network, processor, budget=budget, allocator=allocator, relevance=relevance)
     return VLM(network, chosen, tokens=tokens, captured=captured)
 
@@ -349,8 +349,3 @@ def _asked(prompt: Any) -> str:
         raise TypeError(f"ask: question must be text or messages, got {type(prompt).__name__}")
     return prompt
 
-
-def _check_context(config: Any, budget: int) -> None:
-    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and budget >= longest:
-        raise ValueError(f"VLM: budget must leave room in the model's context of {longest} tokens, got {budget}")

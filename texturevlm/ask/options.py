@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
@@ -42,3 +43,32 @@ def check_looks(looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
         check_choice("ask", "relevance with looks=2", relevance, ("auto", "attention"))
     elif relevance == "attention":
         raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+
+
+def check_context(function: str, budget: int | tuple[int, int], config: Any) -> None:
+    """Whether the context of a model holds the budget."""
+    most = budget if isinstance(budget, int) else budget[1]
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and most >= longest:
+        raise ValueError(f"{function}: budget must leave room in the model's context of {longest} tokens, got {most}")
+
+
+def check_belongs(function: str, processor: Any, config: Any) -> None:
+    """Whether a processor is that of a model: both know the same image token and cut the same patches."""
+    vision, images = config.vision_config, processor.image_processor
+    pairs = [("image token", getattr(processor, "image_token_id", None), config.image_token_id)]
+    for name in ("patch_size", "merge_size", "temporal_patch_size"):
+        wanted = getattr(vision, {"merge_size": "spatial_merge_size"}.get(name, name), None)
+        pairs.append((name, getattr(images, name, None), wanted))
+    for name, got, wanted in pairs:
+        if None not in (got, wanted) and got != wanted:
+            raise ValueError(
+                f"{function}: processor must belong to the model, whose {name} is {wanted}, "
+                f"got {type(processor).__name__} with {got}"
+            )
+    known = len(processor.tokenizer)
+    if known <= config.image_token_id:
+        raise ValueError(
+            f"{function}: processor must belong to the model, whose image token is {config.image_token_id}, "
+            f"got a tokenizer of {known} tokens"
+        )

@@ -152,7 +152,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         from texturevlm.ask.pretrained import load_processor
 
         own = {one: options.pop(one) for one in ("budget", "allocator", "relevance") if one in options}
-        beside = Path(name) / FILE
+        beside, config = Path(name) / FILE, None
         if beside.is_file():
             saved = json.loads(beside.read_text())
             model = saved.pop("model")
@@ -160,9 +160,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             if isinstance(saved["budget"], list):
                 saved["budget"] = tuple(saved["budget"])
             own = saved | own
-        else:
-            config = AutoConfig.from_pretrained(name, **options)
-        return cls(load_processor("TextureProcessor", name, config.image_token_id, **options), config, **own)
+        processor, config = load_processor("TextureProcessor", name, config, **options)
+        return cls(processor, config, **own)
 
     def detach(self) -> Any:
         """Undo `attach`: the model reads whole images again if no other processor is attached to it."""
