@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
 
 RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
+PATCHES = {  # an option of image processors → of vision configs
+    "patch_size": "patch_size",
+    "merge_size": "spatial_merge_size",
+    "temporal_patch_size": "temporal_patch_size",
+}
 TOKENS = ("chosen", "weighted")
 
 
@@ -53,22 +60,28 @@ def check_context(function: str, budget: int | tuple[int, int], config: Any) -> 
         raise ValueError(f"{function}: budget must leave room in the model's context of {longest} tokens, got {most}")
 
 
-def check_belongs(function: str, processor: Any, config: Any) -> None:
-    """Whether a processor is that of a model: both know the same image token and cut the same patches."""
-    vision, images = config.vision_config, processor.image_processor
-    pairs = [("image token", getattr(processor, "image_token_id", None), config.image_token_id)]
-    for name in ("patch_size", "merge_size", "temporal_patch_size"):
-        wanted = getattr(vision, {"merge_size": "spatial_merge_size"}.get(name, name), None)
-        pairs.append((name, getattr(images, name, None), wanted))
-    for name, got, wanted in pairs:
-        if None not in (got, wanted) and got != wanted:
+def check_belongs(function: str, processor: Any, config: Any, adapter: Any) -> None:
+    """Whether a processor is that of a model: both know the same image token and cut the same patches.
+
+    adapter: of both
+    """
+    known, token = len(processor.tokenizer), config.image_token_id
+    if known <= max(adapter.visual_ids):
+        got = f"a tokenizer of {known} tokens"
+        raise ValueError(f"{function}: processor must belong to the model, whose image token is {token}, got {got}")
+    pairs = {"image token": (getattr(processor, "image_token_id", None), token)}
+    for name, of_model in PATCHES.items():
+        pairs[name] = (getattr(processor.image_processor, name, None), getattr(config.vision_config, of_model, None))
+    for name, (got, wanted) in pairs.items():
+        if isinstance(got, int) and isinstance(wanted, int) and got != wanted:
             raise ValueError(
                 f"{function}: processor must belong to the model, whose {name} is {wanted}, "
                 f"got {type(processor).__name__} with {got}"
             )
-    known = len(processor.tokenizer)
-    if known <= config.image_token_id:
+    try:
+        adapter.grid_for((64, 64)), adapter.statistics(torch.device("cpu"))
+    except (AttributeError, KeyError) as error:
+        images = type(processor.image_processor).__name__
         raise ValueError(
-            f"{function}: processor must belong to the model, whose image token is {config.image_token_id}, "
-            f"got a tokenizer of {known} tokens"
-        )
+            f"{function}: processor must belong to the model, a {config.model_type}, got {images} without {error}"
+        ) from None

@@ -47,7 +47,8 @@ def load(
     options: of `from_pretrained`
     """
     if device is not None and options.get("device_map") is not None:
-        raise ValueError(f"load_vlm: device must not be given with device_map, got {device} and both")
+        got = f"{device} and {options['device_map']!r}"
+        raise ValueError(f"load_vlm: device must not be given with device_map, got {got}")
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place, wanted = _usable(device), _dtype(dtype)
@@ -80,7 +81,7 @@ def _tokenizer(checkpoint: Checkpoint, image_token: int) -> Any:
     """The tokenizer with its chat template, wherever the checkpoint keeps that."""
     function, name, options = checkpoint.function, checkpoint.name, checkpoint.shared
     transformers = optional(function, "transformers")
-    with checkpoint.errors("complete with its tokenizer"):
+    with checkpoint.errors("complete with its tokenizer (tokenizer.json)"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
         if tokenizer.chat_template is None:
             found, _ = transformers.ProcessorMixin.get_processor_dict(name, **options)

@@ -25,7 +25,7 @@ from transformers.processing_utils import ProcessingKwargs
 
 from texturevlm.ask.choose import choose
 from texturevlm.ask.messages import is_conversation, question_of
-from texturevlm.ask.options import check_options
+from texturevlm.ask.options import check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
@@ -74,12 +74,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         check_options("TextureProcessor", budget, allocator, relevance)
         self.config = config
         self.budget, self.allocator, self.relevance = budget, allocator, relevance
+        check_context("TextureProcessor", budget, config)
         self.adapter = adapter_for(config, processor)
-        if len(processor.tokenizer) <= max(self.adapter.visual_ids):
-            raise ValueError(
-                f"TextureProcessor: processor must belong to the model, whose image token is "
-                f"{config.image_token_id}, got a tokenizer of {len(processor.tokenizer)} tokens"
-            )
+        check_belongs("TextureProcessor", processor, config, self.adapter)
         self._asked: OrderedDict[str, str] = OrderedDict()
 
     def __call__(

@@ -141,10 +141,17 @@ class Checkpoint:
                 raise ImportError(f"{self.function}: device_map needs accelerate; pip install accelerate")
         elif place.type != "cpu" and accelerate:
             options["device_map"] = {"": place}  # a large model need not fit into the memory of the host
-        with self.errors("complete and undamaged"):
-            network, report = self._class.from_pretrained(
-                self.name, dtype=dtype or "auto", output_loading_info=True, **options
-            )
+        further = [one for one in self.options if one not in HUB_OPTIONS]
+        wanted = f"one that takes {', '.join(further)}" if further else "complete and undamaged"
+        with self.errors(wanted):
+            try:
+                network, report = self._class.from_pretrained(
+                    self.name, dtype=dtype or "auto", output_loading_info=True, **options
+                )
+            except (TypeError, AttributeError) as error:  # of an option
+                if not further:
+                    raise
+                raise ValueError(str(error)) from error
         if missing := sorted(report["missing_keys"]):
             lacks = f"{self.name} lacks {len(missing)} weights: {missing[0]} …"
             raise ValueError(f"{self.function}: model must be complete, {lacks}")
@@ -162,7 +169,8 @@ class Checkpoint:
                 yield
         except ValueError as error:
             if reason := damaged(self.name):
-                raise ValueError(f"{self.function}: model must be {wanted}, got {self.name}: {reason}") from error
+                whole = f"complete and undamaged, got {self.name}: {reason}"
+                raise ValueError(f"{self.function}: model must be {whole}") from error
             raise
 
     @property
