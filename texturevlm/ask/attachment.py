@@ -44,8 +44,7 @@ def attach(
     check_choice("attach", "model", family, FAMILIES)
     check_options("attach", budget, allocator, relevance)
     found = TextureProcessor(processor, network.config, budget=budget, allocator=allocator, relevance=relevance)
-    hooked(network)
-    _ATTACHED[found] = network
+    hooked(network, found)
     if isinstance(processor, TextureProcessor):
         detach(processor)  # it is replaced
     return found
@@ -69,10 +68,13 @@ def detach(attached: Any) -> Any:
     return network
 
 
-def hooked(network: Any) -> Adapter:
-    """The adapter that holds the hooks of a model; hooks it if it has none."""
+def hooked(network: Any, processor: Any) -> Adapter:
+    """The adapter that holds the hooks of a model, which stay until this and all its other processors are detached."""
     adapter: Adapter | None = getattr(network, ATTRIBUTE, None)
-    return adapter_for(network.config).bind(network) if adapter is None else adapter
+    if adapter is None:
+        adapter = adapter_for(network.config).bind(network)
+    _ATTACHED[processor] = network
+    return adapter
 
 
 def unwrapped(model: Any) -> Any:

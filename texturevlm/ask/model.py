@@ -92,7 +92,7 @@ class VLM:
             raise ValueError(f"VLM: processor must have one budget and one relevance, got {processor!r}")
         _check_context(self.model.config, processor.budget)
         self.processor, self.tokens, self.captured = processor, tokens, captured
-        self.adapter = hooked(self.model).beside(processor.processor)
+        self.adapter = hooked(self.model, processor).beside(processor.processor)
         self._fixed: FixedBudget | None = None
         self._unfixed: str | None = None  # why the last answer was not captured
 
@@ -129,6 +129,13 @@ class VLM:
             f"VLM({type(self.model).__name__}, {millions:.3g} million parameters, {self.model.dtype} on {self.device}, "
             f"budget={self.budget}, allocator={self.allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fixed": None}  # graphs stay on their device
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
 
     def prepare(self, images: Any) -> ImageSession:
         """Prepare images for any number of questions: mip levels, maps and words are made once.

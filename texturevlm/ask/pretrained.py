@@ -22,11 +22,6 @@ class PlainProcessor:
     tokenizer: Any
     image_processor: Any
 
-    @property
-    def chat_template(self) -> Any:
-        """The tokenizer's."""
-        return self.tokenizer.chat_template
-
     def save_pretrained(self, folder: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> list[str]:
         """Both parts in one folder."""
         parts = (self.tokenizer, self.image_processor)
