@@ -311,7 +311,9 @@ def test_pictures_without_an_agreed_range_are_refused():
 
 @pytest.mark.parametrize("source", [None, 5, [[0.0, 1.0]], {"size": 3}])
 def test_other_types_are_refused(source):
-    with pytest.raises(TypeError, match=r"source must be a path, a URL, bytes, a PIL image, an array or a tensor, got "):
+    with pytest.raises(
+        TypeError, match=r"source must be a path, a URL, bytes, a PIL image, an array or a tensor, got "
+    ):
         Texture.open(source)
 
 

@@ -46,17 +46,11 @@ def attach(
         options = {name: getattr(processor, name) for name in options}
     options |= {name: value for name, value in given.items() if value is not None}
     check_options("attach", **options)
-    found = hold(network, TextureProcessor(processor, network.config, **options))
+    found = TextureProcessor(processor, network.config, **options)
+    hooked(network, found)
     if attached_to(processor) is network:
         detach(processor)
     return found
-
-
-def hold(network: Any, processor: Any) -> Any:
-    """Hook a model for a TextureProcessor of its own; returns that."""
-    hooked(network)
-    _ATTACHED[processor] = network
-    return processor
 
 
 def attached_to(processor: Any) -> Any:
@@ -93,10 +87,13 @@ def detach(attached: Any) -> Any:
     return network
 
 
-def hooked(network: Any) -> Adapter:
-    """The adapter that holds the hooks of a model; hooks it if it has none."""
+def hooked(network: Any, processor: Any) -> Adapter:
+    """The adapter that holds the hooks of a model, which stay until this and all its other processors are detached."""
     adapter: Adapter | None = getattr(network, ATTRIBUTE, None)
-    return adapter_for(network.config).bind(network) if adapter is None else adapter
+    if adapter is None:
+        adapter = adapter_for(network.config).bind(network)
+    _ATTACHED[processor] = network
+    return adapter
 
 
 def unwrapped(model: Any) -> Any:

@@ -34,6 +34,13 @@ def question_in(function: str, prompt: Any) -> str:
     return question_of(prompt)
 
 
+def without_marks(question: str, marks: Sequence[str]) -> str:
+    """A question without the texts that stand for an image, which some data has inside the text."""
+    for mark in sorted(marks, key=len, reverse=True):
+        question = question.replace(mark, " ")
+    return question.strip()
+
+
 def images_of(conversation: Sequence[Message]) -> list[Any]:
     """The images inside the messages, in order; None for a block that only says that there is one."""
     found = []
@@ -101,7 +108,9 @@ def _blocks(content: Any) -> list[Message]:
 def _texts(content: Any) -> list[str]:
     if isinstance(content, str):
         return [content]
-    return [str(block.get("text", "")) for block in _blocks(content) if block.get("type") == "text"]
+    parts = content if isinstance(content, (list, tuple)) else []
+    found = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return [text for text in found if isinstance(text, str)]
 
 
 def _plain_blocks(content: Any, marks: Sequence[str]) -> list[Message]:

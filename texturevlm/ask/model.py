@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
-from texturevlm.ask.attachment import attach, attached_to, hold, hooked, network_of
+from texturevlm.ask.attachment import attach, attached_to, hooked, network_of
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.choose import in_slots
 from texturevlm.ask.messages import conversation_with, images_of, is_conversation, question_in
@@ -58,11 +58,10 @@ class VLM:
                 raise ValueError(f"VLM: processor must have one {name}, got {one!r}")
         if own and not options and attached_to(processor) in (None, self.model):
             check_belongs("VLM", processor.processor, self.model.config, processor.adapter)
-            hold(self.model, processor)
         else:
             processor = attach(self.model, processor, **options)
         self.processor, self.tokens, self.captured = processor, tokens, captured
-        self.adapter = hooked(self.model).beside(processor.processor)
+        self.adapter = hooked(self.model, processor).beside(processor.processor)
         self._fixed: FixedBudget | None = None
         self._unfixed: str | None = None  # why the last answer was not captured
 
@@ -99,6 +98,13 @@ class VLM:
             f"VLM({type(self.model).__name__}, {millions:.3g} million parameters, {self.model.dtype} on {self.device}, "
             f"budget={self.budget}, allocator={self.allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fixed": None}  # graphs stay on their device
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
 
     def prepare(self, images: Any) -> ImageSession:
         """Prepare images for any number of questions: mip levels, maps and words are made once.
