@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from texturevlm.check import check_finite
@@ -28,26 +28,27 @@ SCHEMES = re.compile(r"(https?:/|data:)", re.IGNORECASE)
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
 
-def to_tensor(source: Any) -> Tensor:
+def to_tensor(source: Any, device: torch.device | str | None = None) -> Tensor:
     """Read an image.
 
     source: a path, a URL (http, https, data), the bytes of a file, a PIL image, an array (H, W) or (H, W, C), or a
             tensor (H, W), (C, H, W) or (B, C, H, W)
+    device: where the result is: that of a tensor, else the CPU, if None. Bytes are moved as bytes and scaled there
     returns (B, C, H, W) floating point. 8-bit and 16-bit integers are scaled by the largest value of their type, arrays
             of floats become float32, a float tensor is returned as it is, not copied
     """
     if isinstance(source, (str, os.PathLike)):
         name = os.fspath(source)
         if SCHEMES.match(name):
-            return _from_bytes(_downloaded(name), f"{name:.80}")
+            return _from_bytes(_downloaded(name), f"{name:.80}", device)
         if is_url(name):
             raise ValueError(f"Texture.open: source must be a path or a URL of http, https or data, got {name:.80}")
         with _opened(Path(name), name) as image:
-            return _from_pil(image, name)
+            return _from_pil(image, name, device)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _from_bytes(bytes(source), f"source of {len(source)} bytes")
+        return _from_bytes(bytes(source), f"source of {len(source)} bytes", device)
     if isinstance(source, Image.Image):
-        return _from_pil(source, "image")
+        return _from_pil(source, "image", device)
     if isinstance(source, np.ndarray):
         if source.ndim not in (2, 3):
             raise ValueError(f"Texture.open: an array must be (H, W) or (H, W, C), got {source.shape}")
@@ -55,16 +56,17 @@ def to_tensor(source: Any) -> Tensor:
             raise TypeError(f"Texture.open: an array must hold numbers, got {source.dtype}")
         array = source if source.ndim == 3 else source[..., None]
         native = np.dtype(np.float32) if array.dtype.kind == "f" else array.dtype.newbyteorder("=")
-        return _from_tensor(torch.from_numpy(np.require(array, native, ("C", "W"))).permute(2, 0, 1)).contiguous()
+        pixels = torch.from_numpy(np.require(array, native, ("C", "W"))).to(device)
+        return _from_tensor(pixels.permute(2, 0, 1).contiguous())
     if isinstance(source, Tensor):
-        return _from_tensor(source)
+        return _from_tensor(source.to(device))
     got = type(source).__name__
     raise TypeError(f"Texture.open: source must be a path, a URL, bytes, a PIL image, an array or a tensor, got {got}")
 
 
-def _from_bytes(content: bytes, name: str) -> Tensor:
+def _from_bytes(content: bytes, name: str, device: torch.device | str | None) -> Tensor:
     with _opened(io.BytesIO(content), name) as image:
-        return _from_pil(image, name)
+        return _from_pil(image, name, device)
 
 
 def _downloaded(url: str) -> bytes:
@@ -100,7 +102,7 @@ def _opened(file: Path | io.BytesIO, name: str) -> Image.Image:
         raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
 
 
-def _from_pil(image: Image.Image, name: str) -> Tensor:
+def _from_pil(image: Image.Image, name: str, device: torch.device | str | None) -> Tensor:
     if image.width == 0 or image.height == 0:
         raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
     if image.width * image.height > MAX_PIXELS:
@@ -110,19 +112,37 @@ def _from_pil(image: Image.Image, name: str) -> Tensor:
         image.load()
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else it would be copied
+        image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise ValueError("Texture.open: a float image has no agreed range; scale it to 0 … 1 and pass an array")
     if image.mode.startswith("I"):
         grey = torch.from_numpy(np.asarray(image).astype(np.float32)) / 65535
         if grey.min() < 0 or grey.max() > 1:
             raise ValueError("Texture.open: a 32-bit image has no agreed range; scale it to 0 … 1 and pass an array")
-        return grey.expand(1, 3, *grey.shape).contiguous()
+        return grey.to(device).expand(1, 3, *grey.shape).contiguous()
     if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
         over = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
-    colour = torch.from_numpy(np.array(image.convert("RGB")))
-    return (colour.permute(2, 0, 1)[None].float() / 255).contiguous()
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    return _scaled(_bytes(image, torch.device(device or "cpu")).permute(2, 0, 1)[None].contiguous())
+
+
+def _bytes(image: Image.Image, device: torch.device) -> Tensor:
+    """(H, W, 3) uint8 on a device, copied there once."""
+    if device.type != "cuda":
+        return torch.from_numpy(np.array(image)).to(device)
+    array = np.asarray(image)
+    staged = torch.empty(array.shape, dtype=torch.uint8, pin_memory=True)  # torch keeps such memory for the next image
+    staged.numpy()[...] = array
+    return staged.to(device, non_blocking=True)
+
+
+def _scaled(tensor: Tensor) -> Tensor:
+    """Whole numbers → float32, the largest value of their type is 1; the same values on every device."""
+    most = torch.full((), float(torch.iinfo(tensor.dtype).max), device=tensor.device)
+    return tensor.float().div_(most)  # by a number a GPU would multiply by its reciprocal, which rounds differently
 
 
 def _from_tensor(tensor: Tensor) -> Tensor:
@@ -139,7 +159,7 @@ def _from_tensor(tensor: Tensor) -> Tensor:
     if tensor.dtype in (torch.int32, torch.int64, torch.uint32, torch.uint64):
         raise ValueError(f"Texture.open: {tensor.dtype} has no agreed range; scale it to 0 … 1 or make it uint8")
     if not tensor.is_floating_point():
-        return tensor.float() / torch.iinfo(tensor.dtype).max
+        return _scaled(tensor)
     if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise TypeError(f"Texture.open: a tensor must be float16, bfloat16, float32 or float64, got {tensor.dtype}")
     check_finite("Texture.open", image=tensor)

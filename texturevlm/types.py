@@ -79,7 +79,7 @@ class Texture:
 
         returns a texture of level 0 alone, values 0 to 1
         """
-        return cls((images.to_tensor(source).to(device),))
+        return cls((images.to_tensor(source, device),))
 
     def mipmapped(self, levels: int | None = None) -> Texture:
         """Return the texture with its mip levels, down to 1×1 or `levels` of them; itself if it has as many."""
