@@ -93,10 +93,11 @@ class VLM:
         return [] if self._fixed is None else self._fixed.reasons
 
     def __repr__(self) -> str:
+        allocator = getattr(self.allocator, "__name__", self.allocator)
         millions = sum(one.numel() for one in self.model.parameters()) / 1e6
         return (
             f"VLM({type(self.model).__name__}, {millions:.3g} million parameters, {self.model.dtype} on {self.device}, "
-            f"budget={self.budget}, allocator={self.allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
+            f"budget={self.budget}, allocator={allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
