@@ -138,9 +138,9 @@ def test_an_answer_that_ends_early_has_its_own_tokens_only(qwen):
     end = next(token for token in whole[0].tokens if token not in whole[1].tokens)
     length = whole[0].tokens.index(end) + 1
     assert length < 8
-    tokenizer = qwen.processor.tokenizer
-    ended = answers(eos_token_id=tokenizer.convert_tokens_to_ids([end]))
-    for first, second in (ended, answers(stop_strings=end, tokenizer=tokenizer)):
+    (token,) = qwen.processor.tokenizer.convert_tokens_to_ids([end])
+    stop = [lambda ids, scores, **_: ids[:, -1] == token]
+    for first, second in (answers(eos_token_id=token), answers(eos_token_id=[token]), answers(stopping_criteria=stop)):
         assert first.tokens == whole[0].tokens[:length] and second.tokens == whole[1].tokens
         assert first.logprobs == pytest.approx(whole[0].logprobs[:length], abs=1e-4)
 
