@@ -138,9 +138,11 @@ def test_an_answer_that_ends_early_has_its_own_tokens_only(qwen):
     end = next(token for token in whole[0].tokens if token not in whole[1].tokens)
     length = whole[0].tokens.index(end) + 1
     assert length < 8
-    (token,) = qwen.processor.tokenizer.convert_tokens_to_ids([end])
-    stop = [lambda ids, scores, **_: ids[:, -1] == token]
-    for first, second in (answers(eos_token_id=token), answers(eos_token_id=[token]), answers(stopping_criteria=stop)):
+    to_ids = qwen.processor.tokenizer.convert_tokens_to_ids
+    token, ids = to_ids(end), to_ids(whole[0].tokens + whole[1].tokens)
+    never = next(one for one in range(64) if one not in ids)
+    stop = {"stopping_criteria": [lambda ids, scores, **_: ids[:, -1] == token], "eos_token_id": never}
+    for first, second in (answers(eos_token_id=token), answers(eos_token_id=[never, token]), answers(**stop)):
         assert first.tokens == whole[0].tokens[:length] and second.tokens == whole[1].tokens
         assert first.logprobs == pytest.approx(whole[0].logprobs[:length], abs=1e-4)
 
