@@ -80,8 +80,8 @@ def check_belongs(function: str, processor: Any, config: Any, adapter: Any) -> N
             )
     try:
         adapter.grid_for((64, 64)), adapter.statistics(torch.device("cpu"))
-    except (AttributeError, KeyError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         images = type(processor.image_processor).__name__
         raise ValueError(
-            f"{function}: processor must belong to the model, a {config.model_type}, got {images} without {error}"
-        ) from None
+            f"{function}: processor must belong to the model, a {config.model_type}, got one with {images}"
+        ) from error
