@@ -1,4 +1,4 @@
-"""What was prepared for one prompt is not changed by the next: caches, optimiser steps, batches put together by hand."""
+"""What was prepared for one prompt is not changed by the next: caches, optimiser steps, batches joined by hand."""
 
 import copy
 
