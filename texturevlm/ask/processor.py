@@ -26,7 +26,7 @@ from transformers.processing_utils import ProcessingKwargs
 
 from texturevlm.ask.choose import choose
 from texturevlm.ask.messages import is_conversation, question_of, without_marks
-from texturevlm.ask.options import check_options
+from texturevlm.ask.options import check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
@@ -75,12 +75,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         check_options("TextureProcessor", budget, allocator, relevance)
         self.config = config
         self.budget, self.allocator, self.relevance = budget, allocator, relevance
+        check_context("TextureProcessor", budget, config)
         self.adapter = adapter_for(config, processor)
-        if len(processor.tokenizer) <= max(self.adapter.visual_ids):
-            raise ValueError(
-                f"TextureProcessor: processor must belong to the model, whose image token is "
-                f"{config.image_token_id}, got a tokenizer of {len(processor.tokenizer)} tokens"
-            )
+        check_belongs("TextureProcessor", processor, config, self.adapter)
         self._asked: OrderedDict[str, str] = OrderedDict()  # rendered prompt → its question
         self._warned = False
 
@@ -160,7 +157,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         from texturevlm.ask.pretrained import load_processor
 
         own = {one: options.pop(one) for one in ("budget", "allocator", "relevance") if one in options}
-        beside = Path(name) / FILE
+        beside, config = Path(name) / FILE, None
         if beside.is_file():
             try:
                 saved = json.loads(beside.read_text())
@@ -173,9 +170,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                     f"from_pretrained: {beside} must be as save_pretrained wrote it, got {error!r:.80}"
                 ) from error
             own = saved | own
-        else:
-            config = AutoConfig.from_pretrained(name, **options)
-        return cls(load_processor("TextureProcessor", name, config.image_token_id, **options), config, **own)
+        processor, config = load_processor("TextureProcessor", name, config, **options)
+        return cls(processor, config, **own)
 
     def detach(self) -> Any:
         """Undo `attach`: the model reads whole images again if no other processor is attached to it."""

@@ -8,7 +8,8 @@ one per length of prompt, rounded up. Nothing is read back from the device befor
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, Replay
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Texture
-from texturevlm.vlm.adapter import answer_ids
+from texturevlm.vlm.adapter import Override, answer_ids
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
@@ -150,11 +151,10 @@ class FixedBudget:
         return self.prefill(self._spelled(prompts, texture, allocation), self.encode(texture, allocation)).logits
 
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Any:
-        """The ids of the answers, (B, N): the work before the first token is captured, the rest is `model.generate`.
+        """The ids of the answers, (B, N): the logits of the first token are captured, the rest is `model.generate`.
 
         Prompts of a batch must have one length; beams go through the adapter's own `generate`.
         """
-        from transformers import DynamicCache
 
         if options.get("num_beams", 1) > 1:
             raise ValueError("generate: num_beams must be 1 under a fixed budget, use the adapter's generate")
@@ -163,13 +163,9 @@ class FixedBudget:
         if any(len(one) != length for one in ids):
             raise ValueError(f"generate: prompts must have one length in tokens, got {[len(one) for one in ids]}")
         read = self.prefill(ids, self.encode(texture, allocation))
-        cache = DynamicCache(config=self.adapter.model.config.get_text_config())
-        for layer in range(len(read.caches) // 2):
-            # `generate` needs a token to start from, so it gets the last one of the prompt
-            key, value = (one[:, :, : length - 1].clone() for one in read.caches[2 * layer : 2 * layer + 2])
-            cache.update(key, value, layer)
         inputs = {name: value.clone() for name, value in read.inputs.items()}
-        return answer_ids(self.adapter.model.generate(**inputs, past_key_values=cache, **options), length)
+        with _first_step(self.adapter.model, read, length) as cache:
+            return answer_ids(self.adapter.model.generate(**inputs, past_key_values=cache, **options), length)
 
     def _run_tower(
         self, pixels: Tensor, centre: Tensor, step: Tensor, frames: Tensor, valid: Tensor
@@ -289,6 +285,42 @@ class FixedBudget:
                 raise ValueError(f"{function}: {name} must be on {self.device} like the model, got {device}")
 
 
+@contextmanager
+def _first_step(model: Any, read: PrefillOutput, length: int) -> Iterator[Any]:
+    """Inside, the first step of `generate` with the given cache returns what was read; the model runs from the second.
+
+    length: of the prompt. `generate` runs the model on what its cache lacks, so this one lacks the last token
+    """
+    from transformers import DynamicCache
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    config = model.config.get_text_config()
+    lacking, whole = DynamicCache(config=config), DynamicCache(config=config)
+    for layer, (key, value) in enumerate(zip(read.caches[::2], read.caches[1::2])):
+        whole.update(key[:, :, :length], value[:, :, :length], layer)  # it copies
+    lacking.update(*(one[:, :, : length - 1] for one in read.caches[:2]), 0)  # only its length is read
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("past_key_values") is not lacking:  # of another thread
+            return stand_in.original(*args, **kwargs)
+        stand_in.remove()
+        return CausalLMOutputWithPast(logits=read.logits[:, None], past_key_values=whole)
+
+    stand_in = Override(model, "forward", first)
+    try:
+        yield lacking
+    finally:
+        stand_in.remove()
+
+
 def _addresses(model: Any) -> list[tuple[int, torch.dtype]]:
-    """Address and dtype of every weight."""
-    return [(one.data_ptr(), one.dtype) for one in (*model.parameters(), *model.buffers())]
+    """Address and dtype of every weight. Every question asks, so this walks the modules by itself: several times faster
+    than `parameters()`.
+    """
+    found, left = [], [model]
+    while left:
+        module = left.pop()
+        left += [one for one in module._modules.values() if one is not None]
+        own = (*module._parameters.values(), *module._buffers.values())
+        found += [(one.data_ptr(), one.dtype) for one in own if one is not None]
+    return found
