@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import AutoConfig, BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
@@ -226,7 +227,13 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         return images, text, videos, audio
 
     def _process_images(self, images: Sequence[View], **options: Any) -> tuple[dict[str, Tensor], list[str]]:
-        return self.adapter.pixel_inputs(images), [self.adapter.placeholders(len(view)) for view in images]
+        inputs = self.adapter.pixel_inputs(images)
+        if inputs["pixel_values"].ndim > 2:
+            # (images, patches, row): as many patches for all, so that collators can concatenate batches
+            most = max(self.budget) if isinstance(self.budget, (tuple, list)) else self.budget
+            missing = max(0, most * self.adapter.merge**2 - inputs["pixel_values"].shape[-2])
+            inputs["pixel_values"] = pad(inputs["pixel_values"], (0, 0, 0, missing))
+        return inputs, [self.adapter.placeholders(len(view)) for view in images]
 
     def _check_special_mm_tokens(self, text: Sequence[str], text_inputs: Any, modalities: Sequence[str]) -> None:
         word = self.adapter.word(self.config.image_token_id)
