@@ -174,6 +174,9 @@ def test_a_processor_of_another_model(family, other, said):
     fitting = tv.attach(*models.built(other), budget=9)
     with pytest.raises(ValueError, match=f"processor must belong to the model, {said}"):
         tv.VLM(model, fitting)
+    fitting.detach()
+    with pytest.raises(ValueError, match=f"VLM: model_type of the processor must be one of {family}, got '{other}'"):
+        tv.VLM(model, fitting)
     assert not hasattr(model, ATTRIBUTE)
 
 
