@@ -54,8 +54,8 @@ class VLM:
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
         own = isinstance(processor, TextureProcessor)
-        for name, kind in (("budget", int), ("relevance", str)):
-            if not isinstance(one := options.get(name, getattr(processor, name) if own else kind()), kind):
+        for name in ("budget", "relevance"):
+            if isinstance(one := options.get(name, getattr(processor, name) if own else None), (tuple, list)):
                 raise ValueError(f"VLM: processor must have one {name}, got {one!r}")
         if own and not options and attached_to(processor) in (None, self.model):
             config, inner = self.model.config, processor.processor
