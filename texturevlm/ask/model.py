@@ -43,6 +43,7 @@ class VLM:
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
     tokens:    as in `load_vlm`
     captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image); by default on a GPU
+    options:   budget, allocator and relevance as in `attach`
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
 
