@@ -1,9 +1,13 @@
 """Pictures of every kind become the right numbers; what is no picture is refused, and by name."""
 
+import base64
 import io
 import struct
+import threading
+import time
 import warnings
 import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -349,7 +353,64 @@ def test_pictures_without_an_agreed_range_are_refused():
             Texture.open(Image.new("I", (4, 4), value))
 
 
-@pytest.mark.parametrize("source", [None, 5, [[0.0, 1.0]], b"bytes", {"size": 3}])
+@pytest.mark.parametrize("source", [None, 5, [[0.0, 1.0]], {"size": 3}])
 def test_other_types_are_refused(source):
-    with pytest.raises(TypeError, match=r"source must be a path, a PIL image, an array or a tensor, got "):
+    with pytest.raises(TypeError, match=r"source must be a path, a URL, bytes, a PIL image, an array or a tensor"):
         Texture.open(source)
+
+
+class Files(BaseHTTPRequestHandler):
+    """Serves one picture, and other answers."""
+
+    picture = b""
+
+    def do_GET(self):
+        if self.path == "/slow.png":
+            time.sleep(1)
+        self.send_response(404 if self.path == "/gone.png" else 200)
+        self.end_headers()
+        self.wfile.write(b"<html>" if self.path == "/page.png" else self.picture)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    buffer = io.BytesIO()
+    Image.fromarray(noise(6, 8, 3)).save(buffer, "PNG")
+    Files.picture = buffer.getvalue()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Files) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+
+
+def test_bytes_and_urls_are_opened_like_files(server):
+    wanted = as_channels(noise(6, 8, 3) / 255)
+    inline = "data:image/png;base64," + base64.b64encode(Files.picture).decode()
+    for source in (Files.picture, bytearray(Files.picture), f"{server}/a.png", Path(f"{server}/a.png"), inline):
+        assert worst(level0(source), wanted) < 1e-6
+
+
+def test_a_download_that_fails_is_one_clear_error(server, monkeypatch):
+    monkeypatch.setattr("texturevlm.image.PATIENCE", 0.2)
+    for name, reason in (("gone", "the server answers 404"), ("slow", "timed out")):
+        with pytest.raises(ConnectionError, match=rf"Texture.open: {server}/{name}.png cannot be downloaded: {reason}"):
+            Texture.open(f"{server}/{name}.png")
+    with pytest.raises(ConnectionError, match=r"http://127.0.0.1:9/a.png cannot be downloaded: .*refused"):
+        Texture.open("http://127.0.0.1:9/a.png")
+    monkeypatch.setattr("texturevlm.image.MAX_BYTES", 9)
+    with pytest.raises(ConnectionError, match="it has more than 9 bytes"):
+        Texture.open(f"{server}/a.png")
+
+
+def test_bytes_and_urls_without_a_picture_are_named(server):
+    with pytest.raises(ValueError, match=rf"{server}/page.png is not an image that Pillow can read"):
+        Texture.open(f"{server}/page.png")
+    with pytest.raises(ValueError, match="source of 7 bytes is not an image that Pillow can read"):
+        Texture.open(b"nothing")
+    for scheme in ("file:///etc/passwd", "ftp://example.org/a.png"):
+        with pytest.raises(ValueError, match=f"must be a path or a URL of http, https or data, got {scheme}"):
+            Texture.open(scheme)

@@ -4,9 +4,14 @@ Files and PIL images become red, green, blue: grey is repeated, palettes and CMY
 over white, 16-bit grey keeps its precision, the orientation tag of a camera is applied.
 """
 
+import io
 import os
+import re
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
@@ -17,23 +22,31 @@ from texturevlm.check import check_finite
 from texturevlm.paths import is_url
 
 MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is more likely a mistake or an attack
-ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any] | Tensor
+MAX_BYTES = 1 << 28  # of a download: what that many pixels take as a camera's JPEG, and more
+PATIENCE = 10  # seconds without an answer from a server
+SCHEMES = re.compile(r"(https?:/|data:)", re.IGNORECASE)
+ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
 
 def to_tensor(source: Any, device: torch.device | str | None = None) -> Tensor:
     """Read an image.
 
-    source: a path, a PIL image, an array (H, W) or (H, W, C), or a tensor (H, W), (C, H, W) or (B, C, H, W)
+    source: a path, a URL (http, https, data), the bytes of a file, a PIL image, an array (H, W) or (H, W, C), or a
+            tensor (H, W), (C, H, W) or (B, C, H, W)
     device: where the result is: that of a tensor, else the CPU, if None. Bytes are moved as bytes and scaled there
     returns (B, C, H, W) floating point. 8-bit and 16-bit integers are scaled by the largest value of their type, arrays
             of floats become float32, a float tensor is returned as it is, not copied
     """
     if isinstance(source, (str, os.PathLike)):
-        if is_url(source):
-            got = f"got the URL {os.fspath(source)}; download it first"
-            raise ValueError(f"Texture.open: source must be a file on this machine, {got}")
-        with _opened(Path(source)) as image:
-            return _from_pil(image, str(source), device)
+        name = os.fspath(source)
+        if SCHEMES.match(name):
+            return _from_bytes(_downloaded(name), f"{name:.80}", device)
+        if is_url(name):
+            raise ValueError(f"Texture.open: source must be a path or a URL of http, https or data, got {name:.80}")
+        with _opened(Path(name), name) as image:
+            return _from_pil(image, name, device)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _from_bytes(bytes(source), f"source of {len(source)} bytes", device)
     if isinstance(source, Image.Image):
         return _from_pil(source, "image", device)
     if isinstance(source, np.ndarray):
@@ -48,23 +61,45 @@ def to_tensor(source: Any, device: torch.device | str | None = None) -> Tensor:
     if isinstance(source, Tensor):
         return _from_tensor(source.to(device))
     got = type(source).__name__
-    raise TypeError(f"Texture.open: source must be a path, a PIL image, an array or a tensor, got {got}")
+    raise TypeError(f"Texture.open: source must be a path, a URL, bytes, a PIL image, an array or a tensor, got {got}")
 
 
-def _opened(path: Path) -> Image.Image:
+def _from_bytes(content: bytes, name: str, device: torch.device | str | None) -> Tensor:
+    with _opened(io.BytesIO(content), name) as image:
+        return _from_pil(image, name, device)
+
+
+def _downloaded(url: str) -> bytes:
+    """What lies at a URL."""
+    url = re.sub(r"^(https?):/+", r"\1://", url, flags=re.IGNORECASE)  # a Path drops a slash
+    try:
+        with urlopen(Request(url, headers={"User-Agent": "texturevlm"}), timeout=PATIENCE) as answer:
+            content: bytes = answer.read(MAX_BYTES + 1)
+    except HTTPError as error:
+        reason = f"the server answers {error.code} {error.reason}"
+    except (OSError, HTTPException, ValueError) as error:
+        reason = str(error.reason if isinstance(error, URLError) else error) or type(error).__name__
+    else:
+        if len(content) <= MAX_BYTES:
+            return content
+        reason = f"it has more than {MAX_BYTES} bytes"
+    raise ConnectionError(f"Texture.open: {url:.80} cannot be downloaded: {' '.join(reason.split())}")
+
+
+def _opened(file: Path | io.BytesIO, name: str) -> Image.Image:
     """Read the header of a file, not its pixels."""
     try:
-        return Image.open(path)
+        return Image.open(file)
     except FileNotFoundError:
-        raise FileNotFoundError(f"Texture.open: no such file: {path}") from None
+        raise FileNotFoundError(f"Texture.open: no such file: {name}") from None
     except IsADirectoryError:
-        raise ValueError(f"Texture.open: {path} is a folder, not an image") from None
+        raise ValueError(f"Texture.open: {name} is a folder, not an image") from None
     except Image.DecompressionBombError as error:
-        raise ValueError(f"Texture.open: {path} has too many pixels (at most {MAX_PIXELS}): {error}") from None
+        raise ValueError(f"Texture.open: {name} has too many pixels (at most {MAX_PIXELS}): {error}") from None
     except UnidentifiedImageError:
-        raise ValueError(f"Texture.open: {path} is not an image that Pillow can read") from None
+        raise ValueError(f"Texture.open: {name} is not an image that Pillow can read") from None
     except Exception as error:  # Pillow's decoders raise anything for damaged files
-        raise ValueError(f"Texture.open: {path} cannot be read: {error}") from error
+        raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
 
 
 def _from_pil(image: Image.Image, name: str, device: torch.device | str | None) -> Tensor:

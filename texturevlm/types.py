@@ -75,7 +75,7 @@ class Texture:
 
     @classmethod
     def open(cls, source: images.ImageLike, *, device: torch.device | str | None = None) -> Texture:
-        """Read an image: a path, a PIL image, an array (H, W[, C]) or a tensor ([B,] C, H, W).
+        """Read an image: a path, a URL, bytes, a PIL image, an array (H, W[, C]) or a tensor ([B,] C, H, W).
 
         returns a texture of level 0 alone, values 0 to 1
         """
