@@ -14,6 +14,7 @@ from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logp
 from texturevlm.ask.attachment import attach, attached_to, hooked, network_of
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.choose import in_slots
+from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import conversation_with, images_of, is_conversation, question_in
 from texturevlm.ask.options import TOKENS, check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
@@ -23,7 +24,7 @@ from texturevlm.ask.stream import streamed
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
-from texturevlm.vlm import FixedBudget
+from texturevlm.vlm import FixedBudget, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
 
 BATCH = 8  # questions that are answered together
@@ -57,7 +58,9 @@ class VLM:
             if not isinstance(one := options.get(name, getattr(processor, name) if own else kind()), kind):
                 raise ValueError(f"VLM: processor must have one {name}, got {one!r}")
         if own and not options and attached_to(processor) in (None, self.model):
-            check_belongs("VLM", processor.processor, self.model.config, processor.adapter)
+            config, inner = self.model.config, processor.processor
+            check_choice("VLM", "model_type of the processor", processor.config.model_type, [config.model_type])
+            check_belongs("VLM", inner, config, adapter_for(config, inner))
         else:
             processor = attach(self.model, processor, **options)
         self.processor, self.tokens, self.captured = processor, tokens, captured
@@ -212,7 +215,7 @@ class VLM:
 
         def work(**streaming: Any) -> Any:
             # Threads have a gradient mode, a device and a stream of their own.
-            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here):
+            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.model):
                 return generate(**options, **streaming)
 
         return work

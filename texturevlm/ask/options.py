@@ -67,8 +67,10 @@ def check_belongs(function: str, processor: Any, config: Any, adapter: Any) -> N
     """
     known, token = len(processor.tokenizer), config.image_token_id
     if known <= max(adapter.visual_ids):
-        got = f"a tokenizer of {known} tokens"
-        raise ValueError(f"{function}: processor must belong to the model, whose image token is {token}, got {got}")
+        raise ValueError(
+            f"{function}: processor must belong to the model, whose image token is {token}, "
+            f"got a tokenizer of {known} tokens"
+        )
     pairs = {"image token": (getattr(processor, "image_token_id", None), token)}
     for name, of_model in PATCHES.items():
         pairs[name] = (getattr(processor.image_processor, name, None), getattr(config.vision_config, of_model, None))
@@ -79,9 +81,10 @@ def check_belongs(function: str, processor: Any, config: Any, adapter: Any) -> N
                 f"got {type(processor).__name__} with {got}"
             )
     try:
-        adapter.grid_for((64, 64)), adapter.statistics(torch.device("cpu"))
-    except (AttributeError, KeyError) as error:
+        adapter.grid_for((64, 64))
+        adapter.statistics(torch.device("cpu"))
+    except (AttributeError, KeyError, TypeError) as error:
         images = type(processor.image_processor).__name__
         raise ValueError(
-            f"{function}: processor must belong to the model, a {config.model_type}, got {images} without {error}"
-        ) from None
+            f"{function}: processor must belong to the model, a {config.model_type}, got one with {images}"
+        ) from error

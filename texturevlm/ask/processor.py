@@ -200,6 +200,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             self.processor.tokenizer, "chat_template", None
         )
 
+    @chat_template.setter
+    def chat_template(self, template: str) -> None:
+        """Of the processor that is wrapped, so that it is saved and asked with, too."""
+        holder = self.processor if hasattr(self.processor, "chat_template") else self.processor.tokenizer
+        holder.chat_template = template
+
     @property
     def image_token(self) -> str:
         """What stands for an image in a prompt."""
