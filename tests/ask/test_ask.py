@@ -74,8 +74,8 @@ def test_answers_depend_on_the_image(adapter):
     assert len({asked.ask(models.noise(150, 210, seed=seed), QUESTION, **SHORT) for seed in range(5)}) >= 3
 
 
-def test_images_share_one_budget_and_the_fuller_one_gets_more(adapter):
-    asked = models.asked(adapter, budget=40, relevance="none")
+def test_images_share_one_budget_and_the_fuller_one_gets_more(qwen):
+    asked = models.asked(qwen, budget=40, relevance="none")
     card, page = torch.full((3, 200, 200), 0.5), models.noise(400, 300)
     card[:, 90:110, 90:110] = 0.0
     session = asked.prepare([card, page])
@@ -231,8 +231,10 @@ def test_clear_errors_about_images_and_budgets(qwen):
         asked.ask([models.noise(64, 64)] * 3, QUESTION)
     with pytest.raises(TypeError, match="question must be text or messages, got int"):
         asked.ask(models.noise(64, 64), 3)
-    for budget in (0, "many"):
-        with pytest.raises((ValueError, TypeError), match="budget must be"):
+    with pytest.raises(ValueError, match="budget must be at least 1, got 0"):
+        models.asked(qwen, budget=0)
+    for budget in ("many", (4, 9)):  # a pair is for training
+        with pytest.raises(ValueError, match="VLM: processor must have one budget, got"):
             models.asked(qwen, budget=budget)
 
 

@@ -14,6 +14,7 @@ from tests.ask.models import OPTIONS, QUESTION, conversation, inputs_of, picture
 from tests.vlm import small
 from texturevlm.ask import processor as module
 from texturevlm.ask.processor import TextureProcessor
+from texturevlm.vlm.packed import unpack
 
 MARK = small.WORDS[small.IMAGE]
 LONG, SHORT = f"user : {MARK} what is the total and what is there ?", f"user : {MARK} what ?"
@@ -246,10 +247,9 @@ def test_positions_survive_half_precision(attached):
     with torch.no_grad():
         wanted = model(**{**inputs, "pixel_values": rounded}).logits
         assert torch.equal(model(**{**inputs, "pixel_values": back}).logits, wanted)
-    if hasattr(processor.adapter, "moments"):
-        positions = [processor.adapter.positions(one) for one in (inputs, cast)]
-        assert torch.equal(*positions) and positions[0].is_floating_point()
-        assert not torch.equal(positions[0], positions[0].bfloat16().float())
+    exact, kept = (unpack(one["pixel_values"].flatten(0, -2), width)[1] for one in (inputs, cast))
+    assert torch.equal(exact.patch, kept.patch) and torch.equal(exact.token, kept.token)
+    assert not torch.equal(exact.patch, exact.patch.bfloat16().float()), "positions that rounding would move"
     half = copy.deepcopy(model).to(torch.bfloat16)
     assert half.generate(**cast, **OPTIONS).shape[1] == inputs["input_ids"].shape[1] + 4
 

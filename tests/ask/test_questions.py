@@ -130,6 +130,17 @@ def test_an_unknown_text_warns_once_and_is_chosen_for_without_a_question(asked):
         processor(text="what is there ?")
 
 
+def test_an_answer_may_be_appended(processor, asked):
+    """As collators for training do."""
+    first = processor.apply_chat_template(user("one?", picture(64, 64)), tokenize=False)
+    both = [*user("one?", picture(64, 64)), {"role": "assistant", "content": []}, *user("two?")]
+    second = processor.apply_chat_template(both, tokenize=False)
+    assert second.startswith(first)
+    for text in (first, second):
+        processor(text=f"{text} total 4 2", images=picture(64, 64))
+    assert asked == ["one?", "two?"]
+
+
 def test_rendered_texts_are_forgotten_in_the_end(processor, asked, monkeypatch):
     monkeypatch.setattr(module, "REMEMBERED", 3)
     other = copy.deepcopy(processor)

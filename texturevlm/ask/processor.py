@@ -298,7 +298,14 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             return list(given)
         if (known := _QUESTIONS.get()) is not None and len(known) == len(texts):
             return list(known)
-        return [self._asked.get(text) for text in texts]
+        return [self._known_question(text) for text in texts]
+
+    def _known_question(self, text: str) -> str | None:
+        """Of a text that was rendered here, also if an answer was appended, as for training."""
+        if text in self._asked:
+            return self._asked[text]
+        begins = [known for known in list(self._asked) if text.startswith(known)]
+        return self._asked[max(begins, key=len)] if begins else None
 
     def _check_image_options(self, options: dict[str, Any]) -> None:
         """Refuse what would be ignored."""
