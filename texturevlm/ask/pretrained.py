@@ -27,6 +27,10 @@ class PlainProcessor:
         """The tokenizer's."""
         return self.tokenizer.chat_template
 
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        """The tokenizer's."""
+        return self.tokenizer.apply_chat_template(conversation, **options)
+
     def save_pretrained(self, folder: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> list[str]:
         """Both parts in one folder."""
         parts = (self.tokenizer, self.image_processor)
