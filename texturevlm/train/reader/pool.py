@@ -202,6 +202,7 @@ class Workers:
             self._free.put(slot)
 
     def _work(self, make: Callable[[np.random.Generator], Made], seed: list[int]) -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no context per worker: asking for a GPU would make one
         torch.set_num_threads(1)
         os.nice(5)
         rng = np.random.default_rng(seed)
