@@ -6,7 +6,9 @@ from texturevlm.commands import arguments
 
 
 def add_pack_reader(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "pack-reader", _pack_reader, "pack the pages that the reader is trained on")
+    parser = arguments.add_command(
+        commands, "pack-reader", _pack_reader, "pack the pages that the reader is trained on"
+    )
     parser.add_page_data()
     parser.add_out("FOLDER")
 

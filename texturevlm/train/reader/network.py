@@ -1,4 +1,4 @@
-"""The reader's architecture: a stock Qwen3-VL of 19.7 million parameters, and the folder that `from_pretrained` loads."""
+"""The reader's architecture: a stock Qwen3-VL of 19.7 million parameters, and its folder for `from_pretrained`."""
 
 from __future__ import annotations
 
@@ -82,8 +82,10 @@ def load_weights(network: Any, file: Path) -> None:
     network.tie_weights()
     missing = [name for name in found.missing_keys if name != "lm_head.weight"]
     if missing or found.unexpected_keys:
-        raise ValueError(f"reader: {file} must hold the reader's weights, got {missing[:3]} missing "
-                         f"and {found.unexpected_keys[:3]} unknown")
+        raise ValueError(
+            f"reader: {file} must hold the reader's weights, got {missing[:3]} missing "
+            f"and {found.unexpected_keys[:3]} unknown"
+        )
 
 
 def make_image_processor() -> Any:

@@ -207,7 +207,9 @@ def letter_marks(page: ReaderPage, chosen: Sequence[int]) -> Array:
         ends = widths.cumsum()
         if marks:
             marks.append((_FAR, _FAR))
-        marks += [(float(x0 + (end - width / 2) / ends[-1] * (x1 - x0)), (y0 + y1) / 2) for end, width in zip(ends, widths)]
+        marks += [
+            (float(x0 + (end - width / 2) / ends[-1] * (x1 - x0)), (y0 + y1) / 2) for end, width in zip(ends, widths)
+        ]
     return np.array(marks, np.float32).reshape(-1, 2)
 
 

@@ -46,7 +46,9 @@ LAYOUTS = {
     "form": PageKind(4, (fields, fields, fields, checks, heading, paragraph, table)),
     "table": PageKind(3, (table, table, heading, notes), 0.7),
     "article": PageKind(4, (paragraph, paragraph, paragraph, heading, bullets, table), 0.6, columns=(1, 2, 2, 2, 3)),
-    "receipt": PageKind(2, (fields, heading, purchases, notes), 1.0, (address_block, fields, purchases), most=(1, 4), strip=True),
+    "receipt": PageKind(
+        2, (fields, heading, purchases, notes), 1.0, (address_block, fields, purchases), most=(1, 4), strip=True
+    ),
     "slide": PageKind(0.7, (bullets, heading, heading, chart, fields), most=(5, 5)),
     "chart": PageKind(0.8, (chart, chart, notes, heading), most=(2, 5)),
     "contents": PageKind(1, (leaders, leaders, heading, fields, address_block), columns=(1, 1, 2)),
