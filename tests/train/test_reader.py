@@ -1,4 +1,4 @@
-"""The reader: its batched forward pass is the stock model's, its questions and views are what they say, and it learns."""
+"""The reader: batches give the stock model's numbers, questions and views are what they say, and it learns."""
 
 from pathlib import Path
 
