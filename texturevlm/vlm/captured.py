@@ -20,8 +20,9 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, Replay
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
-from texturevlm.vlm.adapter import Override, answer_ids
+from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
+from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.views import check_readable
