@@ -43,7 +43,7 @@ def test_versions_agree():
     makefile, project = (ROOT / "Makefile").read_text(), (ROOT / "pyproject.toml").read_text()
     assert "TORCH := 2.13.0\n" in makefile and "torch==2.13.0" in (ROOT / "constraints.txt").read_text()
     assert "OLDEST_TORCH := 2.11.0" in makefile and '"torch>=2.11"' in project
-    assert "OLDEST_TRANSFORMERS := 5.10.1" in makefile and '"transformers>=5.10"' in project
+    assert "OLDEST_TRANSFORMERS := 5.10.1" in makefile and '"transformers>=5.10,<6"' in project
 
 
 def test_a_wheel_contains_kernels_weights_and_types(tmp_path):

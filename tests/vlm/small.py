@@ -1,14 +1,19 @@
 """Small models of the real families, built on the spot with random weights, and a tokenizer of a few words."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
 from texturevlm.types import Allocation, Texture
 
-transformers = pytest.importorskip("transformers")
+if find_spec("transformers") is None:  # one that is there and cannot be imported must fail
+    pytest.skip("needs transformers", allow_module_level=True)
+import transformers
 
 WORDS = ["<pad>", "<end>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<unk>", "user"]
 WORDS += ["what", "is", "the", "total", "?", "and", "there", "seconds", ">", "<", ".", ":", *map(str, range(10))]
+WORDS += ["<fake_token_around_image>", "<global-img>"]
 IDS = {word: index for index, word in enumerate(WORDS)}
 VISION_START, VISION_END, IMAGE, VIDEO = 2, 3, 4, 5
 TEMPLATE = (
@@ -19,7 +24,12 @@ TEMPLATE = (
 )
 
 
-def tokenizer():
+BARE = TEMPLATE.replace("<|vision_start|>", "").replace("<|vision_end|>", "")
+BEGIN = TEMPLATE.replace("'<|image_pad|>'", "''").replace("<|vision_end|>", "")  # only the token before an image
+
+
+def tokenizer(template=TEMPLATE, **named):
+    """A fast tokenizer; `named` are tokens that can be read from it as attributes."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = Tokenizer(models.WordLevel(IDS, unk_token="<unk>"))
@@ -31,9 +41,11 @@ def tokenizer():
         pad_token="<pad>",
         eos_token="<end>",
         unk_token="<unk>",
-        additional_special_tokens=WORDS[2:6],
+        additional_special_tokens=WORDS[2:6] + WORDS[-2:],
     )
-    fast.chat_template = TEMPLATE
+    fast.chat_template = template
+    for name, token in named.items():
+        setattr(fast, name, token)
     return fast
 
 
@@ -73,22 +85,28 @@ def text(**more):
     }
 
 
+CLIP = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+QWEN3_VISION = {
+    "depth": 4,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "num_position_embeddings": 36,
+    "deepstack_visual_indexes": [1, 2],
+    "patch_size": 16,
+}
+
+
 def qwen3_vl():
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    vision = {
-        "depth": 4,
-        "hidden_size": 32,
-        "intermediate_size": 40,
-        "num_heads": 2,
-        "out_hidden_size": 32,
-        "num_position_embeddings": 36,
-        "deepstack_visual_indexes": [1, 2],
-        "patch_size": 16,
-    }
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
     config = Qwen3VLConfig(
-        text_config=text(head_dim=8, rope_parameters=rope), vision_config=vision, tie_word_embeddings=False, **SPECIAL
+        text_config=text(head_dim=8, rope_parameters=rope),
+        vision_config=QWEN3_VISION,
+        tie_word_embeddings=False,
+        **SPECIAL,
     )
     return grown(Qwen3VLForConditionalGeneration, config, head=0.6), Processor(16, [0.5] * 3, [0.5] * 3)
 
@@ -111,8 +129,7 @@ def qwen2_5_vl():
     config = Qwen2_5_VLConfig(
         text_config=text(rope_parameters=rope), vision_config=vision, tie_word_embeddings=False, **SPECIAL
     )
-    mean, std = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
-    return grown(Qwen2_5_VLForConditionalGeneration, config, head=0.6), Processor(14, mean, std)
+    return grown(Qwen2_5_VLForConditionalGeneration, config, head=0.6), Processor(14, *CLIP)
 
 
 VIT = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": 16}
@@ -143,8 +160,8 @@ ENCODERS = {"clip": clip, "siglip": siglip, "siglip2": siglip2}
 
 
 class LlavaProcessor:
-    def __init__(self):
-        self.tokenizer = tokenizer()
+    def __init__(self, template=TEMPLATE, **named):
+        self.tokenizer = tokenizer(template, **named)
 
 
 def llava():
@@ -180,8 +197,101 @@ def llava_onevision():
     return grown(LlavaOnevisionForConditionalGeneration, config), LlavaProcessor()
 
 
+def qwen2_vl():
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+    vision = {"depth": 3, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 1, "num_heads": 2, "patch_size": 14}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+    config = Qwen2VLConfig(
+        text_config=text(rope_parameters=rope), vision_config=vision, tie_word_embeddings=False, **SPECIAL
+    )
+    return grown(Qwen2VLForConditionalGeneration, config, head=0.6), Processor(14, *CLIP)
+
+
+def qwen3_vl_moe():
+    from transformers import Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration
+
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    config = Qwen3VLMoeConfig(
+        text_config=text(head_dim=8, rope_parameters=rope, **experts),
+        vision_config=QWEN3_VISION,
+        tie_word_embeddings=False,
+        **SPECIAL,
+    )
+    return grown(Qwen3VLMoeForConditionalGeneration, config, head=0.6), Processor(16, [0.5] * 3, [0.5] * 3)
+
+
+def _glm(kind, **more):
+    from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+
+    vision = {"depth": 3, "hidden_size": 32, "intermediate_size": 40, "out_hidden_size": 32, "num_heads": 2}
+    vision |= {"patch_size": 14, "image_size": 84, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 1.0}
+    special = {"image_token_id": IMAGE, "video_token_id": VIDEO}
+    special |= {"image_start_token_id": VISION_START, "image_end_token_id": VISION_END}
+    words = text(rope_parameters=rope, **more)
+    config = getattr(transformers, f"{kind}Config")(text_config=words, vision_config=vision, **special)
+    processor = LlavaProcessor()
+    processor.image_processor = Glm4vImageProcessorPil(
+        patch_size=14, do_resize=False, merge_size=2, temporal_patch_size=2
+    )
+    return grown(getattr(transformers, f"{kind}ForConditionalGeneration"), config, head=0.6), processor
+
+
+def glm4v():
+    return _glm("Glm4v")
+
+
+def glm4v_moe():
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1}
+    return _glm("Glm4vMoe", **experts)
+
+
+def internvl():
+    from transformers import InternVLConfig, InternVLForConditionalGeneration
+
+    vision = VIT | {"patch_size": (14, 14), "image_size": (84, 84), "layer_scale_init_value": 1.0}
+    config = InternVLConfig(
+        vision_config=vision, text_config=text(model_type="qwen2"), image_token_id=IMAGE, tie_word_embeddings=False
+    )
+    around = {"start_image_token": WORDS[VISION_START], "end_image_token": WORDS[VISION_END]}
+    return grown(InternVLForConditionalGeneration, config), LlavaProcessor(BARE, **around)
+
+
+def gemma3():
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    vision = VIT | {"patch_size": 8, "image_size": 96, "model_type": "siglip_vision_model", "vision_use_head": False}
+    config = Gemma3Config(
+        vision_config=vision,
+        text_config=text(head_dim=8, query_pre_attn_scalar=8, sliding_window=24, layer_types=GEMMA_LAYERS),
+        mm_tokens_per_image=9,
+        image_token_index=IMAGE,
+        boi_token_index=VISION_START,
+        eoi_token_index=VISION_END,
+        tie_word_embeddings=False,
+    )
+    return grown(Gemma3ForConditionalGeneration, config), LlavaProcessor(BEGIN)
+
+
+def smolvlm():
+    from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
+
+    config = SmolVLMConfig(
+        vision_config=VIT | {"patch_size": 8, "image_size": 96},
+        text_config=text(model_type="llama", head_dim=8),
+        scale_factor=4,
+        image_token_id=IMAGE,
+    )
+    return grown(SmolVLMForConditionalGeneration, config), LlavaProcessor(BARE)
+
+
+GEMMA_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 LLAVAS = {"llava": llava, "llava_onevision": llava_onevision}
 BUILDERS = {"qwen3_vl": qwen3_vl, "qwen2_5_vl": qwen2_5_vl}
+MORE = {"qwen2_vl": qwen2_vl, "qwen3_vl_moe": qwen3_vl_moe, "glm4v": glm4v, "glm4v_moe": glm4v_moe}
+MORE |= {"internvl": internvl, "gemma3": gemma3, "smolvlm": smolvlm}
 
 
 def grown(kind, config, *, head=0.15):

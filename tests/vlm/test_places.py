@@ -1,8 +1,11 @@
 """Positions: the grid is the processor's, the taps are transformers' own, and numbers survive a ride in pixel rows."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from texturevlm.vlm import adapter_for
 from texturevlm.vlm.places import bilinear_taps, frame, grid_for, places
 
 
@@ -18,6 +21,20 @@ def test_the_grid_is_that_of_the_processor():
         found = grid_for((height, width), 32, least=1 << 16, most=1 << 21)
         assert (found[0] * 32, found[1] * 32) == tuple(wanted), (height, width)
     assert grid_for((1, 5000), 32) == (1, 156)  # too thin for the processor
+
+
+def test_the_grid_of_glm_is_that_of_its_processor():
+    from transformers import Glm4vConfig
+    from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil, smart_resize
+
+    size = {"shortest_edge": 1 << 16, "longest_edge": 1 << 21}
+    processor = SimpleNamespace(image_processor=Glm4vImageProcessorPil(size=size))
+    adapter = adapter_for(Glm4vConfig(), processor)
+    for height, width in [*torch.randint(1, 3000, (100, 2)).tolist(), [3508, 2480], [20, 90], [80, 80], [5, 5]]:
+        if max(height, width) / min(height, width) < 200:
+            wanted = smart_resize(2, height, width, min_pixels=1 << 16, max_pixels=1 << 21)
+            rows, columns = adapter.grid_for((height, width))
+            assert (rows * 28, columns * 28) == tuple(wanted), (height, width)
 
 
 def test_taps_are_those_of_transformers():

@@ -41,7 +41,7 @@ def question_attention(
     layer:                 of the language model; the middle one if not given
     returns                (K,) per image, in the slots of the allocation, zero in unused ones; all together sum to 1
     """
-    language = adapter.model.model.language_model
+    language = adapter.language_of(adapter.model)
     number = len(language.layers) // 2 if layer is None else layer
     if not -len(language.layers) <= number < len(language.layers):
         raise ValueError(f"ask: layer must be below {len(language.layers)}, the layers of this model, got {layer}")

@@ -68,6 +68,8 @@ class ImageSession:
             check_choice("ask", "allocator", allocator, ALLOCATORS)
         scorer = model.relevance if relevance is None else relevance
         check_looks(looks, scorer, model.tokens)
+        if looks == 2 and not model.adapter.two_looks:
+            raise ValueError(f"ask: looks must be 1 for {model.adapter.config.model_type}, got 2 (see docs/models.md)")
         check_budget(model.budget, len(self.images))
         for image in self.images:
             image.on(model.device)

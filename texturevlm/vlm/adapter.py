@@ -10,7 +10,6 @@ or pixel shuffle turns into one embedding. Each patch has a position of its own.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +30,7 @@ from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
 CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
+IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 CENTRED = ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
 
 
@@ -45,6 +45,7 @@ class Adapter(ABC):
 
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
     videos: ClassVar[bool] = False
+    two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
     levels: ClassVar[Sequence[str]] = LEVELS[:1]
     coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]
     normalisation: tuple[Sequence[float], Sequence[float]]  # mean and standard deviation, if no processor gives them
@@ -104,6 +105,10 @@ class Adapter(ABC):
     def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
         """Run the vision tower of the bound model: embeddings (n, D) per view; further lists for DeepStack."""
 
+    def language_of(self, model: Any) -> Any:
+        """The language model, whose `layers` attend."""
+        return model.model.language_model
+
     def positions(self, inputs: dict[str, Tensor]) -> Tensor:
         """Positions of the language model for prepared inputs, as its rotary embedding takes them."""
         mask = inputs["attention_mask"]
@@ -118,7 +123,8 @@ class Adapter(ABC):
             for undo in self.hooks(model):
                 self._undo.append(undo)
             setattr(model, ATTRIBUTE, self)
-            self._probe()
+            if self.device.type != "meta":
+                self.probe()
         except BaseException:
             self.restore()
             raise
@@ -315,10 +321,8 @@ class Adapter(ABC):
         """(n,): position in time of each token, from the start of its picture."""
         return torch.zeros(len(view))
 
-    def _probe(self) -> None:
+    def probe(self) -> None:
         """Refuse a version of transformers that ignores our positions, which would otherwise go unnoticed."""
-        if self.device.type == "meta":
-            return
         size = (2 * self.side, 8 * self.side)
         texture = Texture.open(torch.linspace(0, 1, 3 * size[0] * size[1]).view(1, 3, *size))
         corners = torch.tensor([[0.0, 0.0], [1.0, 0.0]]) * self.side
@@ -328,47 +332,20 @@ class Adapter(ABC):
         with torch.no_grad():
             found = [self.embed([view])[0][0].float() for view in (near, far)]
         if torch.equal(*found):
-            from transformers import __version__
+            self.refuse("the positions of chosen patches")
 
-            raise RuntimeError(
-                f"adapt: the vision tower of {type(self.model).__name__} ignores the positions of chosen patches under "
-                f"transformers {__version__}, so its answers would be wrong; install a version that texturevlm supports"
-            )
+    def refuse(self, ignored: str) -> None:
+        """Raise the error of `probe`."""
+        from transformers import __version__
+
+        raise RuntimeError(
+            f"adapt: the vision tower of {type(self.model).__name__} ignores {ignored} under transformers "
+            f"{__version__}, so its answers would be wrong; install a version that texturevlm supports"
+        )
 
     def _check_options(self, function: str, levels: str, coordinates: str, allowed: Sequence[str]) -> None:
         check_choice(function, "levels", levels, self.levels)
         check_choice(function, "coordinates", coordinates, [one for one in allowed if one in self.coordinates])
-
-
-class Override:
-    """Stands in for a method of one module until `remove`; it can be copied and pickled with the module.
-
-    It shows the signature of what it replaces, because `generate` passes only the arguments that it finds there.
-    """
-
-    def __init__(self, module: Any, name: str, method: Any) -> None:
-        if not callable(getattr(module, name, None)):
-            raise RuntimeError(f"adapt: {type(module).__name__} has no {name} in this version of transformers")
-        self.module, self.name, self.method = module, name, method
-        self.before = module.__dict__.get(name)
-        self.__signature__ = inspect.signature(getattr(module, name))
-        module.__dict__[name] = self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.method(*args, **kwargs)
-
-    def original(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what was replaced."""
-        if self.before is not None:
-            return self.before(*args, **kwargs)
-        return getattr(type(self.module), self.name)(self.module, *args, **kwargs)
-
-    def remove(self) -> None:
-        """Put back what was there."""
-        if self.before is None:
-            self.module.__dict__.pop(self.name, None)
-        else:
-            self.module.__dict__[self.name] = self.before
 
 
 def answer_ids(found: Any, length: int) -> Any:

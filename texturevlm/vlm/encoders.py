@@ -12,7 +12,7 @@ from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.adapter import CENTRED, CLIP, Adapter
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.views import View, still_views
-from texturevlm.vlm.vit import VisionTransformer, by_count
+from texturevlm.vlm.vit import VisionTransformer, by_count, tower_for
 
 
 class Encoder(Adapter):
@@ -27,7 +27,7 @@ class Encoder(Adapter):
     @property
     def tower(self) -> VisionTransformer:
         """The vision tower of the bound model."""
-        return VisionTransformer(getattr(self.model, "vision_model", self.model))
+        return tower_for(getattr(self.model, "vision_model", self.model))
 
     def hooks(self, model: Any) -> Iterator[Any]:
         """None stays: the tower is hooked while it runs."""
@@ -58,7 +58,7 @@ class Encoder(Adapter):
             pixels = self.normalised(torch.stack([view.pixels[:, 0] for view in members])).to(self.device)
             lie = [self.places(view) for view in members]
             patch = torch.stack([one.patch[:, 0] for one in lie])
-            reach = torch.stack([self._reach(view) for view in members]) if self.tower.takes_rows else None
+            reach = torch.stack([self._reach(view) for view in members]) if self.tower.wide_reach else None
             found |= dict(zip(group, take(self.tower.run(call, pixels, patch, reach))))
         return [found[index] for index in range(len(views))]
 

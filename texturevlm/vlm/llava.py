@@ -19,18 +19,14 @@ class Llava(ProjectedAdapter):
     def tower_of(self, model: Any) -> Any:
         return model.model.vision_tower
 
-    def tower_options(self) -> dict[str, Any]:
-        return {"output_hidden_states": True, "return_dict": True}
-
-    def hidden(self, out: Any) -> Tensor:
+    def hidden(self, pixels: Tensor, patch: Tensor) -> Tensor:
         """The layers that the config names, without the class token."""
-        config = self.config
+        config, front = self.config, self.tower.in_front
         layers = config.vision_feature_layer
-        front = self.tower.in_front if config.vision_feature_select_strategy == "default" else 0
-        if self.tower.in_front and not front:
+        if front and config.vision_feature_select_strategy != "default":
             raise ValueError(f"model keeps its tower's class token, which {type(self).__name__} does not")
         layers = [layers] if isinstance(layers, int) else layers
-        return torch.cat([out.hidden_states[layer][:, front:] for layer in layers], -1)
+        return torch.cat([one[:, front:] for one in self.tower.run_layers(pixels, patch, layers)], -1)
 
     def project(self, hidden: Tensor) -> Tensor:
         projected: Tensor = self.model.model.multi_modal_projector(hidden)

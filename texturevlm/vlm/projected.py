@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from texturevlm.vlm.adapter import Adapter, Override
-from texturevlm.vlm.packed import is_packed, unpack
+from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm.override import Override
+from texturevlm.vlm.packed import Geometry, is_packed, unpack
 from texturevlm.vlm.views import View
-from texturevlm.vlm.vit import VisionTransformer, by_count
+from texturevlm.vlm.vit import VisionTransformer, by_count, tower_for
 
 
 class ProjectedAdapter(Adapter):
@@ -26,23 +27,26 @@ class ProjectedAdapter(Adapter):
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)
-        self.side = config.vision_config.patch_size * self.merge
+        self.merge = self.patches_across(config)
+        self.side = square_side(config.vision_config.patch_size) * self.merge
+
+    def patches_across(self, config: Any) -> int:
+        """Rows, and columns, of patches in a token."""
+        return 1
 
     @abstractmethod
     def tower_of(self, model: Any) -> Any:
         """The vision tower."""
 
     @abstractmethod
-    def hidden(self, out: Any) -> Tensor:
-        """(B, N, D): the output of the tower that counts, without tokens of its own."""
-
-    @abstractmethod
     def project(self, hidden: Tensor) -> Tensor:
         """(B, K · merge², D) patches, those of a token together → (B, K, D') for the language model."""
 
-    def tower_options(self) -> dict[str, Any]:
-        """Further arguments of the tower."""
-        return {"return_dict": True}
+    def hidden(self, pixels: Tensor, patch: Tensor) -> Tensor:
+        """Run the tower: the output that counts, (B, N, D), without tokens of its own; arguments as for its `run`."""
+        out = self.tower.run(self.tower.tower, pixels, patch, return_dict=True)
+        last: Tensor = out.last_hidden_state
+        return last[:, self.tower.in_front :]
 
     def arranged(self, tokens: Tensor) -> Tensor:
         """An image's tokens (K, D) as they stand in the prompt."""
@@ -55,7 +59,7 @@ class ProjectedAdapter(Adapter):
     def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
         """The grid that the tower was trained with, whatever the image's size."""
         vision = self.config.vision_config
-        side = vision.image_size // vision.patch_size // self.merge
+        side = square_side(vision.image_size) // self.side
         return side, side
 
     def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
@@ -65,11 +69,13 @@ class ProjectedAdapter(Adapter):
     @property
     def tower(self) -> VisionTransformer:
         """The vision tower of the bound model."""
-        return VisionTransformer(self.tower_of(self.model))
+        return tower_for(self.tower_of(self.model))
 
     def hooks(self, model: Any) -> Iterator[Any]:
         self._features = Override(model.model, "get_image_features", self._get_image_features)
         yield self._features
+        self._expansion = Override(model, "_expand_inputs_for_generation", self._expanded)
+        yield self._expansion
 
     def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
         rows = self.pixel_inputs(views)["pixel_values"].to(self.device)
@@ -85,17 +91,49 @@ class ProjectedAdapter(Adapter):
 
     def _embedded(self, packed: Tensor, *, weighted: bool) -> list[Tensor]:
         """(images, patches, row) → the tokens (K, D) of each image."""
-        patches, found, inner = self.merge**2, {}, self.side // self.merge
-        parts = [unpack(rows, self.row_width) for rows in packed.flatten(0, -3)]
-        counts = [int((geometry.extent[:, 0] > 0).sum()) for _, geometry, _ in parts]
+        inner, found = self.side // self.merge, {}
+        pixels, geometry, weights = unpack(packed.flatten(0, -3), self.row_width)
+        pixels, counts = pixels.unflatten(-1, (3, inner, inner)), _counts(geometry)
         for group in by_count(counts):
             count = counts[group[0]]
             if count == 0:
-                continue  # an image of padding
-            pixels = torch.stack([parts[index][0][:count] for index in group]).unflatten(-1, (3, inner, inner))
-            place = torch.stack([parts[index][1].patch[:count] for index in group])
-            out = self.tower.run(self.tower.tower, pixels, place, **self.tower_options())
-            for index, tokens in zip(group, self.project(self.hidden(out))):
-                weight = parts[index][2][:count:patches].to(tokens)
+                continue  # images of padding
+            hidden = self.hidden(pixels[group, :count], geometry.patch[group, :count])
+            for index, tokens in zip(group, self.project(hidden)):
+                weight = weights[index, : count : self.merge**2].to(tokens)
                 found[index] = tokens * weight if weighted else tokens
         return [found[index] for index in sorted(found)]
+
+    def _expanded(self, expand_size: int = 1, *, input_ids: Any = None, **inputs: Any) -> tuple[Any, dict[str, Any]]:
+        """Repeat the inputs of `generate` for beams, the images of a prompt together: A B A B.
+
+        transformers before 5.22 repeats them one by one, A A B B, and gives prompts the wrong images.
+        """
+        rows = inputs.get("pixel_values")
+        if input_ids is None or rows is None or not is_packed(rows, self.row_width):
+            expanded: tuple[Any, dict[str, Any]] = self._expansion.original(
+                expand_size=expand_size, input_ids=input_ids, **inputs
+            )
+            return expanded
+        del inputs["pixel_values"]
+        ends = (input_ids == self.config.image_token_id).sum(1).cumsum(0)
+        counts = torch.tensor(_counts(unpack(rows, self.row_width)[1])) // self.merge**2
+        behind = torch.tensor([self.length(int(one)) for one in counts]).cumsum(0)
+        prompt = torch.searchsorted(ends.cpu(), behind)
+        input_ids, inputs = self._expansion.original(expand_size=expand_size, input_ids=input_ids, **inputs)
+        parts = [rows[prompt.to(rows.device) == one] for one in range(len(ends)) for _ in range(expand_size)]
+        return input_ids, inputs | {"pixel_values": torch.cat(parts)}
+
+
+def _counts(geometry: Geometry) -> list[int]:
+    """Patches of each image, without padding."""
+    counts: list[int] = (geometry.extent[..., 0] > 0).sum(-1).tolist()
+    return counts
+
+
+def square_side(length: int | Sequence[int]) -> int:
+    """The side of a square that a config gives as one number or as (height, width)."""
+    sides = {length} if isinstance(length, int) else set(length)
+    if len(sides) != 1:
+        raise ValueError(f"adapt: images and patches of the vision tower must be square, got {length}")
+    return sides.pop()

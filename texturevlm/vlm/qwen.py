@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from texturevlm.vlm.adapter import Adapter, Override
+from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.mrope import mrope_positions
+from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
+from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.views import LEVELS, View, rectangles, video_view
 
@@ -54,6 +56,11 @@ class QwenAdapter(Adapter):
     @property
     def visual_ids(self) -> list[int]:
         return [self.config.image_token_id, self.config.video_token_id]
+
+    @property
+    def wrapper_ids(self) -> tuple[int, int]:
+        """The ids that stand before and behind a picture."""
+        return self.config.vision_start_token_id, self.config.vision_end_token_id
 
     def image_filling(self, tokens: int) -> str:
         return self._wrapped(self.placeholders(tokens))
@@ -114,6 +121,11 @@ class QwenAdapter(Adapter):
         ends = torch.cat([first, first.new_full((1,), len(begins))])
         return {"position_ids": patch, "cu_seqlens": ends.int()}
 
+    def probe(self) -> None:
+        super().probe()
+        if (ignored := ignored_argument(self)) is not None:
+            self.refuse(f"its argument {ignored}")
+
     def windows(self, patch: Tensor) -> Tensor | None:
         """(..., M², 2) rows and columns of a token's patches → (..., 2), its window, for a tower that has windows."""
         return None
@@ -122,7 +134,7 @@ class QwenAdapter(Adapter):
         crops = coordinates == "crops"
         if crops and picture.weight is not None:
             raise ValueError("prepare: coordinates='crops' is the model's own input, which has no weights")
-        if picture.is_video:
+        if picture.is_video and self.videos:
             if crops:
                 raise ValueError("prepare: coordinates='crops' is for images, got a video")
             return [self.video_views(picture, levels)]
@@ -190,5 +202,5 @@ class QwenAdapter(Adapter):
         return mrope_positions(ids, inputs.get("attention_mask"), tokens) if tokens else None
 
     def _wrapped(self, mark: str) -> str:
-        start, end = self.word(self.config.vision_start_token_id), self.word(self.config.vision_end_token_id)
+        start, end = map(self.word, self.wrapper_ids)
         return f"{start}{mark}{end}"

@@ -1,37 +1,65 @@
-"""CLIP, SigLIP and SigLIP 2 towers on chosen patches: each embedded at its true position, the rest the model's own.
+"""Vision transformers on chosen patches: each embedded at its true position, the rest the tower's own.
 
 These towers have a learned table of positions and no other notion of place, so a patch is looked up where its centre
-lies in the image, between the entries. The tower is called with a picture of one patch, and a hook that lives as long
-as the call puts the embeddings of the chosen patches in place of that one's.
+lies in the image, between the entries. The tower is called with a picture of one patch, and for as long as the call
+lasts its embeddings module returns the embeddings of the chosen patches instead. A tower is one subclass of
+VisionTransformer and one line in TOWERS.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.vlm.override import Override
+
 Tower = Callable[..., Any]
 
 
-class VisionTransformer:
-    """A tower: `side` of its patches, and how many tokens of its own it puts in front."""
+class VisionTransformer(ABC):
+    """A tower: the module, whose `embeddings` turn pixels into embeddings with positions.
+
+    in_front:    tokens of its own that it puts in front of the patches
+    wide_reach:  whether a patch that is larger than an entry of the table averages all entries that it covers
+    channels_last: whether a patch is flattened as (y, x, channel) instead of (channel, y, x)
+    """
+
+    in_front: ClassVar[int] = 0
+    wide_reach: ClassVar[bool] = False
+    channels_last: ClassVar[bool] = False
 
     def __init__(self, tower: Any) -> None:
         self.tower = tower
         self.embeddings = tower.embeddings
-        self.side = int(self.embeddings.patch_size)
-        self.in_front = 1 if hasattr(self.embeddings, "class_embedding") else 0
-        # SigLIP 2 takes patches in rows, and averages its table over the area of a patch that is larger than an entry
-        self.takes_rows = not hasattr(self.embeddings, "image_size")
+
+    @property
+    @abstractmethod
+    def projection(self) -> Any:
+        """The module whose weight and bias embed a patch."""
+
+    @property
+    @abstractmethod
+    def table(self) -> Tensor:
+        """(in_front + side², D): positions of the tokens in front, then of the patches, row by row."""
+
+    def front(self) -> Tensor:
+        """(in_front, D): the tokens in front."""
+        return self.table[:0]
+
+    def inputs(self, batch: int, count: int) -> dict[str, Tensor]:
+        """Arguments of the tower for so many patches; their pixels are not read."""
+        weight = self.projection.weight
+        return {"pixel_values": weight.new_zeros(batch, 3, 1, 1)}
 
     @property
     def table_side(self) -> int:
         """Rows, and columns, of the table of positions."""
-        return int((len(self.embeddings.position_embedding.weight) - self.in_front) ** 0.5)
+        return int((len(self.table) - self.in_front) ** 0.5)
 
     def run(self, call: Tower, pixels: Tensor, patch: Tensor, reach: Tensor | None = None, **options: Any) -> Any:
         """`call` (the tower, or a method of a model that calls it) on normalised pixels (B, N, 3, P, P).
@@ -40,34 +68,38 @@ class VisionTransformer:
         reach: (B, N, 2), entries of the table that a patch covers; None: one
         """
         embedded = self.embedded(pixels, patch, reach)
-        batch, count = pixels.shape[:2]
-        weight = self.embeddings.patch_embedding.weight
-        if self.takes_rows:
-            inputs: dict[str, Any] = {
-                "pixel_values": weight.new_zeros(batch, 1, weight.shape[1]),
-                "pixel_attention_mask": torch.ones(batch, count, dtype=torch.int64, device=weight.device),
-                "spatial_shapes": torch.ones(batch, 2, dtype=torch.int64, device=weight.device),
-            }
-        else:
-            inputs = {"pixel_values": weight.new_zeros(batch, 3, self.side, self.side)}
-            inputs["interpolate_pos_encoding"] = True  # else only pictures of one size are accepted
-        hook = self.embeddings.register_forward_hook(lambda *_: embedded)
+        override = Override(self.embeddings, "forward", lambda *_, **__: embedded)
         try:
-            return call(**inputs, **options)
+            return call(**self.inputs(*pixels.shape[:2]), **options)
         finally:
-            hook.remove()
+            override.remove()
+
+    def run_layers(self, pixels: Tensor, patch: Tensor, layers: Sequence[int]) -> list[Tensor]:
+        """Run the tower: the outputs (B, in_front + N, D) of some layers, counted from 1, or from the last, -1.
+
+        `output_hidden_states` would leave hooks of transformers' own behind, with which no model can be pickled.
+        """
+        found: dict[int, Tensor] = {}
+        modules = self.tower.encoder.layers
+        hooks = []
+        try:
+            for layer in layers:
+                module = modules[layer - 1 if layer > 0 else layer]
+                hooks.append(module.register_forward_hook(lambda _, __, out, key=layer: found.__setitem__(key, out)))
+            self.run(self.tower, pixels, patch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return [found[layer] for layer in layers]
 
     def embedded(self, pixels: Tensor, patch: Tensor, reach: Tensor | None) -> Tensor:
         """(B, N, 3, P, P) → (B, N, D), with the tower's own tokens in front."""
-        module = self.embeddings.patch_embedding
-        order = (0, 1, 3, 4, 2) if self.takes_rows else (0, 1, 2, 3, 4)
+        module, table = self.projection, self.table
+        order = (0, 1, 3, 4, 2) if self.channels_last else (0, 1, 2, 3, 4)
         rows = pixels.permute(order).flatten(2).to(module.weight)
         tokens = functional.linear(rows, module.weight.flatten(1), module.bias)
-        table = self.embeddings.position_embedding.weight
         tokens = tokens + self._positions(table[self.in_front :], patch, reach).to(tokens.dtype)
-        if not self.in_front:
-            return tokens
-        front = (self.embeddings.class_embedding + table[0]).expand(len(tokens), 1, -1)
+        front = (self.front() + table[: self.in_front]).expand(len(tokens), -1, -1)
         return torch.cat([front.to(tokens.dtype), tokens], 1)
 
     def _positions(self, table: Tensor, patch: Tensor, reach: Tensor | None) -> Tensor:
@@ -82,6 +114,85 @@ class VisionTransformer:
             shares.append(share / share.sum(-1, keepdim=True))
         rows, columns = shares
         return torch.einsum("bkr,bkc,rcd->bkd", rows, columns, table.float().view(side, side, -1))
+
+
+class SiglipTower(VisionTransformer):
+    @property
+    def projection(self) -> Any:
+        return self.embeddings.patch_embedding
+
+    @property
+    def table(self) -> Tensor:
+        weight: Tensor = self.embeddings.position_embedding.weight
+        return weight
+
+
+class ClipTower(SiglipTower):
+    """With a class token."""
+
+    in_front = 1
+
+    def front(self) -> Tensor:
+        token: Tensor = self.embeddings.class_embedding
+        return token[None]
+
+
+class Siglip2Tower(SiglipTower):
+    """Takes patches in rows."""
+
+    wide_reach = True
+    channels_last = True
+
+    def inputs(self, batch: int, count: int) -> dict[str, Tensor]:
+        weight = self.projection.weight
+        return {
+            "pixel_values": weight.new_zeros(batch, 1, weight.shape[1]),
+            "pixel_attention_mask": torch.ones(batch, count, dtype=torch.int64, device=weight.device),
+            "spatial_shapes": torch.ones(batch, 2, dtype=torch.int64, device=weight.device),
+        }
+
+
+class SmolVLMTower(SiglipTower):
+    """SigLIP that takes pictures of any shape, with a mask of patches."""
+
+    def inputs(self, batch: int, count: int) -> dict[str, Tensor]:
+        mask = torch.ones(batch, 1, count, dtype=torch.bool, device=self.table.device)
+        return super().inputs(batch, count) | {"patch_attention_mask": mask}
+
+
+class InternVLTower(VisionTransformer):
+    in_front = 1
+
+    @property
+    def projection(self) -> Any:
+        return self.embeddings.patch_embeddings.projection
+
+    @property
+    def table(self) -> Tensor:
+        table: Tensor = self.embeddings.position_embeddings
+        return table[0]
+
+    def front(self) -> Tensor:
+        token: Tensor = self.embeddings.cls_token
+        return token[0]
+
+
+# model_type of a tower's config → how it is run
+TOWERS: dict[str, type[VisionTransformer]] = {
+    "clip_vision_model": ClipTower,
+    "siglip_vision_model": SiglipTower,
+    "siglip2_vision_model": Siglip2Tower,
+    "smolvlm_vision": SmolVLMTower,
+    "internvl_vision": InternVLTower,
+}
+
+
+def tower_for(tower: Any) -> VisionTransformer:
+    """How a vision tower is run on chosen patches."""
+    kind = tower.config.model_type
+    if kind not in TOWERS:
+        raise ValueError(f"adapt: vision tower must be one of {', '.join(TOWERS)}, got {kind}")
+    return TOWERS[kind](tower)
 
 
 def by_count(counts: Sequence[int]) -> list[list[int]]:
