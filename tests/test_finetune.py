@@ -35,7 +35,7 @@ TEMPLATE = (  # as that of Qwen3-VL, without tools and videos
 )
 BUDGETS = (4, 12)
 VOCABULARY = 384
-STEPS = 16
+STEPS = 12
 BAR = 0.1  # of the loss, in nats per token; an untrained model has about 10
 
 
