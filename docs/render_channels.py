@@ -13,7 +13,7 @@ from PIL import Image
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, build
 from texturevlm.channels.registry import EMBEDDING_LAYERS
-from texturevlm.sheet import layer_picture
+from texturevlm.draw import layer_picture
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"

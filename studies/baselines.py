@@ -20,7 +20,7 @@ def edge_density(image: Tensor, levels: list[Tensor], *, blur: int) -> Tensor:
 
 
 def spectral_residual(image: Tensor, levels: list[Tensor]) -> Tensor:
-    """Hou and Zhang 2007: what the spectrum of the 64×64 image has more than its neighbourhood. Knows everything."""
+    """Hou and Zhang 2007: what the spectrum of the 64×64 image has more than its neighbourhood. Not local."""
     grey = torch.nn.functional.interpolate(luma(image), size=(64, 64), mode="area")
     spectrum = torch.fft.fft2(grey)
     amplitude = (spectrum.abs() + 1e-8).log()

@@ -8,7 +8,6 @@ are chosen on `train` images; results are for `eval`.
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -212,7 +211,7 @@ HEIGHTS = (10, 16, 28, 48, 72)
 
 
 def measure_polarity() -> dict[str, Any]:
-    """On rendered text, with and without noise of 2 grey steps: what the right and the wrong channel say of the ink."""
+    """On rendered text, with and without noise of 2 grey steps: means of the right and the wrong channel on ink."""
     scores: dict[str, Any] = {}
     for name, (ink, paper) in INKS.items():
         right, wrong, order, unsigned = [], [], [], []
@@ -319,7 +318,4 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-main = study_main("channels", __doc__, measure, report)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report)

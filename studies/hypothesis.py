@@ -331,15 +331,8 @@ def report(record: dict[str, Any]) -> str:
     area = np.mean(record["methods"]["a quarter"]["learned"]["objects"])
     blocks = []
     for variant, methods in record["methods"].items():
-        heads = (
-            "method",
-            "covered",
-            "on objects",
-            "lift",
-            "IoU",
-            "IoU, difference to uniform",
-            "difference to saliency",
-        )
+        heads = ["method", "covered", "on objects", "lift", "IoU", "IoU, difference to uniform"]
+        heads.append("difference to saliency")
         rows = [_method_row(name, methods) for name in methods]
         blocks += [f"## Footprints that cover {variant}", markdown_table(heads, rows)]
     hard = {name: np.mean([one["hard"] for one in runs], 0) for name, runs in record["relaxations"].items()}
@@ -391,7 +384,4 @@ def _difference(ours: Any, theirs: Any) -> str:
 
 
 STEPS = option("--steps", type=int, default=1000, metavar="N", help="(default: 1000)")
-main = study_main("hypothesis", __doc__, measure, report, STEPS)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report, STEPS)

@@ -9,7 +9,6 @@ over all pixels and over the pixels of objects, at most 50 dB.
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,7 +84,4 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main("photograph_allocators", __doc__, measure, report)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report)

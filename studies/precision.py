@@ -7,7 +7,6 @@ difference, and the share of samples that round to another of 256 grey steps.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,4 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main("precision", __doc__, measure, report)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report)

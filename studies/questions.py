@@ -9,7 +9,6 @@ experiment.
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from studies.study import PAGES, option, run_study, study_parser
+from studies.study import PAGES, option, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
@@ -32,12 +31,12 @@ from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import seed_grid, superpixels
 from texturevlm.ops.select import UNIT
+from texturevlm.pipeline import Allocator
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Allocation, Texture
 
 BUDGETS = (64, 273)
 CLUSTERS, KEPT = 50, 10
-Allocator = Callable[..., Allocation]
 
 
 class Experiment(NamedTuple):
@@ -49,7 +48,7 @@ class Experiment(NamedTuple):
 
 
 def whole_levels(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
-    """`fit` with the scale rounded up to a whole mip level: 1, 2, 4 or 8 pixels a sample, never 2.7."""
+    """`fit` with the scale rounded up to a whole mip level: 1, 2, 4 or 8 pixels per sample, never 2.7."""
 
     def fitted(cells: Cells) -> Any:
         side = cells.width(finest_span(cells, cells.ink, budget))
@@ -59,10 +58,10 @@ def whole_levels(texture: Texture, relevance: Relevance, *, budget: int, patch: 
     return each_image(texture, relevance, budget, patch, fitted)
 
 
-def heard(
+def question_in(
     texture: Texture, relevance: Relevance, *, budget: int, patch: int, coarse: bool = False, later: bool = False
 ) -> Allocation:
-    """`cascade` that hears the question in its coarse stage, in its later stages, or never; else it uses salience."""
+    """`cascade` that uses the question in its coarse stage, its later stages, both or neither; elsewhere salience."""
     salience = find_relevance(texture, patch=patch, relevance="none")
     scan = relevance if coarse else salience if later else None
     return cascade(texture, relevance if later else salience, budget=budget, patch=patch, scan=scan)
@@ -113,9 +112,9 @@ def experiments() -> dict[str, Experiment]:
         "question": Experiment(
             "2: salience or the question, at which stage",
             {
-                "never": heard,
-                "later stages only": partial(heard, later=True),
-                "coarse stage only": partial(heard, coarse=True),
+                "never": question_in,
+                "later stages only": partial(question_in, later=True),
+                "coarse stage only": partial(question_in, coarse=True),
                 "at every stage": _with("cascade"),
             },
         ),
@@ -140,11 +139,7 @@ def experiments() -> dict[str, Experiment]:
         ),
         "culling": Experiment(
             "11: clusters first, or culled by distance",
-            {
-                "all cells": _with("cascade"),
-                "10 of 50 clusters": clustered,
-                "near": culled,
-            },
+            {"all cells": _with("cascade"), "10 of 50 clusters": clustered, "near": culled},
         ),
         "fixations": Experiment(
             "9, 10: how many fixations, how many looks",
@@ -159,7 +154,7 @@ def experiments() -> dict[str, Experiment]:
     }
 
 
-def study(options: argparse.Namespace, command: str) -> None:
+def study(options: argparse.Namespace) -> None:
     known = experiments()
     wanted = options.only.split(",") if options.only else list(known)
     for name in wanted:
@@ -178,14 +173,9 @@ def study(options: argparse.Namespace, command: str) -> None:
             out=options.out / name,
             pages=options.pages,
         )
-        notes = [f"Command: `{command}`.", f"{len(data.samples)} questions of {options.data.name}: {asks}."]
+        notes = [f"Command: `{options.command}`.", f"{len(data.samples)} questions of {options.data.name}: {asks}."]
         publish(evaluation, options.out / name, title=f"{name}: {asks}", notes=notes)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    only = option("--only", metavar="A,B", help="these experiments (default: all)")
-    return run_study(study_parser("questions", __doc__, PAGES, only), arguments, study)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+ONLY = option("--only", metavar="A,B", help="these experiments (default: all)")
+main = study_main(__name__, __doc__, study, None, PAGES, ONLY)

@@ -9,7 +9,6 @@ across than down, and the reverse. `recall` takes its threshold from here.
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -193,7 +192,4 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
 
 
 OCR = option("--ocr", default="auto", help="auto, tesseract or rapidocr (default: auto)")
-main = study_main("readable_height", __doc__, study, report, OCR, READINGS)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, study, report, OCR, READINGS)

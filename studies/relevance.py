@@ -11,7 +11,6 @@ of one page are not independent).
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -195,7 +194,4 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main("relevance", __doc__, measure, report, PAGES)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report, PAGES)

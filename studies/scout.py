@@ -2,9 +2,9 @@
 
     python -m studies.scout DATA --pages CACHE --out DIR [--limit N]
 
-DATA is a folder like shared/data/docvqa; `eval` questions with boxes are used. All maps are ranked on its spots,
-equal values in random order. Reported: how often the whole answer (90% of one of its boxes, or of all where they are
-one answer), and how much of it, lies in the highest-ranked 5, 10, 20 and 30% of the page; then word spotting
+DATA is a folder like shared/data/docvqa; `eval` questions with boxes are used. All maps are ranked on the scout's
+spots, equal values in random order. Reported: how often the whole answer (90% of one of its boxes, or of all where they
+are one answer), and how much of it, lies in the highest-ranked 5, 10, 20 and 30% of the page; then word spotting
 (`spotting`). CACHE keeps RapidOCR's words. Differences are paired, with a 95% interval from resampling pages. The cost
 of the scout is measured by `texturevlm bench scout`.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -222,7 +221,4 @@ def _spotting_blocks(spotting: dict[str, Any]) -> list[str]:
 READ = option(
     "--read", type=int, default=READ_PAGES, metavar="N", help=f"pages that Tesseract reads (default: {READ_PAGES})"
 )
-main = study_main("scout", __doc__, measure, report, PAGES, READ)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report, PAGES, READ)

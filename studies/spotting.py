@@ -100,22 +100,19 @@ def sought_words(questions: Sequence[str]) -> list[str]:
 
 def tesseract_page(image: Path, cache: Path | None, program: str = "tesseract") -> Page:
     """The words that Tesseract reads on a page; from the folder `tesseract` in `cache` if they are there, or kept."""
-    kept = None if cache is None else cache / "tesseract" / f"{image.name}.json"
-    if kept is not None and kept.is_file():
-        return Page.from_json(kept.read_text(encoding="utf-8"))
-    with Image.open(image) as opened:
-        upright = ImageOps.exif_transpose(opened).convert("L")
-    with tempfile.TemporaryDirectory(prefix="texturevlm-") as folder:
-        upright.save(Path(folder) / "page.ppm")
-        done = run_tesseract([program, f"{folder}/page.ppm", "-", "tsv"])
-    if done.returncode != 0:
-        reason = done.stderr.strip()
-        raise OSError(f"tesseract_page: {program} ended with {done.returncode} on {image}: {reason:.300}")
-    page = Page(words_of_table(done.stdout), (upright.height, upright.width))
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(page.to_json(), encoding="utf-8")
-    return page
+
+    def read(image: Path) -> Page:
+        with Image.open(image) as opened:
+            upright = ImageOps.exif_transpose(opened).convert("L")
+        with tempfile.TemporaryDirectory(prefix="texturevlm-") as folder:
+            upright.save(Path(folder) / "page.ppm")
+            done = run_tesseract([program, f"{folder}/page.ppm", "-", "tsv"])
+        if done.returncode != 0:
+            reason = done.stderr.strip()
+            raise OSError(f"tesseract_page: {program} ended with {done.returncode} on {image}: {reason:.300}")
+        return Page(words_of_table(done.stdout), (upright.height, upright.width))
+
+    return load_page(image, None if cache is None else cache / "tesseract", read)
 
 
 def words_of_table(table: str) -> tuple[Word, ...]:
@@ -143,10 +140,8 @@ def scout_scores(
     down, across = cosine.shape[1] / size[0], cosine.shape[2] / size[1]
     best = []
     for x0, y0, x1, y1 in boxes:
-        rows, columns = (
-            _middles(y0 * down, y1 * down, cosine.shape[1]),
-            _middles(x0 * across, x1 * across, cosine.shape[2]),
-        )
+        rows = _middles(y0 * down, y1 * down, cosine.shape[1])
+        columns = _middles(x0 * across, x1 * across, cosine.shape[2])
         best.append(cosine[:, rows, columns].amax((1, 2)))
     return torch.stack(best, 1).numpy()
 

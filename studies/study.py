@@ -43,12 +43,13 @@ def study_parser(name: str, docstring: str | None, *options: Option) -> Argument
     return parser
 
 
-def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Callable[[Namespace, str], object]) -> int:
-    """Parse, check --limit, and do the work with the options and the command line; returns the exit status."""
+def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Callable[[Namespace], object]) -> int:
+    """Parse, check --limit, and do the work with the options, which get the command line; returns the status."""
     options = parser.parse_args(arguments)
     try:
         check_limit(options.limit)
-        work(options, command_line(parser, options))
+        options.command = command_line(parser, options)
+        work(options)
     except MISTAKES as error:
         print(f"{parser.prog.removeprefix(RUN)}: {error}", file=sys.stderr)
         return 2
@@ -56,21 +57,31 @@ def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Cal
 
 
 def study_main(
-    name: str,
+    module: str,
     docstring: str | None,
-    measure: Callable[[Namespace], dict[str, Any]],
-    report: Callable[[dict[str, Any]], str],
+    measure: Callable[[Namespace], Any],
+    report: Callable[[dict[str, Any]], str] | None,
     *options: Option,
 ) -> Callable[..., int]:
-    """The `main` of a study that measures a record and reports it: writes NAME.json and NAME.md, prints the report."""
+    """The `main` of a study that measures a record and reports it: writes NAME.json and NAME.md, prints the report.
 
-    def work(options: Namespace, command: str) -> None:
-        record = {"command": command, **versions(), **measure(options)}
-        print(write_study(options.out, name.replace("_", "-"), record, report))
+    module: its `__name__`; a study that is run by `python -m` starts here
+    report: None if `measure` writes its own files
+    """
+    spec = sys.modules[module].__spec__ if module == "__main__" else None
+    name = (spec.name if spec else module).rpartition(".")[2]
+
+    def work(options: Namespace) -> None:
+        found = measure(options)
+        if report is not None:
+            record = {"command": options.command, **versions(), **found}
+            print(write_study(options.out, name.replace("_", "-"), record, report))
 
     def main(arguments: Sequence[str] | None = None) -> int:
         return run_study(study_parser(name, docstring, *options), arguments, work)
 
+    if module == "__main__":
+        sys.exit(main())
     return main
 
 

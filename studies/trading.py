@@ -7,7 +7,6 @@ tokens per page. Both are judged by expected value, which trading raises, and by
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -178,7 +177,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
 
 
 main = study_main(
-    "trading",
+    __name__,
     __doc__,
     study,
     report,
@@ -190,6 +189,3 @@ main = study_main(
     READINGS,
     option("--words", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)"),
 )
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from studies import video_measures as study
-from studies.study import check_limit, run_study, study_parser, versions, write_study
+from studies.study import check_limit, study_main
 from texturevlm.allocate.footprints import Box
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
@@ -53,8 +53,10 @@ REUSE_COLUMNS = {
 FACE_COLUMNS = {"covered": "{covered:.3f}", "at least half": "{half:.1%}", "the stream's lead": "{lead}"}
 
 
-def measure(data: Path, limit: int | None) -> dict[str, Any]:
-    """Everything; `limit` frames of each clip at most."""
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything; `--limit` frames of each clip at most."""
+    data, limit = options.data, options.limit
+    check_limit(limit, FEWEST_FRAMES)
     record: dict[str, Any] = {"still": {}, "drift": {}, "reuse": {}, "clusters": {}}
     tower = study.random_tower()
     for name in CLIPS:
@@ -176,17 +178,4 @@ def _tell(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def run(options: argparse.Namespace, command: str) -> None:
-    check_limit(options.limit, FEWEST_FRAMES)
-    options.out.mkdir(parents=True, exist_ok=True)
-    found = measure(options.data, options.limit)
-    write_study(options.out, "video", {"command": command, **versions(), **found}, report)
-    _tell(f"{options.out / 'video.md'} and video.json written")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_study(study_parser("video", __doc__), arguments, run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report)

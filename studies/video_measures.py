@@ -31,25 +31,10 @@ from texturevlm.video.update import FrameUpdate
 PATCH, TILE = 32, 32
 FINE_SCALE = 1.75  # pixels per sample: what counts as fine
 AGES = (1, 10, 30, 60, 120, 300)
-VISION: dict[str, Any] = {
-    "depth": 8,
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_heads": 4,
-    "out_hidden_size": 64,
-    "num_position_embeddings": 2304,
-    "deepstack_visual_indexes": [3],
-    "patch_size": 16,
-}
-TEXT: dict[str, Any] = {
-    "vocab_size": 152000,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-}
+VISION: dict[str, Any] = {"depth": 8, "hidden_size": 128, "intermediate_size": 256, "num_heads": 4, "patch_size": 16}
+VISION |= {"out_hidden_size": 64, "num_position_embeddings": 2304, "deepstack_visual_indexes": [3]}
+TEXT: dict[str, Any] = {"vocab_size": 152000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+TEXT |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 
 
 def frames_of(path: Path, limit: int | None, first: int = 0) -> Iterator[Tensor]:
@@ -113,10 +98,8 @@ def held_frames(path: Path, limit: int | None) -> Iterator[HeldFrame]:
     for frame in frames_of(path, limit):
         found = None
         if update is None:
-            update, noise = (
-                FrameUpdate(_size(frame), TILE, frame.device),
-                initial_noise(_size(frame), TILE, frame.device),
-            )
+            given = (_size(frame), TILE, frame.device)
+            update, noise = FrameUpdate(*given), initial_noise(*given)
             update.replace(frame)
         else:
             found = update.compare(frame, noise)

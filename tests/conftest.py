@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.emulator import Emulator, Guard, replace_launch
+from texturevlm.cuda.compiler import cache_folder
 from texturevlm.ops import backend
 
 # The largest difference from the float64 reference, relative to the data's range. The texture unit blends with
@@ -40,10 +41,13 @@ def seeded(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def emulator_folder(request: pytest.FixtureRequest) -> Path:
-    """Where the emulator keeps what it compiled, for all runs and all parallel workers."""
+    """Where the emulator keeps what it compiled, for all runs, all parallel workers and all checkouts of this user."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
-    return Path(request.config.cache.mkdir("emulator"))
+    shared = cache_folder()
+    folder = Path(request.config.cache.mkdir("emulator")) if shared is None else shared / "emulator"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

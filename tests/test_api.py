@@ -26,15 +26,16 @@ OPERATIONS = {
 }
 CLASSES = {"DeviceTexture": "levels, *, half, pack, nearest"}
 FUNCTIONS = {
-    "attach": "model, processor, *, budget, allocator, relevance, captured",
+    "attach": "model, processor, *, budget, allocator, relevance",
     "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, share, options",
     "compile": "size, budget, allocator, *, patch, relevance, batch, device, graphs, options",
+    "detach": "attached",
     "find_relevance": "texture, question, *, patch, relevance, balance",
     "foveate": "size, *, fixation, budget, patch, M0, e0, cortical_magnification, device",
     "generate_mipmaps": "image, *, levels",
     "image_maps": "texture, *, patch",
     "load_scout": "path, *, device",
-    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, tokens, captured",
+    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, tokens, captured, options",
     "prepare": "texture, relevance, *, patch",
     "rebuild": "texture, allocation, *, box, grey",
     "resized": "texture, *, budget, patch, box",
@@ -100,11 +101,15 @@ def test_every_public_name_has_an_example():
 
 
 def test_the_examples_run(tmp_path, monkeypatch):
-    from tests.ask.test_load import models_with_processor, saved
+    from PIL import Image
 
-    monkeypatch.chdir(ROOT)
-    folder = str(saved("qwen3_vl", tmp_path))
-    network, processor = models_with_processor("qwen3_vl")
+    from tests.ask import models
+    from tests.ask.test_bad_input import save
+
+    monkeypatch.chdir(tmp_path)
+    folder = str(save("qwen3_vl", tmp_path / "model"))
+    Image.open(ROOT / "examples" / "invoice.png").crop((700, 1000, 1240, 1300)).save("page.png")
+    network, processor = models.built("qwen3_vl")
     names: dict[str, object] = {"network": network, "processor": processor}
     for match in re.finditer(r"```python\n(.*?)```", API, re.DOTALL):
         line = API[: match.start(1)].count("\n")

@@ -1,6 +1,7 @@
 """`compile`: the same patches as the stages called one by one; on a GPU from a graph, kept for a few sizes."""
 
 from collections import Counter
+from importlib import import_module
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ from tests.channels.test_fused import picture
 from tests.conftest import worst
 from texturevlm import Texture, choose_tokens, sample
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate import density_kernel as density
 from texturevlm.capture import CompiledChooser, compile
 from texturevlm.channels import fused as channels
 from texturevlm.ops import backend as backends
@@ -83,7 +83,7 @@ def made(monkeypatch) -> Counter[str]:
     def launch(source, name, device, blocks, parameters, *, early=False, **define):
         made[name] += 1
 
-    for module in (mip, channels, information, selection, probe, cover, density):
+    for module in (mip, channels, information, selection, probe, cover, import_module("texturevlm.allocate.density")):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(backends, "no_kernel_because", lambda tensor: None)
     return made

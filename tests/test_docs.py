@@ -60,6 +60,22 @@ def test_paths_exist(page):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
+def test_files_named_without_their_folder_exist(page):
+    folders = ("texturevlm", "studies", "tests", "docs", "examples")
+    known = {path.name for folder in folders for path in (ROOT / folder).rglob("*.*")}
+    for name in re.findall(r"`([a-z_]\w*\.(?:py|cu|cuh))`", page.read_text()):
+        assert name in known or (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_the_layout_names_every_room_and_every_module():
+    block = (ROOT / "docs" / "design.md").read_text().split("```\ntexturevlm/\n")[1].split("studies/")[0]
+    named = re.findall(r"[a-z]\w*(?:\.py(?= )|/(?= ))", re.sub(r" {3,}\S.*", " ", block))
+    package = ROOT / "texturevlm"
+    there = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()}
+    there |= {path.name for path in package.glob("*.py") if path.name != "__init__.py"}
+    assert set(named) == there
+
+
 def test_commands_exist(page):
     written = code(page.read_text())
     for module in re.findall(r"python -m ((?:texturevlm|studies)[\w.]*\w)", written):

@@ -1,9 +1,13 @@
 """Pictures of every kind become the right numbers; what is no picture is refused, and by name."""
 
+import base64
 import io
 import struct
+import threading
+import time
 import warnings
 import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,7 @@ import torch
 from PIL import Image, ImageFile, features
 
 from tests.conftest import worst
-from texturevlm import Texture
+from texturevlm import Texture, image
 from texturevlm.image import MAX_PIXELS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -171,6 +175,50 @@ def test_a_read_only_array_is_taken_without_a_warning():
         torch.set_warn_always(before)
 
 
+def kinds_of_bytes(folder):
+    """All 256 values of a byte, as every kind of source."""
+    array = np.arange(256, dtype=np.uint8).repeat(3).reshape(16, 16, 3)
+    array[..., 1] = array[..., 0].T
+    Image.fromarray(array).save(folder / "bytes.png")
+    wanted = np.moveaxis(array.astype(np.float32) / np.float32(255), -1, 0)
+    tensor = torch.from_numpy(array).permute(2, 0, 1)
+    return [folder / "bytes.png", Image.fromarray(array), array, tensor], torch.from_numpy(wanted)
+
+
+def test_bytes_are_scaled_to_the_nearest_float(tmp_path):
+    sources, wanted = kinds_of_bytes(tmp_path)
+    for source in sources:
+        got = level0(source)
+        assert torch.equal(got, wanted) and (got.is_contiguous() or isinstance(source, torch.Tensor))
+
+
+@pytest.mark.gpu
+def test_a_gpu_scales_bytes_to_the_same_floats(tmp_path):
+    sources, wanted = kinds_of_bytes(tmp_path)
+    for source in sources:
+        assert torch.equal(Texture.open(source, device="cuda").levels[0][0].cpu(), wanted)
+
+
+def test_bytes_cross_to_the_device_as_bytes(tmp_path, monkeypatch):
+    """A float has four times as many."""
+    seen = []
+    scale = image._scaled
+    monkeypatch.setattr(
+        image, "_scaled", lambda tensor: seen.append((tensor.device.type, tensor.dtype)) or scale(tensor)
+    )
+    sources, _ = kinds_of_bytes(tmp_path)
+    for source in sources:
+        assert Texture.open(source, device="meta").device.type == "meta"
+    assert seen == [("meta", torch.uint8)] * len(sources)
+
+
+def test_a_colour_image_of_the_caller_is_not_copied_by_pillow(monkeypatch):
+    """Pillow copies an upright image to turn it, and one of three colours to convert it."""
+    given = Image.fromarray(noise(4, 6, 3))
+    monkeypatch.setattr(Image.Image, "copy", lambda self: pytest.fail("copied"))
+    assert worst(level0(given), as_channels(noise(4, 6, 3)) / 255) < 1e-7
+
+
 def test_paths_that_hold_no_image_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"Texture\.open: no such file: .*nowhere\.png"):
         Texture.open(tmp_path / "nowhere.png")
@@ -305,7 +353,64 @@ def test_pictures_without_an_agreed_range_are_refused():
             Texture.open(Image.new("I", (4, 4), value))
 
 
-@pytest.mark.parametrize("source", [None, 5, [[0.0, 1.0]], b"bytes", {"size": 3}])
+@pytest.mark.parametrize("source", [None, 5, [[0.0, 1.0]], {"size": 3}])
 def test_other_types_are_refused(source):
-    with pytest.raises(TypeError, match=r"source must be a path, a PIL image, an array or a tensor, got "):
+    with pytest.raises(TypeError, match=r"source must be a path, a URL, bytes, a PIL image, an array or a tensor"):
         Texture.open(source)
+
+
+class Files(BaseHTTPRequestHandler):
+    """Serves one picture, and other answers."""
+
+    picture = b""
+
+    def do_GET(self):
+        if self.path == "/slow.png":
+            time.sleep(1)
+        self.send_response(404 if self.path == "/gone.png" else 200)
+        self.end_headers()
+        self.wfile.write(b"<html>" if self.path == "/page.png" else self.picture)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    buffer = io.BytesIO()
+    Image.fromarray(noise(6, 8, 3)).save(buffer, "PNG")
+    Files.picture = buffer.getvalue()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Files) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+
+
+def test_bytes_and_urls_are_opened_like_files(server):
+    wanted = as_channels(noise(6, 8, 3) / 255)
+    inline = "data:image/png;base64," + base64.b64encode(Files.picture).decode()
+    for source in (Files.picture, bytearray(Files.picture), f"{server}/a.png", Path(f"{server}/a.png"), inline):
+        assert worst(level0(source), wanted) < 1e-6
+
+
+def test_a_download_that_fails_is_one_clear_error(server, monkeypatch):
+    monkeypatch.setattr("texturevlm.image.PATIENCE", 0.2)
+    for name, reason in (("gone", "the server answers 404"), ("slow", "timed out")):
+        with pytest.raises(ConnectionError, match=rf"Texture.open: {server}/{name}.png cannot be downloaded: {reason}"):
+            Texture.open(f"{server}/{name}.png")
+    with pytest.raises(ConnectionError, match=r"http://127.0.0.1:9/a.png cannot be downloaded: .*refused"):
+        Texture.open("http://127.0.0.1:9/a.png")
+    monkeypatch.setattr("texturevlm.image.MAX_BYTES", 9)
+    with pytest.raises(ConnectionError, match="it has more than 9 bytes"):
+        Texture.open(f"{server}/a.png")
+
+
+def test_bytes_and_urls_without_a_picture_are_named(server):
+    with pytest.raises(ValueError, match=rf"{server}/page.png is not an image that Pillow can read"):
+        Texture.open(f"{server}/page.png")
+    with pytest.raises(ValueError, match="source of 7 bytes is not an image that Pillow can read"):
+        Texture.open(b"nothing")
+    for scheme in ("file:///etc/passwd", "ftp://example.org/a.png"):
+        with pytest.raises(ValueError, match=f"must be a path or a URL of http, https or data, got {scheme}"):
+            Texture.open(scheme)

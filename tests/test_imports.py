@@ -30,7 +30,6 @@ LAYERS = [
     {"sampling"},
     {"rebuilding"},
     {"draw"},
-    {"sheet"},
     {"vlm"},
     {"pipeline"},
     {"capture"},
@@ -40,11 +39,10 @@ LAYERS = [
     {"train"},
     {"bench"},
     {"__init__"},
-    {"doctor"},
     {"cli", "commands"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-# What the command line and the doctor may reach through the package's own public names.
+# What the command line may reach through the package's own public names.
 PUBLIC = "__init__"
 # Methods that lead to a later stage; imported when they are called.
 METHODS = {("types.py", "texturevlm.sampling")}  # Texture.sample_foveated

@@ -105,9 +105,8 @@ def check_textures(textures: Sequence[Texture]) -> list[Texture]:
 
 def question_chance(prepared: Prepared, question: str | Question, relevance: Relevance) -> float:
     """The chance (MIN_CHANCE to 1) that a question to several images is about this one; 1 if the scorer cannot tell."""
-    own = [
-        scorer for scorer, _ in prepared.readings.values() if scorer.name == relevance.scorer
-    ]  # not read again by another one
+    # The scorer that has read the image already, if there is one.
+    own = [scorer for scorer, _ in prepared.readings.values() if scorer.name == relevance.scorer]
     scorer = own[-1] if own else find_scorer("choose_tokens", relevance.scorer)
     if not getattr(scorer, "calibrated", False):
         return 1.0

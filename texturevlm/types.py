@@ -75,11 +75,11 @@ class Texture:
 
     @classmethod
     def open(cls, source: images.ImageLike, *, device: torch.device | str | None = None) -> Texture:
-        """Read an image: a path, a PIL image, an array (H, W[, C]) or a tensor ([B,] C, H, W).
+        """Read an image: a path, a URL, bytes, a PIL image, an array (H, W[, C]) or a tensor ([B,] C, H, W).
 
         returns a texture of level 0 alone, values 0 to 1
         """
-        return cls((images.to_tensor(source).to(device),))
+        return cls((images.to_tensor(source, device),))
 
     def mipmapped(self, levels: int | None = None) -> Texture:
         """Return the texture with its mip levels, down to 1×1 or `levels` of them; itself if it has as many."""

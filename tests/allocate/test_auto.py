@@ -52,3 +52,14 @@ def test_every_allocator_declares_its_options_and_refuses_others(name):
         one(photo(), relevance_at(), nonsense=1)
     with pytest.raises(ValueError, match=f"{name}: budget must be at least 1, got 0"):
         one(photo(), relevance_at(), budget=0)
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+@pytest.mark.parametrize("size", [(1, 1), (333, 7), (90, 100)])
+def test_every_allocator_keeps_the_budget_at_any_size(name, size):
+    for budget in (1, 6):
+        found = ALLOCATORS[name](photo(size, batch=2), relevance_at((0, 0), (0, 0), size=size, cell=4), budget=budget)
+        used = found.valid.sum(1)
+        assert found.valid.shape == (2, budget) and used.min() >= 1
+        assert (found.valid.long().diff() <= 0).all(), "used slots come first"
+        assert found.boxes.isfinite().all()

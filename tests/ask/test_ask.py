@@ -9,10 +9,10 @@ from PIL import Image
 
 from tests.ask import models
 from tests.ask.models import QUESTION
+from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.allocate.share import split_budget
-from texturevlm.ask import VLM, model
-from texturevlm.ask.session import in_slots, joined
+from texturevlm.ask.choose import in_slots, joined
 from texturevlm.pipeline import MIN_CHANCE
 from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
 from texturevlm.relevance.ocr import Page, Word
@@ -21,7 +21,7 @@ SHORT = {"max_new_tokens": 5}
 
 
 def test_an_answer_is_what_the_adapter_generates_from_what_was_chosen(adapter):
-    asked = VLM(adapter, budget=14, relevance="none")
+    asked = models.asked(adapter, budget=14, relevance="none")
     session = asked.prepare(models.noise(150, 210))
     (chosen,) = session.choose(QUESTION)
     ids = adapter.generate(QUESTION, session.images[0].texture, chosen.allocation, do_sample=False, **SHORT)
@@ -29,8 +29,33 @@ def test_an_answer_is_what_the_adapter_generates_from_what_was_chosen(adapter):
     assert adapter.decode(ids)[0].strip()
 
 
+@pytest.mark.parametrize("mark", ["<image>", "<|image_pad|>", "<|vision_start|><|image_pad|><|vision_end|>"])
+def test_a_placeholder_in_a_question_is_text(adapter, mark):
+    """It goes through the chat template like any other, alone and among messages."""
+    asked = models.asked(adapter, budget=6, relevance="none")
+    image, question = models.noise(64, 64), f"what is {mark} ?"
+    prompts = []
+    spelled = type(adapter).spell
+
+    def spell(self, prompt, pictures, fillings):
+        ids = spelled(self, prompt, pictures, fillings)
+        prompts.append(ids)
+        return ids
+
+    messages = [
+        {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]},
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(adapter), "spell", spell)
+        assert asked.ask(image, question, **SHORT) == asked.ask(None, messages, **SHORT)
+    for ids in prompts:
+        words = adapter.tokenizer.convert_ids_to_tokens(ids)
+        assert words[:2] == ["user", ":"] and words[-1] == ":"  # of the template
+        assert words.count(small.WORDS[small.IMAGE]) == adapter.length(4 if adapter.side == 32 else 6)
+
+
 def test_sampling_beams_and_other_options_reach_generate(qwen):
-    asked = VLM(qwen, budget=8, relevance="none")
+    asked = models.asked(qwen, budget=8, relevance="none")
     image = models.noise(100, 100)
     assert asked.ask(image, QUESTION, num_beams=3, **SHORT)
     torch.manual_seed(0)
@@ -45,12 +70,12 @@ def test_sampling_beams_and_other_options_reach_generate(qwen):
 
 def test_answers_depend_on_the_image(adapter):
     """Or the same answer elsewhere would prove nothing."""
-    asked = VLM(adapter, budget=14, relevance="none")
+    asked = models.asked(adapter, budget=14, relevance="none")
     assert len({asked.ask(models.noise(150, 210, seed=seed), QUESTION, **SHORT) for seed in range(5)}) >= 3
 
 
-def test_images_share_one_budget_and_the_fuller_one_gets_more(adapter):
-    asked = VLM(adapter, budget=40, relevance="none")
+def test_images_share_one_budget_and_the_fuller_one_gets_more(qwen):
+    asked = models.asked(qwen, budget=40, relevance="none")
     card, page = torch.full((3, 200, 200), 0.5), models.noise(400, 300)
     card[:, 90:110, 90:110] = 0.0
     session = asked.prepare([card, page])
@@ -62,7 +87,7 @@ def test_images_share_one_budget_and_the_fuller_one_gets_more(adapter):
 
 def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, monkeypatch):
     page = Page((Word("total", (20, 20, 60, 32), 0, 1.0), Word("42", (70, 20, 90, 32), 0, 1.0)), (320, 320))
-    session = VLM(qwen, budget=60).prepare([models.noise(320, 320), models.noise(320, 320)])
+    session = models.asked(qwen, budget=60).prepare([models.noise(320, 320), models.noise(320, 320)])
     for one, own in zip(session.images, (Page((), (320, 320)), page)):
         one.prepared.keep(find_scorer("ask", "words"), (own,))
     weighed = []
@@ -71,7 +96,7 @@ def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, 
         weighed.append(weights)
         return split_budget(textures, relevances, weights=weights, **options)
 
-    monkeypatch.setattr("texturevlm.ask.session.split_budget", trading)
+    monkeypatch.setattr("texturevlm.ask.choose.split_budget", trading)
     session.choose("what is the total ?", relevance="words")
     session.choose("what is the total ?", relevance="none")
     assert weighed[0][0] == MIN_CHANCE < 0.5 < weighed[0][1]
@@ -93,7 +118,7 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
 
     monkeypatch.setattr("texturevlm.relevance.words.read_page", reading)
     monkeypatch.setattr(prepared, "image_maps", mapping)
-    session = VLM(qwen, budget=8).prepare(models.patterned(160, 160))
+    session = models.asked(qwen, budget=8).prepare(models.patterned(160, 160))
     maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
     assert [one.scorer for one in maps] == ["words", "words", "none"]
     assert len(read) == 1 and mapped == [32]
@@ -103,7 +128,7 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
 def test_the_maps_are_those_of_choose_tokens(qwen):
     page = Page((Word("total", (10, 10, 60, 22), 0, 1.0),), (160, 160))
     attention = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0))
-    session = VLM(qwen, budget=8).prepare(models.patterned(160, 160))
+    session = models.asked(qwen, budget=8).prepare(models.patterned(160, 160))
     one = session.images[0]
     for scorer in ("none", WordsScorer(page), AttentionScorer(attention)):
         wanted = find_relevance(one.texture, QUESTION, relevance=scorer)
@@ -114,7 +139,7 @@ def test_the_maps_are_those_of_choose_tokens(qwen):
 
 
 def test_everything_that_holds_a_picture_can_be_asked_about(qwen, tmp_path):
-    asked = VLM(qwen, budget=6, relevance="none")
+    asked = models.asked(qwen, budget=6, relevance="none")
     pixels = (models.noise(64, 96).permute(1, 2, 0).numpy() * 255).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "noise.png")
     sources = [tmp_path / "noise.png", str(tmp_path / "noise.png"), Image.fromarray(pixels), pixels]
@@ -127,7 +152,7 @@ def test_a_budget_beyond_the_grid_and_an_image_below_one_token(adapter, size):
     """Answered, and captured or not the same."""
     image, found = models.noise(*size), []
     for captured in (False, True):
-        asked = VLM(adapter, budget=30, relevance="none", captured=captured)
+        asked = models.asked(adapter, budget=30, relevance="none", captured=captured)
         (chosen,) = asked.prepare(image).choose(QUESTION)
         assert 0 < int(chosen.allocation.valid.sum()) <= 30
         found.append(
@@ -137,7 +162,7 @@ def test_a_budget_beyond_the_grid_and_an_image_below_one_token(adapter, size):
 
 
 def test_look_draws_what_is_chosen(qwen):
-    asked = VLM(qwen, budget=9, relevance="none")
+    asked = models.asked(qwen, budget=9, relevance="none")
     alone, both = asked.look(models.noise(80, 120), QUESTION), asked.look([models.noise(80, 120)] * 2, QUESTION)
     assert alone.width == both.width and both.height == 2 * alone.height
     assert np.asarray(alone).std() > 20
@@ -145,7 +170,7 @@ def test_look_draws_what_is_chosen(qwen):
 
 def test_a_model_in_bfloat16_and_a_scene_that_follows_it():
     adapter = vlm.adapt(*models.built("qwen3_vl"))
-    asked = VLM(adapter, budget=9, relevance="none")
+    asked = models.asked(adapter, budget=9, relevance="none")
     session = asked.prepare(models.noise(80, 120).double())
     first = session.ask(QUESTION, **SHORT)
     adapter.model.to(torch.bfloat16)
@@ -158,7 +183,7 @@ def test_a_model_in_bfloat16_and_a_scene_that_follows_it():
 
 
 def test_joined_keeps_every_used_footprint_first(qwen):
-    session = VLM(qwen, budget=9, relevance="none").prepare(models.noise(64, 64))
+    session = models.asked(qwen, budget=9, relevance="none").prepare(models.noise(64, 64))
     (few,) = session.choose(QUESTION)
     both = joined(few.allocation, few.allocation)
     used = int(few.allocation.valid.sum())
@@ -169,7 +194,7 @@ def test_joined_keeps_every_used_footprint_first(qwen):
 
 @pytest.mark.parametrize(("slots", "used"), [(9, 4), (4, 4), (12, 4)])
 def test_in_slots_keeps_what_is_used(qwen, slots, used):
-    (chosen,) = VLM(qwen, budget=9, relevance="none").prepare(models.noise(64, 64)).choose(QUESTION)
+    (chosen,) = models.asked(qwen, budget=9, relevance="none").prepare(models.noise(64, 64)).choose(QUESTION)
     found = in_slots(chosen.allocation, slots)
     assert found.budget == slots and int(found.valid.sum()) == used
     assert torch.equal(found.boxes[0, :4], chosen.allocation.boxes[0, :4])
@@ -191,11 +216,11 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
 )
 def test_clear_errors(qwen, options, message):
     with pytest.raises(ValueError, match=message):
-        VLM(qwen, budget=9).ask(models.noise(64, 64), QUESTION, **options)
+        models.asked(qwen, budget=9).ask(models.noise(64, 64), QUESTION, **options)
 
 
 def test_clear_errors_about_images_and_budgets(qwen):
-    asked = VLM(qwen, budget=2, relevance="none")
+    asked = models.asked(qwen, budget=2, relevance="none")
     with pytest.raises(ValueError, match="images must be at least one"):
         asked.ask([], QUESTION)
     with pytest.raises(ValueError, match="batch of 2"):
@@ -204,16 +229,18 @@ def test_clear_errors_about_images_and_budgets(qwen):
         asked.ask(torch.rand(5, 8, 8), QUESTION)
     with pytest.raises(ValueError, match="budget for 3 images must be at least 3, got 2"):
         asked.ask([models.noise(64, 64)] * 3, QUESTION)
-    with pytest.raises(TypeError, match="question must be text, got list"):
-        asked.ask(models.noise(64, 64), [QUESTION])
-    for budget in (0, "many"):
-        with pytest.raises((ValueError, TypeError), match="budget must be"):
-            model.VLM(qwen, budget=budget)
+    with pytest.raises(TypeError, match="question must be text or messages, got int"):
+        asked.ask(models.noise(64, 64), 3)
+    with pytest.raises(ValueError, match="budget must be at least 1, got 0"):
+        models.asked(qwen, budget=0)
+    for budget in ("many", (4, 9)):  # a pair is for training
+        with pytest.raises(ValueError, match="VLM: processor must have one budget, got"):
+            models.asked(qwen, budget=budget)
 
 
 def test_weighted_tokens_are_the_models_own_grid_weighted_by_relevance(qwen):
     image = models.patterned(160, 192)
-    asked = VLM(qwen, budget=3, relevance="none", tokens="weighted")
+    asked = models.asked(qwen, budget=3, relevance="none", tokens="weighted")
     session = asked.prepare(image)
     (chosen,) = session.choose(QUESTION)
     texture = session.images[0].texture
@@ -236,6 +263,6 @@ def test_weights_change_what_the_model_computes(qwen):
 
 def test_weighted_tokens_refuse_a_second_look_and_other_words(qwen):
     with pytest.raises(ValueError, match="VLM: tokens must be one of chosen, weighted, got 'soft'"):
-        VLM(qwen, tokens="soft")
+        models.asked(qwen, tokens="soft")
     with pytest.raises(ValueError, match="tokens with looks=2 must be one of chosen, got 'weighted'"):
-        VLM(qwen, tokens="weighted").ask(models.noise(64, 64), QUESTION, looks=2)
+        models.asked(qwen, tokens="weighted").ask(models.noise(64, 64), QUESTION, looks=2)

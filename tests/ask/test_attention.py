@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from texturevlm.ask.inputs import inputs_with_ids
 
 from tests.ask import models
 from tests.ask.models import QUESTION
 from tests.vlm import small
-from texturevlm import vlm
 from texturevlm.ask import VLM
 from texturevlm.ask.attention import pointed_at, question_attention
 from texturevlm.types import Allocation
@@ -15,17 +13,15 @@ from texturevlm.types import Allocation
 
 def eager_attention(adapter, question, textures, allocations, layer):
     """transformers' own weights of all layers, which only its slow attention gives."""
-    inputs = inputs_with_ids(adapter, question, textures, allocations)
+    inputs = adapter.prepare(question, textures, allocations)
     visual = inputs["input_ids"][0] == small.IMAGE
     last = int(visual.nonzero()[-1])
-    if "inputs_embeds" in inputs:
-        del inputs["input_ids"]
     adapter.model.set_attn_implementation("eager")
     with torch.no_grad():
         weights = adapter.model(**inputs, output_attentions=True).attentions[layer]
     adapter.model.set_attn_implementation("sdpa")
     found = weights[0, :, last + 1 :, visual].mean((0, 1))
-    each = [adapter.tokens_for(one.budget) if hasattr(adapter, "tokens_for") else one.budget for one in allocations]
+    each = [adapter.length(one.budget) for one in allocations]
     parts = [part[: one.budget] for part, one in zip(found.split(each), allocations)]
     return [part / torch.cat(parts).sum() for part in parts]
 
@@ -97,7 +93,7 @@ def test_no_attention_at_all_points_nowhere():
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_second_look_goes_where_the_attention_points(monkeypatch, side):
-    asked = VLM(vlm.adapt(*models.built("qwen3_vl")), budget=40)
+    asked = VLM(*models.built("qwen3_vl"), budget=40)
     session = asked.prepare(models.noise(512, 512))
     points = []
 
@@ -119,7 +115,7 @@ def test_the_second_look_goes_where_the_attention_points(monkeypatch, side):
 
 
 def test_two_looks_at_several_images_stay_within_the_budget(adapter):
-    asked = VLM(adapter, budget=24)
+    asked = models.asked(adapter, budget=24)
     session = asked.prepare([models.noise(300, 200), models.noise(150, 150, seed=1)])
     chosen = session.choose(QUESTION, looks=2)
     used = [int(one.allocation.valid.sum()) for one in chosen]

@@ -22,7 +22,7 @@ def test_the_captured_path_answers_the_same(qwen, looks, size, monkeypatch):
     monkeypatch.setattr(
         FixedBudget, "generate", lambda self, *inputs, **options: captures.append(1) or given(self, *inputs, **options)
     )
-    plain, captured = (VLM(qwen, budget=20, captured=one) for one in (False, True))
+    plain, captured = (models.asked(qwen, budget=20, captured=one) for one in (False, True))
     options = SHORT | {"looks": looks, "relevance": "none" if looks == 1 else "auto"}
     assert plain.ask(image, QUESTION, **options) == captured.ask(image, QUESTION, **options)
     assert len(captures) == 1 and plain.reasons == []
@@ -31,7 +31,7 @@ def test_the_captured_path_answers_the_same(qwen, looks, size, monkeypatch):
 
 def test_a_capture_is_made_again_for_a_model_that_was_cast():
     adapter = vlm.adapt(*models.built("qwen3_vl"))
-    plain, captured = (VLM(adapter, budget=9, captured=one, relevance="none") for one in (False, True))
+    plain, captured = (models.asked(adapter, budget=9, captured=one, relevance="none") for one in (False, True))
     image = models.noise(100, 140)
     for dtype in (torch.float32, torch.float64, torch.float32):
         adapter.model.to(dtype)
@@ -44,13 +44,13 @@ def test_a_capture_is_made_again_for_a_model_that_was_cast():
 
 
 def test_what_cannot_be_captured_says_why():
-    asked = VLM(vlm.adapt(*models.built("llava")), budget=9, relevance="none", captured=True)
+    asked = VLM(*models.built("llava"), budget=9, relevance="none", captured=True)
     assert asked.ask(models.noise(96, 96), QUESTION, **SHORT)
-    assert asked.reasons == ["only Qwen models are captured, and this is a Llava"]
+    assert asked.reasons == ["models of Llava are not captured"]
 
 
 def test_an_answer_that_is_not_captured_says_why_and_the_next_one_is(qwen):
-    asked = VLM(qwen, budget=9, relevance="none", captured=True)
+    asked = models.asked(qwen, budget=9, relevance="none", captured=True)
     image = models.noise(96, 96)
     asked.ask([image, image], QUESTION, **SHORT)
     assert asked.reasons == ["one image is captured, and these were 2"]
@@ -75,7 +75,7 @@ def test_an_answer_that_is_not_captured_says_why_and_the_next_one_is(qwen):
     ],
 )
 def test_captured_or_not_any_option_gives_the_same_answer(qwen, options):
-    plain, captured = (VLM(qwen, budget=9, captured=one, relevance="none") for one in (False, True))
+    plain, captured = (models.asked(qwen, budget=9, captured=one, relevance="none") for one in (False, True))
     found = []
     for one in (plain, captured):
         torch.manual_seed(4)
@@ -84,7 +84,7 @@ def test_captured_or_not_any_option_gives_the_same_answer(qwen, options):
 
 
 def test_a_checkpoint_that_asks_for_beams_is_obeyed(qwen):
-    plain, captured = (VLM(qwen, budget=9, captured=one, relevance="none") for one in (False, True))
+    plain, captured = (models.asked(qwen, budget=9, captured=one, relevance="none") for one in (False, True))
     image = models.noise(100, 140)
     qwen.model.generation_config.num_beams = 3
     try:

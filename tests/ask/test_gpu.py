@@ -10,11 +10,9 @@ import torch
 
 import texturevlm as tv
 from tests.ask import models
-from tests.ask.models import QUESTION
-from tests.ask.test_attached import conversation, picture
+from tests.ask.models import QUESTION, conversation, picture
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.ask import VLM
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -41,7 +39,7 @@ def without_compiler(request, monkeypatch):
 
 def both(adapter, **options):
     """The model by transformers' own path, and captured."""
-    return [VLM(adapter, budget=BUDGET, captured=one, **options) for one in (False, True)]
+    return [models.asked(adapter, budget=BUDGET, captured=one, **options) for one in (False, True)]
 
 
 class Scores:
@@ -161,10 +159,10 @@ def test_a_model_that_went_away_and_came_back(adapter):
 
 @pytest.mark.parametrize("family", list(models.FAMILIES))
 def test_attached_the_users_own_code_goes_on_working(family):
-    model, processor = models.built(family)
-    processor = models.users_processor(family, processor)
+    model, own = models.built(family)
     model.to(DEVICE, torch.bfloat16)
-    attached = tv.attach(model, processor, budget=BUDGET, relevance="none", captured=False)
+    processor = tv.attach(model, own, budget=BUDGET, relevance="none")
+    asked = tv.VLM(model, processor, captured=False)
     image = picture(224, 224)
 
     def users_code(**options):
@@ -177,11 +175,12 @@ def test_attached_the_users_own_code_goes_on_working(family):
             generated[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
         ).strip()
 
-    wanted = told(attached.ask, image, QUESTION)
+    wanted = told(asked.ask, image, QUESTION)
     for _ in range(2):
         check_same(told(users_code), wanted)
-    attached.detach()
-    assert distance(told(users_code)[1][0], wanted[1][0]) > ROUNDING
+    few = tv.attach(model, own, budget=2, relevance="none")
+    processor.detach()
+    assert distance(told(tv.VLM(model, few, captured=False).ask, image, QUESTION)[1][0], wanted[1][0]) > ROUNDING
 
 
 @pytest.mark.parametrize("family", list(models.FAMILIES))
@@ -202,7 +201,7 @@ def test_compiled_in_the_thread_of_a_stream():
     """As it is by default: torch.compile, then graphs. Takes longer than all the others together."""
     adapter = on_gpu("qwen3_vl")
     plain, _ = both(adapter, relevance="none")
-    replayed = VLM(adapter, budget=BUDGET, relevance="none")
+    replayed = models.asked(adapter, budget=BUDGET, relevance="none")
     image = models.noise(150, 260)
     check_same(told(replayed.ask, image, QUESTION, stream=True), told(plain.ask, image, QUESTION))
     assert replayed.reasons == [] and replayed._fixed.tower.reason is None

@@ -19,8 +19,6 @@ def folder(request, tmp_path):
 
 def saved(family, path):
     model, processor = models.built(family)
-    if family.startswith("llava"):
-        processor = models.users_processor(family, processor)
     model.save_pretrained(path)
     processor.tokenizer.save_pretrained(path)
     processor.image_processor.save_pretrained(path)
@@ -31,22 +29,16 @@ def test_a_folder_is_loaded_and_asked(folder):
     model = tv.load_vlm(folder, budget=9, relevance="none", device="cpu")
     image = models.noise(96, 96)
     answer = model.ask(image, QUESTION, **SHORT)
-    family = model.adapter.model.config.model_type
-    original = tv.attach(*models_with_processor(family), budget=9, relevance="none")
+    original = tv.VLM(*models.built(model.model.config.model_type), budget=9, relevance="none")
     assert answer and answer == original.ask(image, QUESTION, **SHORT)
     assert model.look(image, QUESTION).width > 1000
-    assert not any(parameter.requires_grad for parameter in model.adapter.model.parameters())
-
-
-def models_with_processor(family):
-    model, processor = models.built(family)
-    return model, models.users_processor(family, processor)
+    assert not any(parameter.requires_grad for parameter in model.model.parameters())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
 def test_dtype_is_obeyed(tmp_path, dtype):
     model = tv.load_vlm(saved("qwen3_vl", tmp_path), budget=9, relevance="none", dtype=dtype, device="cpu")
-    assert model.adapter.model.dtype == torch.bfloat16
+    assert model.model.dtype == torch.bfloat16
     assert model.ask(models.noise(64, 64), QUESTION, **SHORT)
 
 
@@ -55,8 +47,8 @@ def test_rotary_frequencies_stay_exact_in_half_precision(tmp_path, family):
     """bfloat16 frequencies are 0.9 rad off at position 1000."""
     path = saved(family, tmp_path)
     exact, cast = (tv.load_vlm(path, budget=9, dtype=dtype, device="cpu") for dtype in ("float32", "bfloat16"))
-    wanted = dict(exact.adapter.model.named_buffers())
-    found = {name: buffer for name, buffer in cast.adapter.model.named_buffers() if name.endswith("inv_freq")}
+    wanted = dict(exact.model.named_buffers())
+    found = {name: buffer for name, buffer in cast.model.named_buffers() if name.endswith("inv_freq")}
     assert len(found) >= 2
     for name, buffer in found.items():
         assert (buffer.double() * 1000 - wanted[name].double() * 1000).abs().max() < 1e-3, name
@@ -102,7 +94,7 @@ def test_an_unknown_family_lists_the_known_ones(tmp_path):
     from transformers import BertConfig
 
     BertConfig().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="must be one of qwen3_vl, qwen2_5_vl, llava, llava_onevision, got 'bert'"):
+    with pytest.raises(ValueError, match=r"must be one of qwen3_vl, .*llava_onevision.*, got 'bert'"):
         tv.load_vlm(tmp_path)
 
 

@@ -8,13 +8,12 @@ import torch
 
 from tests.ask import models
 from tests.ask.models import QUESTION
-from texturevlm.ask import VLM
 
 SHORT = {"max_new_tokens": 5}
 
 
 def test_streamed_pieces_add_up_to_the_answer(adapter):
-    asked = VLM(adapter, budget=10, relevance="none")
+    asked = models.asked(adapter, budget=10, relevance="none")
     image = models.noise(100, 130)
     pieces = list(asked.ask(image, QUESTION, stream=True, **SHORT))
     assert len(pieces) > 1
@@ -22,7 +21,7 @@ def test_streamed_pieces_add_up_to_the_answer(adapter):
 
 
 def test_a_stream_raises_what_went_wrong_and_ends_when_nobody_reads_on(qwen):
-    asked = VLM(qwen, budget=6, relevance="none")
+    asked = models.asked(qwen, budget=6, relevance="none")
     with pytest.raises(ValueError, match="wheels"):
         list(asked.ask(models.noise(64, 64), QUESTION, stream=True, wheels=4))
     pieces = asked.ask(models.noise(64, 64), QUESTION, stream=True, max_new_tokens=2000)
@@ -31,10 +30,44 @@ def test_a_stream_raises_what_went_wrong_and_ends_when_nobody_reads_on(qwen):
     assert not [thread for thread in threading.enumerate() if thread.name == "texturevlm-answer"]
 
 
+class After:
+    """A stopping criterion of the caller's."""
+
+    def __init__(self, calls):
+        self.left = calls
+
+    def __call__(self, input_ids, scores, **options):
+        self.left -= 1
+        return torch.full((len(input_ids),), self.left <= 0)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_callers_stopping_criteria_are_obeyed(qwen, captured, stream):
+    from transformers import StoppingCriteriaList
+
+    asked = models.asked(qwen, budget=6, relevance="none", captured=captured)
+    image = models.noise(64, 64)
+    wanted = asked.ask(image, QUESTION, max_new_tokens=3)
+    for criteria in ([After(3)], StoppingCriteriaList([After(50), After(3)])):
+        found = asked.ask(image, QUESTION, stream=stream, max_new_tokens=40, stopping_criteria=criteria)
+        assert "".join(found).strip() == wanted
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_return_dict_in_generate_changes_no_answer(qwen, captured, stream):
+    asked = models.asked(qwen, budget=6, relevance="none", captured=captured)
+    image = models.noise(64, 64)
+    wanted = asked.ask(image, QUESTION, **SHORT)
+    options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    assert "".join(asked.ask(image, QUESTION, stream=stream, **SHORT, **options)).strip() == wanted
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_streams_that_are_read_in_turns_do_not_mix(adapter, captured):
     """The second begins while the first is still being written."""
-    asked = VLM(adapter, budget=8, relevance="none", captured=captured)
+    asked = models.asked(adapter, budget=8, relevance="none", captured=captured)
     images = [models.noise(100, 130, seed=seed) for seed in (1, 2)]
     wanted = [asked.ask(image, QUESTION, max_new_tokens=20) for image in images]
     streams = [asked.ask(image, QUESTION, stream=True, max_new_tokens=20) for image in images]
@@ -45,7 +78,7 @@ def test_streams_that_are_read_in_turns_do_not_mix(adapter, captured):
 
 def test_a_second_look_waits_for_the_stream_before_it(adapter):
     """It stops the model half-way, which an answer that is being written must not notice."""
-    asked = VLM(adapter, budget=16)
+    asked = models.asked(adapter, budget=16)
     image = models.noise(300, 200)
     wanted = asked.ask(image, QUESTION, looks=2, **SHORT)
     pieces = asked.ask(image, QUESTION, looks=2, stream=True, max_new_tokens=60)
@@ -55,7 +88,7 @@ def test_a_second_look_waits_for_the_stream_before_it(adapter):
 
 
 def test_asking_from_many_threads(qwen):
-    asked = VLM(qwen, budget=8, relevance="none", captured=True)
+    asked = models.asked(qwen, budget=8, relevance="none", captured=True)
     images = [models.noise(100, 130, seed=seed) for seed in range(4)]
     wanted = [asked.ask(image, QUESTION, **SHORT) for image in images]
     found = {}
@@ -73,7 +106,7 @@ def test_asking_from_many_threads(qwen):
 
 
 def test_no_gradients_are_kept_in_the_thread(qwen):
-    asked = VLM(qwen, budget=6, relevance="none")
+    asked = models.asked(qwen, budget=6, relevance="none")
     modes = []
     hook = qwen.model.register_forward_pre_hook(lambda *_: modes.append(torch.is_grad_enabled()))
     try:

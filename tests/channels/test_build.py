@@ -23,8 +23,8 @@ def picture(height=70, width=90, batch=1):
     return Texture.open(image[None].repeat(batch, 1, 1, 1))
 
 
-def test_the_forty_layers_stand_where_the_issue_says():
-    assert [channel.layer for channel in CHANNELS.values()] == list(range(40))
+def test_a_layer_keeps_its_index():
+    assert [channel.layer for channel in CHANNELS.values()] == list(range(len(CHANNELS)))
     places = {"red": 0, "edges": 3, "motion": 7, "saliency": 8, "cluster_id": 12, "fixation_history": 17}
     places |= {"embedding_0": 18, "embedding_15": 33, "edge_distance": 34, "gaze": 37, "boundaries": 38, "text": 39}
     assert {name: CHANNELS[name].layer for name in places} == places
@@ -35,7 +35,7 @@ def test_the_forty_layers_stand_where_the_issue_says():
 def test_presets():
     assert len(PRESETS["mvp"]) == 13
     assert set(PRESETS["mvp"]) < set(PRESETS["fast"]) < set(PRESETS["all"])
-    assert len(PRESETS["all"]) == 40
+    assert PRESETS["all"] == tuple(CHANNELS) and len(CHANNELS) >= 40
 
 
 @pytest.mark.parametrize("channels", ["mvp", "fast", WITHOUT_MODEL, ["text", "red", "cluster_id"]])
@@ -104,7 +104,7 @@ def test_embeddings_without_a_model_say_what_to_pass():
         build(picture(), ["red", "embedding_3"])
     with pytest.warns(UserWarning, match=r"build: the embedding layers are zero"):
         built = build(picture(20, 30), "all")
-    assert not built.levels[0][:, 18:34].any() and built.levels[0].shape[1] == 40
+    assert not built.levels[0][:, 18:34].any() and built.levels[0].shape[1] == len(CHANNELS)
 
 
 @pytest.mark.parametrize("name", [name for name in WITHOUT_MODEL if CHANNELS[name].reach is not None])

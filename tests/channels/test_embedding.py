@@ -223,12 +223,12 @@ def call_it(kind):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("config.json", os.remove, "model must be a hub id or a folder, got "),
-        ("config.json", truncate, "model must be a hub id or a folder, got "),
+        ("config.json", os.remove, "complete and undamaged, got .*: config.json with a model_type is missing"),
+        ("config.json", truncate, "complete and undamaged, got .*: config.json is not JSON"),
         ("config.json", call_it("siglip2"), "must be one of clip, siglip, got 'siglip2'"),
         ("preprocessor_config.json", os.remove, "model must be complete and undamaged, got "),
         ("model.safetensors", os.remove, "model must be complete and undamaged, got "),
-        ("model.safetensors", truncate, "model must be complete and undamaged, got "),
+        ("model.safetensors", truncate, "complete and undamaged, got .*: model.safetensors is damaged"),
         ("model.safetensors", drop_a_weight, "lacks 1 weights: visual_projection.weight"),
     ],
 )

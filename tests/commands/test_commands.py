@@ -156,7 +156,8 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
     [
         (["page.png", "--model", "x"], ["QUESTION"]),
         (["What is it?", "page.png", "--model", "x"], ["images and then a QUESTION"]),
-        (["https://example.org/a.png", "Q", "--model", "x"], ["URL https://example.org/a.png"]),
+        (["http://127.0.0.1:9/a.png", "Q", "--model", "x"], ["http://127.0.0.1:9/a.png cannot be downloaded"]),
+        (["ftp://example.org/a.png", "Q", "--model", "x"], ["http, https or data, got ftp://example.org/a.png"]),
         ([".", "Q", "--model", "x"], ["folder"]),
         (["page.png", "Q", "--model", "x", "--colour"], ["--colour"]),
         (["page.png", "Q"], ["--model"]),

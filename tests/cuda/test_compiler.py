@@ -23,7 +23,9 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("source", compiler.SOURCES)
 def test_every_kernel_compiles_without_a_gpu(source, capability, cache):
     lowest = {bits: compiler.LOWEST[name] for name, bits in compiler.SCALARS.items()}
-    for definitions in variants(source):
+    every = variants(source)
+    # No source tells 10.0 from 9.0, so one element type shows that the assembler takes it.
+    for definitions in every[:1] if capability == (10, 0) else every:
         major, minor = lowest[definitions["SCALAR"]] if capability == "lowest" else capability
         cubin = compiler.compile_source(source, f"sm_{major}{minor}", definitions)
         assert cubin[:4] == b"\x7fELF"

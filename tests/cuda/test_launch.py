@@ -10,7 +10,6 @@ from texturevlm.ops import DeviceTexture, backend, lookup, lookup_grad, mipmap, 
 pytest.importorskip("cuda.bindings")
 from texturevlm.ops import device_texture as texture
 from texturevlm.ops import lookup_kernel as probe
-from texturevlm.ops import mip_gradient
 from texturevlm.ops import mip_kernel as mip
 
 
@@ -34,7 +33,7 @@ def launches(monkeypatch):
         assert parameters and (blocks if isinstance(blocks, int) else min(blocks)) > 0
         made[name] += 1
 
-    for module in (mip, mip_gradient, probe, texture):
+    for module in (mip, probe, texture):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: None)
     monkeypatch.setattr(texture, "_create", lambda shape, levels, *_: (1, [2] * levels, [3, 4]))

@@ -6,6 +6,7 @@ the end of a tensor, a missing `wait_for_previous()`. The GPU tests remain the j
 """
 
 import ctypes
+import fcntl
 import hashlib
 import importlib
 import os
@@ -88,15 +89,21 @@ def build(folder: Path, name: str, program: str, options: list[str]) -> ctypes.C
     """Compile a C++ program to a shared library, or take it from the folder."""
     digest = hashlib.sha256("\0".join([program, *options]).encode()).hexdigest()[:16]
     library = folder / f"{name}-{digest}.so"
-    if not library.exists():
-        text = folder / f"{name}-{digest}-{os.getpid()}.cpp"
-        text.write_text(program)
-        built = text.with_suffix(".so")
-        found = subprocess.run(["g++", "-o", built, text, *options], capture_output=True, text=True)
-        text.unlink()
-        assert found.returncode == 0, found.stderr
-        os.replace(built, library)
+    with (folder / f"{name}-{digest}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a parallel worker that needs the same one waits instead of compiling it
+        if not library.exists():
+            _compile(library, program, options)
     return ctypes.CDLL(str(library))
+
+
+def _compile(library: Path, program: str, options: list[str]) -> None:
+    text = library.with_suffix(f".{os.getpid()}.cpp")
+    text.write_text(program)
+    built = text.with_suffix(".so")
+    found = subprocess.run(["g++", "-o", built, text, *options], capture_output=True, text=True)
+    text.unlink()
+    assert found.returncode == 0, found.stderr
+    os.replace(built, library)
 
 
 class Guard:

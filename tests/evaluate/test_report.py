@@ -8,10 +8,16 @@ from PIL import Image
 from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import PATCH, Choose, Ink, run
 from texturevlm.cli import main
-from texturevlm.evaluate.pictures import draw_curves, worst
-from texturevlm.evaluate.report import markdown, publish, shown
-from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, Configuration, ResultRow, Results
-from texturevlm.evaluate.summary import decision_rule, summarise
+from texturevlm.evaluate.report import draw_curves, markdown, publish, shown, worst
+from texturevlm.evaluate.results import (
+    FULL_IMAGE,
+    IDEAL_RESIZE,
+    Configuration,
+    ResultRow,
+    Results,
+    decision_rule,
+    summarise,
+)
 
 
 def results(tmp_path, rows):

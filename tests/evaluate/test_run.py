@@ -11,9 +11,9 @@ import torch
 import texturevlm
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from texturevlm import Allocation
-from texturevlm.evaluate.cost import costed
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.metrics import suited
+from texturevlm.evaluate.page_cache import costed
 from texturevlm.evaluate.results import (
     FULL_IMAGE,
     IDEAL_RESIZE,

@@ -5,8 +5,7 @@ import torch
 
 from tests.conftest import poison, worst
 from tests.ops.test_cover import maps_of
-from texturevlm.allocate import density_kernel as kernels
-from texturevlm.allocate.density import cutting_rounds, density
+from texturevlm.allocate.density import MOST_TOKENS, cutting_rounds, density
 from texturevlm.cuda.struct import constants
 from texturevlm.types import Texture
 
@@ -72,7 +71,7 @@ def test_too_many_tokens_go_by_the_reference(emulated):
 
 def test_every_plan_has_room():
     (rounds,) = constants("density.cu", "MOST_ROUNDS")
-    assert max(len(cutting_rounds(budget)) for budget in range(1, kernels.MOST_TOKENS + 1)) <= rounds
+    assert max(len(cutting_rounds(budget)) for budget in range(1, MOST_TOKENS + 1)) <= rounds
 
 
 @pytest.mark.gpu

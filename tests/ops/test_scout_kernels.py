@@ -185,7 +185,7 @@ def named(module, *names):
 
 
 CONSTANTS = {
-    "scout_seen.cu": {
+    "scout_page.cu": {
         **named(spotter, "STEM"),
         "RED": LUMA[0],
         "GREEN": LUMA[1],

@@ -10,7 +10,6 @@ from PIL import Image
 from tests.ask import models
 from tests.conftest import worst
 from tests.test_cli import status
-from texturevlm import vlm
 from texturevlm.ask import VLM
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.capture import compile
@@ -112,7 +111,7 @@ def test_a_sight_looks_once(monkeypatch):
 
 
 def test_asking_a_model():
-    asked = VLM(vlm.adapt(*models.built("qwen3_vl")), budget=14, relevance="scout")
+    asked = VLM(*models.built("qwen3_vl"), budget=14, relevance="scout")
     session = asked.prepare(INVOICE)
     (chosen,) = session.choose(TOTAL)
     assert finest_at(chosen.allocation, *AT) < finest_at(session.choose(OTHER)[0].allocation, *AT)

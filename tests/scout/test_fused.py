@@ -44,7 +44,7 @@ def test_a_page_and_a_question_take_few_launches(launches):
     scout = Scout(lively(Spotter()), lively(Ranker(WIDTHS)))
     made = launches()
     scout.where(scout.read(Texture.open(torch.rand(1, 3, 48, 64))), TOTAL)
-    once = ("seen", "words", "films", "inputs", "along", "scores", "chance")
+    once = ("page", "words", "films", "inputs", "along", "scores", "chance")
     assert made == {**{f"scout_{name}": 1 for name in once}, "scout_film": 3, "scout_lift": 2}
 
 

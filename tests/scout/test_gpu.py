@@ -79,10 +79,10 @@ def test_pages_at_once_are_pages_one_by_one(page):
 
 def test_it_goes_by_kernels_and_would_by_pytorch(page, monkeypatch):
     scout = load_scout(device="cuda")
-    assert scout.fused.takes(page.levels[0])
+    assert scout.fused.can_run(page.levels[0])
     found = scout(page, asked(TOTAL))
     monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: "it is forbidden")
-    assert not scout.fused.takes(page.levels[0])
+    assert not scout.fused.can_run(page.levels[0])
     assert (scout(page, asked(TOTAL)) - found).abs().sum() < 0.03
 
 

@@ -45,7 +45,7 @@ def test_only_the_first_line_of_the_docstring_is_told():
 
 
 def test_a_complaint_is_one_line_and_status_2(capsys):
-    def work(options, command):
+    def work(options):
         raise ValueError("--out must end in .npz, got weights")
 
     assert run_study(study_parser("own", "Pack."), ["data", "--out", "weights"], work) == 2
@@ -57,7 +57,7 @@ def test_a_study_measures_and_reports(tmp_path, capsys):
     def measure(options):
         return {"limit": options.limit}
 
-    main = study_main("own_study", "Own.", measure, lambda record: f"at most {record['limit']}\n")
+    main = study_main("studies.own_study", "Own.", measure, lambda record: f"at most {record['limit']}\n")
     assert main(["data", "--out", str(tmp_path), "--limit", "3"]) == 0
     record = json.loads((tmp_path / "own-study.json").read_text())
     assert record == {"command": "python -m studies.own_study DATA --out DIR --limit 3", **versions(), "limit": 3}

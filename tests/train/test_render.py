@@ -68,7 +68,7 @@ def test_every_layout_writes_words_that_do_not_overlap(fonts):
     for seed, kind in enumerate(LAYOUTS):
         rng = random.Random(seed)
         sheet = Sheet((1100, 850), rng, Vocabulary(), make_style(rng, known, size=12))
-        compose(sheet, kind)
+        compose(sheet, LAYOUTS[kind])
         assert len(sheet.words) > 5, kind
         taken = np.zeros(sheet.ink.shape, int)
         for _, box in sheet.words:

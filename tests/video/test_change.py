@@ -11,7 +11,7 @@ from texturevlm.video.change import (
     grow_mask,
     initial_noise,
     reads_marked,
-    rectangles,
+    tile_boxes,
 )
 
 SIZE = (96, 160)
@@ -115,7 +115,7 @@ def test_rectangles_hold_the_marked_tiles_exactly_once(share):
     mask = random.random((7, 11)) < share
     size = (7 * 32 - 5, 11 * 32 - 9)
     painted = np.zeros(size, dtype=int)
-    boxes = rectangles(mask, 32, size)
+    boxes = tile_boxes(mask, 32, size)
     for left, top, right, bottom in boxes:
         painted[top:bottom, left:right] += 1
     wanted = mask.repeat(32, 0).repeat(32, 1)[: size[0], : size[1]]

@@ -10,8 +10,8 @@ from texturevlm.channels import fused as text
 from texturevlm.channels.fused import IN_PARTS, LayersInPlace
 from texturevlm.ops import lookup_kernel as patches
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import mipmap
+from texturevlm.ops.packed import Marks
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import find_changes, initial_noise, pixel_mask, reads_marked, tile_grid
@@ -23,10 +23,10 @@ DEVICE = torch.device("cpu")
 def clip(size, kind):
     ground = scene(size) * 0.6 + 0.2
     if kind == "crossing":
-        return list(crossing(size, 6, side=min(24, *size) - 1))
+        return list(crossing(size, 4, side=min(24, *size) - 1))
     if kind == "cut":
         return [ground, noisy(ground, 2, 1), scene(size, seed=5), scene(size, seed=5)]
-    return [noisy(with_box(ground, 3 * seed, 2 * seed % size[0], side=8), 3, seed) for seed in range(6)]
+    return [noisy(with_box(ground, 3 * seed, 2 * seed % size[0], side=8), 3, seed) for seed in range(4)]
 
 
 SMALL = [((96, 128), 32), ((33, 31), 32), ((3, 90), 32), ((70, 101), 12), ((64, 96), 4)]

@@ -42,8 +42,8 @@ def check(step, before):
 
 @pytest.mark.parametrize("channels", [(), NAMES])
 def test_everything_is_that_of_the_frame_held(channels):
-    one, before, kept = stream(channels=channels, keyframe=4), None, 0
-    for frame in [*crossing(SIZE, 5), scene(SIZE, seed=9), scene(SIZE, seed=9)]:
+    one, before, kept = stream(channels=channels, keyframe=3), None, 0
+    for frame in [*crossing(SIZE, 4), scene(SIZE, seed=9), scene(SIZE, seed=9)]:
         step = one.step(frame)
         check(step, before)
         before = Texture((step.texture.levels[0].clone(),))
@@ -106,10 +106,10 @@ def test_what_is_captured_of_a_choice_is_what_is_chosen_without(allocator, monke
     """Here nothing is captured, but it goes the same way: as tensors in and out."""
     asked, plain = [], TokenChoice._replay
     monkeypatch.setattr(TokenChoice, "_replay", lambda *given: asked.append(1) or plain(*given))
-    one, other = (stream(allocator=allocator, keyframe=3, hold=0.0) for _ in range(2))
+    one, other = (stream(allocator=allocator, keyframe=2, hold=0.0) for _ in range(2))
     assert one.choice.captured
     other.choice.captured = False
-    for frame in crossing(SIZE, 8):
+    for frame in crossing(SIZE, 5):
         got, wanted = one.step(frame), other.step(frame)
         assert got.reuse.chosen == wanted.reuse.chosen and torch.equal(got.patches.pixels, wanted.patches.pixels)
         for name in ("centre", "ddx", "ddy", "score", "valid", "source"):
@@ -126,26 +126,26 @@ def test_only_what_starts_kernels_and_nothing_else_is_captured():
 
 
 def test_keyframes_without_a_question_are_looked_at_by_the_kernels():
-    one = VideoStream((40, 320), 12, patch=16, relevance="none", keyframe=3)
+    one = VideoStream((40, 320), 12, patch=16, relevance="none", keyframe=2)
     looked, now = [], one.gpu_relevance.compute
     one.gpu_relevance.compute = lambda: looked.append(one.frames) or now()
-    for index, frame in enumerate(crossing((40, 320), 8)):
+    for index, frame in enumerate(crossing((40, 320), 5)):
         step = one.step(frame)
         if step.reuse.keyframe == "interval":
             assert looked[-1] == index
             known = find_relevance(one.texture, patch=16, relevance="none")
             assert torch.allclose(step.relevance.mass, known.mass, rtol=1e-4, atol=1e-9)
-    assert {3, 6} <= set(looked)
+    assert {2, 4} <= set(looked)
 
 
 def test_a_frame_that_is_no_image_is_refused_and_the_stream_goes_on():
-    frames = list(crossing(SIZE, 5))
+    frames = list(crossing(SIZE, 4))
     one, other = stream(), stream()
-    for frame in frames[:3]:
+    for frame in frames[:2]:
         one.step(frame), other.step(frame)
     with pytest.raises(ValueError, match="finite"):
         one.step(torch.full((3, *SIZE), float("nan")))
-    for frame in frames[3:]:
+    for frame in frames[2:]:
         assert torch.equal(one.step(frame).patches.pixels, other.step(frame).patches.pixels)
 
 
@@ -161,7 +161,7 @@ def test_a_failure_half_way_makes_the_next_frame_a_keyframe(monkeypatch):
 
 
 def test_bytes_are_taken_as_they_are():
-    frames = [(frame * 255).round().byte() for frame in crossing(SIZE, 4)]
+    frames = [(frame * 255).round().byte() for frame in crossing(SIZE, 3)]
     one, other = stream(), stream()
     for frame in frames:
         got, wanted = one.step(frame), other.step(frame.float() / 255)
@@ -169,8 +169,8 @@ def test_bytes_are_taken_as_they_are():
 
 
 def test_buffers_stay_where_they_are():
-    one, places = stream(channels=["edges", "motion"], keyframe=3), set()
-    for frame in crossing(SIZE, 7):
+    one, places = stream(channels=["edges", "motion"], keyframe=2), set()
+    for frame in crossing(SIZE, 5):
         one.step(frame)
         places.add(
             (

@@ -76,6 +76,64 @@ def test_generation_goes_on_from_the_captured_prefill(adapter):
     assert torch.equal(masked, ours)
 
 
+def test_the_model_runs_from_the_second_token_on(adapter, monkeypatch):
+    """The captured prefill has the logits of the first one."""
+    texture = small.picture(4 * adapter.side, 5 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 9)
+    fixed, read, runs = FixedBudget(adapter, 9), [], []
+    prefill = fixed.prefill
+    monkeypatch.setattr(fixed, "prefill", lambda *inputs: read.append(prefill(*inputs)) or read[-1])
+    options = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    for tokens in (1, 4):
+        runs.clear()
+        count = adapter.model.model.language_model.register_forward_hook(lambda *_: runs.append(1))
+        found = fixed.generate(QUESTION, texture, allocation, max_new_tokens=tokens, **options)
+        count.remove()
+        assert len(runs) == tokens - 1 and "forward" not in adapter.model.__dict__
+        assert torch.equal(found.logits[0], read[-1].logits)
+    wanted = adapter.generate(QUESTION, texture, allocation, max_new_tokens=4, **options)
+    assert all(difference(*both) < 1e-4 for both in zip(found.logits, wanted.logits, strict=True))
+    assert found.past_key_values.get_seq_length() == wanted.past_key_values.get_seq_length()
+
+
+def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
+    texture = small.picture(3 * adapter.side, 3 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 4)
+    fixed, done = FixedBudget(adapter, 4), []
+
+    def noted(name):
+        method = getattr(fixed, name)
+        monkeypatch.setattr(fixed, name, lambda *inputs: done.append(name) or method(*inputs))
+
+    for name in ("_spelled", "encode", "prefill"):
+        noted(name)
+    fixed.generate(QUESTION, texture, allocation, max_new_tokens=1)
+    fixed.first_logits(QUESTION, texture, allocation)
+    assert done == ["encode", "_spelled", "prefill"] * 2
+
+
+def test_the_first_step_serves_its_own_generation_only(adapter):
+    """A copy of the cache, since the next prefill overwrites it; other calls meanwhile run the model."""
+    texture = small.picture(3 * adapter.side, 3 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 4)
+    fixed = FixedBudget(adapter, 4)
+    ids = fixed._spelled("generate", QUESTION, texture, allocation)
+    read = fixed.prefill(ids, fixed.encode(texture, allocation))
+    wanted = last_logits(adapter, QUESTION, texture, allocation)
+    with captured._first_step(adapter.model, read, len(ids[0])) as cache:
+        assert torch.equal(last_logits(adapter, QUESTION, texture, allocation), wanted)
+        found = adapter.model(past_key_values=cache)
+        assert torch.equal(found.logits[:, 0], read.logits) and "forward" not in adapter.model.__dict__
+    given = {one.untyped_storage().data_ptr() for one in read.caches}
+    assert len(found.past_key_values.layers) == len(read.caches) // 2
+    for layer in found.past_key_values.layers:
+        assert layer.keys.untyped_storage().data_ptr() not in given
+        assert layer.values.untyped_storage().data_ptr() not in given
+    with pytest.raises(ZeroDivisionError), captured._first_step(adapter.model, read, len(ids[0])):
+        raise ZeroDivisionError
+    assert "forward" not in adapter.model.__dict__
+
+
 def test_prompts_of_a_batch_may_differ_in_length(adapter):
     texture = small.picture(3 * adapter.side, 3 * adapter.side, batch=2)
     allocation = small.chosen(texture, adapter.side, 4)
@@ -91,7 +149,7 @@ def test_nothing_is_read_back(adapter):
     texture = small.picture(4 * adapter.side, 5 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 7)
     fixed = FixedBudget(adapter, 7, masked=True)
-    ids = fixed._spelled(QUESTION, texture, allocation)
+    ids = fixed._spelled("generate", QUESTION, texture, allocation)
     seen = fixed.encode(texture, allocation)
     inputs = [*fixed._laid_out(ids, texture.size), seen.place, seen.used, *seen.embeds]
     step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
@@ -177,7 +235,7 @@ def test_the_longest_unused_length_of_prompt_gives_way(adapter, monkeypatch):
     allocation = small.full_grid(texture, adapter.side)
     fixed = FixedBudget(adapter, 4, bucket=8)
     seen = fixed.encode(texture, allocation)
-    first = fixed._spelled(QUESTION, texture, allocation)[0]
+    first = fixed._spelled("generate", QUESTION, texture, allocation)[0]
     for more in (0, 8, 0, 16):
         ids = [[*first, *[small.IDS["total"]] * more]]
         read = fixed.prefill(ids, seen)

@@ -15,20 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from texturevlm.allocate import search
 from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, CellBox, Cells, sum_in, summed
 from texturevlm.allocate.footprints import Boxes
 from texturevlm.allocate.forest import Forest
-from texturevlm.allocate.search import (
-    OVERVIEW,
-    Layer,
-    floor_span,
-    ladder,
-    lay,
-    most_that_fits,
-    scored,
-    value_of,
-)
 from texturevlm.ops.cover import cover, rows_of
 
 _STEPS = 2.0  # scales per octave: how much finer children are than their parent
@@ -39,23 +30,23 @@ _PRICES = (0.7, 2.0)  # the least gain of a square, in units of the best gain th
 
 
 @per_image()
-def dag(cells: Cells, budget: int, *, overview: float = OVERVIEW) -> Boxes:
+def dag(cells: Cells, budget: int, *, overview: float = search.OVERVIEW) -> Boxes:
     """Clusters of content, split where the gain per token is greatest; each is covered tightly at its own scale."""
-    spans = ladder(floor_span(cells, budget, overview), cells.finest, _STEPS)
+    spans = search.ladder(search.floor_span(cells, budget, overview), cells.finest, _STEPS)
     clusters = hierarchy(cells, spans, least_error=_LEAST_ERROR / budget)
 
-    def attempt(nominal: int, price: float) -> list[Layer] | None:
+    def attempt(nominal: int, price: float) -> list[search.Layer] | None:
         wanted = np.zeros(cells.ink.shape, dtype=np.int64)
         cut = clusters.forest.cut(nominal)
         for node in cut.tolist():
             top, left, bottom, right = clusters.boxes[node]
             wanted[top:bottom, left:right] = clusters.spans[node]
         slope = float(clusters.forest.slope[cut].max())
-        return lay(cells, np.where(cells.ink, wanted, 0), budget, price * slope)
+        return search.lay(cells, np.where(cells.ink, wanted, 0), budget, price * slope)
 
-    found = [most_that_fits(cells, partial(attempt, price=price), budget) for price in _PRICES]
-    best = max(found, key=partial(value_of, cells))
-    return scored(cells, best, budget)
+    found = [search.most_that_fits(cells, partial(attempt, price=price), budget) for price in _PRICES]
+    best = max(found, key=partial(search.value_of, cells))
+    return search.scored(cells, best, budget)
 
 
 class Clusters(NamedTuple):

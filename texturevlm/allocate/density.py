@@ -5,7 +5,9 @@ longer side of a tile and divides its density in the ratio of the tokens of the 
 photographs: they have no blank parts, and what looks like background may be asked for. `foveate` tiles the same way.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +16,18 @@ from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.footprints import allocation_of_tokens
 from texturevlm.allocate.plain import fits_whole, resize
 from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.launch import launch
+from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops import backend as backends
+from texturevlm.ops.select import Footprints, empty_footprints
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
 EVEN = 0.25  # of the mean density goes everywhere
 BISECTION_STEPS = 60  # for the overall scale: more than a double has bits
+MOST_TOKENS, ROWS_PER_BLOCK = constants("density.cu", "MOST_TOKENS", "ROWS_PER_BLOCK")
+_DENSITY = Layout("density.cu", "Density")
+Rounds = Sequence[Sequence[tuple[int, int, int]]]
 
 
 @allocator(capture="always")
@@ -40,22 +48,11 @@ def density(
     """
     if fits_whole(texture.size, budget, patch):
         return resize(texture, relevance, budget=budget, patch=patch)
-    if backends.choose("density", relevance.mass, backend) == "cuda":
-        from texturevlm.allocate.density_kernel import MOST_TOKENS, density_cuda
-
-        if budget <= MOST_TOKENS:
-            tokens = density_cuda(
-                relevance.mass.detach(),
-                cutting_rounds(budget),
-                size=texture.size,
-                budget=budget,
-                patch=patch,
-                even=even,
-                wanted=wanted,
-            )
-            return allocation_of_tokens(tokens, texture.size, patch)
-        if backend == "cuda":
-            raise ValueError(f"density: backend 'cuda' cannot run here: the kernels take up to {MOST_TOKENS} tokens")
+    limit = f"the kernels take up to {MOST_TOKENS} tokens" if budget > MOST_TOKENS else None
+    if backends.choose("density", relevance.mass, backend, limit) == "cuda":
+        options: Any = {"size": texture.size, "budget": budget, "patch": patch, "even": even, "wanted": wanted}
+        tokens = density_cuda(relevance.mass.detach(), cutting_rounds(budget), **options)
+        return allocation_of_tokens(tokens, texture.size, patch)
     rows, columns = relevance.grid
     boxes = tile(relevance.mass.double() * (rows * columns) + even, texture.size, budget, patch)
     centre = ((boxes[..., :2] + boxes[..., 2:]) / 2).float()
@@ -175,3 +172,58 @@ def _no_finer_than_pixels(boxes: Tensor, patch: int, height: int, width: int) ->
         starts.append(((low + high - side) / 2).clamp(min=0.0).minimum(extent - side))
         ends.append(starts[-1] + side)
     return torch.stack([*starts, *ends], -1)
+
+
+def density_cuda(
+    mass: Tensor,
+    rounds: Rounds,
+    *,
+    size: tuple[int, int],
+    budget: int,
+    patch: int,
+    even: float,
+    wanted: Tensor | None = None,
+) -> Footprints:
+    """`density` for all images at once by density.cu, in four launches and without waiting for the GPU.
+
+    mass:   (B, h, w), sums to 1 per image
+    rounds: the cutting plan: which cell is cut, the tokens of its first part, and of the second, which is appended
+    even:   the density that every pixel gets, in units of the mean density
+    wanted: (B,) bool, the images to tile; the others get no tokens
+    """
+    batch, rows, columns = mass.shape
+    mass, wanted = mass.float().contiguous(), None if wanted is None else wanted.contiguous()
+    starts = [1]
+    for cuts in rounds[:-1]:
+        starts.append(starts[-1] + len(cuts))
+    work = torch.empty(batch * (2 + (rows + 1) * (columns + 1)), dtype=torch.float64, device=mass.device)
+    tokens = empty_footprints(batch, budget, mass.device)
+    parameters = _DENSITY.pack(
+        mass=mass,
+        wanted=wanted,
+        plan=device_constant([number for cuts in rounds for cut in cuts for number in cut], torch.int32, mass.device),
+        scale=work,
+        table=work.data_ptr() + 16 * batch,
+        **tokens._asdict(),
+        even=even,
+        cap=1 / patch**2,
+        area=size[0] * size[1] / (rows * columns),
+        batch=batch,
+        rows=rows,
+        columns=columns,
+        height=size[0],
+        width=size[1],
+        patch=patch,
+        budget=budget,
+        rounds=len(rounds),
+        start=starts,
+    )
+    blocks: dict[str, int | tuple[int, int]] = {
+        "density_scale": batch,
+        "density_rows": -(-batch * (rows + 1) // ROWS_PER_BLOCK),
+        "density_table": (-(-(columns + 1) // 256), batch),
+        "density_tiles": batch,
+    }
+    for name, grid in blocks.items():
+        launch("density.cu", name, mass.device, grid, parameters, early=name != "density_scale")
+    return tokens

@@ -47,10 +47,10 @@ def either(choice: Tensor, yes: Allocation, no: Allocation) -> Allocation:
     return replace(no, **columns)
 
 
-def use_all(found: Boxes, *, budget: int, patch: int) -> Boxes:
+def use_all(found: Boxes, *, budget: int, patch: float) -> Boxes:
     """Cut the best box in two until there are `budget` boxes, or none is coarser than the image's pixels.
 
-    Boxes are cut across rather than down, because text stays legible when samples are narrower than tall.
+    The width is halved unless a box is much taller, because text stays legible when samples are narrower than tall.
     """
     heap = [(-score, number, box) for number, (box, score) in enumerate(found)]
     heapq.heapify(heap)

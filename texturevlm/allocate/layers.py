@@ -9,21 +9,10 @@ tries every scale and count at once (ops/cover.cu), with bit for bit the same re
 import numpy as np
 from torch import Tensor
 
+from texturevlm.allocate import search
 from texturevlm.allocate.allocator import allocator, each_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of_tokens
-from texturevlm.allocate.search import (
-    BISECTIONS,
-    NATIVE,
-    OVERVIEW,
-    Layer,
-    fitted_layer,
-    floor_budget,
-    floor_span,
-    furthest,
-    ladder,
-    scored,
-)
 from texturevlm.ops import backend as backends
 from texturevlm.ops.select import UNIT
 from texturevlm.relevance.maps import Relevance
@@ -47,7 +36,7 @@ def layers(
     *,
     budget: int,
     patch: int,
-    overview: float = OVERVIEW,
+    overview: float = search.OVERVIEW,
     backend: str = "auto",
 ) -> Allocation:
     """The most relevant cells finely, the other ink coarsely; the scale and the number of cells are searched."""
@@ -85,9 +74,9 @@ def layers_by_kernel(
         size=relevance.size,
         budget=budget,
         patch=patch,
-        floor_budget=None if overview is None else floor_budget(budget, overview),
+        floor_budget=None if overview is None else search.floor_budget(budget, overview),
         worth_it=int(WORTH_IT * UNIT),
-        native=NATIVE,
+        native=search.NATIVE,
         skipped=skipped,
     )
     return allocation_of_tokens(tokens, relevance.size, patch)
@@ -95,25 +84,25 @@ def layers_by_kernel(
 
 def fitted(cells: Cells, budget: int) -> Boxes:
     """`fit` for one image."""
-    return scored(cells, [fitted_layer(cells, cells.ink, budget)], budget)
+    return search.scored(cells, [search.fitted_layer(cells, cells.ink, budget)], budget)
 
 
 def layered(cells: Cells, budget: int, overview: float) -> Boxes:
     """`layers` for one image."""
-    best = [fitted_layer(cells, cells.ink, budget)]
+    best = [search.fitted_layer(cells, cells.ink, budget)]
     span = best[0].span[0]
-    floor = max(span, floor_span(cells, budget, overview))
+    floor = max(span, search.floor_span(cells, budget, overview))
     coarse = cells.worth(cells.scale(floor))
     most = int(cells.worth(cells.scale(span)).sum()) + int(WORTH_IT * UNIT)
-    for finer in ladder(span, cells.finest):
+    for finer in search.ladder(span, cells.finest):
         found, worth = _two_layers(cells, budget, finer, floor, coarse)
         if worth > most:
             best, most = found, worth
     if len(best) == 2 and best[1].squares:  # the coarse layer as fine as the unused tokens allow
         above, below = best
         rest, left = cells.ink & ~above.covered(cells), budget - len(above.squares)
-        best = [above, fitted_layer(cells, rest, left, (above.span[0], below.span[0]))]
-    return scored(cells, best, budget)
+        best = [above, search.fitted_layer(cells, rest, left, (above.span[0], below.span[0]))]
+    return search.scored(cells, best, budget)
 
 
 class CellRanking:
@@ -144,20 +133,20 @@ class CellRanking:
         return np.asarray(chosen.reshape(self.shape))
 
 
-def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array) -> tuple[list[Layer], int]:
+def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array) -> tuple[list[search.Layer], int]:
     """As many of the best cells as the budget covers by `span`, the rest by `floor`, worth `coarse`; and the value."""
     gain = cells.worth(cells.scale(span)) - coarse
     ranking = CellRanking(gain)
 
-    def attempt(share: int) -> list[Layer] | None:
-        above = Layer.over(cells, ranking.first(share * ranking.total >> BISECTIONS), span, budget)
+    def attempt(share: int) -> list[search.Layer] | None:
+        above = search.Layer.over(cells, ranking.first(share * ranking.total >> search.BISECTIONS), span, budget)
         left = budget - len(above.squares)
         if left < 0:
             return None
-        below = Layer.over(cells, cells.ink & ~above.covered(cells), floor, left)
+        below = search.Layer.over(cells, cells.ink & ~above.covered(cells), floor, left)
         return [above, below] if len(below.squares) <= left else None
 
-    found = furthest(attempt, 1 << BISECTIONS)
+    found = search.furthest(attempt, 1 << search.BISECTIONS)
     if found is None:
         return [], -1
     return found, int(coarse.sum()) + int(gain[found[0].covered(cells)].sum())

@@ -1,8 +1,9 @@
 """Ask a vision-language model: load or attach one, and it reads a budget of tokens chosen for the question."""
 
+from texturevlm.ask.answer import Answer
 from texturevlm.ask.attachment import attach, detach
 from texturevlm.ask.choose import Chosen
-from texturevlm.ask.model import VLM, Answer, load_vlm
+from texturevlm.ask.model import VLM, load_vlm
 from texturevlm.ask.session import ImageSession
 
 __all__ = ["VLM", "Answer", "Chosen", "ImageSession", "attach", "detach", "load_vlm"]

@@ -26,29 +26,47 @@ def attach(
     model: nn.Module,
     processor: Any,
     *,
-    budget: int | tuple[int, int] = BUDGET,
-    allocator: str | Allocator = ALLOCATOR,
-    relevance: str | Sequence[str] = RELEVANCE,
+    budget: int | tuple[int, int] | None = None,
+    allocator: str | Allocator | None = None,
+    relevance: str | Sequence[str] | None = None,
 ) -> Any:
     """Hook a transformers model so that it takes chosen tokens, and return the TextureProcessor that chooses them.
 
     model:     of one of the families in docs/models.md, also one wrapped by PEFT
-    processor: its processor; or one that an earlier `attach` returned, to change the options
-    budget, allocator, relevance: as in `TextureProcessor`
+    processor: its processor; or one that an earlier `attach` returned, which is replaced and keeps its options
+    budget, allocator, relevance: as in `TextureProcessor`, with the same defaults
     Its `detach` undoes this. Ordinary input still goes through the model unchanged.
     """
     from texturevlm.ask.processor import TextureProcessor
 
+    network = network_of("attach", model)
+    given = {"budget": budget, "allocator": allocator, "relevance": relevance}
+    options: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE}
+    if isinstance(processor, TextureProcessor):
+        options = {name: getattr(processor, name) for name in options}
+    options |= {name: value for name, value in given.items() if value is not None}
+    check_options("attach", **options)
+    found = TextureProcessor(processor, network.config, **options)
+    hooked(network, found)
+    if attached_to(processor) is network:
+        detach(processor)
+    return found
+
+
+def attached_to(processor: Any) -> Any:
+    """The model that a processor is attached to, or None."""
+    return next((network for one, network in _ATTACHED.items() if one is processor), None)
+
+
+def network_of(function: str, model: Any) -> Any:
+    """The model inside its wrappers, if it is one of a family."""
     network = unwrapped(model)
     family = getattr(getattr(network, "config", None), "model_type", type(network).__name__)
-    check_choice("attach", "model", family, FAMILIES)
-    check_options("attach", budget, allocator, relevance)
-    found = TextureProcessor(processor, network.config, budget=budget, allocator=allocator, relevance=relevance)
-    hooked(network)
-    _ATTACHED[found] = network
-    if isinstance(processor, TextureProcessor):
-        detach(processor)  # it is replaced
-    return found
+    check_choice(function, "model", family, FAMILIES)
+    wanted = FAMILIES[family][1]
+    if wanted not in [one.__name__ for one in type(network).__mro__]:
+        raise TypeError(f"{function}: model must be a {wanted}, got {type(network).__name__}")
+    return network
 
 
 def detach(attached: Any) -> Any:
@@ -69,10 +87,13 @@ def detach(attached: Any) -> Any:
     return network
 
 
-def hooked(network: Any) -> Adapter:
-    """The adapter that holds the hooks of a model; hooks it if it has none."""
+def hooked(network: Any, processor: Any) -> Adapter:
+    """The adapter that holds the hooks of a model, which stay until this and all its other processors are detached."""
     adapter: Adapter | None = getattr(network, ATTRIBUTE, None)
-    return adapter_for(network.config).bind(network) if adapter is None else adapter
+    if adapter is None:
+        adapter = adapter_for(network.config).bind(network)
+    _ATTACHED[processor] = network
+    return adapter
 
 
 def unwrapped(model: Any) -> Any:

@@ -34,7 +34,10 @@ def choose(
     """The tokens of each image for a question."""
     check_budget(budget, len(images))
     maps = [image.relevance(question, relevance=relevance) for image in images]
-    return spend(images, maps, [image.chance(question, own) for image, own in zip(images, maps)], budget, allocator)
+    chances = [1.0]  # one image shares with none, and to ask for its chance would wait for the GPU
+    if len(images) > 1:
+        chances = [image.chance(question, own) for image, own in zip(images, maps)]
+    return spend(images, maps, chances, budget, allocator)
 
 
 def spend(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 Message = dict[str, Any]
+IMAGE: Message = {"type": "image"}
 IMAGE_KEYS = ("image", "url", "path", "base64", "image_url")  # where a block of content may hold its image
 
 
@@ -22,25 +23,35 @@ def question_of(conversation: Sequence[Message]) -> str:
     return ""
 
 
+def question_in(function: str, prompt: Any) -> str:
+    """The question in a text or in messages, which are checked."""
+    if isinstance(prompt, str):
+        return prompt
+    if not is_conversation(prompt):
+        got = "an empty list" if isinstance(prompt, (list, tuple)) and not prompt else type(prompt).__name__
+        raise TypeError(f"{function}: question must be text or messages, got {got}")
+    _check(function, prompt)
+    return question_of(prompt)
+
+
+def without_marks(question: str, marks: Sequence[str]) -> str:
+    """A question without the texts that stand for an image, which some data has inside the text."""
+    for mark in sorted(marks, key=len, reverse=True):
+        question = question.replace(mark, " ")
+    return question.strip()
+
+
 def images_of(conversation: Sequence[Message]) -> list[Any]:
     """The images inside the messages, in order; None for a block that only says that there is one."""
     found = []
     for message in conversation:
         for block in _blocks(message.get("content")):
             if block.get("type") in ("image", "image_url"):
-                held = next((block[key] for key in IMAGE_KEYS if block.get(key) is not None), None)
-                found.append(held.get("url") if isinstance(held, dict) else held)
+                key = next((key for key in IMAGE_KEYS if block.get(key) is not None), None)
+                held = None if key is None else block[key]
+                held = held.get("url") if isinstance(held, dict) else held
+                found.append(f"data:;base64,{held}" if key == "base64" else held)
     return found
-
-
-def without_images(conversation: Sequence[Message]) -> list[Message]:
-    """The same messages with blocks that only say that there is an image, as a template needs them."""
-    return [
-        {**message, "content": [_bare(block) for block in _blocks(message["content"])]}
-        if isinstance(message.get("content"), (list, tuple))
-        else dict(message)
-        for message in conversation
-    ]
 
 
 def conversation_about(images: int, question: str, marks: Sequence[str]) -> list[Message]:
@@ -48,9 +59,46 @@ def conversation_about(images: int, question: str, marks: Sequence[str]) -> list
 
     marks: texts that stand for an image in a prompt; in the question they are broken, because they mean nothing there
     """
+    return [{"role": "user", "content": [*[IMAGE] * images, {"type": "text", "text": _broken(question, marks)}]}]
+
+
+def conversation_with(prompt: Any, images: int, marks: Sequence[str], *, apart: bool) -> list[Message]:
+    """A prompt as every chat template takes it: blocks of text, and one block per image.
+
+    prompt: a text or messages
+    marks:  as in `conversation_about`
+    apart:  whether the images were given apart from the messages
+    """
+    if isinstance(prompt, str):
+        return conversation_about(images, prompt, marks)
+    held = images_of(prompt)
+    if held and apart and any(one is not None for one in held):
+        raise ValueError("ask: images must be given apart or inside the messages, got both")
+    if held and len(held) != images:
+        raise ValueError(f"ask: messages must have one image block per image ({images}), got {len(held)}")
+    found = [{**message, "content": _plain_blocks(message["content"], marks)} for message in prompt]
+    if not held:  # the images belong to the first turn of the user
+        turn = next(message for message in found if message["role"] == "user")
+        turn["content"] = [*[IMAGE] * images, *turn["content"]]
+    return found
+
+
+def _check(function: str, conversation: Sequence[Message]) -> None:
+    """Each message must have a role and content; one must be the user's."""
+    for message in conversation:
+        content = message.get("content") if isinstance(message, dict) else None
+        blocks = isinstance(content, (list, tuple)) and all(isinstance(one, dict) and "type" in one for one in content)
+        if not (isinstance(content, str) or blocks) or "role" not in message:
+            wanted = "a dict with a role and with content, which is text or a list of blocks with a type"
+            raise ValueError(f"{function}: each message must be {wanted}, got {message!r:.80}")
+    if not any(message["role"] == "user" for message in conversation):
+        raise ValueError(f"{function}: messages must have one of the user, got {len(conversation)} of others")
+
+
+def _broken(text: str, marks: Sequence[str]) -> str:
     for mark in marks:
-        question = question.replace(mark, f"{mark[:1]} {mark[1:]}")
-    return [{"role": "user", "content": [*[{"type": "image"}] * images, {"type": "text", "text": question}]}]
+        text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
+    return text
 
 
 def _blocks(content: Any) -> list[Message]:
@@ -60,8 +108,19 @@ def _blocks(content: Any) -> list[Message]:
 def _texts(content: Any) -> list[str]:
     if isinstance(content, str):
         return [content]
-    return [str(block.get("text", "")) for block in _blocks(content) if block.get("type") == "text"]
+    parts = content if isinstance(content, (list, tuple)) else []
+    found = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return [text for text in found if isinstance(text, str)]
 
 
-def _bare(block: Message) -> Message:
-    return {"type": "image"} if block.get("type") in ("image", "image_url") else block
+def _plain_blocks(content: Any, marks: Sequence[str]) -> list[Message]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": _broken(content, marks)}]
+    return [
+        IMAGE
+        if block["type"] in ("image", "image_url")
+        else {**block, "text": _broken(str(block["text"]), marks)}
+        if "text" in block
+        else block
+        for block in content
+    ]

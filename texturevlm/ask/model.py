@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
-from texturevlm.ask.attachment import attach, hooked, unwrapped
+from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
+from texturevlm.ask.attachment import attach, attached_to, hooked, network_of
 from texturevlm.ask.capturable import not_captured_because
-from texturevlm.ask.choose import Chosen, in_slots
-from texturevlm.ask.messages import (
-    conversation_about,
-    images_of,
-    is_conversation,
-    question_of,
-    without_images,
-)
-from texturevlm.ask.options import TOKENS, check_options
+from texturevlm.ask.choose import in_slots
+from texturevlm.ask.evaluating import evaluating
+from texturevlm.ask.messages import conversation_with, images_of, is_conversation, question_in
+from texturevlm.ask.options import TOKENS, check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import load
 from texturevlm.ask.session import ImageSession
@@ -31,7 +24,7 @@ from texturevlm.ask.stream import streamed
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
-from texturevlm.vlm import FixedBudget
+from texturevlm.vlm import FixedBudget, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
 
 BATCH = 8  # questions that are answered together
@@ -43,32 +36,6 @@ GREEDY = {
 }  # a checkpoint's own would be warned of
 
 
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """What `ask` returns with `return_details`.
-
-    text:     the answer
-    tokens:   its tokens as text
-    logprobs: log-probability of each of them
-    chosen:   per image, the tokens that the model saw and the relevance that they were chosen by
-    seconds:  wall clock of each stage
-    """
-
-    text: str
-    tokens: list[str]
-    logprobs: list[float]
-    chosen: list[Chosen]
-    seconds: dict[str, float]
-
-    @property
-    def logprob(self) -> float:
-        """Log-probability of the whole answer."""
-        return sum(self.logprobs)
-
-    def __str__(self) -> str:
-        return self.text
-
-
 class VLM:
     """A model and its processor at a budget of visual tokens; `load_vlm` loads one.
 
@@ -76,6 +43,7 @@ class VLM:
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
     tokens:    as in `load_vlm`
     captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image); by default on a GPU
+    options:   budget, allocator and relevance as in `attach`
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
 
@@ -85,14 +53,19 @@ class VLM:
         from texturevlm.ask.processor import TextureProcessor
 
         check_choice("VLM", "tokens", tokens, TOKENS)
-        self.model = unwrapped(model)
-        if options or not isinstance(processor, TextureProcessor):
+        self.model = network_of("VLM", model)
+        own = isinstance(processor, TextureProcessor)
+        for name in ("budget", "relevance"):
+            if isinstance(one := options.get(name, getattr(processor, name) if own else None), (tuple, list)):
+                raise ValueError(f"VLM: processor must have one {name}, got {one!r}")
+        if own and not options and attached_to(processor) in (None, self.model):
+            config, inner = self.model.config, processor.processor
+            check_choice("VLM", "model_type of the processor", processor.config.model_type, [config.model_type])
+            check_belongs("VLM", inner, config, adapter_for(config, inner))
+        else:
             processor = attach(self.model, processor, **options)
-        if not isinstance(processor.budget, int) or not isinstance(processor.relevance, str):
-            raise ValueError(f"VLM: processor must have one budget and one relevance, got {processor!r}")
-        _check_context(self.model.config, processor.budget)
         self.processor, self.tokens, self.captured = processor, tokens, captured
-        self.adapter = hooked(self.model).beside(processor.processor)
+        self.adapter = hooked(self.model, processor).beside(processor.processor)
         self._fixed: FixedBudget | None = None
         self._unfixed: str | None = None  # why the last answer was not captured
 
@@ -114,8 +87,8 @@ class VLM:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
-        return torch.device(self.model.device)
+        """Where the model takes its inputs."""
+        return self.adapter.device
 
     @property
     def reasons(self) -> list[str]:
@@ -124,11 +97,19 @@ class VLM:
         return [] if self._fixed is None else self._fixed.reasons
 
     def __repr__(self) -> str:
+        allocator = getattr(self.allocator, "__name__", self.allocator)
         millions = sum(one.numel() for one in self.model.parameters()) / 1e6
         return (
             f"VLM({type(self.model).__name__}, {millions:.3g} million parameters, {self.model.dtype} on {self.device}, "
-            f"budget={self.budget}, allocator={self.allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
+            f"budget={self.budget}, allocator={allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fixed": None}  # graphs stay on their device
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
 
     def prepare(self, images: Any) -> ImageSession:
         """Prepare images for any number of questions: mip levels, maps and words are made once.
@@ -170,27 +151,32 @@ class VLM:
         prompts = list(question) if many else [question]
         if not prompts:
             raise ValueError("ask: question must be a text, messages, or a list of those, got an empty list")
+        questions = [question_in("ask", prompt) for prompt in prompts]
         options = {"max_new_tokens": max_new_tokens, **({} if "do_sample" in options else GREEDY), **options}
-        if stream and (many or return_details):
-            raise ValueError("ask: stream must be False for a list of questions and with return_details, got True")
-        begun = perf_counter()
+        several = [name for name in ("num_beams", "num_return_sequences") if (options.get(name) or 1) > 1]
+        if stream and (many or return_details or several):
+            also = "a list of questions" if many else "return_details" if return_details else several[0]
+            raise ValueError(f"ask: stream must be False with {also}, got True")
+        watch = Stopwatch(self.device, wait=return_details)
         sessions = self._sessions(images, prompts)
-        opened = perf_counter()
+        conversations = [
+            conversation_with(prompt, len(session.images), self.adapter.marks, apart=images is not None)
+            for prompt, session in zip(prompts, sessions)
+        ]
+        watch.stage("open")
         chosen = [
-            session.choose(_asked(prompt), looks=looks, allocator=allocator, relevance=relevance)
-            for session, prompt in zip(sessions, prompts)
+            session.choose(one, looks=looks, allocator=allocator, relevance=relevance)
+            for session, one in zip(sessions, questions)
         ]
-        seconds = {"open": opened - begun, "choose": perf_counter() - opened}
-        items = [
-            (self._conversation(prompt, len(session.images)), session, own)
-            for prompt, session, own in zip(prompts, sessions, chosen)
-        ]
+        watch.stage("choose")
+        items = list(zip(conversations, sessions, chosen))
         if stream:
             criteria = options.pop("stopping_criteria", None)
             return streamed(self._work(items, options), self.adapter.tokenizer, criteria)
         answers: list[Any] = []
         for first in range(0, len(items), BATCH):
-            answers += self._answers(items[first : first + BATCH], options, seconds, return_details)
+            batch = items[first : first + BATCH]
+            answers += self._details(batch, options, watch) if return_details else self._texts(batch, options)
         return answers if many else answers[0]
 
     def look(self, images: Any, question: str = "", **options: Any) -> Image.Image:
@@ -213,7 +199,7 @@ class VLM:
             return [images] * len(prompts)
         if images is None:
             held = [images_of(prompt) if is_conversation(prompt) else [] for prompt in prompts]
-            if any(not own or None in own for own in held):
+            if any(not own or any(one is None for one in own) for own in held):
                 raise ValueError("ask: images must be given, or be inside the messages, got none")
             return [self.prepare(own) for own in held]
         nested = isinstance(images, (list, tuple)) and any(isinstance(one, (list, tuple)) for one in images)
@@ -223,21 +209,6 @@ class VLM:
             return [self.prepare(own) for own in images]
         return [self.prepare(images)] * len(prompts)
 
-    def _conversation(self, prompt: Any, images: int) -> list[dict[str, Any]]:
-        if not is_conversation(prompt):
-            return conversation_about(images, prompt, self.adapter.marks)
-        blocks = len(images_of(prompt))
-        if blocks == 0:
-            # the images belong to the first turn of the user
-            turn = next((at for at, one in enumerate(prompt) if one.get("role") == "user"), None)
-            if turn is None:
-                raise ValueError("ask: question must have a message of the user, got none")
-            (asked,) = conversation_about(images, question_of([prompt[turn]]), self.adapter.marks)
-            return [*without_images(prompt[:turn]), asked, *without_images(prompt[turn + 1 :])]
-        if blocks != images:
-            raise ValueError(f"ask: messages must have one image block per image ({images}), got {blocks}")
-        return without_images(prompt)
-
     def _work(self, items: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
         """Generate answers to prompts, in any thread."""
         generate = self._generate(items, options)
@@ -245,7 +216,7 @@ class VLM:
 
         def work(**streaming: Any) -> Any:
             # Threads have a gradient mode, a device and a stream of their own.
-            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here):
+            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.model):
                 return generate(**options, **streaming)
 
         return work
@@ -262,31 +233,35 @@ class VLM:
             more["weights"] = [[one.weights for one in own] for _, _, own in items]
         return partial(self.adapter.generate, prompts, textures, allocations, **more)
 
-    def _answers(
-        self, items: Sequence[Any], options: dict[str, Any], seconds: dict[str, float], details: bool
-    ) -> list[Any]:
-        if details:
-            if options.get("num_beams", 1) > 1 or options.get("num_return_sequences", 1) > 1:
-                raise ValueError("ask: return_details is for one answer per question, without beams")
-            options = {**options, "output_logits": True, "return_dict_in_generate": True}
-        begun = perf_counter()
+    def _texts(self, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
         found = self._work(items, options)()
-        ids = found if isinstance(found, Tensor) else found.sequences
-        texts = [text.strip() for text in self.adapter.decode(ids)]
-        if not details:
-            each = len(texts) // len(items)
-            return texts if each == 1 else [texts[at : at + each] for at in range(0, len(texts), each)]
-        seconds = {**seconds, "generate": perf_counter() - begun}
-        logprobs = torch.stack(found.logits, 1).float().log_softmax(-1).gather(2, ids[..., None])[..., 0]
-        pad = self.adapter.tokenizer.pad_token_id
+        texts = [text.strip() for text in self.adapter.decode(getattr(found, "sequences", found))]
+        return _per_question(texts, len(items))
+
+    def _details(self, items: Sequence[Any], options: dict[str, Any], opened: Stopwatch) -> list[Any]:
+        watch = Stopwatch(self.device, wait=True)
+        criteria = [*(options.get("stopping_criteria") or ()), FirstToken(watch)]
+        wanted = {"output_logits": True, "return_dict_in_generate": True, "stopping_criteria": criteria}
+        found = self._work(items, {**options, **wanted})()
+        watch.stage("decode")
+        seconds = {**opened.seconds, **watch.seconds}
+        stopped = options.get("stop_strings") or options.get("stopping_criteria")
+        ends, pad = self._ends(options), self.adapter.tokenizer.pad_token_id if stopped else None
+        each = len(found.sequences) // len(items)
         answers = []
-        for text, own, scores, (_, _, chosen) in zip(texts, ids.tolist(), logprobs.tolist(), items):
-            length = len(own)
-            while length > 1 and own[length - 1] == own[length - 2] == pad:
-                length -= 1  # of an answer that ended before others of its batch
-            words = self.adapter.tokenizer.convert_ids_to_tokens(own[:length])
-            answers.append(Answer(text, words, scores[:length], chosen, seconds))
-        return answers
+        for index, (text, ids, logprobs) in enumerate(
+            zip(self.adapter.decode(found.sequences), found.sequences.tolist(), logprobs_of(found).tolist())
+        ):
+            length = length_of(ids, ends, pad)
+            tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
+            answers.append(Answer(text.strip(), tokens, logprobs[:length], items[index // each][2], seconds))
+        return _per_question(answers, len(items))
+
+    def _ends(self, options: dict[str, Any]) -> list[int]:
+        """The ids that end an answer."""
+        found = options.get("eos_token_id")
+        found = getattr(self.model.generation_config, "eos_token_id", None) if found is None else found
+        return [] if found is None else [found] if isinstance(found, int) else list(found)
 
     def _fixed_budget(self, images: int, options: dict[str, Any]) -> FixedBudget | None:
         """The captured path, if it is wanted and possible for an answer about so many images."""
@@ -336,21 +311,13 @@ def load_vlm(
                code from the hub is not run unless trust_remote_code says so
     """
     check_options("load_vlm", budget, allocator, relevance, tokens)
-    network, processor = load(model, device=device, dtype=dtype, **options)
+    check = partial(check_context, "load_vlm", budget)
+    network, processor = load(model, device=device, dtype=dtype, check=check, **options)
     chosen = attach(network, processor, budget=budget, allocator=allocator, relevance=relevance)
     return VLM(network, chosen, tokens=tokens, captured=captured)
 
 
-def _asked(prompt: Any) -> str:
-    """The question in a prompt."""
-    if is_conversation(prompt):
-        return question_of(prompt)
-    if not isinstance(prompt, str):
-        raise TypeError(f"ask: question must be text or messages, got {type(prompt).__name__}")
-    return prompt
-
-
-def _check_context(config: Any, budget: int) -> None:
-    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and budget >= longest:
-        raise ValueError(f"VLM: budget must leave room in the model's context of {longest} tokens, got {budget}")
+def _per_question(answers: list[Any], questions: int) -> list[Any]:
+    """One answer per question, or one list where `generate` returns several sequences."""
+    each = len(answers) // questions
+    return answers if each == 1 else [answers[at : at + each] for at in range(0, len(answers), each)]

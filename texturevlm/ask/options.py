@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import torch
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
 
 RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
+PATCHES = {  # an option of image processors → of vision configs
+    "patch_size": "patch_size",
+    "merge_size": "spatial_merge_size",
+    "temporal_patch_size": "temporal_patch_size",
+}
 TOKENS = ("chosen", "weighted")
 
 
@@ -42,3 +50,41 @@ def check_looks(looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
         check_choice("ask", "relevance with looks=2", relevance, ("auto", "attention"))
     elif relevance == "attention":
         raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+
+
+def check_context(function: str, budget: int | tuple[int, int], config: Any) -> None:
+    """Whether the context of a model holds the budget."""
+    most = budget if isinstance(budget, int) else budget[1]
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and most >= longest:
+        raise ValueError(f"{function}: budget must leave room in the model's context of {longest} tokens, got {most}")
+
+
+def check_belongs(function: str, processor: Any, config: Any, adapter: Any) -> None:
+    """Whether a processor is that of a model: both know the same image token and cut the same patches.
+
+    adapter: of both
+    """
+    known, token = len(processor.tokenizer), config.image_token_id
+    if known <= max(adapter.visual_ids):
+        raise ValueError(
+            f"{function}: processor must belong to the model, whose image token is {token}, "
+            f"got a tokenizer of {known} tokens"
+        )
+    pairs = {"image token": (getattr(processor, "image_token_id", None), token)}
+    for name, of_model in PATCHES.items():
+        pairs[name] = (getattr(processor.image_processor, name, None), getattr(config.vision_config, of_model, None))
+    for name, (got, wanted) in pairs.items():
+        if isinstance(got, int) and isinstance(wanted, int) and got != wanted:
+            raise ValueError(
+                f"{function}: processor must belong to the model, whose {name} is {wanted}, "
+                f"got {type(processor).__name__} with {got}"
+            )
+    try:
+        adapter.grid_for((64, 64))
+        adapter.statistics(torch.device("cpu"))
+    except (AttributeError, KeyError, TypeError) as error:
+        images = type(processor.image_processor).__name__
+        raise ValueError(
+            f"{function}: processor must belong to the model, a {config.model_type}, got one with {images}"
+        ) from error

@@ -17,7 +17,7 @@ from texturevlm.types import COLOURS, Texture
 class PreparedImage:
     """An image for a model whose tokens are `patch` × `patch` samples.
 
-    source: a path, a PIL image, an array, a tensor, or a Texture; one image
+    source: what `Texture.open` takes, or a Texture; one image
     """
 
     def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:

@@ -6,12 +6,13 @@ The parts are loaded one by one, because the Qwen processors of transformers nee
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from texturevlm.channels.pretrained import HUB_OPTIONS, load_pretrained, model_errors, optional, torch_device
+from texturevlm.channels.pretrained import Checkpoint, optional, torch_device
 from texturevlm.vlm import FAMILIES
 
 
@@ -21,11 +22,6 @@ class PlainProcessor:
 
     tokenizer: Any
     image_processor: Any
-
-    @property
-    def chat_template(self) -> Any:
-        """The tokenizer's."""
-        return self.tokenizer.chat_template
 
     def save_pretrained(self, folder: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> list[str]:
         """Both parts in one folder."""
@@ -40,38 +36,52 @@ def load(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
+    check: Callable[[Any], None],
     **options: Any,
 ) -> tuple[Any, PlainProcessor]:
     """The model in evaluation mode, and its processor.
 
     device:  a GPU if there is one and none is named; not with `device_map`
     dtype:   of torch, or its name; the checkpoint's own if None or "auto"
+    check:   takes the config, and raises before the weights are loaded
     options: of `from_pretrained`
     """
-    if device is not None and "device_map" in options:
-        raise ValueError("load_vlm: device and device_map exclude each other, got both")
+    if device is not None and options.get("device_map") is not None:
+        got = f"{device} and {options['device_map']!r}"
+        raise ValueError(f"load_vlm: device must not be given with device_map, got {got}")
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place, wanted = _usable(device), _dtype(dtype)
     architectures = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
-    network, images, _ = load_pretrained("load_vlm", model, architectures, place, wanted, options)
-    shared = {name: options[name] for name in HUB_OPTIONS if name in options}
-    tokenizer = _tokenizer("load_vlm", os.fspath(model), network.config.image_token_id, **shared)
-    return network, PlainProcessor(tokenizer, images)
+    checkpoint = Checkpoint.find("load_vlm", model, architectures, options)
+    check(config := checkpoint.config())
+    processor = _processor(checkpoint, config)
+    return checkpoint.network(place, wanted), processor
 
 
-def load_processor(function: str, model: str | os.PathLike[str], image_token: int, **options: Any) -> PlainProcessor:
-    """The processor of a checkpoint, without its model."""
-    with model_errors(function, f"a hub id or a folder with a processor, got {os.fspath(model)}"):
-        auto = optional(function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
-        images = auto.from_pretrained(os.fspath(model), backend="pil", **options)
-    return PlainProcessor(_tokenizer(function, os.fspath(model), image_token, **options), images)
+def load_processor(
+    function: str, model: str | os.PathLike[str], config: Any = None, **options: Any
+) -> tuple[PlainProcessor, Any]:
+    """The processor of a checkpoint without its model, and the model's config unless it is given."""
+    if config is None:
+        architectures = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
+        checkpoint = Checkpoint.find(function, model, architectures, options)
+        config = checkpoint.config()
+    else:
+        checkpoint = Checkpoint(function, os.fspath(model), "", options)
+    return _processor(checkpoint, config), config
 
 
-def _tokenizer(function: str, name: str, image_token: int, **options: Any) -> Any:
+def _processor(checkpoint: Checkpoint, config: Any) -> PlainProcessor:
+    images = checkpoint.image_processor()
+    return PlainProcessor(_tokenizer(checkpoint, config.image_token_id), images)
+
+
+def _tokenizer(checkpoint: Checkpoint, image_token: int) -> Any:
     """The tokenizer with its chat template, wherever the checkpoint keeps that."""
+    function, name, options = checkpoint.function, checkpoint.name, checkpoint.shared
     transformers = optional(function, "transformers")
-    with model_errors(function, f"complete with its tokenizer, got {name}"):
+    with checkpoint.errors("complete with its tokenizer (tokenizer.json)"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
         if tokenizer.chat_template is None:
             found, _ = transformers.ProcessorMixin.get_processor_dict(name, **options)

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import AutoConfig, BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
 from texturevlm.ask.choose import choose
-from texturevlm.ask.messages import is_conversation, question_of
-from texturevlm.ask.options import check_options
+from texturevlm.ask.messages import is_conversation, question_of, without_marks
+from texturevlm.ask.options import check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
@@ -74,13 +75,11 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         check_options("TextureProcessor", budget, allocator, relevance)
         self.config = config
         self.budget, self.allocator, self.relevance = budget, allocator, relevance
+        check_context("TextureProcessor", budget, config)
         self.adapter = adapter_for(config, processor)
-        if len(processor.tokenizer) <= max(self.adapter.visual_ids):
-            raise ValueError(
-                f"TextureProcessor: processor must belong to the model, whose image token is "
-                f"{config.image_token_id}, got a tokenizer of {len(processor.tokenizer)} tokens"
-            )
-        self._asked: OrderedDict[str, str] = OrderedDict()
+        check_belongs("TextureProcessor", processor, config, self.adapter)
+        self._asked: OrderedDict[str, str] = OrderedDict()  # rendered prompt → its question
+        self._warned = False
 
     def __call__(
         self,
@@ -100,11 +99,17 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         options:  of the model's own processor; those for images are refused, because the budget decides
         """
         if videos is not None or audio is not None or (text is None and images is not None):
+            if not callable(self.processor):
+                raise TypeError(
+                    "processor: videos need transformers' own processor, which needs torchvision; got one for images"
+                )
             given = {"images": images, "text": text, "videos": videos, "audio": audio}
             return self.processor(**{name: value for name, value in given.items() if value is not None}, **options)
         if text is None:
             raise ValueError("processor: text must be a prompt or a list of prompts, got none")
         texts = [text] if isinstance(text, str) else list(text)
+        if not texts:
+            raise ValueError("processor: text must be a prompt or a list of prompts, got an empty list")
         if wrong := [one for one in texts if not isinstance(one, str)]:
             raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
         self._check_image_options(options)
@@ -119,7 +124,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if not conversation:
             raise ValueError("apply_chat_template: conversation must have messages, got none")
         batch = [conversation] if is_conversation(conversation) else list(conversation)
-        questions = [question_of(one) for one in batch]
+        questions = [without_marks(question_of(one), self.adapter.marks) for one in batch]
         token = _QUESTIONS.set(questions)
         try:
             found = super().apply_chat_template(conversation, *args, **options)
@@ -152,17 +157,21 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         from texturevlm.ask.pretrained import load_processor
 
         own = {one: options.pop(one) for one in ("budget", "allocator", "relevance") if one in options}
-        beside = Path(name) / FILE
+        beside, config = Path(name) / FILE, None
         if beside.is_file():
-            saved = json.loads(beside.read_text())
-            model = saved.pop("model")
-            config = AutoConfig.for_model(model.pop("model_type"), **model)
-            if isinstance(saved["budget"], list):
-                saved["budget"] = tuple(saved["budget"])
+            try:
+                saved = json.loads(beside.read_text())
+                model = saved.pop("model")
+                config = AutoConfig.for_model(model.pop("model_type"), **model)
+                if isinstance(saved["budget"], list):
+                    saved["budget"] = tuple(saved["budget"])
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    f"from_pretrained: {beside} must be as save_pretrained wrote it, got {error!r:.80}"
+                ) from error
             own = saved | own
-        else:
-            config = AutoConfig.from_pretrained(name, **options)
-        return cls(load_processor("TextureProcessor", name, config.image_token_id, **options), config, **own)
+        processor, config = load_processor("TextureProcessor", name, config, **options)
+        return cls(processor, config, **own)
 
     def detach(self) -> Any:
         """Undo `attach`: the model reads whole images again if no other processor is attached to it."""
@@ -171,9 +180,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         return detach(self)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "processor" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.processor, name)
+        if name != "processor" and not name.startswith("__") and hasattr(self.processor, name):
+            return getattr(self.processor, name)
+        raise AttributeError(f"TextureProcessor and what it wraps have no attribute {name!r}")
 
     def __repr__(self) -> str:
         allocator = self.allocator if isinstance(self.allocator, str) else getattr(self.allocator, "__name__", "custom")
@@ -190,6 +199,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         return getattr(self.processor, "chat_template", None) or getattr(
             self.processor.tokenizer, "chat_template", None
         )
+
+    @chat_template.setter
+    def chat_template(self, template: str) -> None:
+        """Of the processor that is wrapped, so that it is saved and asked with, too."""
+        holder = self.processor if hasattr(self.processor, "chat_template") else self.processor.tokenizer
+        holder.chat_template = template
 
     @property
     def image_token(self) -> str:
@@ -218,7 +233,13 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         return images, text, videos, audio
 
     def _process_images(self, images: Sequence[View], **options: Any) -> tuple[dict[str, Tensor], list[str]]:
-        return self.adapter.pixel_inputs(images), [self.adapter.placeholders(len(view)) for view in images]
+        inputs = self.adapter.pixel_inputs(images)
+        if inputs["pixel_values"].ndim > 2:
+            # (images, patches, row): as many patches for all, so that collators can concatenate batches
+            most = max(self.budget) if isinstance(self.budget, (tuple, list)) else self.budget
+            missing = max(0, most * self.adapter.merge**2 - inputs["pixel_values"].shape[-2])
+            inputs["pixel_values"] = pad(inputs["pixel_values"], (0, 0, 0, missing))
+        return inputs, [self.adapter.placeholders(len(view)) for view in images]
 
     def _check_special_mm_tokens(self, text: Sequence[str], text_inputs: Any, modalities: Sequence[str]) -> None:
         word = self.adapter.word(self.config.image_token_id)
@@ -240,16 +261,19 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                 continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
             relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
-            if asked is None:
-                asked = ""
-                if relevance != "none":
-                    warnings.warn(
-                        "processor: the question of this prompt is unknown, so tokens are chosen without one; render "
-                        "it with this processor's apply_chat_template, or give the argument question",
-                        stacklevel=4,
-                    )
+            if asked is None and relevance != "none" and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "
+                    "with this processor's apply_chat_template, or give the argument question",
+                    stacklevel=3,
+                )
             chosen = choose(
-                prepared, asked, budget=self._drawn_budget(len(own)), allocator=self.allocator, relevance=relevance
+                prepared,
+                asked or "",
+                budget=self._drawn_budget(len(own)),
+                allocator=self.allocator,
+                relevance=relevance,
             )
             for image, one in zip(prepared, chosen):
                 views += [
@@ -269,10 +293,19 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             given = [question] if isinstance(question, str) else list(question)
             if len(given) != len(texts):
                 raise ValueError(f"processor: question must be one per text ({len(texts)}), got {len(given)}")
+            if wrong := [one for one in given if not isinstance(one, str)]:
+                raise TypeError(f"processor: question must be a text or a list of texts, got {type(wrong[0]).__name__}")
             return list(given)
         if (known := _QUESTIONS.get()) is not None and len(known) == len(texts):
             return list(known)
-        return [self._asked.get(text) for text in texts]
+        return [self._known_question(text) for text in texts]
+
+    def _known_question(self, text: str) -> str | None:
+        """Of a text that was rendered here, also if an answer was appended, as for training."""
+        if text in self._asked:
+            return self._asked[text]
+        begins = [known for known in list(self._asked) if text.startswith(known)]
+        return self._asked[max(begins, key=len)] if begins else None
 
     def _check_image_options(self, options: dict[str, Any]) -> None:
         """Refuse what would be ignored."""
@@ -280,7 +313,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         for_text = set(getattr(kinds.get("text_kwargs"), "__annotations__", ())) | NOT_FOR_IMAGES
         for_images = set(getattr(kinds.get("images_kwargs"), "__annotations__", ()))
         for_images |= set(getattr(getattr(self.image_processor, "valid_kwargs", None), "__annotations__", ()))
-        given = {**options, **options.get("images_kwargs", {})}
+        given = {**options, **options.get("images_kwargs", {}), **options.get("text_kwargs", {})}
         for name, value in given.items():
             if name in for_images - for_text:
                 raise ValueError(f"processor: {name} has no effect, because {OWN_SAMPLING}; got {name}={value!r:.40}")
@@ -314,9 +347,17 @@ def _flat(images: Any) -> list[Any]:
         return []
     if isinstance(images, (list, tuple)):
         return [image for part in images for image in _flat(part)]
-    if isinstance(images, (Tensor, np.ndarray)) and images.ndim == 4:
-        return list(images)
+    if isinstance(images, (Tensor, np.ndarray)):
+        return [_channels_first(image) for image in (images if images.ndim == 4 else [images])]
     return [images]
+
+
+def _channels_first(image: Tensor | np.ndarray[Any, Any]) -> Any:
+    """An image whose channels come first or last, as transformers tells them apart."""
+    found = torch.as_tensor(image)
+    if found.ndim == 3 and found.shape[0] not in (1, 3) and found.shape[-1] in (1, 3, 4):
+        return found.movedim(-1, 0)
+    return found
 
 
 def _add_missing(found: BatchFeature, id_inputs: Callable[[Tensor], dict[str, Tensor]]) -> None:

@@ -1,4 +1,4 @@
-"""`texturevlm bench allocate`: from an image to its patches, beside the same cascade by others' means, in one run."""
+"""`texturevlm bench allocate`: from an image to its patches, beside the same cascade in plain PyTorch, in one run."""
 
 from __future__ import annotations
 
@@ -59,23 +59,25 @@ def _on_gpu(report: Report) -> None:
     for state, bar in (("host", UNCAPTURED_BAR), ("one call", UNCAPTURED_BAR), ("warm", None)):
         report.add(WORK, "uncaptured", partial(plain, image), state, bar=bar)
     many = partial(plain, photograph(BATCH, SIDE, SIDE).cuda())
-    report.add(f"{WORK}, an image of {BATCH}", "uncaptured", many, "host", bar=BATCH_BAR, per=BATCH, calls=20)
+    report.add(
+        f"{WORK}, per image of a batch of {BATCH}", "uncaptured", many, "host", bar=BATCH_BAR, per=BATCH, calls=20
+    )
     del many
     _stages(report, image)
     recaptured = Timing.of([_recapture(index) for index in range(2 if report.quick else 5)])
-    report.rows.append(Row("capturing another size", "compile", "one call", recaptured))
+    report.append(Row("capturing another size", "compile", "one call", recaptured))
     _auto(report)
     slower = _plain(report, image)
     for by, median in slower.items():
         asked = f" (bar: {TIMES_SLOWER[by]:g})" if by in TIMES_SLOWER else ""
         report.notes.append(f"captured is {median / ours:.1f} × as fast as {by}{asked}.  ")
     report.notes += [
-        "host: wall clock a call from Python in steady state, the larger of host and device time. one call: wall clock",
-        "until the GPU is done. warm: device time from a captured graph of many. PyTorch: the same maps, plans and",
-        "selection by the references, windows by pooling, samples by grid_sample (bench/baselines.py). Compiled: all",
-        "but the selection, which torch.compile cannot take. In a graph: the same, captured as a whole, more than its",
-        "mode reduce-overhead does. A patch at a time: the same maps by PyTorch, one plan of the nine, a tile's gain",
-        "summed and a patch resized by a call each.",
+        "host: wall clock per call from Python in steady state, the larger of host and device time. one call: wall",
+        "clock until the GPU is done. warm: device time from a captured graph of many. PyTorch: the same maps, plans",
+        "and selection by the references, windows by pooling, samples by grid_sample (bench/baselines.py). Compiled:",
+        "all but the selection, which torch.compile cannot take. In a graph: the same, captured as a whole, more than",
+        "reduce-overhead does. A patch at a time: the same maps by PyTorch, one plan of the nine; one call sums",
+        "the gain of a tile, and one resizes a patch.",
         "auto, searched on the CPU: the same maps on the GPU, the squares or tiles by the references.",
     ]
 

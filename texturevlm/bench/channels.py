@@ -41,9 +41,9 @@ def bench_channels(device: str | None = None, *, quick: bool = False) -> Report:
     report.notes = ["Layers that share work each count it in full where they are built alone."]
     if on_gpu:
         report.notes += [
-            "warm: device time a call, from a captured graph of many. host: wall clock a call from Python in steady",
-            "state, the larger of host and device time. floor: the image read, and the layers and their mips written,",
-            "once. PyTorch: build(…, backend='reference'), the same layers by plain PyTorch, the specification. It",
+            "warm: device time per call, from a captured graph of many. host: wall clock per call from Python in",
+            "steady state, the larger of host and device time. floor: the image read, and the layers and their mips",
+            "written, once. PyTorch: build(…, backend='reference'), the same layers by plain PyTorch. It",
             "waits for the GPU between operations (distances, superpixels), so it cannot be captured.",
         ]
     else:

@@ -1,4 +1,4 @@
-"""What is measured on: images and clips made here, and the clips of the folder $TEXTUREVLM_VIDEOS."""
+"""The input of benchmarks: images and clips made here, and the clips of the folder $TEXTUREVLM_VIDEOS."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from texturevlm.bench.timing import TIMERS, Timing, Work, copy_bandwidth
 
 
 class Row(NamedTuple):
-    """One measurement: what was done, by whom, how it was timed, and the least it could take."""
+    """One measurement: what was done, by which implementation, how it was timed, and the least it could take."""
 
     work: str
     by: str
@@ -71,13 +72,19 @@ class Report:
             counts["repeats"] = min(3, counts.get("repeats", 3))
         measured = Timing(*(number / per for number in TIMERS[state](call, **counts)))
         floor = moved / self.bandwidth * 1e6 if moved else None
-        self.rows.append(Row(work, by, state, measured, floor, bar))
+        self.append(Row(work, by, state, measured, floor, bar))
         return measured.median
 
     def add_missing(self, work: str, by: str, why: Exception | str) -> None:
         """A row without a number."""
         reason = why if isinstance(why, str) else f"failed: {str(why).splitlines()[0][:80]}"
-        self.rows.append(Row(work, by, reason, None))
+        self.append(Row(work, by, reason, None))
+
+    def append(self, row: Row) -> None:
+        """Keep a row, and show it on stderr: a benchmark takes minutes."""
+        self.rows.append(row)
+        time = f"{row.timing.median:.1f} µs, " if row.timing else ""
+        print(f"{row.work}, {row.by}: {time}{row.state}", file=sys.stderr, flush=True)
 
     def add_compiled(
         self,
@@ -91,7 +98,8 @@ class Report:
         """A baseline under torch.compile, or why not; call: what is timed of the compiled function, if not itself."""
         if self.quick:
             return
-        compiled = torch.compile(function)
+        torch.compiler.reset()  # else a second shape makes a slower kernel for any shape
+        compiled = torch.compile(function, dynamic=False)
         timed = partial(call, compiled) if call else partial(compiled, *arguments)
         try:
             timed()

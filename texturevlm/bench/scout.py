@@ -1,6 +1,6 @@
 """`texturevlm bench scout`: a page and a question → where the answer is, beside the same layers in plain PyTorch.
 
-On a CPU the rival is `words`, which reads the page by RapidOCR first. Pages are 1700×2200 (200 dots an inch), in
+On a CPU the rival is `words`, which reads the page by RapidOCR first. Pages are 1700×2200 (200 dots per inch), in
 memory, with mips.
 """
 
@@ -72,7 +72,7 @@ def _on_gpu(report: Report, work: str, texture: Texture) -> None:
     several = Texture(tuple(level.expand(PAGES, -1, -1, -1).contiguous() for level in texture.levels))
     together, ours = partial(scout, several, question), "scout, captured"
     one_by_one = {"calls": 20 if report.quick else 200, "repeats": 7}
-    report.add(f"the same, a page of {PAGES} at once", ours, together, "warm", per=PAGES)
+    report.add(f"the same, per page of a batch of {PAGES}", ours, together, "warm", per=PAGES)
     report.add(work, ours, waited(lambda: replay(*asked)), "host", bar=MAP_BARS["cuda"], **one_by_one)
     report.add(work, ours, lambda: answer(*question), "warm")
     report.add("the page alone", ours, partial(scout.read, texture), "warm")

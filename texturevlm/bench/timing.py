@@ -12,6 +12,7 @@ import torch
 
 Work = Callable[[], object]
 FLUSH_BYTES = 256 << 20  # several times an H200's L2
+HOST_SECONDS = 0.05  # of one repetition of `host`
 WARM_UP_SECONDS = 0.1  # an idle GPU runs at a fifth of its clock
 
 
@@ -46,7 +47,10 @@ def device_cold(work: Work, repeats: int = 40) -> Timing:
 
 
 def host(work: Work, calls: int = 200, repeats: int = 15) -> Timing:
-    """Wall-clock time per call from Python, steady state, the GPU's own time included where it is the longer."""
+    """Wall-clock time per call from Python, steady state, the GPU's own time included where it is the longer.
+
+    calls: in a row, at most; fewer where they would take more than HOST_SECONDS
+    """
 
     def several() -> None:
         for _ in range(calls):
@@ -54,6 +58,7 @@ def host(work: Work, calls: int = 200, repeats: int = 15) -> Timing:
 
     for _ in range(20):
         work()
+    calls = max(1, min(calls, int(HOST_SECONDS * 1e6 / max(elapsed(waited(work)), 1.0))))
     return Timing.of([took / calls for took in _samples(several, repeats)])
 
 

@@ -1,4 +1,4 @@
-"""`texturevlm bench video`: each frame of a clip, incrementally beside all of it anew, on the same frames.
+"""`texturevlm bench video`: each frame of a clip, updated in part beside computed in full, on the same frames.
 
 Three clips are made here: a still camera before which a tenth of the tiles changes, one before which nothing does, and
 one in which everything does. Others are those of the folder that $TEXTUREVLM_VIDEOS names (videos, folders of images,
@@ -17,7 +17,7 @@ from torch import Tensor
 from texturevlm.bench.pictures import TILE, Clip, clips
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
-from texturevlm.bench.vlm import random_model
+from texturevlm.bench.vlm_theirs import random_model
 from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay
@@ -173,7 +173,7 @@ def _compare(
     bar: float | None = None,
     faster: float | None = None,
 ) -> None:
-    """A row a way, and in words how many times faster and what the slowest frames take."""
+    """One row per strategy, and in words how many times faster and what the slowest frames take."""
     state = "host" if report.device == "cuda" else "cpu"
     ways = {"full": full, "full, captured": captured, "incremental": incremental}
     found = {name: _timed(clip, work) for name, work in ways.items() if work is not None}
@@ -188,7 +188,7 @@ def _compare(
         bar = reference / faster
     work = f"{clip.name}: {what}"
     for name, timing in timings.items():
-        report.rows.append(Row(work, name, state, timing, bar=bar if name == "incremental" else None))
+        report.append(Row(work, name, state, timing, bar=bar if name == "incremental" else None))
     slowest = sorted(ours)[round(0.99 * (len(ours) - 1))]
     report.notes.append(
         f"{work}: {reference / middle:.2f} × faster; incremental p50 {middle / 1e3:.3f} ms, "

@@ -23,8 +23,8 @@ from texturevlm.channels.text import TEXT_REACH
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import HOLE, Layout, address, constants, template
 from texturevlm.ops.distance import distance_within_cuda
-from texturevlm.ops.marks import Marks, pack_marks
 from texturevlm.ops.mip import level_extents
+from texturevlm.ops.packed import Marks, pack_marks
 from texturevlm.ops.segment import region_sums_cuda, seed_grid, superpixels
 from texturevlm.types import COLOURS, Texture
 

@@ -3,18 +3,24 @@
 import hashlib
 import importlib
 import importlib.util
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.channels.hub import only_cached
 from texturevlm.check import check_choice
 
 HUB_OPTIONS = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "subfolder", "force_download")
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 ModelPath = str | os.PathLike[str] | None  # a hub id or a folder; None raises
 
 
@@ -48,47 +54,148 @@ def model_pixels(
 
 
 def load_pretrained(
-    function: str,
-    model: ModelPath,
-    architectures: dict[str, str],
-    device: torch.device | str | None,
-    dtype: torch.dtype | None = None,
-    options: Mapping[str, Any] | None = None,
+    function: str, model: ModelPath, architectures: dict[str, str], device: torch.device | str | None
 ) -> tuple[Any, Any, str]:
     """A model of transformers in evaluation mode, its image processor and the digest of its weights.
 
     model:         a hub id or a folder
     architectures: the class for each model_type that will do
-    dtype:         the checkpoint's own if None
-    options:       further ones of `from_pretrained`; with device_map the device is not used
     """
-    options = dict(options or {})
-    shared = {one: options[one] for one in HUB_OPTIONS if one in options}
-    if not model or not isinstance(model, (str, os.PathLike)):
-        raise ValueError(f"{function}: model must be a hub id or a folder with a model of transformers, got {model!r}")
-    name = os.fspath(model)
-    if (os.path.isabs(name) or name.startswith((".", "~")) or name.count("/") > 1) and not os.path.isdir(name):
-        raise FileNotFoundError(f"{function}: no such folder: {name}")
+    checkpoint = Checkpoint.find(function, model, architectures)
     place = torch_device(function, device)
-    transformers = optional(function, "transformers")
-    with model_errors(function, f"a hub id or a folder, got {name}"):
-        kind = transformers.AutoConfig.from_pretrained(name, **shared).model_type
-    check_choice(function, f"model_type of {name}", kind, architectures)
-    with model_errors(function, f"complete and undamaged, got {name}"):
-        # by its module: in 5.10 the name in `transformers` itself wants torchvision
-        auto = optional(function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
-        processor = auto.from_pretrained(name, backend="pil", **shared)
-        architecture = getattr(transformers, architectures[kind])
-        # straight to the device where accelerate is installed: a large model need not fit into the memory of the host
-        if "device_map" not in options and place.type != "cpu" and importlib.util.find_spec("accelerate"):
-            options["device_map"] = {"": place}
-        network, report = architecture.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{function}: model must be complete, {name} lacks {len(missing)} weights: {missing[0]} …")
-    digest = weight_digest(network)
-    # Moved by device only: a cast would round the rotary frequencies, which transformers keeps in float32.
-    network = network if "device_map" in options else network.to(place)
-    return network.eval().requires_grad_(False), processor, digest
+    processor = checkpoint.image_processor()
+    network = checkpoint.network(place)
+    return network, processor, weight_digest(network)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of a model, of a known architecture. Its parts are loaded one by one, the weights last.
+
+    function:     that loads it, for errors
+    name:         a hub id or a folder
+    architecture: transformers' class of the model
+    options:      of `from_pretrained`
+    """
+
+    function: str
+    name: str
+    architecture: str
+    options: dict[str, Any]
+
+    @classmethod
+    def find(
+        cls, function: str, model: ModelPath, architectures: Mapping[str, str], options: Mapping[str, Any] = NO_OPTIONS
+    ) -> "Checkpoint":
+        """Read the type of a model.
+
+        architectures: the class for each model_type that will do
+        """
+        if not model or not isinstance(model, (str, os.PathLike)):
+            wanted = "a hub id or a folder with a model of transformers"
+            raise ValueError(f"{function}: model must be {wanted}, got {model!r}")
+        name = os.fspath(model)
+        options = {"trust_remote_code": False, **options}
+        if not os.path.isdir(name):
+            if os.path.isabs(name) or name.startswith((".", "~")) or name.count("/") > 1:
+                raise FileNotFoundError(f"{function}: no such folder: {name}")
+            with model_errors(function, f"a hub id or a folder, got {name}"):
+                if only_cached(function, name, optional(function, "huggingface_hub"), options):
+                    options["local_files_only"] = True
+        found = cls(function, name, "", options)
+        with found.errors("complete and undamaged" if os.path.isdir(name) else "a hub id or a folder"):
+            # the table alone: AutoConfig would want the code of a model that is unknown anyway
+            table, _ = optional(function, "transformers").PreTrainedConfig.get_config_dict(name, **found.shared)
+            if "model_type" not in table:
+                raise ValueError("config.json with a model_type is missing")
+        kind = check_choice(function, f"model_type of {name}", table["model_type"], architectures)
+        return replace(found, architecture=architectures[kind])
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The options that say where files come from."""
+        return {one: self.options[one] for one in HUB_OPTIONS if one in self.options}
+
+    def config(self) -> Any:
+        """The config of the model."""
+        with self.errors("complete and undamaged"):
+            return self._class.config_class.from_pretrained(self.name, **self.shared)
+
+    def image_processor(self) -> Any:
+        """The image processor, which needs no torchvision."""
+        with self.errors("complete and undamaged"):
+            # by its module: in 5.10 the name in `transformers` itself wants torchvision
+            auto = optional(self.function, "transformers.models.auto.image_processing_auto").AutoImageProcessor
+            return auto.from_pretrained(self.name, backend="pil", **self.shared)
+
+    def network(self, place: torch.device, dtype: torch.dtype | None = None) -> Any:
+        """The model in evaluation mode, without gradients.
+
+        place: where it will be; not used if the options have a device_map
+        dtype: the checkpoint's own if None
+        """
+        options = dict(self.options)
+        accelerate = importlib.util.find_spec("accelerate") is not None
+        if options.get("device_map") is not None:
+            if not accelerate:
+                raise ImportError(f"{self.function}: device_map needs accelerate; pip install accelerate")
+        elif place.type != "cpu" and accelerate:
+            options["device_map"] = {"": place}  # a large model need not fit into the memory of the host
+        further = [one for one in self.options if one not in HUB_OPTIONS]
+        wanted = f"one that takes {', '.join(further)}" if further else "complete and undamaged"
+        with self.errors(wanted):
+            try:
+                network, report = self._class.from_pretrained(
+                    self.name, dtype=dtype or "auto", output_loading_info=True, **options
+                )
+            except (TypeError, AttributeError) as error:  # of an option
+                if not further:
+                    raise
+                raise ValueError(str(error)) from error
+        if missing := sorted(report["missing_keys"]):
+            lacks = f"{self.name} lacks {len(missing)} weights: {missing[0]} …"
+            raise ValueError(f"{self.function}: model must be complete, {lacks}")
+        # Moved by device only: a cast would round the rotary frequencies, which transformers keeps in float32.
+        network = network if options.get("device_map") is not None else network.to(place)
+        return network.eval().requires_grad_(False)
+
+    @contextmanager
+    def errors(self, wanted: str) -> Iterator[None]:
+        """Errors of a part in one line, with the damaged file if there is one."""
+        if self.options.get("local_files_only") and not os.path.isdir(self.name):
+            wanted += " in the cache"
+        try:
+            with model_errors(self.function, f"{wanted}, got {self.name}"):
+                yield
+        except ValueError as error:
+            if reason := damaged(self.name):
+                whole = f"complete and undamaged, got {self.name}: {reason}"
+                raise ValueError(f"{self.function}: model must be {whole}") from error
+            raise
+
+    @property
+    def _class(self) -> Any:
+        return getattr(optional(self.function, "transformers"), self.architecture)
+
+
+def damaged(folder: str) -> str | None:
+    """The first file of a checkpoint that is missing or cannot be read, and why."""
+    for path in sorted(Path(folder).glob("*.json")):
+        try:
+            table = json.loads(path.read_text())
+        except ValueError as error:
+            return f"{path.name} is not JSON ({error})"
+        if path.name.endswith(".safetensors.index.json"):
+            for name in sorted(set(table.get("weight_map", {}).values())):
+                if not (path.parent / name).is_file():
+                    return f"{name} is missing, which {path.name} names"
+    safetensors = optional("load", "safetensors")
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        try:
+            safetensors.safe_open(path, "pt")
+        except (OSError, safetensors.SafetensorError) as error:
+            return f"{path.name} is damaged ({error})"
+    return None
 
 
 @contextmanager
@@ -98,6 +205,8 @@ def model_errors(function: str, wanted: str) -> Iterator[None]:
         yield
     except ImportError as error:  # of a package that only this model needs, such as SigLIP's sentencepiece
         raise ImportError(f"{function}: pip install 'texturevlm[hf]' ({' '.join(str(error).split())})") from error
+    except ConnectionError:
+        raise
     except (OSError, ValueError, RuntimeError, optional(function, "safetensors").SafetensorError) as error:
         raise ValueError(f"{function}: model must be {wanted}: {' '.join(str(error).split())}") from error
 

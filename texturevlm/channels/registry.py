@@ -1,8 +1,7 @@
-"""The forty layers: what each holds, how it is made and reduced, what it costs and needs, and its reach.
+"""The channels: what each holds, how it is made and reduced, what it costs and needs, and its reach.
 
-They hold what is known about an image without a question. The order is fixed: a
-layer's index means the same in every texture of all forty. To add one, write its function in a file of this folder, and
-add one row here.
+They hold what is known about an image without a question. The order is fixed: an index means the same in every texture
+that holds all of them. To add one, add one row at the end. A function of more than a line gets a file of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +32,7 @@ EMBEDDING_LAYERS = tuple(f"embedding_{index}" for index in range(16))
 class Channel:
     """One layer.
 
-    layer:   its index among the forty
+    layer:   its index among all of them
     holds:   what it is, in one sentence
     make:    computes it, (B, H, W), from the inputs of a build (`build.Source`)
     reduce:  how its mip levels are made: mean, max, min or nearest

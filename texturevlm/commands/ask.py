@@ -1,18 +1,20 @@
 """texturevlm ask: ask a vision-language model about images, which it reads in a budget of chosen tokens."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from texturevlm.commands import arguments
+from texturevlm.paths import is_url
 
 
 def add_ask(commands: arguments.Commands) -> None:
     usage = "%(prog)s IMAGE [IMAGE …] QUESTION --model PATH_OR_ID [options]"
     parser = arguments.add_command(commands, "ask", _ask, "ask a vision-language model about images", usage=usage)
     # One argument, because argparse gives a second one nothing if an option stands between the images.
-    parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help="images, then the question")
-    models = "Qwen3-VL, Qwen2.5-VL or LLaVA: a hub id or a folder"
+    parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help="images (files, URLs), then the question")
+    models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …)"
     parser.add_option("--model", "PATH_OR_ID", models, required=True)
     parser.add_tokens("tokens that all images share", patch=False)
     looks = "2: an overview, then where the model's attention went"
@@ -26,7 +28,7 @@ def add_ask(commands: arguments.Commands) -> None:
 
 
 def _ask(options: argparse.Namespace) -> int:
-    paths, question = _images_and_question(options.inputs)
+    images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
     allocator, relevance = arguments.names_of(options, unusable=("embedding",))
@@ -37,9 +39,9 @@ def _ask(options: argparse.Namespace) -> int:
 
     check_options("ask", options.budget, allocator, relevance, options.tokens)
     check_looks(options.looks, relevance, options.tokens)
-    check_budget(options.budget, len(paths))
+    check_budget(options.budget, len(images))
     device = arguments.device_of(options)
-    textures = [tv.Texture.open(path) for path in paths]  # a bad image is refused before a model is loaded
+    textures = [tv.Texture.open(image) for image in images]  # a bad image is refused before a model is loaded
     _quiet_bars()
     with arguments.announced(f"loading {options.model}"):
         given = {name: getattr(options, name) for name in ("budget", "dtype", "tokens")}
@@ -47,25 +49,25 @@ def _ask(options: argparse.Namespace) -> int:
         model = tv.load_vlm(
             options.model, device=device, allocator=allocator, relevance=relevance, captured=False, **given
         )
-    images = model.prepare(textures)
+    session = model.prepare(textures)
     if options.looks == 1 and arguments.reads_pages(relevance, question):
         with arguments.announced("reading the images by OCR"):
-            images.choose(question)
-    for piece in images.ask(question, looks=options.looks, stream=True, max_new_tokens=options.max_new_tokens):
+            session.choose(question)
+    for piece in session.ask(question, looks=options.looks, stream=True, max_new_tokens=options.max_new_tokens):
         print(piece, end="", flush=True)
     print()
     if options.out is not None:
-        images.look(question, looks=options.looks).save(options.out)
+        session.look(question, looks=options.looks).save(options.out)
         print(f"{options.out}: what the model saw", file=sys.stderr)
     return 0
 
 
-def _images_and_question(inputs: list[str]) -> tuple[list[Path], str]:
+def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:
     *images, question = inputs
-    if not images or Path(question).is_file():
+    if not images or os.path.isfile(question):
         raise ValueError(f"needs images and then a QUESTION, got {', '.join(inputs)}")
     try:
-        return [arguments.existing_file(image) for image in images], question
+        return [image if is_url(image) else arguments.existing_file(image) for image in images], question
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"IMAGE: {error}") from None
 

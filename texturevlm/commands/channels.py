@@ -17,7 +17,7 @@ def add_channels(commands: arguments.Commands) -> None:
 def _channels(options: argparse.Namespace) -> int:
     import texturevlm as tv
     from texturevlm.channels import PRESETS, resolve
-    from texturevlm.sheet import contact_sheet
+    from texturevlm.draw import contact_sheet
 
     arguments.check_out(options.out, ".png")
     preset = options.channels in PRESETS

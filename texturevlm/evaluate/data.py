@@ -170,7 +170,7 @@ def _texts(values: Any) -> bool:
 
 
 def _numbers(value: Any, count: int, *kinds: type) -> bool:
-    """Whether it is a list of so many finite numbers; a bool is none."""
+    """Whether it is a list of `count` finite numbers; a bool does not count as a number."""
     listed = isinstance(value, (list, tuple)) and len(value) == count
     return listed and all(type(one) in kinds and math.isfinite(one) for one in value)
 

@@ -12,22 +12,12 @@ from typing import Any
 import torch
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.cost import costed
+from texturevlm.evaluate import results as runs
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.metrics import METRICS, Case, Delivered, suited
 from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
-from texturevlm.evaluate.page_cache import PageCache
-from texturevlm.evaluate.results import (
-    FULL_IMAGE,
-    IDEAL_RESIZE,
-    NONE,
-    OTHER,
-    OWN,
-    Configuration,
-    ResultRow,
-    Results,
-    code_digest,
-)
+from texturevlm.evaluate.page_cache import PageCache, costed
+from texturevlm.evaluate.results import Configuration, ResultRow, Results, code_digest
 from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
@@ -35,7 +25,7 @@ from texturevlm.relevance import SCORERS, Prepared, find_scorer, prepare
 from texturevlm.scout import Spots
 from texturevlm.types import Allocation, Texture
 
-CONTROLS = (OTHER, NONE)
+CONTROLS = (runs.OTHER, runs.NONE)
 BUDGETS = (32, 64, 96, 128, 192, 273, 512)
 Choose = Callable[..., Allocation]  # pipeline.choose_tokens, or a function with its arguments
 Named = Sequence[str] | Mapping[str, Any]  # names, or name → callable
@@ -109,16 +99,16 @@ def configurations(
     allocators: Sequence[str], relevances: Sequence[str], budgets: Sequence[int], controls: Sequence[str]
 ) -> list[Configuration]:
     """Baselines first, then each allocator with each relevance, then the controls."""
-    found = [Configuration(FULL_IMAGE)]
+    found = [Configuration(runs.FULL_IMAGE)]
     for budget in budgets:
-        found += [Configuration(IDEAL_RESIZE, budget=budget), Configuration("resize", NONE, budget)]
+        found += [Configuration(runs.IDEAL_RESIZE, budget=budget), Configuration("resize", runs.NONE, budget)]
         found += [Configuration(name, relevance, budget) for name in ("grid", *allocators) for relevance in relevances]
         found += [
             Configuration(name, relevance, budget, asked)
             for asked in controls
             for name in allocators
             for relevance in relevances
-            if relevance != NONE and name not in ("grid", "resize")
+            if relevance != runs.NONE and name not in ("grid", "resize")
         ]
     return list(dict.fromkeys(found))
 
@@ -172,7 +162,7 @@ class Evaluation:
         return self._choose(sample.image, texture, configuration, self._question(sample, configuration))[0]
 
     def _question(self, sample: Sample, configuration: Configuration) -> str:
-        return {OWN: sample.question, OTHER: self.others[sample.id], NONE: ""}[configuration.asked]
+        return {runs.OWN: sample.question, runs.OTHER: self.others[sample.id], runs.NONE: ""}[configuration.asked]
 
     def _judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[ResultRow]:
         """The rows of one image."""
@@ -183,9 +173,9 @@ class Evaluation:
         cases, costs = [], []
         for sample, configuration in work:
             delivered, cost = full, dict[str, Any]()
-            if configuration.allocator == IDEAL_RESIZE:
+            if configuration.allocator == runs.IDEAL_RESIZE:
                 delivered = replace(full, budget=configuration.budget)
-            elif configuration.allocator != FULL_IMAGE:
+            elif configuration.allocator != runs.FULL_IMAGE:
                 key = configuration, self._question(sample, configuration)
                 if key not in known:
                     known[key] = self._choose(image, texture, *key)

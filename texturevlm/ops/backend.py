@@ -13,13 +13,14 @@ from torch import Tensor
 from texturevlm.check import check_choice
 from texturevlm.cuda.compiler import LOWEST, nvrtc_version
 
-# What exists for each operation. `texture` is the first choice only for levels that are in a hardware texture already,
-# or where `texture_pays`.
+_KERNEL_OR_REFERENCE = ("cuda", "reference")
+# The operations that `texturevlm doctor` lists, with their backends. Others have a kernel and a reference.
+# `texture` is the first choice only for levels that are in a hardware texture already, or where `texture_pays`.
 _OPERATIONS = ("mipmap", "update_region", "lookup", "lookup_grad", "sample_patches", "distance_field", "superpixels",
                "region_statistics", "boundaries", "build", "select", "cell_maps", "layers", "density")  # fmt: skip
 _BY_TEXTURE = ("lookup", "lookup_grad", "sample_patches")
 BACKENDS: dict[str, tuple[str, ...]] = {
-    name: ("cuda", "texture", "reference") if name in _BY_TEXTURE else ("cuda", "reference") for name in _OPERATIONS
+    name: ("cuda", "texture", "reference") if name in _BY_TEXTURE else _KERNEL_OR_REFERENCE for name in _OPERATIONS
 }
 MAX_TEXTURE_EXTENT, MAX_LAYERS = 32768, 2048  # of a hardware texture
 MAX_EXTENT = 1 << 20  # the kernels' tables hold 20 levels
@@ -73,10 +74,10 @@ def no_kernel_because(tensor: Tensor) -> str | None:
 
 
 def choose(operation: str, tensor: Tensor, asked: str = "auto", limit: str | None = None) -> str:
-    """The backend that runs `operation` on data like `tensor`; limit: why its kernel cannot take it, besides."""
+    """The backend that runs `operation` on data like `tensor`; limit: another reason why its kernel cannot."""
     if asked == "auto":
         return "reference" if limit or no_kernel_because(tensor) else "cuda"
-    check_choice(operation, "backend", asked, ("auto", *BACKENDS[operation]))
+    check_choice(operation, "backend", asked, ("auto", *BACKENDS.get(operation, _KERNEL_OR_REFERENCE)))
     if asked != "reference":
         require_kernels(operation, tensor, asked, limit)
     return asked
@@ -95,7 +96,7 @@ def texture_pays(finest: Tensor, samples: int) -> bool:
     samples: per image
     The texture units' filter weights have 8 fractional bits, so values then differ by up to 0.007 on white noise; ask
     for backend="cuda" to rule that out. The times are those of results/engine-h200.md: making a texture costs so much
-    that it seldom pays for one call; one that is sampled again is worth making at once (Texture.on_device).
+    that it rarely pays for one call. Make one that is sampled again beforehand (Texture.on_device).
     """
     batch, channels, height, width = finest.shape
     if samples < height * width:  # it never pays so early, and this is the hot path

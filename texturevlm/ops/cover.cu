@@ -9,7 +9,7 @@
 // Sums are of integers, so their order does not matter. The reference does all float operations in the same order.
 #include "cover.cuh"
 
-constexpr int KEYS = 4096, LEAST = 0x3F80 - 1;  // of gains, see Ranking in allocate/layers.py
+constexpr int KEYS = 4096, LEAST = 0x3F80 - 1;  // of gains, see CellRanking in allocate/layers.py
 constexpr int BISECTIONS = 10;
 constexpr int GAINS_WORDS = 64;  // words per block of cover_gains
 constexpr float UNIT = 1073741824.f;

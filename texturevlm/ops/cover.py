@@ -2,8 +2,8 @@
 
 Shelves: the first row with a marked cell begins one; from left to right, a square starts at each marked column that the
 last one left, and slides down to its own first marked cell. Lines of text are covered tightly that way, wherever they
-stand, and blank space costs nothing. A row of cells is a Python integer, a bit a cell, so that a square costs a few
-operations on whole rows.
+stand, and blank space costs nothing. A row of cells is a Python integer with one bit per cell, so that a square costs
+a few operations on whole rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COVER = Layout("cover.cu", "Cover")
 
 
 def rows_of(mask: Tensor | np.ndarray) -> list[int]:
-    """A mask (h, w) as one integer a row, bit x for column x."""
+    """A mask (h, w) as one integer per row, bit x for column x."""
     cells = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask, dtype=bool)
     packed = np.packbits(cells, axis=1, bitorder="little")
     data, width = packed.tobytes(), packed.shape[1]

@@ -22,7 +22,7 @@ from texturevlm.cuda.struct import Layout, address
 from texturevlm.ops import backend as backends
 from texturevlm.ops.lookup_reference import Where
 from texturevlm.ops.mip import check_nearest, check_pyramid
-from texturevlm.ops.probe import pack_pyramid
+from texturevlm.ops.packed import pack_pyramid
 
 DISABLE_TRILINEAR_OPTIMIZATION = 0x20  # without it the hardware rounds levels and is off by up to 0.13
 NORMALIZED_COORDINATES = 0x02

@@ -1,8 +1,8 @@
 """Distance fields: how far each pixel is from the nearest one that is set, exactly.
 
 The square of a Euclidean distance is a sum over the axes, so a row is solved by two running extremes and a column by
-the least of (y − j)² + (distance inside row j)². The reference finds that minimum by growing one row a step: step k
-lets a pixel take over its vertical neighbours' values plus 2k − 1, and 1 + 3 + … + (2k − 1) = k².
+the least of (y − j)² + (distance inside row j)². The reference finds that minimum by growing one row per step: in step
+k a pixel takes the value of a vertical neighbour plus 2k − 1 if that is less, and 1 + 3 + … + (2k − 1) = k².
 """
 
 import math
@@ -16,7 +16,7 @@ from texturevlm.check import check_shapes
 from texturevlm.cuda.launch import WARP, launch
 from texturevlm.cuda.struct import HOLE, Layout, constants, template
 from texturevlm.ops import backend as backends
-from texturevlm.ops.marks import Marks, pack_marks
+from texturevlm.ops.packed import Marks, pack_marks
 
 MAX_KERNEL_EXTENT = 1 << 15  # a squared distance must fit into 32 bits
 TILE_ROWS, LIMIT = constants("distance.cu", "TILE", "LIMIT")
@@ -29,8 +29,8 @@ def distance_field(mask: Tensor, *, backend: str = "auto") -> Tensor:
     """The Euclidean distance from each pixel's centre to the centre of the nearest set pixel, in pixels.
 
     mask:    (B, H, W) of any dtype, any extent from 1×1; a pixel that is not zero is set
-    returns  (B, H, W) float32, exact but for rounding: 0 on set pixels, and everywhere the image's diagonal
-             √(H² + W²), which no distance inside it reaches, where an image has no set pixel at all
+    returns  (B, H, W) float32, exact up to rounding: 0 on set pixels. Where an image has no set pixel, all of it is
+             the diagonal √(H² + W²), which no distance inside the image reaches
     """
     check_shapes("distance_field", mask=(mask, "B H W"))
     if mask.numel() == 0:
@@ -63,7 +63,7 @@ def _along_rows(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def _along_columns(squares: Tensor) -> Tensor:
     """The least of (y − j)² + squares[j] over all rows j.
 
-    A row whose neighbours did not change in one step cannot change in the next, because steps only get dearer. So
+    A row whose neighbours did not change in one step cannot change in the next, because each step adds more. So
     every few steps the search narrows to the rows near the last changes, and where nothing changed it is done.
     """
     height = squares.shape[1]

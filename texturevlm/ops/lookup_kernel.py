@@ -19,8 +19,7 @@ from texturevlm.cuda.launch import THREADS, launch, scalar_bits
 from texturevlm.cuda.struct import Layout
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, lattice, probes, widened
-from texturevlm.ops.marks import Marks
-from texturevlm.ops.probe import pack_pyramid
+from texturevlm.ops.packed import Marks, pack_pyramid
 
 if TYPE_CHECKING:
     from texturevlm.ops.lookup import Request

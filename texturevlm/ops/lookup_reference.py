@@ -91,7 +91,7 @@ def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Pr
     long_axis = torch.where((along >= down)[..., None], ddx, ddy)
     long, short = torch.maximum(along, down), torch.minimum(along, down)
     width = torch.maximum(short, long / max_anisotropy).clamp(min=1.0)
-    # A ratio that is whole but for rounding must not cost a probe more.
+    # A ratio that is a whole number up to rounding must not take one more probe.
     count = (long / width - 1e-3).ceil().nan_to_num(1).clamp(1, max_anisotropy)
     spread = long_axis * ((long - width) / long.clamp(min=1e-20)).clamp(min=0.0)[..., None]
     return Probes(width.log2(), spread, count.detach())

@@ -66,7 +66,7 @@ def mipmap(
     if backends.choose("mipmap", image, backend) == "reference":
         return mipmap_reference(image, extents, modes)
     if torch.is_grad_enabled() and image.requires_grad:
-        from texturevlm.ops.mip_gradient import Mipmap
+        from texturevlm.ops.mip_kernel import Mipmap
 
         return list(Mipmap.apply(image, tuple(extents), modes))  # type: ignore[no-untyped-call]
     from texturevlm.ops.mip_kernel import mipmap_cuda

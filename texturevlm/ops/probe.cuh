@@ -1,5 +1,5 @@
 // Reads a pyramid in plain memory as a texture unit would; the transpose of that, for gradients.
-// A Sample is one footprint: where, at which level, and how many probes spread over which vector (see ops/lookup.py).
+// A Sample is one footprint: where, at which level, and how many probes spread over which vector (see ops/lookup_reference.py).
 #pragma once
 #include "scalar.cuh"
 

@@ -1,4 +1,4 @@
-"""Superpixels: an image cut into a grid's worth of regions that follow its colours (SLIC).
+"""Superpixels: an image cut into regions that follow its colours (SLIC), one per cell of a grid of seeds.
 
 A region is known by the mean colour and the mean position of its pixels. A pixel belongs to the nearest of nine: the
 region seeded in its own cell of the grid and those of the eight cells around. Nothing makes a region connected. The

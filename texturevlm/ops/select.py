@@ -210,7 +210,7 @@ class _Tiles(NamedTuple):
         return torch.arange(self.column.shape[-1], device=self.column.device) < self.filled
 
     def only(self, plan: Tensor) -> _Tiles:
-        """The tiles of one plan an image, (B,)."""
+        """The tiles of one plan per image, (B,)."""
         return _Tiles(*(part.gather(1, plan[:, None, None].expand(-1, 1, part.shape[2])) for part in self))
 
 

@@ -18,7 +18,7 @@ from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.layer import FoldedConv, widen
 from texturevlm.scout.question import Question
 from texturevlm.scout.ranker import INPUT_MAPS, RANKER_INPUTS, Ranker
-from texturevlm.scout.scout_kernel import QUESTION_WEIGHTS, Laid
+from texturevlm.scout.scout_kernel import QUESTION_LAYERS, Laid
 from texturevlm.scout.spotter import Spots, Spotter, as_spots
 
 ALIGNED = 8  # maps: libraries are fastest with multiples of it
@@ -39,7 +39,7 @@ class Fused(nn.Module):
         super().__init__()
         self.spotter, self.ranker = spotter, ranker
         self.widths = [len(_parts(layer)[1]) // 2 for layer in ranker.steer]
-        for name, tensor in zip(QUESTION_WEIGHTS, _question_weights(spotter, ranker), strict=True):
+        for name, tensor in zip(QUESTION_LAYERS, _question_weights(spotter, ranker), strict=True):
             self._keep(f"question_{name}", tensor)
         for name, part in zip(("head", "head_added"), _parts(spotter.head)):
             self._keep(name, functional.pad(part, (0, -part.shape[-1] % ALIGNED)))
@@ -62,7 +62,7 @@ class Fused(nn.Module):
     def _kept(self, name: str) -> Tensor:
         return cast(Tensor, getattr(self, name))
 
-    def takes(self, tensor: Tensor) -> bool:
+    def can_run(self, tensor: Tensor) -> bool:
         """Whether the kernels can run on this tensor's device."""
         return backend.no_kernel_because(tensor) is None and not any(width % kernels.PACK for width in self.widths)
 
@@ -83,7 +83,7 @@ class Fused(nn.Module):
 
     def question(self, question: Question) -> Laid:
         """A question as the kernels take it."""
-        return kernels.lay_question(*question, {name: self._kept(f"question_{name}") for name in QUESTION_WEIGHTS})
+        return kernels.lay_question(*question, {name: self._kept(f"question_{name}") for name in QUESTION_LAYERS})
 
     def where(self, spots: Spots, laid: Laid) -> Tensor:
         """(B, h, w), the probability that the answer is in each spot; laid: one for all pages, or one per page."""
@@ -107,7 +107,7 @@ class Fused(nn.Module):
 
 
 def _question_weights(spotter: Spotter, ranker: Ranker) -> list[Tensor]:
-    """In the order of QUESTION_WEIGHTS."""
+    """In the order of QUESTION_LAYERS."""
     layers = (spotter.letters[0], spotter.letters[2], ranker.worth[0], ranker.worth[2], ranker.asked[0])
     laid = [part for layer in layers for part in _parts(layer)]
     steer = [_parts(layer) for layer in ranker.steer]

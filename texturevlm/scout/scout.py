@@ -1,8 +1,8 @@
 """The scout: reads a page once, then answers any number of questions about where something is.
 
 `read` reads the page coarsely (a fraction of a millisecond on a GPU, a quarter of a second on two CPU cores); `where`
-gives the probability that each spot holds the answer. The weights come with the package. The scout takes milliseconds
-where OCR takes seconds, and reads less well.
+gives the probability that each spot holds the answer. The weights come with the package. The scout is faster than
+OCR, and reads less well.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Scout(nn.Module):
     def forward(self, texture: Texture, question: Question) -> Tensor:
         """`read` and `where` at once; on a GPU the question is prepared while the page is being read."""
         colours, size = _to_read(texture)
-        if not self.fused.takes(colours):
+        if not self.fused.can_run(colours):
             return self.where(self.read(texture), question)
         with _tuned():
             # The words stay unnormalised: `where` normalises them.
@@ -53,7 +53,7 @@ class Scout(nn.Module):
         """Read the images of a texture: the words, and whether there is text, at each spot."""
         colours, size = _to_read(texture)
         with _tuned():
-            if not self.fused.takes(colours):
+            if not self.fused.can_run(colours):
                 spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
                 return spots
             spots = self.fused.read(colours, size)
@@ -67,7 +67,7 @@ class Scout(nn.Module):
         """
         given = self._given(encode([question]) if isinstance(question, str) else question, spots.text)
         with _tuned():
-            if self.fused.takes(spots.text):
+            if self.fused.can_run(spots.text):
                 return self.fused.where(spots, self.fused.question(given))
             traits, kinds = given.traits.to(self.dtype), given.asked.to(self.dtype)
             inputs = self.ranker.question(self.spotter.question(given.letters, traits), traits, kinds)
@@ -79,7 +79,7 @@ class Scout(nn.Module):
         count, pages = len(question.letters), len(like)
         if count not in (1, pages):
             raise ValueError(f"Scout.where: question must be one, or one for each of {pages} pages, got {count}")
-        if self.fused.takes(like) and _read_in_place(question):
+        if self.fused.can_run(like) and _read_in_place(question):
             return question
         return Question(*(part.to(like.device, non_blocking=True) for part in question))
 

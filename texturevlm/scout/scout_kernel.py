@@ -1,4 +1,4 @@
-"""The scout's kernels (scout_seen.cu, scout_question.cu, scout_spots.cu, scout.cu): everything but convolutions.
+"""The scout's kernels (scout_page.cu, scout_question.cu, scout_spots.cu, scout.cu): everything but convolutions.
 
 PyTorch would launch about fifty small kernels per page between the convolutions, each slower to launch than to run. The
 specification is the PyTorch code in texturevlm/scout. Questions are float32, maps have the network's dtype.
@@ -13,11 +13,11 @@ from torch import Tensor
 from texturevlm.cuda.launch import THREADS, launch, scalar_bits
 from texturevlm.cuda.struct import Layout, constants
 
-_STEM, ACROSS, DOWN = constants("scout_seen.cu", "STEM", "ACROSS", "DOWN")
+_STEM, ACROSS, DOWN = constants("scout_page.cu", "STEM", "ACROSS", "DOWN")
 _EMBEDDING, _WORDS, _MAPS, MOST_ASKED = constants("scout_question.cu", "EMBEDDING", "WORDS", "MAPS", "MOST_ASKED")
 _INPUT_MAPS, SPOT_CELLS, LINES = constants("scout_spots.cu", "INPUTS", "CELLS", "LINES")
 PACK, SCORE_CELLS = constants("scout.cu", "PACK", "CELLS")
-_SEEN, _ASKED = Layout("scout_seen.cu", "Seen"), Layout("scout_question.cu", "Asked")
+_PAGE, _ASKED = Layout("scout_page.cu", "PageInput"), Layout("scout_question.cu", "Asked")
 _MAP, _SPOT_INPUTS = Layout("scout_spots.cu", "Map"), Layout("scout_spots.cu", "Inputs")
 _FILM, _LIFT, _TAIL = (Layout("scout.cu", name) for name in ("Film", "Lift", "Tail"))
 
@@ -25,7 +25,7 @@ _FILM, _LIFT, _TAIL = (Layout("scout.cu", name) for name in ("Film", "Lift", "Ta
 # Weights (inputs, outputs) and biases (outputs,) of the layers that a question goes through, float32: from a word's
 # letters to its embedding; from its traits to its weight per map; from the kinds that are asked for and the mean of all
 # words to factors and shifts of the maps.
-QUESTION_WEIGHTS = (
+QUESTION_LAYERS = (
     "inner", "inner_added", "embed", "embed_added", "weigh", "weigh_added", "worth_weight", "worth_added", "steer",
     "steer_added", "film", "film_added",
 )  # fmt: skip
@@ -61,14 +61,14 @@ def prepare_cells(colours: Tensor, size: tuple[int, int], dtype: torch.dtype) ->
     batch = len(colours)
     cells = colours.new_empty((batch, size[0] // _STEM, size[1] // _STEM, _STEM * _STEM), dtype=dtype)
     image, channel, row, _ = colours.stride()
-    job = _SEEN.pack(
+    job = _PAGE.pack(
         colours=colours, cells=cells, image=image, channel=channel, row=row, height=colours.shape[2],
         width=colours.shape[3], rows=size[0], columns=size[1],
     )  # fmt: skip
     blocks, scalar = (-(-size[1] // ACROSS) * (size[0] // DOWN), batch), scalar_bits(dtype)
 
     def start(*, early: bool = False) -> Tensor:
-        launch("scout_seen.cu", "scout_seen", colours.device, blocks, job, early=early, SCALAR=scalar)
+        launch("scout_page.cu", "scout_page", colours.device, blocks, job, early=early, SCALAR=scalar)
         return cells.permute(0, 3, 1, 2)
 
     return start
@@ -78,7 +78,7 @@ def lay_question(letters: Tensor, traits: Tensor, asked: Tensor, weights: dict[s
     """The words of a question by one launch; it may lie in pinned memory.
 
     letters: (Q, WORDS, LONGEST) int64; traits: (Q, WORDS, TRAITS); asked: (Q, A), at most MOST_ASKED
-    weights: by the names QUESTION_WEIGHTS
+    weights: by the names QUESTION_LAYERS
     """
     count, outputs = len(letters), len(weights["film_added"])
     assert letters.dtype == torch.int64 and letters.shape[1] == _WORDS and asked.shape[1] <= MOST_ASKED

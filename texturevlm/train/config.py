@@ -28,7 +28,11 @@ from texturevlm.check import check_choice, check_count
 
 # A task is a class with a dataclass `Settings`, filled from the config's table of the task's name. It is constructed
 # from settings and a device, implements `fit.Task`, and is imported when it is used.
-TASKS = {"spotter": "texturevlm.train.spotter_task:SpotterTask", "ranker": "texturevlm.train.ranker_task:RankerTask"}
+TASKS = {
+    "spotter": "texturevlm.train.spotter_task:SpotterTask",
+    "ranker": "texturevlm.train.ranker_task:RankerTask",
+    "reader": "texturevlm.train.reader.task:ReaderTask",
+}
 # What a resumed run may change: nothing that the loss curve depends on.
 MAY_CHANGE = ("device", "save_every", "evaluate_every", "log_every", "keep", "ahead")
 _Settings = TypeVar("_Settings")
@@ -40,9 +44,12 @@ class FitConfig:
 
     steps: int = 1000  # in all
     seed: int = 0  # of all random numbers
-    rate: float = 1e-3  # peak learning rate; it falls as a cosine
+    seconds: float = 0.0  # a run ends after this time, with its schedule, even if steps are left; 0 for no limit
+    optimiser: str = "adamw"  # or muon
+    rate: float = 1e-3  # peak learning rate
+    schedule: str = "cosine"  # how the rate falls; or linear
     warmup: int = 0  # steps over which the rate grows to its peak
-    decay: float = 0.01  # AdamW's weight decay for matrices; vectors and numbers have none
+    decay: float = 0.01  # weight decay for matrices; vectors and numbers have none
     clip: float = 0.0  # largest norm of the gradient; 0 for no limit
     precision: str = "float32"  # or bfloat16, by autocast
     device: str = "cpu"  # or cuda
@@ -57,7 +64,9 @@ class FitConfig:
         for name in ("steps", "warmup", "save_every", "evaluate_every", "log_every", "ahead", "keep"):
             check_count("FitConfig", name, getattr(self, name), 1 if name in ("steps", "keep") else 0)
         check_choice("FitConfig", "precision", self.precision, ("float32", "bfloat16"))
-        for name in ("rate", "decay", "clip"):
+        check_choice("FitConfig", "optimiser", self.optimiser, ("adamw", "muon"))
+        check_choice("FitConfig", "schedule", self.schedule, ("cosine", "linear"))
+        for name in ("rate", "decay", "clip", "seconds"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"FitConfig: {name} must be at least 0, got {getattr(self, name)!r}")
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import shutil
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +23,25 @@ from torch import Tensor, nn
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.progress import Progress
 from texturevlm.train.config import MAY_CHANGE, FitConfig, to_json
+from texturevlm.train.muon import Muon
 from texturevlm.train.run_files import Log, checkpoints, load_checkpoint, save_checkpoint
 
 
-def rate_at(step: int, *, steps: int, rate: float, warmup: int = 0) -> float:
-    """The learning rate of a step, counted from 0: it grows to its peak, then falls as a cosine."""
+def rate_at(
+    step: int, *, steps: int, rate: float, warmup: int = 0, schedule: str = "cosine", spent: float = 0.0
+) -> float:
+    """The learning rate of a step, counted from 0: it grows to its peak, then falls by the schedule.
+
+    spent: the share of the run's time that is over, if that is limited; it counts if it is more than that of the steps
+    """
     if step < warmup:
         return rate * (step + 1) / warmup
-    return rate * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))) / 2
+    done, total = float(step - warmup), float(max(1, steps - warmup))
+    if spent * total > done:
+        done, total = min(spent, 1.0), 1.0
+    if schedule == "linear":
+        return rate * (1 - done / total)
+    return rate * (1 + math.cos(math.pi * done / total)) / 2
 
 
 def generator_at(seed: int, step: int, purpose: str = "") -> torch.Generator:
@@ -64,12 +76,7 @@ class Task(Protocol):
 
 
 def fit(
-    task: Task,
-    config: FitConfig,
-    out: Path | str,
-    *,
-    resume: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    task: Task, config: FitConfig, out: Path | str, *, resume: bool = False, settings: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
     """Train a task's module in place.
 
@@ -81,14 +88,17 @@ def fit(
     out, device = Path(out), torch_device("fit", config.device)
     task.module.to(device)
     torch.manual_seed(config.seed)
-    optimiser = torch.optim.AdamW(_groups(task.module, config.decay), lr=config.rate)
+    optimiser = _optimiser(task.module, config)
     kept = {"fit": to_json(config), "task": dict(settings or {})}
     first = _begin(out, task.module, optimiser, kept, resume)
     log, progress = Log(out, step=first), Progress(config.steps, "steps", done=first)
     found: dict[str, float] = {}
+    begun, last = 0.0, False
     for step, batch in _batches(task, range(first, config.steps), config.ahead):
-        numbers = _step(task, config, optimiser, device, step, batch)
-        done, last = step + 1, step + 1 == config.steps
+        begun = begun or time.monotonic()  # behind the first batch, which may take long
+        spent = (time.monotonic() - begun) / config.seconds if config.seconds else 0.0
+        numbers = _step(task, config, optimiser, device, step, batch, spent)
+        done, last = step + 1, step + 1 == config.steps or spent >= 1
         progress.step()
         saves, evaluates, logs = (
             last or bool(every and done % every == 0)
@@ -104,6 +114,8 @@ def fit(
             log.evaluation(done, found)
         if saves:
             save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep)
+        if last:
+            break
     log.close()
     return found or evaluated(task)
 
@@ -138,10 +150,17 @@ def _batches(task: Task, steps: range, ahead: int) -> Iterator[tuple[int, Any]]:
 
 
 def _step(
-    task: Task, config: FitConfig, optimiser: torch.optim.Optimizer, device: torch.device, step: int, batch: Any
+    task: Task,
+    config: FitConfig,
+    optimiser: torch.optim.Optimizer,
+    device: torch.device,
+    step: int,
+    batch: Any,
+    spent: float,
 ) -> dict[str, Tensor]:
     """One optimiser step; returns the loss, its parts, the rate and the norm of the gradient."""
-    rate = rate_at(step, steps=config.steps, rate=config.rate, warmup=config.warmup)
+    falls: Any = {"steps": config.steps, "warmup": config.warmup, "schedule": config.schedule, "spent": spent}
+    rate = rate_at(step, rate=config.rate, **falls)
     for group in optimiser.param_groups:
         group["lr"] = rate
     task.module.train()
@@ -165,6 +184,12 @@ def _read(numbers: Mapping[str, Tensor], step: int) -> dict[str, float]:
     if not math.isfinite(found["loss"]):
         raise ValueError(f"fit: the loss of step {step} must be finite, got {found}")
     return found
+
+
+def _optimiser(module: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
+    if config.optimiser == "muon":
+        return Muon(module, lr=config.rate, decay=config.decay)
+    return torch.optim.AdamW(_groups(module, config.decay), lr=config.rate)
 
 
 def _groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ ONE_ANSWER = ("funsd",)  # data sets where all boxes together are the answer
 _LISTING = "pages.json"
 _QUALITY = 50  # of WebP
 _CONFIDENT = 0.6  # OCR words with less confidence are not used to teach reading
-HELD_OUT = 12  # one document in so many is held out
+HELD_OUT = 12  # one document in 12 is held out
 MOST_MATCHES = 3  # an answer found more often is as likely to be there by accident
 # "1200", "1,200", "1 200" and "$1200*" are one number; no part of "2019/20" is a number.
 _NUMBER = re.compile(r"[^\w.-]*(-?(?:\d{1,3}(?:[ ,]\d{3})+|\d+)(?:\.\d+)?)\W*")
@@ -165,7 +165,7 @@ def number_value(text: str) -> float | None:
 
 
 def _numbers(line: Sequence[Word]) -> Iterator[Sequence[Word]]:
-    """A line in runs of words, as many in each as form one number: the "152" of "60 932 152" is none."""
+    """A line in runs of words, as many in each as form one number: "60 932 152" is one run, not three."""
     start = 0
     while start < len(line):
         runs = (line[start:end] for end in range(len(line), start, -1))

@@ -44,7 +44,7 @@ class RankerTask:
         drop: float = 0.3  # dropout of channels
         widths: tuple[int, ...] = WIDTHS  # per scale, like blocks (`Ranker`)
         blocks: int = 1
-        without: tuple[str, ...] = ()  # inputs that are left out (`ranker.PARTS`)
+        without: tuple[str, ...] = ()  # inputs that are left out (`ranker.INPUT_MAPS`)
         seed: int = 1
         limit: int | None = None  # number of pages
 

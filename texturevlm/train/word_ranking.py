@@ -137,7 +137,7 @@ class WordNetwork(nn.Module):
 
 
 def _surroundings(inner: Tensor, batch: Sequence[WordExample]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `words.surroundings`, for all pages of the batch: mean and maximum of the line, word before and after."""
+    """As in `WordRanker`, for all pages of the batch: mean and maximum of the line, word before and after."""
     lines, first = [], 0
     for example in batch:
         lines.append(torch.from_numpy(example.layout.line) + first)

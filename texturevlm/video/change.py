@@ -198,7 +198,7 @@ def grow_mask(mask: np.ndarray, reach: int, tile: int) -> np.ndarray:
     return grown
 
 
-def rectangles(mask: np.ndarray, tile: int, size: tuple[int, int]) -> list[Rectangle]:
+def tile_boxes(mask: np.ndarray, tile: int, size: tuple[int, int]) -> list[Rectangle]:
     """Disjoint rectangles that cover exactly the marked tiles: runs within a row, merged downwards where equal."""
     open_runs: dict[tuple[int, int], int] = {}
     found: list[Rectangle] = []

@@ -17,7 +17,7 @@ from torch import Tensor
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops import backend as backends
-from texturevlm.ops.marks import Marks
+from texturevlm.ops.packed import Marks
 from texturevlm.video.change import BLOCK, QUIET, SENSOR_RATE, Changes, Noise, check_values, initial_noise, tile_grid
 
 POST_THREADS, TILE_NUMBERS = constants("change.cu", "POST_THREADS", "NUMBERS")

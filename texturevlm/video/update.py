@@ -27,7 +27,7 @@ from texturevlm.channels.structure import enlarge, luma
 from texturevlm.channels.text import TEXELS, TEXT_HALF, TEXT_SCALES, text_lines
 from texturevlm.ops.mip import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Allocation, Texture
-from texturevlm.video.change import Changes, Noise, Rectangle, find_changes, grow_mask, rectangles, whole_is_cheaper
+from texturevlm.video.change import Changes, Noise, Rectangle, find_changes, grow_mask, tile_boxes, whole_is_cheaper
 from texturevlm.video.change_gpu import GpuComparison
 
 CONSTANT = ("x", "y", "eccentricity", "attention", "gaze", "previous_attention")  # no frame changes them
@@ -73,7 +73,7 @@ class FrameUpdate:
     def apply(self, frame: Tensor, found: Changes) -> None:
         """Copy the changed tiles. Every level then equals one rebuilt from level 0, bit for bit."""
         levels = self.texture.levels
-        boxes = rectangles(found.marked, self.tile, self.size)
+        boxes = tile_boxes(found.marked, self.tile, self.size)
         if self.channels is not None:
             self.channels.write_motion(frame, boxes)
         for box in boxes:
@@ -209,11 +209,11 @@ class StreamChannels:
         """Update channels of one reach and one depth."""
         size, tile = self.texture.size, self.tile
         reach = max(CHANNELS[name].reach or 0 for name in names)
-        boxes = rectangles(grow_mask(marked, reach, tile), tile, size)
+        boxes = tile_boxes(grow_mask(marked, reach, tile), tile, size)
         texel = 1 << max(CHANNELS[name].deepest for name in names)
         aligned = texel == 1 or all(extent % texel == 0 and extent >= texel for extent in (*size, tile))
         if self._strokes is not None and names == ["text"]:
-            self._strokes.refresh(self.texture.levels, rectangles(marked, tile, size))
+            self._strokes.refresh(self.texture.levels, tile_boxes(marked, tile, size))
             if whole_is_cheaper(boxes, size) or not aligned:
                 boxes = [Rectangle(0, 0, *size[::-1])]
             for box in boxes:

@@ -22,9 +22,9 @@ from texturevlm.channels.structure import COARSER_LEVEL
 from texturevlm.cuda.graph import Replay
 from texturevlm.cuda.launch import MAX_LEVELS
 from texturevlm.ops.lookup_kernel import refresh_patches_cuda
-from texturevlm.ops.marks import Marks
 from texturevlm.ops.mip import update_region
 from texturevlm.ops.mip_kernel import MOVED, UNCHANGED, update_marked_cuda
+from texturevlm.ops.packed import Marks
 from texturevlm.relevance import Balance, Relevance
 from texturevlm.relevance.salience import maps_by_kernels
 from texturevlm.types import Allocation, Texture

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_choice
 from texturevlm.types import Allocation, Texture
+from texturevlm.vlm.offloaded import input_device
 from texturevlm.vlm.packed import PICTURE, SEGMENT, Geometry, pack
 from texturevlm.vlm.places import COORDINATES, Places, frame, places
 from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
@@ -153,7 +154,7 @@ class Adapter(ABC):
     @property
     def device(self) -> torch.device:
         """Of the model; the CPU while there is none."""
-        return torch.device("cpu") if self.model is None else self.model.device
+        return torch.device("cpu") if self.model is None else input_device(self.model)
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Pixels (..., 3, P, P) from 0 to 1, normalised as in the training of the model, float32."""

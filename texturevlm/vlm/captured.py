@@ -8,8 +8,9 @@ one per length of prompt, rounded up. Nothing is read back from the device befor
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, Replay
 from texturevlm.sampling import sample
-from texturevlm.types import COLOURS, Allocation, Texture
+from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
+from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.views import check_readable
@@ -120,15 +122,24 @@ class FixedBudget:
         allocation: upright footprints; only `first_logits` and `generate` check that, so that nothing here waits
         """
         self._check("encode", texture, allocation)
-        pixels = sample(texture, allocation).pixels.float()
+        patches = sample(texture, allocation)
         if texture.names != COLOURS:
-            pixels = pixels[:, :, [texture.names.index(name) for name in COLOURS]]
+            colours = [texture.names.index(name) for name in COLOURS]
+            patches = replace(patches, pixels=patches.pixels[:, :, colours])
+        return self.encode_patches(patches)
+
+    def encode_patches(self, patches: Patches) -> TowerOutput:
+        """Run the vision tower on patches of red, green and blue, such as those that `texturevlm.compile` gives."""
+        allocation = patches.allocation
+        self._check_slots("encode_patches", allocation)
+        if (channels := patches.pixels.shape[2]) != len(COLOURS):
+            raise ValueError(f"encode_patches: patches must be {', '.join(COLOURS)}, got {channels} channels")
         step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
-        inputs = [pixels, allocation.centre, step, self._frame(texture.size), allocation.valid]
+        inputs = [patches.pixels.float(), allocation.centre, step, self._frame(allocation.size), allocation.valid]
         if self.tower is None:
             self.tower = Replay(self._run_tower, inputs)
         place, used, *embeds = self.tower(*inputs)
-        return TowerOutput(place, used, tuple(embeds), texture.size)
+        return TowerOutput(place, used, tuple(embeds), allocation.size)
 
     def prefill(self, ids: Sequence[Sequence[int]], tower: TowerOutput) -> PrefillOutput:
         """Run the language model on prompts, each with `budget` image placeholders in a row."""
@@ -147,29 +158,28 @@ class FixedBudget:
 
     def first_logits(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
         """(B, V): logits of the first token of the answers."""
-        return self.prefill(self._spelled(prompts, texture, allocation), self.encode(texture, allocation)).logits
+        check_readable("first_logits", texture, allocation, self.adapter.side)
+        seen = self.encode(texture, allocation)  # a GPU runs the tower while the prompt is spelled
+        return self.prefill(self._spelled("first_logits", prompts, texture, allocation), seen).logits
 
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Any:
-        """The ids of the answers, (B, N): the work before the first token is captured, the rest is `model.generate`.
+        """The ids of the answers, (B, N): the logits of the first token are captured, the rest is `model.generate`.
 
         Prompts of a batch must have one length; beams go through the adapter's own `generate`.
         """
-        from transformers import DynamicCache
 
         if options.get("num_beams", 1) > 1:
             raise ValueError("generate: num_beams must be 1 under a fixed budget, use the adapter's generate")
-        ids = self._spelled(prompts, texture, allocation)
+        check_readable("generate", texture, allocation, self.adapter.side)
+        seen = self.encode(texture, allocation)
+        ids = self._spelled("generate", prompts, texture, allocation)
         length = len(ids[0])
         if any(len(one) != length for one in ids):
             raise ValueError(f"generate: prompts must have one length in tokens, got {[len(one) for one in ids]}")
-        read = self.prefill(ids, self.encode(texture, allocation))
-        cache = DynamicCache(config=self.adapter.model.config.get_text_config())
-        for layer in range(len(read.caches) // 2):
-            # `generate` needs a token to start from, so it gets the last one of the prompt
-            key, value = (one[:, :, : length - 1].clone() for one in read.caches[2 * layer : 2 * layer + 2])
-            cache.update(key, value, layer)
+        read = self.prefill(ids, seen)
         inputs = {name: value.clone() for name, value in read.inputs.items()}
-        return answer_ids(self.adapter.model.generate(**inputs, past_key_values=cache, **options), length)
+        with _first_step(self.adapter.model, read, length) as cache:
+            return answer_ids(self.adapter.model.generate(**inputs, past_key_values=cache, **options), length)
 
     def _run_tower(
         self, pixels: Tensor, centre: Tensor, step: Tensor, frames: Tensor, valid: Tensor
@@ -266,14 +276,20 @@ class FixedBudget:
             self._frames[size] = one.expand(self.batch, 2, 2).contiguous()
         return self._frames[size]
 
-    def _spelled(self, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
-        check_readable("generate", texture, allocation, self.adapter.side)
+    def _spelled(self, function: str, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
         filling = self.adapter.image_filling(self.budget)
-        pairs = pair("generate", prompts, texture, allocation)
+        pairs = pair(function, prompts, texture, allocation)
         return [self.adapter.spell(prompt, pictures, [filling]) for prompt, pictures in pairs]
 
     def _check(self, function: str, texture: Texture, allocation: Allocation) -> None:
         """Check shapes only, because values are on the device."""
+        self._check_slots(function, allocation)
+        if not set(COLOURS) <= set(texture.names):
+            raise ValueError(f"{function}: texture must have {', '.join(COLOURS)}, got {', '.join(texture.names)}")
+        if texture.device != self.device:
+            raise ValueError(f"{function}: texture must be on {self.device} like the model, got {texture.device}")
+
+    def _check_slots(self, function: str, allocation: Allocation) -> None:
         wanted, got = (self.batch, self.budget), (allocation.batch, allocation.budget)
         if wanted != got:
             raise ValueError(f"{function}: allocation must be (B, K) = {wanted}, got {got}")
@@ -282,13 +298,46 @@ class FixedBudget:
                 f"{function}: allocation must have patches of {self.adapter.side} for this model, "
                 f"got {allocation.patch}"
             )
-        if not set(COLOURS) <= set(texture.names):
-            raise ValueError(f"{function}: texture must have {', '.join(COLOURS)}, got {', '.join(texture.names)}")
-        for name, device in (("texture", texture.device), ("allocation", allocation.centre.device)):
-            if device != self.device:
-                raise ValueError(f"{function}: {name} must be on {self.device} like the model, got {device}")
+        if (device := allocation.centre.device) != self.device:
+            raise ValueError(f"{function}: allocation must be on {self.device} like the model, got {device}")
+
+
+@contextmanager
+def _first_step(model: Any, read: PrefillOutput, length: int) -> Iterator[Any]:
+    """Inside, the first step of `generate` with the given cache returns what was read; the model runs from the second.
+
+    length: of the prompt. `generate` runs the model on what its cache lacks, so this one lacks the last token
+    """
+    from transformers import DynamicCache
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    config = model.config.get_text_config()
+    lacking, whole = DynamicCache(config=config), DynamicCache(config=config)
+    for layer, (key, value) in enumerate(zip(read.caches[::2], read.caches[1::2])):
+        whole.update(key[:, :, :length], value[:, :, :length], layer)  # it copies
+    lacking.update(*(one[:, :, : length - 1] for one in read.caches[:2]), 0)  # only its length is read
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("past_key_values") is not lacking:  # of another thread
+            return stand_in.original(*args, **kwargs)
+        stand_in.remove()
+        return CausalLMOutputWithPast(logits=read.logits[:, None], past_key_values=whole)
+
+    stand_in = Override(model, "forward", first)
+    try:
+        yield lacking
+    finally:
+        stand_in.remove()
 
 
 def _addresses(model: Any) -> list[tuple[int, torch.dtype]]:
-    """Address and dtype of every weight."""
-    return [(one.data_ptr(), one.dtype) for one in (*model.parameters(), *model.buffers())]
+    """Address and dtype of every weight. Every question asks, so this walks the modules by itself: several times faster
+    than `parameters()`.
+    """
+    found, left = [], [model]
+    while left:
+        module = left.pop()
+        left += [one for one in module._modules.values() if one is not None]
+        own = (*module._parameters.values(), *module._buffers.values())
+        found += [(one.data_ptr(), one.dtype) for one in own if one is not None]
+    return found

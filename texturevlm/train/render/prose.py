@@ -30,6 +30,7 @@ def title(page: Sheet, column: Column, y: float) -> float:
     text = pen.shortened(text, column.width - 8, least=1)
     y += pen.x_height * 2.6
     page.write(text, column.start(pen.width(text), centred=rng.random() < 0.67), y, pen)
+    page.remember("title", (), page.last(text))
     if rng.random() < 0.12:
         page.invert(column.x0, y - pen.x_height * 2.4, column.x1, y + pen.x_height)
     return y + pen.x_height * 2
@@ -124,7 +125,9 @@ def opening(page: Sheet, column: Column, y: float) -> float:
     rng, pen, leading = page.rng, page.style.body, page.style.leading
     if rng.random() < 0.5:
         y += leading
-        page.write(fact(rng, "date"), column.x0 + column.width * rng.choice((0, 0.6)), y, pen)
+        date = fact(rng, "date")
+        page.write(date, column.x0 + column.width * rng.choice((0, 0.6)), y, pen)
+        page.remember("date", (), page.last(date))
         y = address_block(page, column, y + leading)
         page.write(f"Dear {fact(rng, 'person')}:", column.x0, y + leading, pen)
         return y + 2.5 * leading
@@ -134,7 +137,10 @@ def opening(page: Sheet, column: Column, y: float) -> float:
         y += leading * rng.choice((1, 1.5))
         value = {"date:": fact(rng, "date"), "to:": fact(rng, "person"), "from:": fact(rng, "person")}.get(label)
         page.write(casing(label), column.x0, y, pen)
-        page.write(value or page.vocabulary.phrase(rng, longest=6), column.x0 + tab, y, pen)
+        called = page.last(label)
+        value = value or page.vocabulary.phrase(rng, longest=6)
+        page.write(value, column.x0 + tab, y, pen)
+        page.remember({"re:": "subject"}.get(label, label.rstrip(":")), called, page.last(value))
     if rng.random() < 0.5:
         page.rule(column.x0, y + leading / 2, column.x1, y + leading / 2)
     return y + leading

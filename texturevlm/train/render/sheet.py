@@ -25,6 +25,16 @@ _STRETCHES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.85, 0.92, 1.1, 1.2)
 
 Grey = NDArray[np.uint8]
 PlacedWord = tuple[str, Box]
+WordNumbers = tuple[int, ...]
+
+
+class Entry(NamedTuple):
+    """Something that can be asked for: a kind, and the numbers of the words of its label, its value and its column."""
+
+    kind: str
+    label: WordNumbers
+    value: WordNumbers
+    head: WordNumbers = ()
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,7 @@ class Sheet:
         self.rng, self.vocabulary, self.style = rng, vocabulary, style
         self.ink = np.zeros((size[0] * FINE, size[1] * FINE), np.uint8)
         self.words: list[PlacedWord] = []
+        self.entries: list[Entry] = []
 
     def write(self, text: str, x: float, y: float, pen: Pen, *, label: bool = True) -> float:
         """One line from x on, with its baseline at y; returns where it ends. Each word is recorded with its box."""
@@ -182,6 +193,18 @@ class Sheet:
     def right(self, text: str, x1: float, y: float, pen: Pen) -> None:
         """One line that ends at x1."""
         self.write(text, x1 - pen.width(text), y, pen)
+
+    def last(self, text: str) -> WordNumbers:
+        """The numbers of the words of a text that was just written; none if a word of it did not fit on the paper."""
+        wanted = text.casefold().split()
+        first = len(self.words) - len(wanted)
+        written = [word.casefold() for word, _ in self.words[max(0, first) :]]
+        return tuple(range(first, len(self.words))) if wanted and written == wanted else ()
+
+    def remember(self, kind: str, label: WordNumbers, value: WordNumbers, head: WordNumbers = ()) -> None:
+        """Record an entry, if its value was written."""
+        if value:
+            self.entries.append(Entry(kind, label, value, head))
 
     def fill(self, x0: float, y0: float, x1: float, y1: float, shade: int = 255) -> None:
         """A filled rectangle."""

@@ -1,6 +1,6 @@
 """Blocks where text stands in rows: fields of a form, check boxes, dotted leaders, receipts, tables and charts."""
 
-from texturevlm.train.render.sheet import Column, Pen, Sheet, drawn_path
+from texturevlm.train.render.sheet import Column, Pen, Sheet, WordNumbers, drawn_path
 from texturevlm.train.render.vocabulary import fact, fill_form
 
 _SUMS = ("Sub Total", "TOTAL", "GST 6%", "CASH", "CHANGE", "Rounding Adj", "Tax", "Discount:")
@@ -21,7 +21,7 @@ def fields(page: Sheet, column: Column, y: float) -> float:
         if (y := y + step) > column.bottom:
             return y
         for cell in cells:
-            label = page.vocabulary.phrase(rng, longest=3) + colon
+            label = page.vocabulary.label(rng) + colon
             roll = rng.random()
             value = fact(rng) if roll < 0.56 else page.vocabulary.phrase(rng, longest=3) if roll < 0.8 else ""
             start, base = cell.x0 + 3, y - step * 0.25
@@ -31,9 +31,11 @@ def fields(page: Sheet, column: Column, y: float) -> float:
                 page.frame(cell.x0, y - step, cell.x1, y)
             if below:
                 page.write(label, start, y - step + label_pen.x_height * 1.9, label_pen)
+                called = page.last(label)
                 x = start + rng.uniform(0, 20)
             else:
                 x = page.write(label, start, base, label_pen) + rng.uniform(3, 12)
+                called = page.last(label)
                 if aligned:
                     x = max(x, cell.x0 + cell.width * 0.4)
                 if ground in ("line", "dots") and x < cell.x1:
@@ -41,6 +43,7 @@ def fields(page: Sheet, column: Column, y: float) -> float:
                     page.rule(x - 2, low, cell.x1, low, dash=1.5 if ground == "dots" else 0)
             if x + value_pen.width(value) < cell.x1:
                 page.write(value, x, base - rng.uniform(-1, 1.5), value_pen)
+                page.remember("field", called, page.last(value))
     return y + style.leading
 
 
@@ -76,7 +79,9 @@ def leaders(page: Sheet, column: Column, y: float) -> float:
         if x + pen.width(text) + 12 > last:
             continue
         x = page.write(text, x, y, pen)
+        called = page.last(text)
         page.write(end, last, y, pen)
+        page.remember("leader", called, page.last(end))
         count = int((last - x - 8) / max(pen.width(dots), 1))
         if dots.strip() and count > 2:
             page.write((dots * count).replace(" ", "  "), x + 4, y, pen, label=False)
@@ -98,9 +103,13 @@ def purchases(page: Sheet, column: Column, y: float) -> float:
             page.write(article, column.x0, y, pen)
             y += leading
             article = fill_form(rng, "############")
+        called: WordNumbers = ()
         if pen.width(article) + pen.width(price) + 8 < column.width:
             page.write(article, column.x0, y, pen)
-        page.right(price + rng.choice(("", "", " SR", " T")), column.x1, y, pen)
+            called = page.last(article)
+        coded = price + rng.choice(("", "", " SR", " T"))
+        page.right(coded, column.x1, y, pen)
+        page.remember("item", called, page.last(coded)[:1])
     y += leading * 0.6
     page.rule(column.x0, y, column.x1, y, dash=dash)
     for label in rng.sample(_SUMS, 5):
@@ -108,7 +117,10 @@ def purchases(page: Sheet, column: Column, y: float) -> float:
             return y
         used = page.style.bold if label == "TOTAL" else pen
         page.write(label, column.x0 + column.width * 0.3, y, used)
-        page.right(rng.choice(("", "", "RM ", "$")) + f"{rng.uniform(0, 500):.2f}", column.x1, y, used)
+        called = page.last(label)
+        value = rng.choice(("", "", "RM ", "$")) + f"{rng.uniform(0, 500):.2f}"
+        page.right(value, column.x1, y, used)
+        page.remember("total" if label == "TOTAL" else "sum", called, page.last(value))
     return y + leading
 
 
@@ -128,12 +140,14 @@ def table(page: Sheet, column: Column, y: float) -> float:
     align = rng.choice((0.0, 1.0, 0.5))  # share of the free room that is left of the text
     thick = rng.choice((0.5, 1, 1, 1.5))
     y = top = y + step * 0.3
+    heads: list[WordNumbers] = []
     for row in range(rng.randint(2, 28)):
         if y + step > column.bottom:
             break
         if row == 0 and rng.random() < 0.1:
             page.fill(column.x0, y, column.x1, y + step, rng.randint(15, 70))
         pen = body_pen if row else head_pen
+        called: WordNumbers = ()
         for i, kind in enumerate(kinds):
             if row and i and rng.random() < 0.1:
                 continue
@@ -142,6 +156,13 @@ def table(page: Sheet, column: Column, y: float) -> float:
             text = pen.shortened(text, room)
             slack = room - pen.width(text)
             page.write(text, edges[i] + 3 + slack * (align if i else 0.0), y + step * 0.7, pen)
+            numbers = page.last(text)
+            if row == 0:
+                heads.append(numbers)
+            elif i == 0:
+                called = numbers
+            elif called and heads[i]:
+                page.remember("cell", called, numbers, heads[i])
         if row == 0 and rng.random() < 0.06:
             page.invert(column.x0, y, column.x1, y + step)
         y += step

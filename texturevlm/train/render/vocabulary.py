@@ -18,13 +18,18 @@ COMMON_WORDS: list[str] = _LISTS["word"]
 _PRINTABLE = frozenset(map(chr, range(33, 127)))
 _PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " "})
 _LONGEST = 24  # letters of a word
+LABELLED = 0.4  # share of the fields of forms that have a given label
 GIVEN, NONSENSE = 0.65, 0.1  # shares of words: of those given, and made up letter by letter
 
 
 class Vocabulary:
-    """Words to write: those of `texts`, strings of any length, or the common English words alone."""
+    """Words to write: those of `texts`, strings of any length, or the common English words alone.
 
-    def __init__(self, texts: Iterable[str] = ()) -> None:
+    labels: what fields of forms are called, in LABELLED of them; the others have a phrase
+    """
+
+    def __init__(self, texts: Iterable[str] = (), labels: Iterable[str] = ()) -> None:
+        self._labels = list(labels)
         words = (word for text in texts for word in text.translate(_PLAIN).split())
         self._often = [word for word in words if len(word) <= _LONGEST and _PRINTABLE.issuperset(word)]
         self._once = sorted(set(self._often))  # the rare ones as often as the common ones
@@ -64,6 +69,12 @@ class Vocabulary:
         """A few words for a heading or a label, all in one casing."""
         words = [self.word(rng) for _ in range(rng.randint(1, longest))]
         return rng.choice(_CASINGS)(" ".join(words))
+
+    def label(self, rng: random.Random) -> str:
+        """What a field of a form is called."""
+        if self._labels and rng.random() < LABELLED:
+            return rng.choice(self._labels)
+        return self.phrase(rng, longest=3)
 
 
 def _successors(words: Iterable[str]) -> dict[str, str]:

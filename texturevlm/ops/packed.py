@@ -1,7 +1,8 @@
-"""The levels of a pyramid as the kernels read them: `struct Pyramid` of probe.cuh."""
+"""What several kernels read, packed: the levels of a pyramid (probe.cuh), and which tiles changed (marks.cuh)."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.struct import Layout
 
-_PYRAMID = Layout("probe.cuh", "Pyramid")
+_PYRAMID, _MARKS = Layout("probe.cuh", "Pyramid"), Layout("marks.cuh", "Marks")
 
 
 def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
@@ -36,3 +37,22 @@ def _geometry(levels: tuple[tuple[torch.Size, tuple[int, ...]], ...]) -> Layout:
     names = ("image", "channel", "row", "column")
     by_axis = {name: list(steps) for name, steps in zip(names, zip(*strides))}
     return _PYRAMID.fix(**by_axis, height=height, width=width, levels=len(levels), channels=channels[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """A summed-area table. total: (rows + 1, columns + 1) int32, the marked tiles above and left of each corner."""
+
+    total: Tensor
+    tile: int
+
+    @cached_property
+    def packed(self) -> bytes:
+        """`struct Marks` of marks.cuh."""
+        rows, columns = self.total.shape
+        return _MARKS.pack(total=self.total, rows=rows - 1, columns=columns - 1, inverse=1 / self.tile)
+
+
+def pack_marks(marks: Marks | None) -> bytes | None:
+    """`struct Marks`; None: everything changed."""
+    return None if marks is None else marks.packed

@@ -1,4 +1,4 @@
-// The spotter's input from a page (texturevlm/scout/scout.py, `seen`): grey, resampled to the spotter's resolution, ink as 1 and
+// The spotter's input from a page (`_grey` of scout.py): grey, resampled to the spotter's resolution, ink as 1 and
 // paper as −1, the 4×4 pixels of a cell as channels. A block makes 64×16 pixels: it resamples the rows that it needs along x,
 // some at a time, and sums them along y.
 #include "scalar.cuh"
@@ -7,7 +7,7 @@ constexpr int STEM = 4, ACROSS = 64, DOWN = 16;
 constexpr int STAGE = 20, TAPS = 3;  // rows and columns loaded at once: enough for all if the level has about the wanted size
 constexpr float RED = 0.299f, GREEN = 0.587f, BLUE = 0.114f;
 
-struct Seen {
+struct PageInput {
     const float* colours;           // (B, 3, height, width), pixels of a row contiguous
     scalar* cells;                  // (B, rows / STEM, columns / STEM, STEM · STEM)
     long long image, channel, row;  // strides
@@ -31,7 +31,7 @@ struct Tent {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) scout_seen(const __grid_constant__ Seen job) {
+extern "C" __global__ void __launch_bounds__(256) scout_page(const __grid_constant__ PageInput job) {
     __shared__ float lines[STAGE][ACROSS];
     const Tent horizontal(job.width, job.columns), vertical(job.height, job.rows);
     const int tiles = (job.columns + ACROSS - 1) / ACROSS;

@@ -1,0 +1,222 @@
+"""The reader: batches give the stock model's numbers, questions and views are what they say, and it learns."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+
+from texturevlm.train.fit import rate_at
+from texturevlm.train.muon import Muon, orthogonalised
+from texturevlm.train.reader.alphabet import ANSWER, END, IMAGE, START, STOP, decode, encode, make_tokenizer, prompt_ids
+from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
+from texturevlm.train.reader.network import make_network
+from texturevlm.train.reader.pages import rendered
+from texturevlm.train.reader.pool import Pool, sample_pages, with_levels
+from texturevlm.train.reader.questions import lines_of, place_questions
+from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
+from texturevlm.train.reader.scores import anls, edits, error_rate
+from texturevlm.train.reader.views import KINDS, Geometry, draw_view, legible_height
+from texturevlm.train.render import Vocabulary
+from texturevlm.vlm.places import bilinear_taps
+
+TOKENS, COARSE = 10, 6
+
+
+@pytest.fixture(scope="module")
+def fonts():
+    return [Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")]
+
+
+@pytest.fixture(scope="module")
+def page(fonts):
+    for seed in range(20):
+        found = rendered(np.random.default_rng(seed), fonts, Vocabulary())
+        if len(found.words) > 30 and len(found.questions) > 2:
+            return found
+    raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    made = make_network().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return made
+
+
+@pytest.fixture
+def prompts():
+    torch.manual_seed(1)
+    centre, step = torch.rand(2, TOKENS, 2) * 300, torch.ones(2, TOKENS, 2)
+    step[:, :COARSE] = 2.0
+    patch, extent, token, after = positions(centre, step, torch.tensor([[320.0, 416.0]] * 2))
+    ids = torch.tensor([[*encode("Who"), START, STOP, ANSWER, *encode("me"), END]] * 2)
+    pixels = torch.rand(2, TOKENS, 32, 32) * 2 - 1
+    before, length = torch.tensor([4, 4]), torch.tensor([9, 9])
+    return Prompts(pixels, patch, extent, step[..., 0], token, after, ids, before, length)
+
+
+def stock_logits(network, prompts, number):
+    """The logits of one prompt by transformers' own classes, through public arguments."""
+    pixels, ids = prompts.pixels[number], prompts.ids[number : number + 1]
+    rows = pixels.view(TOKENS, 1, 1, 2, 16, 2, 16).expand(-1, 3, 2, -1, -1, -1, -1)
+    rows = rows.permute(0, 3, 5, 1, 2, 4, 6).reshape(4 * TOKENS, -1)
+    indices, weights = bilinear_taps(prompts.patch[number], prompts.extent[number], 16)
+    seen = network.model.visual(
+        rows,
+        grid_thw=torch.tensor([[1, 2, 2 * TOKENS]]),
+        position_ids=prompts.patch[number],
+        cu_seqlens=torch.tensor([0, 4 * COARSE, 4 * TOKENS], dtype=torch.int32),
+        interp_indices=indices,
+        interp_weights=weights,
+    )
+    whole = torch.cat([ids[:, :4], torch.full((1, TOKENS), IMAGE), ids[:, 4:]], 1)
+    visual, place = whole == IMAGE, torch.arange(whole.shape[1]).float().expand(4, 1, -1).clone()
+    place[1, 0, 4 : 4 + TOKENS] = 4
+    place[2:, 0, 4 : 4 + TOKENS] = 4 + prompts.token[number].T
+    place[1:, 0, 4 + TOKENS :] = 4 + prompts.after[number] + torch.arange(whole.shape[1] - 4 - TOKENS)
+    embeds = network.model.language_model.embed_tokens(whole).clone()
+    embeds[visual] = seen.pooler_output
+    out = network.model.language_model(
+        inputs_embeds=embeds,
+        position_ids=place,
+        visual_pos_masks=visual,
+        deepstack_visual_embeds=seen.deepstack_features,
+        attention_mask=torch.ones_like(whole),
+    )
+    return network.lm_head(out.last_hidden_state)[~visual]
+
+
+def test_batches_give_the_logits_of_the_stock_model(network, prompts):
+    with torch.no_grad():
+        logits, _ = BatchedReader(network)(prompts)
+        for number in range(2):
+            assert (stock_logits(network, prompts, number) - logits[number]).abs().max() < 1e-5
+        joint, _ = BatchedReader(network)(prompts._replace(segment=None))
+    assert (joint - logits).abs().max() > 1e-3  # segments matter
+
+
+def test_it_learns_an_answer_and_then_says_it(prompts):
+    torch.manual_seed(0)
+    network = make_network()
+    reader, optimiser = BatchedReader(network), torch.optim.AdamW(network.parameters(), lr=1e-3)
+    for _ in range(8):
+        loss, right = answer_loss(reader(prompts)[0], prompts)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.5 and right == 1
+    hidden = prompts._replace(ids=prompts.ids.clone())
+    hidden.ids[:, 6:] = 0
+    assert [decode(row) for row in answers(reader, hidden, 5).tolist()] == ["me", "me"]
+
+
+def test_the_tokenizer_of_transformers_has_the_same_ids():
+    tokenizer = make_tokenizer()
+    text = "Total: “12,066.31”\nété"
+    assert tokenizer(text).input_ids == encode(text)
+    assert tokenizer.decode(encode("a  b , c")) == "a  b , c"
+    message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Who?"}]}]
+    spelled = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    ids, before = prompt_ids("Who?", "me", 40)
+    assert tokenizer(spelled).input_ids == [*ids[:before], IMAGE, *ids[before : before + 2]]
+    assert prompt_ids("Who?", "me", 8) is None
+
+
+def test_answers_stand_in_their_boxes(page):
+    for question in page.questions:
+        held = [text for text, box in page.words if box in question.boxes]
+        assert sorted(held) == sorted(question.answer.split())
+
+
+def test_questions_about_places():
+    words = [
+        ("Total", (10, 10, 50, 20)),
+        ("9.50", (90, 10, 120, 20)),
+        ("Tax", (10, 22, 40, 32)),
+        ("1.0", (90, 22, 110, 32)),
+    ]
+    asked = list(place_questions(words, lines_of(words), np.random.default_rng(0), 60))
+    found = {(one.kind, one.text.split(" ")[-1].strip("?.").lower(), one.answer) for one in asked}
+    assert ("row", "total", "9.50") in found and ("below", "total", "Tax") in found
+    assert not any(kind == "row" and name == "9.50" for kind, name, _ in found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_views_have_the_budget_and_lie_on_the_page(page, kind):
+    rng, words = np.random.default_rng(3), np.array([box for _, box in page.words], np.float32)
+    question = page.questions[0]
+    made = 0
+    for _ in range(4):
+        geometry = Geometry(page.image, rng)
+        view = draw_view(geometry, 64, question.boxes, question.boxes, words, rng, {kind: 1.0})
+        if view is None:
+            continue
+        made += 1
+        assert view.tokens.shape == (64, 4) and view.kind == kind
+        assert (view.tokens[:, 2:] * view.magnified > 0.99).all()  # nothing finer than a pixel
+        if kind == "oracle":
+            assert legible_height(view.tokens, question.boxes) > 0
+    assert made
+
+
+def test_an_answer_that_cannot_be_read_is_not_asked_for(page):
+    samples = page_samples(page, np.random.default_rng(2))
+    true = {question.answer for question in page.questions}
+    for name, listed in samples.items():
+        assert len(listed) <= SHAPES[name].count
+        for one in listed:
+            said = decode(one.ids[one.before + 2 :])
+            if one.kind in ("field", "cell"):
+                assert said in true or said == ILLEGIBLE
+
+
+def test_the_pool_shows_what_the_page_shows(page):
+    image = torch.full((1, 1100, 850), 200, dtype=torch.uint8)
+    height, width = page.image.shape
+    image[0, :height, :width] = torch.from_numpy(page.image)
+    keep, paper = torch.tensor([[-1e4, -1e4, 1e4, 1e4]]), torch.tensor([9.0])
+    given = (torch.tensor([0]), torch.tensor([[[80.0, 112.0]]]), torch.ones(1, 1, 2), torch.zeros(1, 1))
+    seen = sample_pages(with_levels(image), *given, keep, paper)
+    assert torch.equal(seen[0, 0], image[0, 96:128, 64:96].float())
+    keep[0, 2] = 80
+    hidden = sample_pages(with_levels(image), *given, keep, paper)[0, 0]
+    assert torch.equal(hidden[:, :16], seen[0, 0, :, :16]) and (hidden[:, 16:] == 9).all()
+
+
+def test_a_batch_from_the_pool_reads_its_page(page):
+    pool = Pool(2, "cpu")
+    pool.add([(page, page_samples(page, np.random.default_rng(2)))])
+    batch = pool.draw("line", 3)
+    assert batch.prompts.pixels.shape == (3, 16, 32, 32) and batch.prompts.segment is None
+    assert batch.prompts.pixels.std() > 0.01
+    assert (batch.prompts.length > batch.prompts.before + 2).all()
+
+
+def test_muon_orthogonalises_and_resumes():
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalised(torch.randn(2, 40, 24)).float())
+    assert values.min() > 0.6 and values.max() < 1.3
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+    optimiser = Muon(module, lr=0.1)
+    module(torch.randn(3, 4)).square().sum().backward()
+    optimiser.step()
+    again = Muon(module, lr=0.1)
+    again.load_state_dict(optimiser.state_dict())
+    assert torch.equal(again.state[module[0].weight]["moment"], optimiser.state[module[0].weight]["moment"])
+
+
+def test_the_schedule_follows_the_time_where_it_is_short():
+    falls = {"steps": 100, "rate": 1.0, "schedule": "linear"}
+    assert rate_at(50, **falls) == 0.5 and rate_at(50, spent=0.75, **falls) == 0.25
+    assert rate_at(50, spent=0.1, **falls) == 0.5 and rate_at(50, spent=1.2, **falls) == 0
+
+
+def test_scores():
+    assert edits("kitten", "sitting") == 3 and error_rate([("ab", "abc"), ("x", "x")]) == 0.25
+    assert anls("12,066.31", "12,066.31 ") == 1 and anls("abc", "xyz") == 0

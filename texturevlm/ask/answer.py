@@ -1,0 +1,103 @@
+"""An answer with its details: how sure the model was of each token, what it saw, and how long each stage took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.ask.choose import Chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What `ask` returns with `return_details`.
+
+    text:     the answer
+    tokens:   its tokens as text, with the one that ended it
+    logprobs: log-probability of each of them, before temperature and other processing
+    chosen:   per image, the tokens that the model saw and the relevance that they were chosen by
+    seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
+    """
+
+    text: str
+    tokens: list[str]
+    logprobs: list[float]
+    chosen: list[Chosen]
+    seconds: dict[str, float]
+
+    @property
+    def logprob(self) -> float:
+        """Log-probability of the whole answer."""
+        return sum(self.logprobs)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        tokens = sum(int(one.allocation.valid.sum()) for one in self.chosen)
+        return (
+            f"Answer({self.text!r:.80}, log-probability {self.logprob:.3g} of {len(self.tokens)} tokens, "
+            f"{tokens} visual tokens, {sum(self.seconds.values()):.3g} s)"
+        )
+
+
+class Stopwatch:
+    """Seconds per stage.
+
+    wait: whether to wait for the device, so that a stage has the time of its own kernels
+    """
+
+    def __init__(self, device: torch.device, *, wait: bool) -> None:
+        self.device, self.wait, self.seconds = device, wait, dict[str, float]()
+        self._begun = perf_counter()
+
+    def stage(self, name: str) -> None:
+        """A stage has ended, unless one of this name has before."""
+        if name in self.seconds:
+            return
+        if self.wait and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = perf_counter()
+        self.seconds[name], self._begun = now - self._begun, now
+
+
+class FirstToken:
+    """A stopping criterion that never stops: it takes the time of the first token."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self.watch = watch
+
+    def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
+        self.watch.stage("first_token")
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+def logprobs_of(found: Any) -> Tensor:
+    """(sequences, tokens): log-probabilities of generated tokens.
+
+    found: what `generate` returned with `output_logits`, its sequences without the prompt
+    """
+    ids, beams = found.sequences, getattr(found, "beam_indices", None)
+    every = torch.arange(len(ids), device=ids.device)
+    columns = []
+    for step in range(ids.shape[1]):
+        row = every if beams is None else beams[:, step].clamp(min=0)  # -1 behind the end of an answer
+        columns.append(found.logits[step].float().log_softmax(-1)[row, ids[:, step]])
+    return torch.stack(columns, 1)
+
+
+def length_of(ids: Sequence[int], ends: Sequence[int], pad: int | None) -> int:
+    """Tokens of an answer, which may have ended before others of its batch.
+
+    ends: ids that end an answer
+    pad:  what follows an answer that was stopped otherwise; None if none can be
+    """
+    length = next((at + 1 for at, one in enumerate(ids) if one in ends), len(ids))
+    while length > 1 and ids[length - 1] == pad:
+        length -= 1
+    return length

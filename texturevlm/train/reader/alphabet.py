@@ -1,0 +1,90 @@
+"""The reader's tokenizer: one token per printable ASCII character, and a chat template with the question first.
+
+The image stands behind the question, so that visual tokens attend to it. Without a question the prompt asks to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+PAD, END, IMAGE, START, STOP, ANSWER, VIDEO, READ = range(8)
+FIRST = 16  # the id of a blank; the other characters follow in the order of ASCII
+VOCABULARY = 128
+_NAMES = {
+    PAD: "<|pad|>",
+    END: "<|end|>",
+    IMAGE: "<|image_pad|>",
+    START: "<|vision_start|>",
+    STOP: "<|vision_end|>",
+    ANSWER: "<|answer|>",
+    VIDEO: "<|video_pad|>",
+    READ: "<|read|>",
+}
+_PLAIN = {"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " ", "\n": " ", "\t": " "}
+# Text, then images: "question <|vision_start|><|image_pad|><|vision_end|> <|answer|> answer <|end|>".
+CHAT_TEMPLATE = """
+{%- for message in messages -%}
+{%- set parts = [{"type": "text", "text": message.content}] if message.content is string else message.content -%}
+{%- if message.role == "user" -%}
+{%- set text = parts | selectattr("type", "equalto", "text") | map(attribute="text") | join(" ") | trim -%}
+{{- text if text else "<|read|>" -}}
+{%- for part in parts if part.type == "image" -%}<|vision_start|><|image_pad|><|vision_end|>{%- endfor -%}
+{%- for part in parts if part.type == "video" -%}<|vision_start|><|video_pad|><|vision_end|>{%- endfor -%}
+{%- elif message.role == "assistant" -%}
+<|answer|>{{- parts | selectattr("type", "equalto", "text") | map(attribute="text") | join(" ") -}}<|end|>
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|answer|>{%- endif -%}
+""".strip().replace("\n", "")
+
+
+def encode(text: str) -> list[int]:
+    """The ids of a text; characters beyond ASCII are dropped."""
+    plain = text.translate(str.maketrans(_PLAIN))
+    return [FIRST + ord(sign) - 32 for sign in plain if 32 <= ord(sign) < 127]
+
+
+def decode(ids: Iterable[int]) -> str:
+    """The characters of ids up to the end; special tokens are dropped."""
+    signs = []
+    for one in ids:
+        if one == END:
+            break
+        if FIRST <= one < FIRST + 95:
+            signs.append(chr(one - FIRST + 32))
+    return "".join(signs)
+
+
+def prompt_ids(question: str, answer: str, longest: int) -> tuple[list[int], int] | None:
+    """Question, <|vision_start|>, (the image), <|vision_end|>, <|answer|>, answer, <|end|>.
+
+    question: "" to read everything
+    returns   the ids without the image and how many stand before it; None if there are more than `longest`
+    """
+    before = [*(encode(question) or [READ]), START]
+    ids = [*before, STOP, ANSWER, *encode(answer), END]
+    return (ids, len(before)) if len(ids) <= longest and answer.strip() else None
+
+
+def make_tokenizer() -> Any:
+    """A fast tokenizer of transformers with the same ids and the chat template."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    signs = {chr(32 + index): FIRST + index for index in range(95)}
+    taken = {**{name: number for number, name in _NAMES.items()}, **signs}
+    unused = {f"<|unused{number}|>": number for number in range(VOCABULARY) if number not in taken.values()}
+    tokenizer = Tokenizer(models.WordLevel({**taken, **unused}, unk_token=_NAMES[PAD]))
+    replaced = [normalizers.Replace(sign, plain) for sign, plain in _PLAIN.items()]
+    tokenizer.normalizer = normalizers.Sequence([*replaced, normalizers.Replace(Regex("[^ -~]"), "")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=_NAMES[PAD],
+        eos_token=_NAMES[END],
+        extra_special_tokens=[_NAMES[number] for number in (IMAGE, START, STOP, ANSWER, VIDEO, READ)],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,0 +1,108 @@
+"""The reader's architecture: a stock Qwen3-VL of 19.7 million parameters, and its folder for `from_pretrained`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from texturevlm.channels.pretrained import optional
+from texturevlm.train.reader.alphabet import END, IMAGE, PAD, START, STOP, VIDEO, VOCABULARY, make_tokenizer
+
+PATCH, MERGE = 16, 2
+SIDE = PATCH * MERGE  # pixels of a token
+MOST_PIXELS = 4096 * SIDE**2  # a larger image is shrunk by the image processor, before tokens are chosen
+SMALLEST_PIXELS = 16 * SIDE**2
+
+
+def make_config() -> Any:
+    """The Qwen3VLConfig."""
+    vision = {
+        "depth": 8,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_heads": 4,
+        "patch_size": PATCH,
+        "spatial_merge_size": MERGE,
+        "temporal_patch_size": 2,
+        "in_channels": 3,
+        "out_hidden_size": 384,
+        "num_position_embeddings": 256,
+        "deepstack_visual_indexes": [2, 5],
+        "hidden_act": "gelu_pytorch_tanh",
+    }
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12], "mrope_interleaved": True}
+    text = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 384,
+        "intermediate_size": 896,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "max_position_embeddings": 4096,
+        "rope_parameters": rope,
+        "tie_word_embeddings": True,
+        "pad_token_id": PAD,
+        "eos_token_id": END,
+        "rms_norm_eps": 1e-6,
+    }
+    return optional("reader", "transformers").Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=IMAGE,
+        video_token_id=VIDEO,
+        vision_start_token_id=START,
+        vision_end_token_id=STOP,
+        tie_word_embeddings=True,
+    )
+
+
+def make_network() -> Any:
+    """A fresh Qwen3VLForConditionalGeneration.
+
+    Pages are grey and still: the six slices (three colours, two moments) of the patch embedding start equal, get equal
+    gradients and stay equal.
+    """
+    network = optional("reader", "transformers").Qwen3VLForConditionalGeneration(make_config())
+    tower = network.model.visual
+    with torch.no_grad():
+        weight = tower.patch_embed.proj.weight
+        grey = torch.randn(weight.shape[0], 1, 1, PATCH, PATCH, device=weight.device) / PATCH
+        weight.copy_(grey.expand_as(weight) / 6)
+        tower.pos_embed.weight.normal_(0, 0.02)
+    return network
+
+
+def load_weights(network: Any, file: Path) -> None:
+    """Load a safetensors file of weights in any precision; tied weights may be missing in it."""
+    state = optional("reader", "safetensors.torch").load_file(file)
+    found = network.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+    network.tie_weights()
+    missing = [name for name in found.missing_keys if name != "lm_head.weight"]
+    if missing or found.unexpected_keys:
+        raise ValueError(
+            f"reader: {file} must hold the reader's weights, got {missing[:3]} missing "
+            f"and {found.unexpected_keys[:3]} unknown"
+        )
+
+
+def make_image_processor() -> Any:
+    """The image processor of Qwen-VL, on PIL: pixels from -1 to 1."""
+    module = optional("reader", "transformers")
+    return module.Qwen2VLImageProcessorPil(
+        patch_size=PATCH,
+        merge_size=MERGE,
+        temporal_patch_size=2,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+        size={"shortest_edge": SMALLEST_PIXELS, "longest_edge": MOST_PIXELS},
+    )
+
+
+def save_folder(network: Any, folder: Path) -> None:
+    """Write what `tv.load_vlm(folder)` loads: config, weights in bfloat16, tokenizer, template, image processor."""
+    network.to(torch.bfloat16).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    make_image_processor().save_pretrained(folder)

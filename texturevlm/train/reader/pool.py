@@ -1,0 +1,272 @@
+"""A pool of pages with their samples on the device, filled by worker processes while training draws batches from it.
+
+Workers write into shared memory, a thread moves what is done into the pool, and patches are sampled on the device, from
+mip levels: a step needs no work of the CPU. The oldest pages are replaced.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.train.reader.forward import Prompts, positions
+from texturevlm.train.reader.network import SIDE
+from texturevlm.train.reader.pages import SIZE, ReaderPage
+from texturevlm.train.reader.samples import CROPS, SHAPES, Sample, as_arrays, fields
+
+Made = tuple[ReaderPage, dict[str, list[Sample]]]
+LEVELS = 4
+_SIZES = [(SIZE[0] >> level, SIZE[1] >> level) for level in range(LEVELS)]
+_STARTS = np.cumsum([0, *(height * width for height, width in _SIZES)]).tolist()
+_SLOTS = 128  # pages in shared memory
+_AT_ONCE = 24  # pages moved to the device together
+
+
+class Batch(NamedTuple):
+    """Prompts, and what the letter head needs: centre and step of tokens (B, K, 2) and marks (B, T, 2)."""
+
+    prompts: Prompts
+    centre: Tensor
+    step: Tensor
+    marks: Tensor
+
+
+class Pool:
+    """`room` pages on a device."""
+
+    def __init__(self, room: int, device: torch.device | str) -> None:
+        self.room, self.filled, self.seen = room, 0, 0
+        self.pages = torch.zeros(room, _STARTS[-1], dtype=torch.uint8, device=device)
+        self.meta = torch.zeros(room, 3, device=device)  # height, width, colour of the paper
+        self.samples = {
+            name: {
+                field: torch.zeros(room, SHAPES[name].count, *shape, dtype=_dtype(kind), device=device)
+                for field, (shape, kind) in fields(name).items()
+            }
+            for name in SHAPES
+        }
+
+    def put(self, images: Tensor, meta: Tensor, samples: dict[str, dict[str, Tensor]]) -> None:
+        """Add n pages: images (n, *SIZE), meta (n, 3), samples by shape and field (n, count, …)."""
+        device = self.pages.device
+        at = (torch.arange(len(images), device=device) + self.seen) % self.room
+        self.pages[at] = with_levels(images.to(device))
+        self.meta[at] = meta.to(device)
+        for name, columns in samples.items():
+            for field, column in columns.items():
+                self.samples[name][field][at] = column.to(device)
+        self.seen += len(images)
+        self.filled = min(self.room, self.seen)
+
+    def add(self, made: Iterable[Made]) -> None:
+        """Add pages one by one."""
+        for page, samples in made:
+            image, meta = _framed(page)
+            arrays = {name: as_arrays(name, samples[name]) for name in SHAPES}
+            table = {
+                name: {field: torch.from_numpy(column)[None] for field, column in columns.items()}
+                for name, columns in arrays.items()
+            }
+            self.put(torch.from_numpy(image)[None], torch.from_numpy(meta)[None], table)
+
+    def draw(self, name: str, count: int, generator: torch.Generator | None = None) -> Batch:
+        """`count` random samples of a shape, augmented."""
+        device = self.pages.device
+        more = count * 2  # some pages have none of a shape: those are left out, as far as possible
+        page = torch.randint(self.filled, (more,), device=device, generator=generator)
+        number = torch.randint(SHAPES[name].count, (more,), device=device, generator=generator)
+        missing = (self.samples[name]["length"][page, number] == 0).to(torch.int8)
+        order = missing.argsort(stable=True)[:count]
+        return self.batch(name, page[order], number[order], augment=True)
+
+    def batch(self, name: str, page: Tensor, number: Tensor, *, augment: bool = False) -> Batch:
+        """Certain samples of a shape: (B,) pages and numbers."""
+        own = {field: column[page, number] for field, column in self.samples[name].items()}
+        meta, tokens, count = self.meta[page], own["tokens"], len(page)
+        centre, step = tokens[..., :2], tokens[..., 2:]
+        sharper = torch.full((count, 1), 0.25, device=tokens.device)
+        if augment:
+            centre = centre + (torch.rand(count, 1, 2, device=tokens.device) - 0.5) * 3
+            sharper = torch.rand(count, 1, device=tokens.device) * 0.5
+        pixels = self.sampler(self.pages, page, centre, step, sharper, own["keep"], meta[:, 2]) / 127.5 - 1
+        if augment:
+            pixels = _recoloured(pixels)
+        larger = own["magnified"][:, None, None]
+        patch, extent, token, after = positions(centre * larger, step * larger, meta[:, :2] * larger[:, 0])
+        segment = None if name in CROPS else (step.amin(-1) * larger[..., 0]).log2().round()
+        text = (own[field].long() for field in ("ids", "before", "length"))
+        prompts = Prompts(pixels, patch, extent, segment, token, after, *text)
+        return Batch(prompts, centre, step, own["marks"])
+
+    sampler: Callable[..., Tensor] = staticmethod(lambda *given: sample_pages(*given))
+
+
+def _dtype(kind: type) -> torch.dtype:
+    return torch.from_numpy(np.zeros(0, kind)).dtype
+
+
+def with_levels(images: Tensor) -> Tensor:
+    """(n, H, W) uint8 → (n, texels of all mip levels)."""
+    parts, level = [images.flatten(1)], images[:, None].float()
+    for _ in range(LEVELS - 1):
+        level = functional.avg_pool2d(level, 2)
+        parts.append(level.round().to(torch.uint8).flatten(1))
+    return torch.cat(parts, 1)
+
+
+def sample_pages(
+    pages: Tensor, page: Tensor, centre: Tensor, step: Tensor, sharper: Tensor, keep: Tensor, paper: Tensor
+) -> Tensor:
+    """(B, K, SIDE, SIDE), 0 to 255: footprints, bilinear in the mip level below their step.
+
+    pages:   (N, texels), see `with_levels`; page (B,) those to read
+    sharper: (B, 1), levels are rounded down after adding this
+    keep:    (B, 4), outside of this box the colour of the paper (B,) is shown
+    """
+    device = centre.device
+    level = torch.floor(step.amin(-1).log2() + sharper).clamp(0, LEVELS - 1)
+    texel, level = torch.exp2(level)[..., None], level.long()
+    offset = torch.arange(SIDE, device=device) - (SIDE - 1) / 2
+    across = centre[..., :1] + offset * step[..., :1]  # (B, K, SIDE), in pixels
+    down = centre[..., 1:] + offset * step[..., 1:]
+    height, width = (torch.tensor(list(side), device=device)[level][..., None] for side in zip(*_SIZES))
+    x, y = across / texel - 0.5, down / texel - 0.5
+    left, top = x.floor(), y.floor()
+    right_share, lower_share = (x - left)[:, :, None, :], (y - top)[:, :, :, None]
+    columns = [torch.minimum((left + more).long().clamp(min=0), width - 1)[:, :, None, :] for more in (0, 1)]
+    rows = [torch.minimum((top + more).long().clamp(min=0), height - 1)[:, :, :, None] for more in (0, 1)]
+    start = page[:, None] * _STARTS[-1] + torch.tensor(_STARTS[:-1], device=device)[level]
+    starts = [start[:, :, None, None] + row * width[..., None] for row in rows]
+    texels = pages.view(-1)
+    upper, lower = (
+        texels[row + columns[0]].float() * (1 - right_share) + texels[row + columns[1]].float() * right_share
+        for row in starts
+    )
+    value = upper * (1 - lower_share) + lower * lower_share
+    x0, y0, x1, y1 = keep[:, :, None, None].unbind(1)
+    shown = ((across >= x0) & (across <= x1))[:, :, None, :] & ((down >= y0) & (down <= y1))[:, :, :, None]
+    return torch.where(shown, value, paper[:, None, None, None])
+
+
+def _recoloured(pixels: Tensor) -> Tensor:
+    """Random contrast, brightness and grain for each sample."""
+
+    def between(low: float, high: float) -> Tensor:
+        return torch.rand(len(pixels), 1, 1, 1, device=pixels.device) * (high - low) + low
+
+    changed = pixels * between(0.65, 1.1) + between(-0.15, 0.15) + torch.randn_like(pixels) * between(0, 0.06)
+    return changed.clamp(-1, 1)
+
+
+def _framed(page: ReaderPage) -> tuple[np.ndarray, np.ndarray]:
+    """The image in the corner of a full page, and its height, width and colour of the paper."""
+    height, width = page.image.shape
+    paper = float(np.median(page.image[::7, ::7]))
+    image = np.full(SIZE, round(paper), np.uint8)
+    image[:height, :width] = page.image
+    return image, np.array([height, width, paper], np.float32)
+
+
+class Workers:
+    """Processes that make pages for ever, and the thread that puts them into a pool.
+
+    They are forked at once: before the GPU is used, and while no thread of ours holds a lock.
+
+    make: (generator) → a page and its samples
+    """
+
+    def __init__(self, make: Callable[[np.random.Generator], Made], count: int, seed: int) -> None:
+        context = get_context("fork")
+        self._free, self._done = context.SimpleQueue(), context.SimpleQueue()
+        self._images, self._meta = _shared((*SIZE,), np.uint8), _shared((3,), np.float32)
+        self._samples = {
+            name: {field: _shared((SHAPES[name].count, *shape), kind) for field, (shape, kind) in fields(name).items()}
+            for name in SHAPES
+        }
+        self._processes = [
+            context.Process(target=self._work, args=(make, [seed, number]), daemon=True) for number in range(count)
+        ]
+        for process in self._processes:
+            process.start()
+        for slot in range(_SLOTS):
+            self._free.put(slot)
+
+    def _work(self, make: Callable[[np.random.Generator], Made], seed: list[int]) -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no context per worker: asking for a GPU would make one
+        torch.set_num_threads(1)
+        os.nice(5)
+        rng = np.random.default_rng(seed)
+        while True:
+            slot = self._free.get()
+            if slot is None:
+                return
+            page, samples = make(rng)
+            self._images[slot], self._meta[slot] = _framed(page)
+            for name, columns in self._samples.items():
+                for field, column in as_arrays(name, samples[name]).items():
+                    columns[field][slot] = column
+            self._done.put(slot)
+
+    def feed(self, pool: Pool) -> None:
+        """Start the thread that fills a pool."""
+        threading.Thread(target=self._feed, args=(pool,), daemon=True).start()
+
+    def _feed(self, pool: Pool) -> None:
+        stream = torch.cuda.Stream() if pool.pages.is_cuda else None
+        images, meta = torch.from_numpy(self._images), torch.from_numpy(self._meta)
+        samples = {
+            name: {field: torch.from_numpy(column) for field, column in columns.items()}
+            for name, columns in self._samples.items()
+        }
+        while True:
+            slots = [self._done.get()]
+            while len(slots) < _AT_ONCE and not self._done.empty():
+                slots.append(self._done.get())
+            at = torch.tensor(slots)
+            copied = {name: {field: one[at] for field, one in columns.items()} for name, columns in samples.items()}
+            some, own = images[at], meta[at]
+            for slot in slots:
+                self._free.put(slot)
+            with torch.cuda.stream(stream):
+                pool.put(some, own, copied)
+                if stream is not None:
+                    stream.synchronize()
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+
+    @property
+    def alive(self) -> bool:
+        return all(process.is_alive() for process in self._processes)
+
+
+def _shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
+    """An array (_SLOTS, *shape) in memory that forked processes share."""
+    count = int(np.prod((_SLOTS, *shape)))
+    memory = mmap.mmap(-1, max(1, count) * np.dtype(kind).itemsize)  # none has no bytes
+    return np.frombuffer(memory, kind, count).reshape(_SLOTS, *shape)
+
+
+def report_errors(make: Callable[[np.random.Generator], Made]) -> Callable[[np.random.Generator], Made]:
+    """Print the error of a page and make another one: one bad page among thousands must not end a worker."""
+
+    def safe(rng: np.random.Generator) -> Made:
+        while True:
+            try:
+                return make(rng)
+            except Exception:
+                traceback.print_exc()
+
+    return safe

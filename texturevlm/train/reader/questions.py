@@ -1,0 +1,155 @@
+"""Questions with answers and boxes: from what a rendered page remembers, and from where words stand on any page."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from texturevlm.allocate.footprints import Box
+from texturevlm.train.render.sheet import Entry, PlacedWord
+
+_WORDING: dict[str, Any] = tomllib.loads(files(__package__).joinpath("wording.toml").read_text(encoding="utf-8"))
+LABELS: list[str] = _WORDING["labels"]
+NAMED = ("field", "leader", "item", "sum", "cell")  # kinds that are asked for by their label
+_SHORTEST = 3  # characters of what a question names
+_FOLLOWING = 3  # words of what follows
+Line = list[int]  # numbers of words, from left to right
+
+
+class Question(NamedTuple):
+    """text and answer; the boxes of the answer; those of what the question names."""
+
+    kind: str
+    text: str
+    answer: str
+    boxes: tuple[Box, ...]
+    named: tuple[Box, ...] = ()
+
+
+def entry_questions(
+    words: Sequence[PlacedWord], entries: Sequence[Entry], rng: np.random.Generator, *, wording: str = "asked"
+) -> list[Question]:
+    """A question per entry that has one answer on its page; `wording`: asked or held_out."""
+    text = [(entry.kind, *(_text(words, part).strip(" :.;,-") for part in entry[1:])) for entry in entries]
+    keys = [(kind, label.lower(), head.lower()) if kind in NAMED else (kind,) for kind, label, _, head in text]
+    count = Counter(keys)
+    found = []
+    for entry, key, (kind, label, _, head) in zip(entries, keys, text):
+        forms = _WORDING[wording].get(kind)
+        if count[key] > 1 or not forms or (kind in NAMED and len(label) < 2) or (kind == "cell" and not head):
+            continue
+        asked = str(rng.choice(forms)).format(label=_cased(label, rng), head=_cased(head, rng))
+        boxes, named = _boxes(words, entry.value), _boxes(words, entry.label + entry.head)
+        found.append(Question(kind, asked, _text(words, entry.value), boxes, named))
+    return found
+
+
+def place_questions(
+    words: Sequence[PlacedWord], lines: Sequence[Line], rng: np.random.Generator, count: int
+) -> Iterator[Question]:
+    """`count` tries of questions about what stands where: after, right of, below, and the line that begins with."""
+    texts = Counter(_text(words, line).lower() for line in lines)
+    for _ in range(count if lines else 0):
+        kind = str(rng.choice(("after", "after", "row", "below", "line")))
+        line = lines[int(rng.integers(len(lines)))]
+        if kind == "line":
+            label = line[: int(rng.integers(1, 3))]
+            value = line if len(line) > len(label) else []
+        elif kind == "after":
+            start = int(rng.integers(len(line)))
+            end = start + int(rng.integers(1, 3))
+            label, value = line[start:end], line[end:]
+        else:
+            label, value = line, _beside(words, lines, line, below=kind == "below")
+        name = _text(words, label).strip(" :.;,-")
+        if not value or len(name) < _SHORTEST or (kind in ("row", "below") and texts[_text(words, line).lower()] > 1):
+            continue
+        form = str(rng.choice(_WORDING["asked"][kind]))
+        if kind == "after":
+            if len(value) > _FOLLOWING:
+                form = _WORDING["asked"]["after"][-1]
+            value = value[:1] if "next word" in form else value
+        asked = form.format(label=_cased(name, rng))
+        yield Question(kind, asked, _text(words, value), _boxes(words, value), _boxes(words, label))
+
+
+def _beside(words: Sequence[PlacedWord], lines: Sequence[Line], line: Line, *, below: bool) -> Line:
+    """The nearest line right of a line, or below it and starting or ending near it; [] if there is none."""
+    x0, y0, x1, y1 = _around(words, line)
+    height = y1 - y0
+    best: tuple[float, Line] = (np.inf, [])
+    for other in lines:
+        u0, v0, u1, v1 = _around(words, other)
+        if below:
+            near = -0.3 * height < v0 - y1 < 1.2 * height and min(abs(u0 - x0), abs(u1 - x1)) < height
+            gap = v0 - y1
+        else:
+            near = abs((v0 + v1) - (y0 + y1)) / 2 < 0.4 * height and u0 >= x1
+            gap = u0 - x1
+        if near and other is not line and gap < best[0]:
+            best = (gap, other)
+    return best[1]
+
+
+def lines_of(words: Sequence[PlacedWord]) -> list[Line]:
+    """Words in lines, split at wide gaps."""
+    if not words:
+        return []
+    boxes = np.array([box for _, box in words])
+    middle, height = (boxes[:, 1] + boxes[:, 3]) / 2, boxes[:, 3] - boxes[:, 1]
+    lines: list[Line] = []
+    ends = np.zeros((len(words), 3))  # middle, height and right edge of each line's last word
+    for index in np.argsort(boxes[:, 0], kind="stable"):
+        last = ends[: len(lines)]
+        taller = np.maximum(last[:, 1], height[index])
+        left = boxes[index, 0]
+        near = (
+            (np.abs(last[:, 0] - middle[index]) < 0.45 * taller)
+            & (last[:, 2] <= left + 0.3 * height[index])
+            & (last[:, 2] > left - 2.2 * height[index])
+            & (np.minimum(last[:, 1], height[index]) > 0.4 * taller)
+        )
+        hits = np.flatnonzero(near)
+        number = int(hits[np.argmax(last[hits, 2])]) if len(hits) else len(lines)
+        if number == len(lines):
+            lines.append([])
+        lines[number].append(int(index))
+        ends[number] = (middle[index], height[index], boxes[index, 2])
+    return lines
+
+
+def reading_order(boxes: NDArray[np.float64], chosen: Sequence[int]) -> list[int]:
+    """Words line by line, each from left to right."""
+    left = sorted(chosen, key=lambda index: boxes[index, 1] + boxes[index, 3])
+    order: list[int] = []
+    while left:
+        _, top, _, bottom = boxes[left[0]]
+        centre = (boxes[left, 1] + boxes[left, 3]) / 2
+        same = np.abs(centre - (top + bottom) / 2) < 0.6 * (bottom - top)
+        order += sorted([index for index, one in zip(left, same) if one], key=lambda index: float(boxes[index, 0]))
+        left = [index for index, one in zip(left, same) if not one]
+    return order
+
+
+def _text(words: Sequence[PlacedWord], numbers: Sequence[int]) -> str:
+    return " ".join(words[number][0] for number in numbers)
+
+
+def _boxes(words: Sequence[PlacedWord], numbers: Sequence[int]) -> tuple[Box, ...]:
+    return tuple(words[number][1] for number in numbers)
+
+
+def _around(words: Sequence[PlacedWord], numbers: Sequence[int]) -> Box:
+    x0, y0, x1, y1 = zip(*(words[number][1] for number in numbers))
+    return min(x0), min(y0), max(x1), max(y1)
+
+
+def _cased(text: str, rng: np.random.Generator) -> str:
+    roll = rng.random()
+    return text if roll < 0.45 else text.lower() if roll < 0.85 else text.upper() if roll < 0.9 else text.title()

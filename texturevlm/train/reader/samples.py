@@ -1,0 +1,248 @@
+"""Samples of a page: lines and blocks to read, and questions with views, as arrays of fixed shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from texturevlm.train.reader.alphabet import encode, prompt_ids
+from texturevlm.train.reader.network import SIDE
+from texturevlm.train.reader.pages import ReaderPage
+from texturevlm.train.reader.questions import Line, Question, lines_of, place_questions, reading_order
+from texturevlm.train.reader.views import KINDS, Array, Chooser, Geometry, draw_view, legible_height
+
+ILLEGIBLE = "?"  # the answer where the true one cannot be read
+_LEGIBLE, _HARD = 8.0, 6.0  # samples over the height of type: it can be read; between them nobody can tell
+_TOLD = 0.2  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
+_FAR = -1e6  # where a letter without a place stands
+_TALLEST = 60  # pixels of a word that is read
+_WIDTHS = {"ijl.,:;'!|I ": 0.27, 'frt()[]/-"`': 0.36, "mwMW@%": 0.85, "ABCDEGHKNOPQRSUVXYZ&#+=<>~$": 0.66}
+_WIDTH = {sign: width for signs, width in _WIDTHS.items() for sign in signs}
+
+
+class Shape(NamedTuple):
+    """Samples of one kind: visual tokens, ids, samples per page, and the shapes of crops in tokens (none: a view)."""
+
+    tokens: int
+    length: int
+    count: int
+    grids: tuple[tuple[int, int], ...] = ()
+
+
+SHAPES = {
+    "line": Shape(16, 48, 12, ((1, 16), (2, 8), (2, 8), (4, 4))),
+    "block": Shape(48, 112, 6, ((2, 24), (3, 16), (4, 12), (6, 8), (8, 6))),
+    "few": Shape(72, 96, 4),
+    "many": Shape(240, 96, 6),
+}
+CROPS = tuple(name for name, shape in SHAPES.items() if shape.grids)
+
+
+class Sample(NamedTuple):
+    """tokens: (K, 4) as in View; magnified; keep: the box outside of which paper is shown; marks: (letters, 2)."""
+
+    tokens: Array
+    magnified: float
+    ids: list[int]
+    before: int
+    keep: tuple[float, float, float, float]
+    marks: Array
+    kind: str
+
+
+_EVERYWHERE = (-1e4, -1e4, 1e4, 1e4)
+_NO_MARKS = np.zeros((0, 2), np.float32)
+
+
+def page_samples(
+    page: ReaderPage, rng: np.random.Generator, *, chooser: bool = False, kinds: dict[str, float] = KINDS
+) -> dict[str, list[Sample]]:
+    """The samples of a page by the names of SHAPES, at most as many as fit; none if the page has too few words.
+
+    chooser: whether the package's own choosers lay the views
+    kinds:   of views, and how often each is drawn
+    """
+    found: dict[str, list[Sample]] = {name: [] for name in SHAPES}
+    if len(page.words) < 4:
+        return found
+    boxes = np.array([box for _, box in page.words])
+    lines = lines_of(page.words)
+    for name, read in (("line", _line), ("block", _block)):
+        shape = SHAPES[name]
+        tries = (read(page, boxes, lines, shape, rng) for _ in range(shape.count * 4))
+        found[name] = [one for one in tries if one is not None][: shape.count]
+    questions = [*page.questions]
+    questions += place_questions(page.words, lines, rng, max(8, len(questions) // 2))
+    if not questions:
+        return found
+    geometry, own = Geometry(page.image, rng), Chooser(page.image, rng) if chooser else None
+    for name in ("few", "many"):
+        shape = SHAPES[name]
+        for _ in range(shape.count * 3):
+            if len(found[name]) == shape.count:
+                break
+            question = questions[int(rng.integers(len(questions)))]
+            one = _asked(question, geometry, own, boxes.astype(np.float32), shape, rng, kinds)
+            if one is not None:
+                found[name].append(one)
+    return found
+
+
+def _asked(
+    question: Question,
+    geometry: Geometry,
+    chooser: Chooser | None,
+    words: Array,
+    shape: Shape,
+    rng: np.random.Generator,
+    kinds: dict[str, float],
+) -> Sample | None:
+    prompt = prompt_ids(question.text, question.answer, shape.length)
+    if prompt is None or not question.boxes:
+        return None
+    if chooser is not None:
+        view = chooser.view(question.text, shape.tokens, rng)
+    else:
+        asked = (*question.boxes, *question.named)
+        drawn = draw_view(geometry, shape.tokens, question.boxes, asked, words, rng, kinds)
+        if drawn is None:
+            return None
+        view = drawn
+    height = legible_height(view.tokens, question.boxes)
+    if height < _LEGIBLE:
+        if height >= _HARD or rng.random() > _TOLD:
+            return None
+        prompt = prompt_ids(question.text, ILLEGIBLE, shape.length)
+        assert prompt is not None
+    return Sample(view.tokens, view.magnified, *prompt, _EVERYWHERE, _NO_MARKS, question.kind)
+
+
+def _line(
+    page: ReaderPage, boxes: NDArray[np.float64], lines: Sequence[Line], shape: Shape, rng: np.random.Generator
+) -> Sample | None:
+    """A few words of a line, their neighbours hidden."""
+    line = lines[int(rng.integers(len(lines)))]
+    first = int(rng.integers(len(line)))
+    end = min(len(line), first + int(rng.choice((1, 1, 1, 2, 2, 3, 4, 6))))
+    chosen = line[first:end]
+    around, height = _around(boxes[chosen]), float((boxes[chosen, 3] - boxes[chosen, 1]).max())
+    before = boxes[line[first - 1], 2] if first else -1e9
+    after = boxes[line[end], 0] if end < len(line) else 1e9
+    margin, above, below = height * rng.uniform(0.05, 0.5), *(height * rng.uniform(0.02, 0.35, 2))
+    left, right = max(around[0] - margin, (around[0] + before) / 2), min(around[2] + margin, (around[2] + after) / 2)
+    keep = (left, around[1] - above, right, around[3] + below)
+    return _crop(page, chosen, around, height, keep, shape, rng, "line")
+
+
+def _block(
+    page: ReaderPage, boxes: NDArray[np.float64], lines: Sequence[Line], shape: Shape, rng: np.random.Generator
+) -> Sample | None:
+    """All words within a rectangle."""
+    line = lines[int(rng.integers(len(lines)))]
+    x0, y0, _, y1 = boxes[line[int(rng.integers(len(line)))]]
+    height = y1 - y0
+    wide, tall = height * rng.uniform(3, 28), height * rng.uniform(0.6, 6)
+    centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+    inside = ((centre > (x0, y0)) & (centre < (x0 + wide, y0 + tall))).all(1)
+    for _ in range(3):  # until no word is cut
+        if not inside.any():
+            return None
+        around = _around(boxes[inside])
+        shared = np.minimum(boxes[:, 2:], around[2:]) - np.maximum(boxes[:, :2], around[:2])
+        touching = (shared > np.array([0.2, 0.3]) * (boxes[:, 2:] - boxes[:, :2])).all(1)
+        if not (touching & ~inside).any():
+            break
+        inside |= touching
+    else:
+        return None
+    chosen = np.flatnonzero(inside)
+    heights = boxes[chosen, 3] - boxes[chosen, 1]
+    if len(chosen) > 24 or heights.min() < 0.4 * height:
+        return None
+    keep = (around[0] - 2, around[1] - 1, around[2] + 2, around[3] + 1)
+    order = reading_order(boxes, chosen.tolist())
+    return _crop(page, order, around, float(np.median(heights)), keep, shape, rng, "block")
+
+
+def _crop(
+    page: ReaderPage,
+    chosen: Sequence[int],
+    around: tuple[float, float, float, float],
+    height: float,
+    keep: tuple[float, float, float, float],
+    shape: Shape,
+    rng: np.random.Generator,
+    kind: str,
+) -> Sample | None:
+    """A full grid of equal tokens over a box, at a random legible scale; None if there is none, or too much text."""
+    prompt = prompt_ids("", " ".join(page.words[index][0] for index in chosen), shape.length)
+    if prompt is None or height > _TALLEST:
+        return None
+    x0, y0, x1, y1 = around
+    for number in rng.permutation(len(shape.grids)):
+        rows, columns = shape.grids[number]
+        coarsest = max((x1 - x0 + 4) / (SIDE * columns - 2), (y1 - y0 + 4) / (SIDE * rows - 2))  # that holds the box
+        if height / coarsest < _LEGIBLE:
+            continue
+        step = height / min(height / coarsest, np.exp(rng.uniform(np.log(_LEGIBLE), np.log(34))))
+        wide, tall = SIDE * columns * step, SIDE * rows * step
+        left, top = rng.uniform(x1 + 1 - wide, x0 - 1), rng.uniform(y1 + 1 - tall, y0 - 1)
+        column, row = np.meshgrid(np.arange(columns) + 0.5, np.arange(rows) + 0.5)
+        centre = np.stack([left + column * SIDE * step, top + row * SIDE * step], -1).reshape(-1, 2)
+        tokens = np.concatenate([centre, np.full_like(centre, step)], 1).astype(np.float32)
+        return Sample(tokens, 1.0, *prompt, keep, letter_marks(page, chosen), kind)
+    return None
+
+
+def letter_marks(page: ReaderPage, chosen: Sequence[int]) -> Array:
+    """About where each letter of words joined by blanks stands: (letters, 2), by usual widths of letters."""
+    marks: list[tuple[float, float]] = []
+    for index in chosen:
+        text, (x0, y0, x1, y1) = page.words[index]
+        signs = [chr(code + 16) for code in encode(text)]  # as many as there are ids
+        widths = np.array([_WIDTH.get(sign, 0.53) for sign in signs])
+        ends = widths.cumsum()
+        if marks:
+            marks.append((_FAR, _FAR))
+        marks += [
+            (float(x0 + (end - width / 2) / ends[-1] * (x1 - x0)), (y0 + y1) / 2) for end, width in zip(ends, widths)
+        ]
+    return np.array(marks, np.float32).reshape(-1, 2)
+
+
+def _around(boxes: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    (x0, y0), (x1, y1) = boxes[:, :2].min(0), boxes[:, 2:].max(0)
+    return float(x0), float(y0), float(x1), float(y1)
+
+
+def fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
+    """The arrays that hold one sample of a shape: their shapes and types."""
+    shape = SHAPES[name]
+    marks = shape.length if shape.grids else 0
+    return {
+        "tokens": ((shape.tokens, 4), np.float32),
+        "magnified": ((), np.float32),
+        "ids": ((shape.length,), np.uint8),
+        "before": ((), np.int16),
+        "length": ((), np.int16),  # 0 where there is no sample
+        "keep": ((4,), np.float32),
+        "marks": ((marks, 2), np.float32),
+    }
+
+
+def as_arrays(name: str, samples: Sequence[Sample]) -> dict[str, np.ndarray]:
+    """Samples of one shape, repeated to its count; zeros if there are none."""
+    count = SHAPES[name].count
+    arrays = {field: np.zeros((count, *shape), kind) for field, (shape, kind) in fields(name).items()}
+    for number in range(count if samples else 0):
+        one = samples[number % len(samples)]
+        arrays["tokens"][number], arrays["magnified"][number] = one.tokens, one.magnified
+        arrays["ids"][number, : len(one.ids)], arrays["length"][number] = one.ids, len(one.ids)
+        arrays["before"][number], arrays["keep"][number] = one.before, one.keep
+        if len(arrays["marks"][number]):
+            arrays["marks"][number] = _FAR
+            arrays["marks"][number, : len(one.marks)] = one.marks
+    return arrays

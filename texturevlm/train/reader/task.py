@@ -1,0 +1,225 @@
+"""Train the reader: lines first, then blocks, then questions with views as choosers lay them.
+
+Pages are rendered without end and mixed with real pages of train splits. Batches depend on how many pages the workers
+have made so far, so two runs of one seed see the same pages but not the same batches; a resumed run goes on with fresh
+pages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from texturevlm.check import check_count
+from texturevlm.train.fit import generator_at
+from texturevlm.train.reader.alphabet import decode
+from texturevlm.train.reader.forward import BatchedReader, answer_loss, answers
+from texturevlm.train.reader.letters import LetterHead
+from texturevlm.train.reader.network import load_weights, make_network
+from texturevlm.train.reader.pages import SIZE, PackedPages, ReaderPage, make_vocabulary, rendered
+from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
+from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
+from texturevlm.train.reader.scores import anls, error_rate
+from texturevlm.train.render import Vocabulary, find_fonts
+from texturevlm.train.render.fonts import families
+
+BATCHES = {"line": 1024, "block": 512, "few": 384, "many": 160}  # samples per step at batch = 1
+SHARES = {"line": 0.1, "block": 0.15, "few": 0.25, "many": 0.5}  # of steps, once all are learned
+_UNSEEN = 9  # one font family in so many is held out
+_LONGEST = 40  # characters of answers that are judged
+_JUDGED = 192  # samples of a shape
+_RECOMPILED = 64  # each shape, and each of several modules, compiles anew
+
+
+class ReaderModule(nn.Module):
+    """What is trained: the network, and the head that is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network: Any = make_network()
+        self.letter_head = LetterHead(self.network.config.vision_config.hidden_size)
+
+
+class Drawn(NamedTuple):
+    shape: str
+    batch: Batch
+
+
+class ReaderTask:
+    """The task `reader`."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        pages: Path | None = None  # from `texturevlm pack-reader`; None for rendered pages alone
+        fonts: Path | None = None  # folder of fonts (default: the system's)
+        start: Path | None = None  # weights to begin with
+        lines: int = 1000  # steps of lines alone
+        blocks: int = 2500  # until this step no questions
+        batch: float = 1.0  # of BATCHES
+        real: float = 0.33  # the share of pages that are not rendered
+        choosers: float = 0.1  # the share of pages whose views are laid by the package's own choosers
+        workers: int = 15  # processes that make pages
+        room: int = 16000  # pages in the pool
+        first: int = 500  # pages before the first step
+        judged: int = 24  # rendered pages, and held-out real pages, to evaluate on
+        compiled: bool = True
+        seed: int = 0
+
+    def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
+        check_count("ReaderTask", "workers", settings.workers, 1)
+        check_count("ReaderTask", "first", settings.first, 1)
+        for name in ("real", "choosers"):
+            if not 0 <= getattr(settings, name) <= 1:
+                raise ValueError(f"ReaderTask: {name} must be 0 to 1, got {getattr(settings, name)!r}")
+        if settings.start is not None and not settings.start.is_file():
+            raise FileNotFoundError(f"ReaderTask: start must be a file of weights, got {settings.start}")
+        self.settings, self.device = settings, device
+        self.maker = PageMaker(settings)
+        self.workers = Workers(report_errors(self.maker.learned), settings.workers, settings.seed)
+        self.pool: Pool | None = None
+        self.held: dict[str, Pool] = {}
+        with torch.random.fork_rng():
+            torch.manual_seed(settings.seed)
+            self.module = ReaderModule()
+        if settings.start is not None:
+            load_weights(self.module.network, settings.start)
+        compiled = settings.compiled and device != "cpu"
+        if compiled:
+            torch._dynamo.config.recompile_limit = _RECOMPILED
+            torch._dynamo.config.accumulated_recompile_limit = _RECOMPILED * 8
+        if device != "cpu":
+            torch.set_float32_matmul_precision("high")
+        self.reader = BatchedReader(self.module.network, compiled=compiled)
+        self.plain = BatchedReader(self.module.network)  # answers have changing lengths, which are not worth compiling
+        self.sampler = torch.compile(sample_pages, dynamic=False) if compiled else sample_pages
+
+    def batch(self, step: int) -> Drawn:
+        if self.pool is None:
+            self.pool = self._filled()
+        shares = {"line": 1.0} if step < self.settings.lines else SHARES
+        if self.settings.lines <= step < self.settings.blocks:
+            shares = {"line": 0.5, "block": 0.5}
+        roll = float(torch.rand((), generator=generator_at(self.settings.seed, step, "shape"), dtype=torch.float64))
+        ends = np.cumsum(list(shares.values()))
+        shape = list(shares)[min(int(np.searchsorted(ends, roll * ends[-1], side="right")), len(shares) - 1)]
+        return Drawn(shape, self.pool.draw(shape, max(1, round(BATCHES[shape] * self.settings.batch))))
+
+    def _filled(self) -> Pool:
+        """The pool with its first pages; meanwhile the pages to evaluate on are made."""
+        pool = Pool(self.settings.room, self.device)
+        pool.sampler = self.sampler
+        self.workers.feed(pool)
+        self.held = {name: self._held(name) for name in ("rendered", "wording", "real")}
+        while pool.filled < min(self.settings.first, self.settings.room):
+            if not self.workers.alive:
+                raise RuntimeError("ReaderTask: a worker process ended, see its error above")
+            time.sleep(0.1)
+        return pool
+
+    def _held(self, name: str) -> Pool:
+        made = self.maker.held_out(name, self.settings.judged)
+        pool = Pool(max(1, len(made)), self.device)
+        pool.add(made)
+        return pool
+
+    def losses(self, drawn: Drawn, step: int) -> dict[str, Tensor]:
+        batch = drawn.batch
+        logits, patches = self.reader(batch.prompts)
+        loss, _ = answer_loss(logits, batch.prompts)
+        letters = loss.new_zeros(())
+        if drawn.shape in CROPS:
+            letters = self.module.letter_head(patches, batch.prompts, batch.centre, batch.step, batch.marks)
+        return {"answer": loss, "letters": letters}
+
+    def evaluate(self) -> dict[str, float]:
+        """On pages with unseen fonts, with unseen wordings, and real pages of held-out documents of the train split."""
+        found: dict[str, float] = {"pages": float(self.pool.seen if self.pool else 0)}
+        for name, pool in self.held.items():
+            for shape in SHAPES:
+                if name == "wording" and shape in CROPS:
+                    continue
+                pairs = self._said(pool, shape)
+                if not pairs:
+                    continue
+                if shape in CROPS:
+                    found[f"{name}_{shape}_cer"] = error_rate(pairs)
+                else:
+                    found[f"{name}_{shape}_anls"] = sum(anls(*pair) for pair in pairs) / len(pairs)
+        return found
+
+    def _said(self, pool: Pool, shape: str) -> list[tuple[str, str]]:
+        """What is read, and what is true, for samples of a shape."""
+        length, before = (pool.samples[shape][field][: pool.filled] for field in ("length", "before"))
+        fits = (length > 0) & (length - before - 3 <= _LONGEST)
+        places = fits.nonzero()
+        if not len(places):
+            return []
+        chosen = torch.linspace(0, len(places) - 1, min(_JUDGED, len(places)), device=places.device).long()
+        page, number = places[chosen].unbind(1)
+        prompts = pool.batch(shape, page, number).prompts
+        kind = "cuda" if prompts.pixels.is_cuda else "cpu"
+        with torch.autocast(kind, torch.bfloat16, enabled=prompts.pixels.is_cuda):
+            said = answers(self.plain, prompts, _LONGEST + 1).tolist()
+        truth = zip(prompts.ids.tolist(), prompts.before.tolist())
+        return [(decode(one), decode(ids[first + 2 :])) for one, (ids, first) in zip(said, truth)]
+
+
+class PageMaker:
+    """Makes pages with samples: those to learn from, and those that are held out."""
+
+    def __init__(self, settings: ReaderTask.Settings) -> None:
+        self.settings = settings
+        self.packed = None if settings.pages is None else PackedPages(settings.pages)
+        self.numbers, self.held = ([], []) if self.packed is None else self.packed.split()
+        texts = [] if self.packed is None else [self.packed.texts(number) for number in self.numbers]
+        self.vocabulary: Vocabulary = make_vocabulary(texts)
+        self.fonts, self.unseen = split_fonts(find_fonts(settings.fonts))
+
+    def learned(self, rng: np.random.Generator) -> Made:
+        """A page that gives samples to read and to answer."""
+        while True:
+            if self.packed is not None and rng.random() < self.settings.real:
+                page = self._real(self.numbers[int(rng.integers(len(self.numbers)))], rng)
+            else:
+                page = rendered(rng, self.fonts, self.vocabulary)
+            samples = page_samples(page, rng, chooser=rng.random() < self.settings.choosers)
+            if samples["line"] and samples["many"]:
+                return page, samples
+
+    def _real(self, number: int, rng: np.random.Generator) -> ReaderPage:
+        """A real page, often shrunk or, if it is small, enlarged."""
+        assert self.packed is not None
+        page = self.packed.page(number)
+        room = min(SIZE[0] / page.image.shape[0], SIZE[1] / page.image.shape[1])
+        scale = float(rng.uniform(0.85, min(room, 1.3))) if rng.random() < 0.7 else 1.0
+        return self.packed.page(number, min(scale, room))
+
+    def held_out(self, name: str, count: int) -> list[Made]:
+        """The same pages at every call. name: rendered, wording (held-out wordings of questions) or real"""
+        if name == "real":
+            numbers = self.held[:count]
+            return [self._sampled(self.packed.page(one), one) for one in numbers] if self.packed is not None else []
+        wording, found = ("held_out" if name == "wording" else "asked"), []
+        for number in range(count):
+            rng = np.random.default_rng([1000 + len(name), number])
+            found.append(self._sampled(rendered(rng, self.unseen, self.vocabulary, wording=wording), number))
+        return found
+
+    def _sampled(self, page: ReaderPage, number: int) -> Made:
+        return page, page_samples(page, np.random.default_rng([5, number]))
+
+
+def split_fonts(fonts: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Font files to learn from, and those of held-out families; all for both if there are few."""
+    names = sorted(families(tuple(fonts)), key=lambda family: family.name)
+    unseen = {path for family in names[::_UNSEEN] for path in family.files.values()}
+    if len(names) < _UNSEEN:
+        return list(fonts), list(fonts)
+    return [path for path in fonts if path not in unseen], [path for path in fonts if path in unseen]
