@@ -25,7 +25,9 @@ def ignored_argument(adapter: Any) -> str | None:
     """
     together = _geometry(adapter, TOGETHER, segments=1)
     apart = _geometry(adapter, APART, segments=2)
-    pixels = torch.linspace(-1, 1, len(apart.patch) * adapter.row_width).view(-1, adapter.row_width)
+    # Noise of large contrast: smooth pixels differ so little that half precision would hide a change.
+    noise = torch.Generator().manual_seed(0)
+    pixels = 3 * torch.randn(len(apart.patch), adapter.row_width, generator=noise)
     rows = pack(pixels, apart, torch.ones(len(pixels), 1)).to(adapter.device, adapter.tower.dtype)
     columns = (one.to(adapter.device) for one in (together.patch, together.extent, together.begins[:, 0] > 0))
     with torch.no_grad():
