@@ -71,10 +71,7 @@ def check_belongs(function: str, processor: Any, config: Any, adapter: Any) -> N
             f"{function}: processor must belong to the model, whose image token is {token}, "
             f"got a tokenizer of {known} tokens"
         )
-    own = getattr(processor, "image_token_id", None)
-    if own == processor.tokenizer.convert_tokens_to_ids(adapter.mark):  # Gemma 3's is what stands for the whole image
-        own = token
-    pairs = {"image token": (own, token)}
+    pairs = {"image token": (getattr(processor, "image_token_id", None), adapter.mark_id)}
     for name, of_model in PATCHES.items():
         pairs[name] = (getattr(processor.image_processor, name, None), getattr(config.vision_config, of_model, None))
     for name, (got, wanted) in pairs.items():

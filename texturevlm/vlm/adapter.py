@@ -67,9 +67,14 @@ class Adapter(ABC):
         return 3 * (self.side // self.merge) ** 2
 
     @property
+    def mark_id(self) -> int:
+        """The token that stands for an image in a prompt, before it is replaced by placeholders."""
+        return int(self.config.image_token_id)
+
+    @property
     def mark(self) -> str:
-        """The text that stands for an image in a prompt."""
-        return self.word(self.config.image_token_id)
+        """The text of that token."""
+        return self.word(self.mark_id)
 
     def word(self, index: int) -> str:
         """The text of a token id."""

@@ -26,9 +26,9 @@ class Gemma3(GroupedAdapter):
         return patches // math.isqrt(config.mm_tokens_per_image)
 
     @property
-    def mark(self) -> str:
+    def mark_id(self) -> int:
         """The stock processor puts the whole image in the place of its first token."""
-        return self.word(self.config.boi_token_id)
+        return int(self.config.boi_token_id)
 
     @property
     def wrapper(self) -> tuple[str, str]:
