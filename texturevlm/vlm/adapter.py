@@ -24,6 +24,7 @@ from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.offloaded import input_device
 from texturevlm.vlm.packed import PICTURE, SEGMENT, Geometry, pack
 from texturevlm.vlm.places import COORDINATES, Places, frame, places
+from texturevlm.vlm.probe import moves
 from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
@@ -334,9 +335,7 @@ class Adapter(ABC):
         allocation = Allocation.of_boxes(torch.cat([corners, corners + self.side], -1)[None], size, self.side)
         (near,) = still_views("adapt", Picture(texture, allocation), self.side)
         far = replace(near, centre=near.centre * torch.tensor([3.0, 1.0]))  # the same pixels elsewhere
-        with torch.no_grad():
-            found = [self.embed([view])[0][0].float() for view in (near, far)]
-        if torch.equal(*found):
+        if not moves(self, lambda: self.embed([near])[0][0], lambda: self.embed([far])[0][0]):
             self.refuse("the positions of chosen patches")
 
     def refuse(self, ignored: str) -> None:

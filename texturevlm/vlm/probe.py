@@ -6,6 +6,9 @@ would come from the pseudo-grid.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +18,7 @@ from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import PICTURE, SEGMENT, Geometry, pack
 
 # Columns of four tokens: all in one place; or apart, the third far from its neighbours, so that it is in another window
-TOGETHER, APART = (0.0, 0.0, 0.0, 0.0), (0.0, 1.25, 18.25, 2.5)
+TOGETHER, APART = (0.0, 0.0, 0.0, 0.0), (0.0, 0.25, 18.25, 0.5)
 
 
 def ignored_argument(adapter: Any) -> str | None:
@@ -30,12 +33,37 @@ def ignored_argument(adapter: Any) -> str | None:
     pixels = 3 * torch.randn(len(apart.patch), adapter.row_width, generator=noise)
     rows = pack(pixels, apart, torch.ones(len(pixels), 1)).to(adapter.device, adapter.tower.dtype)
     columns = (one.to(adapter.device) for one in (together.patch, together.extent, together.begins[:, 0] > 0))
-    with torch.no_grad():
-        right = _output(adapter, rows)
-        for name, value in adapter.tower_arguments(*columns).items():
-            if torch.equal(_output(adapter, rows, **{name: value}), right):
-                return str(name)
+    for name, value in adapter.tower_arguments(*columns).items():
+        wrong = partial(_output, adapter, rows, **{name: value})
+        if not moves(adapter, partial(_output, adapter, rows), wrong):
+            return str(name)
     return None
+
+
+def moves(adapter: Any, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> bool:
+    """Whether two runs of the vision tower differ; in float32 if half precision hides a difference."""
+    with torch.no_grad():
+        if not torch.equal(one(), other()):
+            return True
+        with _in_float32(adapter.model):
+            return not torch.equal(one(), other())
+
+
+@contextmanager
+def _in_float32(model: Any) -> Iterator[None]:
+    """The vision side of a model in float32 for a while."""
+    halves = {
+        weight: weight.data
+        for name, weight in model.named_parameters()
+        if weight.is_floating_point() and "language_model" not in name and "lm_head" not in name
+    }
+    try:
+        for weight in halves:
+            weight.data = weight.data.float()
+        yield
+    finally:
+        for weight, data in halves.items():
+            weight.data = data
 
 
 def _geometry(adapter: Any, columns: tuple[float, ...], *, segments: int) -> Geometry:
