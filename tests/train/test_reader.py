@@ -169,7 +169,7 @@ def test_an_answer_that_cannot_be_read_is_not_asked_for(page):
     samples = page_samples(page, np.random.default_rng(2))
     true = {question.answer for question in page.questions}
     for name, listed in samples.items():
-        assert len(listed) <= SHAPES[name].count
+        assert len(listed) <= SHAPES[name].per_page
         for one in listed:
             said = decode(one.ids[one.before + 2 :])
             if one.kind in ("field", "cell"):

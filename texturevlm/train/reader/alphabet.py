@@ -41,7 +41,7 @@ CHAT_TEMPLATE = """
 
 def encode(text: str) -> list[int]:
     """The ids of a text; characters beyond ASCII are dropped."""
-    plain = text.translate(str.maketrans(_PLAIN))
+    plain = text.translate(str.maketrans("".join(_PLAIN), "".join(_PLAIN.values())))
     return [FIRST + ord(sign) - 32 for sign in plain if 32 <= ord(sign) < 127]
 
 

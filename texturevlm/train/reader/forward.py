@@ -6,6 +6,7 @@ has the same number of visual tokens, so that all is dense, compiles well and re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -86,8 +87,9 @@ def text_block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, heads: int, shar
     return out
 
 
-def _apply(module: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = module(x)
+def merge_patches(merger: nn.Module, x: Tensor) -> Tensor:
+    """(B, 4K, d) → (B K, D), one row per token."""
+    out: Tensor = merger(x)
     return out
 
 
@@ -97,10 +99,10 @@ class BatchedReader(nn.Module):
     def __init__(self, network: Any, *, compiled: bool = False) -> None:
         super().__init__()
         self.network = network
-        functions = (vision_block, text_block, _apply)
-        self._vision, self._text, self._apply = (
-            [torch.compile(one, dynamic=False) for one in functions] if compiled else functions
-        )
+        functions: list[Callable[..., Tensor]] = [vision_block, text_block, merge_patches]
+        if compiled:
+            functions = [torch.compile(one, dynamic=False) for one in functions]
+        self._vision, self._text, self._merge = functions
 
     def look(self, prompts: Prompts) -> tuple[Tensor, list[Tensor], Tensor]:
         """Visual embeddings (B, K, D), those of DeepStack, and the patches' last hidden states (B, 4K, d)."""
@@ -125,8 +127,8 @@ class BatchedReader(nn.Module):
             x = self._vision(block, x, cos, sin, mask, tower.config.num_heads)
             if number in tower.deepstack_visual_indexes:
                 merger = tower.deepstack_merger_list[list(tower.deepstack_visual_indexes).index(number)]
-                deep.append(self._apply(merger, x).view(batch, count, -1))
-        return self._apply(tower.merger, x).view(batch, count, -1), deep, x
+                deep.append(self._merge(merger, x).view(batch, count, -1))
+        return self._merge(tower.merger, x).view(batch, count, -1), deep, x
 
     def read(self, image: Tensor, deep: list[Tensor], prompts: Prompts) -> Tensor:
         """The last hidden states (B, T, D) of the ids."""

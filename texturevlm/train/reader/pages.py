@@ -73,7 +73,8 @@ def shop(page: Sheet, column: Column, y: float) -> float:
     if rng.random() < 0.5:
         put(fact(rng, "telephone"))
     y += style.leading * rng.uniform(1, 2)
-    x, called = column.x0, ()
+    x = column.x0
+    called: tuple[int, ...] = ()
     if rng.random() < 0.7:
         label = rng.choice(("Date", "DATE", "Date:", "DATE :", "Invoice Date:", "Bill Date"))
         x = page.write(label, x, y, style.body) + rng.choice((5, 10, 60))

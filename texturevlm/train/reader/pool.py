@@ -1,7 +1,7 @@
 """A pool of pages with their samples on the device, filled by worker processes while training draws batches from it.
 
 Workers write into shared memory, a thread moves what is done into the pool, and patches are sampled on the device, from
-mip levels: a step needs no work of the CPU. The oldest pages are replaced.
+mip levels: a step needs no work of the CPU. The oldest pages are replaced, between two batches and never during one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import mmap
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -50,23 +51,47 @@ class Pool:
         self.meta = torch.zeros(room, 3, device=device)  # height, width, colour of the paper
         self.samples = {
             name: {
-                field: torch.zeros(room, SHAPES[name].count, *shape, dtype=_dtype(kind), device=device)
+                field: torch.zeros(room, SHAPES[name].per_page, *shape, dtype=_dtype(kind), device=device)
                 for field, (shape, kind) in fields(name).items()
             }
             for name in SHAPES
         }
+        self._lock = threading.RLock()
+        self._last = torch.cuda.Event() if self.pages.is_cuda else None  # the end of what was last queued
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Reads and writes of the pages in the order of their calls, on any thread and any stream.
+
+        The lock is held while work is queued; the device waits on its own, and only for the work of others.
+        """
+        with self._lock:
+            stream = None if self._last is None else torch.cuda.current_stream(self.pages.device)
+            if self._last is not None and stream is not None:
+                stream.wait_event(self._last)
+            try:
+                yield
+            finally:
+                if self._last is not None and stream is not None:
+                    self._last.record(stream)
 
     def put(self, images: Tensor, meta: Tensor, samples: dict[str, dict[str, Tensor]]) -> None:
         """Add n pages: images (n, *SIZE), meta (n, 3), samples by shape and field (n, count, …)."""
         device = self.pages.device
-        at = (torch.arange(len(images), device=device) + self.seen) % self.room
-        self.pages[at] = with_levels(images.to(device))
-        self.meta[at] = meta.to(device)
-        for name, columns in samples.items():
-            for field, column in columns.items():
-                self.samples[name][field][at] = column.to(device)
-        self.seen += len(images)
-        self.filled = min(self.room, self.seen)
+        pages, meta = with_levels(images.to(device)), meta.to(device)
+        columns = [
+            (self.samples[name][field], column.to(device))
+            for name, fields_of in samples.items()
+            for field, column in fields_of.items()
+        ]
+        at = torch.arange(len(images), device=device)
+        with self._in_turn():  # all is on the device by now: batches wait for a copy within its memory
+            at = (at + self.seen) % self.room
+            self.pages[at], self.meta[at] = pages, meta
+            for kept, column in columns:
+                kept[at] = column
+            self.seen += len(images)
+            self.filled = min(self.room, self.seen)
 
     def add(self, made: Iterable[Made]) -> None:
         """Add pages one by one."""
@@ -83,22 +108,25 @@ class Pool:
         """`count` random samples of a shape, augmented."""
         device = self.pages.device
         more = count * 2  # some pages have none of a shape: those are left out, as far as possible
-        page = torch.randint(self.filled, (more,), device=device, generator=generator)
-        number = torch.randint(SHAPES[name].count, (more,), device=device, generator=generator)
-        missing = (self.samples[name]["length"][page, number] == 0).to(torch.int8)
-        order = missing.argsort(stable=True)[:count]
-        return self.batch(name, page[order], number[order], augment=True)
+        with self._in_turn():
+            page = torch.randint(self.filled, (more,), device=device, generator=generator)
+            number = torch.randint(SHAPES[name].per_page, (more,), device=device, generator=generator)
+            missing = (self.samples[name]["length"][page, number] == 0).to(torch.int8)
+            order = missing.argsort(stable=True)[:count]
+            return self.batch(name, page[order], number[order], augment=True)
 
     def batch(self, name: str, page: Tensor, number: Tensor, *, augment: bool = False) -> Batch:
         """Certain samples of a shape: (B,) pages and numbers."""
-        own = {field: column[page, number] for field, column in self.samples[name].items()}
-        meta, tokens, count = self.meta[page], own["tokens"], len(page)
-        centre, step = tokens[..., :2], tokens[..., 2:]
-        sharper = torch.full((count, 1), 0.25, device=tokens.device)
-        if augment:
-            centre = centre + (torch.rand(count, 1, 2, device=tokens.device) - 0.5) * 3
-            sharper = torch.rand(count, 1, device=tokens.device) * 0.5
-        pixels = self.sampler(self.pages, page, centre, step, sharper, own["keep"], meta[:, 2]) / 127.5 - 1
+        count, device = len(page), self.pages.device
+        sharper = torch.full((count, 1), 0.25, device=device)
+        with self._in_turn():
+            own = {field: column[page, number] for field, column in self.samples[name].items()}
+            meta, tokens = self.meta[page], own["tokens"]
+            centre, step = tokens[..., :2], tokens[..., 2:]
+            if augment:
+                centre = centre + (torch.rand(count, 1, 2, device=device) - 0.5) * 3
+                sharper = torch.rand(count, 1, device=device) * 0.5
+            pixels = self.sampler(self.pages, page, centre, step, sharper, own["keep"], meta[:, 2]) / 127.5 - 1
         if augment:
             pixels = _recoloured(pixels)
         larger = own["magnified"][:, None, None]
@@ -190,7 +218,9 @@ class Workers:
         self._free, self._done = context.SimpleQueue(), context.SimpleQueue()
         self._images, self._meta = _shared((*SIZE,), np.uint8), _shared((3,), np.float32)
         self._samples = {
-            name: {field: _shared((SHAPES[name].count, *shape), kind) for field, (shape, kind) in fields(name).items()}
+            name: {
+                field: _shared((SHAPES[name].per_page, *shape), kind) for field, (shape, kind) in fields(name).items()
+            }
             for name in SHAPES
         }
         self._processes = [
@@ -222,7 +252,7 @@ class Workers:
         threading.Thread(target=self._feed, args=(pool,), daemon=True).start()
 
     def _feed(self, pool: Pool) -> None:
-        stream = torch.cuda.Stream() if pool.pages.is_cuda else None
+        stream = torch.cuda.Stream(pool.pages.device) if pool.pages.is_cuda else None
         images, meta = torch.from_numpy(self._images), torch.from_numpy(self._meta)
         samples = {
             name: {field: torch.from_numpy(column) for field, column in columns.items()}
@@ -255,7 +285,7 @@ class Workers:
 def _shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
     """An array (_SLOTS, *shape) in memory that forked processes share."""
     count = int(np.prod((_SLOTS, *shape)))
-    memory = mmap.mmap(-1, max(1, count) * np.dtype(kind).itemsize)  # none has no bytes
+    memory = mmap.mmap(-1, max(1, count) * np.dtype(kind).itemsize)  # mmap takes no length of 0
     return np.frombuffer(memory, kind, count).reshape(_SLOTS, *shape)
 
 

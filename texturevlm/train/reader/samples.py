@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 
     tokens: int
     length: int
-    count: int
+    per_page: int
     grids: tuple[tuple[int, int], ...] = ()
 
 
@@ -72,8 +72,8 @@ def page_samples(
     lines = lines_of(page.words)
     for name, read in (("line", _line), ("block", _block)):
         shape = SHAPES[name]
-        tries = (read(page, boxes, lines, shape, rng) for _ in range(shape.count * 4))
-        found[name] = [one for one in tries if one is not None][: shape.count]
+        tries = (read(page, boxes, lines, shape, rng) for _ in range(shape.per_page * 4))
+        found[name] = [one for one in tries if one is not None][: shape.per_page]
     questions = [*page.questions]
     questions += place_questions(page.words, lines, rng, max(8, len(questions) // 2))
     if not questions:
@@ -81,8 +81,8 @@ def page_samples(
     geometry, own = Geometry(page.image, rng), Chooser(page.image, rng) if chooser else None
     for name in ("few", "many"):
         shape = SHAPES[name]
-        for _ in range(shape.count * 3):
-            if len(found[name]) == shape.count:
+        for _ in range(shape.per_page * 3):
+            if len(found[name]) == shape.per_page:
                 break
             question = questions[int(rng.integers(len(questions)))]
             one = _asked(question, geometry, own, boxes.astype(np.float32), shape, rng, kinds)
@@ -233,10 +233,12 @@ def fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
     }
 
 
-def as_arrays(name: str, samples: Sequence[Sample]) -> dict[str, np.ndarray]:
+def as_arrays(name: str, samples: Sequence[Sample]) -> dict[str, np.ndarray[Any, Any]]:
     """Samples of one shape, repeated to its count; zeros if there are none."""
-    count = SHAPES[name].count
-    arrays = {field: np.zeros((count, *shape), kind) for field, (shape, kind) in fields(name).items()}
+    count = SHAPES[name].per_page
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        field: np.zeros((count, *shape), kind) for field, (shape, kind) in fields(name).items()
+    }
     for number in range(count if samples else 0):
         one = samples[number % len(samples)]
         arrays["tokens"][number], arrays["magnified"][number] = one.tokens, one.magnified
