@@ -1,5 +1,6 @@
 """The reader: batches give the stock model's numbers, questions and views are what they say, and it learns."""
 
+import threading
 from pathlib import Path
 
 import matplotlib
@@ -11,7 +12,7 @@ from texturevlm.train.fit import rate_at
 from texturevlm.train.muon import Muon, orthogonalised
 from texturevlm.train.reader.alphabet import ANSWER, END, IMAGE, START, STOP, decode, encode, make_tokenizer, prompt_ids
 from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
-from texturevlm.train.reader.network import make_network
+from texturevlm.train.reader.network import make_config, make_network
 from texturevlm.train.reader.pages import rendered
 from texturevlm.train.reader.pool import Pool, sample_pages, with_levels
 from texturevlm.train.reader.questions import lines_of, place_questions
@@ -38,14 +39,28 @@ def page(fonts):
     raise AssertionError
 
 
+def small_network():
+    """The reader's network with fewer and narrower layers, two of them with DeepStack."""
+    config = make_config()
+    small = {"hidden_size": 64, "intermediate_size": 96}
+    vision = {"depth": 3, "num_heads": 2, "out_hidden_size": 64, "deepstack_visual_indexes": [0, 1]}
+    text = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+    for part, changed in ((config.vision_config, vision), (config.text_config, text)):
+        for name, value in {**small, **changed}.items():
+            setattr(part, name, value)
+    torch.manual_seed(0)
+    return make_network(config)
+
+
 @pytest.fixture(scope="module")
 def network():
-    torch.manual_seed(0)
-    made = make_network().eval()
+    made = small_network().eval()
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+            else:
+                parameter.mul_(2)  # narrow layers start weaker
     return made
 
 
@@ -102,10 +117,9 @@ def test_batches_give_the_logits_of_the_stock_model(network, prompts):
 
 
 def test_it_learns_an_answer_and_then_says_it(prompts):
-    torch.manual_seed(0)
-    network = make_network()
-    reader, optimiser = BatchedReader(network), torch.optim.AdamW(network.parameters(), lr=1e-3)
-    for _ in range(8):
+    network = small_network()
+    reader, optimiser = BatchedReader(network), torch.optim.AdamW(network.parameters(), lr=4e-3)
+    for _ in range(24):
         loss, right = answer_loss(reader(prompts)[0], prompts)
         optimiser.zero_grad()
         loss.backward()
@@ -179,7 +193,7 @@ def test_an_answer_that_cannot_be_read_is_not_asked_for(page):
 def test_the_pool_shows_what_the_page_shows(page):
     image = torch.full((1, 1100, 850), 200, dtype=torch.uint8)
     height, width = page.image.shape
-    image[0, :height, :width] = torch.from_numpy(page.image)
+    image[0, :height, :width] = torch.tensor(page.image)
     keep, paper = torch.tensor([[-1e4, -1e4, 1e4, 1e4]]), torch.tensor([9.0])
     given = (torch.tensor([0]), torch.tensor([[[80.0, 112.0]]]), torch.ones(1, 1, 2), torch.zeros(1, 1))
     seen = sample_pages(with_levels(image), *given, keep, paper)
@@ -196,6 +210,31 @@ def test_a_batch_from_the_pool_reads_its_page(page):
     assert batch.prompts.pixels.shape == (3, 16, 32, 32) and batch.prompts.segment is None
     assert batch.prompts.pixels.std() > 0.01
     assert (batch.prompts.length > batch.prompts.before + 2).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_no_page_is_replaced_while_a_batch_reads_it(page, device):
+    samples = page_samples(page, np.random.default_rng(2))
+    pages = [(page._replace(image=np.full_like(page.image, shade)), samples) for shade in (50, 200)]
+    pool, drawn = Pool(1, device), threading.Event()
+    pool.add(pages[:1])
+
+    def replace():
+        stream = torch.cuda.Stream() if device == "cuda" else None
+        with torch.cuda.stream(stream):
+            while not drawn.is_set():
+                pool.add(pages)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        where = torch.zeros(4, dtype=torch.long, device=device)
+        shades = [pool.batch("few", where, where).prompts.pixels for _ in range(12)]
+    finally:
+        drawn.set()
+        thread.join()
+    assert pool.seen > 2
+    assert all(one.amin() == one.amax() for one in shades)
 
 
 def test_muon_orthogonalises_and_resumes():

@@ -59,13 +59,13 @@ def make_config() -> Any:
     )
 
 
-def make_network() -> Any:
-    """A fresh Qwen3VLForConditionalGeneration.
+def make_network(config: Any = None) -> Any:
+    """A fresh Qwen3VLForConditionalGeneration, of `make_config()` unless a config is given.
 
     Pages are grey and still: the six slices (three colours, two moments) of the patch embedding start equal, get equal
     gradients and stay equal.
     """
-    network = optional("reader", "transformers").Qwen3VLForConditionalGeneration(make_config())
+    network = optional("reader", "transformers").Qwen3VLForConditionalGeneration(config or make_config())
     tower = network.model.visual
     with torch.no_grad():
         weight = tower.patch_embed.proj.weight

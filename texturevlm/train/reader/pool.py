@@ -66,14 +66,15 @@ class Pool:
         The lock is held while work is queued; the device waits on its own, and only for the work of others.
         """
         with self._lock:
-            stream = None if self._last is None else torch.cuda.current_stream(self.pages.device)
-            if self._last is not None and stream is not None:
-                stream.wait_event(self._last)
+            if self._last is None:
+                yield
+                return
+            stream = torch.cuda.current_stream(self.pages.device)
+            stream.wait_event(self._last)
             try:
                 yield
             finally:
-                if self._last is not None and stream is not None:
-                    self._last.record(stream)
+                self._last.record(stream)
 
     def put(self, images: Tensor, meta: Tensor, samples: dict[str, dict[str, Tensor]]) -> None:
         """Add n pages: images (n, *SIZE), meta (n, 3), samples by shape and field (n, count, …)."""
