@@ -10,7 +10,17 @@ import torch
 
 from texturevlm.train.fit import rate_at
 from texturevlm.train.muon import Muon, orthogonalised
-from texturevlm.train.reader.alphabet import ANSWER, END, IMAGE, START, STOP, decode, encode, make_tokenizer, prompt_ids
+from texturevlm.train.reader.alphabet import (
+    ANSWER,
+    END,
+    IMAGE,
+    START,
+    STOP,
+    decode_ids,
+    encode_text,
+    make_tokenizer,
+    training_ids,
+)
 from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
 from texturevlm.train.reader.network import make_config, make_network
 from texturevlm.train.reader.pages import rendered
@@ -18,7 +28,7 @@ from texturevlm.train.reader.pool import Pool, sample_pages, with_levels
 from texturevlm.train.reader.questions import lines_of, place_questions
 from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
 from texturevlm.train.reader.scores import anls, edits, error_rate
-from texturevlm.train.reader.views import KINDS, Geometry, draw_view, legible_height
+from texturevlm.train.reader.views import VIEW_KINDS, PageInk, draw_view, legible_height
 from texturevlm.train.render import Vocabulary
 from texturevlm.vlm.places import bilinear_taps
 
@@ -70,7 +80,7 @@ def prompts():
     centre, step = torch.rand(2, TOKENS, 2) * 300, torch.ones(2, TOKENS, 2)
     step[:, :COARSE] = 2.0
     patch, extent, token, after = positions(centre, step, torch.tensor([[320.0, 416.0]] * 2))
-    ids = torch.tensor([[*encode("Who"), START, STOP, ANSWER, *encode("me"), END]] * 2)
+    ids = torch.tensor([[*encode_text("Who"), START, STOP, ANSWER, *encode_text("me"), END]] * 2)
     pixels = torch.rand(2, TOKENS, 32, 32) * 2 - 1
     before, length = torch.tensor([4, 4]), torch.tensor([9, 9])
     return Prompts(pixels, patch, extent, step[..., 0], token, after, ids, before, length)
@@ -127,19 +137,19 @@ def test_it_learns_an_answer_and_then_says_it(prompts):
     assert loss < 0.5 and right == 1
     hidden = prompts._replace(ids=prompts.ids.clone())
     hidden.ids[:, 6:] = 0
-    assert [decode(row) for row in answers(reader, hidden, 5).tolist()] == ["me", "me"]
+    assert [decode_ids(row) for row in answers(reader, hidden, 5).tolist()] == ["me", "me"]
 
 
 def test_the_tokenizer_of_transformers_has_the_same_ids():
     tokenizer = make_tokenizer()
     text = "Total: “12,066.31”\nété"
-    assert tokenizer(text).input_ids == encode(text)
-    assert tokenizer.decode(encode("a  b , c")) == "a  b , c"
+    assert tokenizer(text).input_ids == encode_text(text)
+    assert tokenizer.decode(encode_text("a  b , c")) == "a  b , c"
     message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Who?"}]}]
     spelled = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-    ids, before = prompt_ids("Who?", "me", 40)
+    ids, before = training_ids("Who?", "me", 40)
     assert tokenizer(spelled).input_ids == [*ids[:before], IMAGE, *ids[before : before + 2]]
-    assert prompt_ids("Who?", "me", 8) is None
+    assert training_ids("Who?", "me", 8) is None
 
 
 def test_answers_stand_in_their_boxes(page):
@@ -161,13 +171,13 @@ def test_questions_about_places():
     assert not any(kind == "row" and name == "9.50" for kind, name, _ in found)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VIEW_KINDS)
 def test_views_have_the_budget_and_lie_on_the_page(page, kind):
     rng, words = np.random.default_rng(3), np.array([box for _, box in page.words], np.float32)
     question = page.questions[0]
     made = 0
     for _ in range(4):
-        geometry = Geometry(page.image, rng)
+        geometry = PageInk(page.image, rng)
         view = draw_view(geometry, 64, question.boxes, question.boxes, words, rng, {kind: 1.0})
         if view is None:
             continue
@@ -185,7 +195,7 @@ def test_an_answer_that_cannot_be_read_is_not_asked_for(page):
     for name, listed in samples.items():
         assert len(listed) <= SHAPES[name].per_page
         for one in listed:
-            said = decode(one.ids[one.before + 2 :])
+            said = decode_ids(one.ids[one.before + 2 :])
             if one.kind in ("field", "cell"):
                 assert said in true or said == ILLEGIBLE
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-import texturevlm
 from texturevlm.ask.choose import in_slots
 from texturevlm.bench.pictures import page
 from texturevlm.bench.report import Report
@@ -29,6 +28,7 @@ from texturevlm.bench.vlm_theirs import (
     their_processor,
     unhooked,
 )
+from texturevlm.capture import compile
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.draw import to_pil
 from texturevlm.pipeline import choose_tokens
@@ -100,9 +100,7 @@ def asked_first_token(fixed: FixedBudget, image: Tensor) -> list[int]:
 def captured_first_token(report: Report, fixed: FixedBudget, image: Tensor) -> Work:
     """Mips, scout, allocation and sampling in one graph; tower and prefill in two more."""
     size, side = (image.shape[2], image.shape[3]), fixed.adapter.side
-    choose = texturevlm.compile(
-        size, fixed.budget, ALLOCATOR, patch=side, relevance="scout", device=report.device, graphs=1
-    )
+    choose = compile(size, fixed.budget, ALLOCATOR, patch=side, relevance="scout", device=report.device, graphs=1)
 
     def read() -> list[int]:
         return _first_token(fixed, fixed.encode_patches(choose(image, QUESTION)))

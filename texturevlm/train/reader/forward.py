@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.train.reader.alphabet import ANSWER, END, PAD
-from texturevlm.train.reader.network import MERGE, PATCH, SIDE
+from texturevlm.train.reader.network import MERGE, PATCH, TOKEN_SIDE
 from texturevlm.vlm.places import bilinear_taps, places
 
 
 class Prompts(NamedTuple):
     """B prompts of K visual tokens and T ids each.
 
-    pixels:  (B, K, SIDE, SIDE), -1 to 1
+    pixels:  (B, K, TOKEN_SIDE, TOKEN_SIDE), -1 to 1
     patch:   (B, 4K, 2), rows and columns of patches, on the grid of the token's own scale
     extent:  (B, 4K, 2), rows and columns of that grid
     segment: (B, K), tokens of one segment attend to one another in the tower; None if all do
     token:   (B, K, 2), rows and columns of tokens
-    after:   (B,), how far the text behind the image is moved on: the larger side of the image's grid
+    after:   (B,), how far the text after the image is moved on: the larger side of the image's grid
     ids:     (B, T), the text without the image
     before:  (B,), how many ids stand before the image
     length:  (B,), how many ids there are; padding follows
@@ -50,8 +50,10 @@ def positions(centre: Tensor, step: Tensor, size: Tensor) -> tuple[Tensor, Tenso
     step:   (B, K, 2), pixels per sample along x and y
     size:   (B, 2), height and width of the image
     """
-    grid = (size / SIDE).round().clamp(min=1)
-    found = places(centre, step, torch.stack([size / grid, grid], 1), side=SIDE, merge=MERGE, coordinates="native")
+    grid = (size / TOKEN_SIDE).round().clamp(min=1)
+    found = places(
+        centre, step, torch.stack([size / grid, grid], 1), side=TOKEN_SIDE, merge=MERGE, coordinates="native"
+    )
     return found.patch.flatten(1, 2), found.extent.flatten(1, 2), found.token, grid.amax(-1)
 
 
@@ -172,7 +174,7 @@ class BatchedReader(nn.Module):
 def answer_loss(logits: Tensor, prompts: Prompts) -> tuple[Tensor, Tensor]:
     """Cross-entropy per character of the answers and their ends, and the share of characters that are right."""
     at = torch.arange(prompts.ids.shape[1] - 1, device=logits.device)[None]
-    counts = (at >= prompts.before[:, None] + 1) & (at < prompts.length[:, None] - 1)  # behind ANSWER
+    counts = (at >= prompts.before[:, None] + 1) & (at < prompts.length[:, None] - 1)  # after ANSWER
     target = prompts.ids[:, 1:]
     each = functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), target, reduction="none")
     right = (logits[:, :-1].argmax(-1) == target) & counts

@@ -21,16 +21,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.train.reader.forward import Prompts, positions
-from texturevlm.train.reader.network import SIDE
-from texturevlm.train.reader.pages import SIZE, ReaderPage
-from texturevlm.train.reader.samples import CROPS, SHAPES, Sample, as_arrays, fields
+from texturevlm.train.reader.network import TOKEN_SIDE
+from texturevlm.train.reader.pages import PAGE_SIZE, ReaderPage
+from texturevlm.train.reader.samples import CROPS, SHAPES, ReaderSample, as_arrays, sample_fields
 
-Made = tuple[ReaderPage, dict[str, list[Sample]]]
-LEVELS = 4
-_SIZES = [(SIZE[0] >> level, SIZE[1] >> level) for level in range(LEVELS)]
+Made = tuple[ReaderPage, dict[str, list[ReaderSample]]]
+_LEVELS = 4
+_SIZES = [(PAGE_SIZE[0] >> level, PAGE_SIZE[1] >> level) for level in range(_LEVELS)]
 _STARTS = np.cumsum([0, *(height * width for height, width in _SIZES)]).tolist()
 _SLOTS = 128  # pages in shared memory
 _AT_ONCE = 24  # pages moved to the device together
+_FAILURES = 20  # pages in a row that cannot be made: a worker ends
 
 
 class Batch(NamedTuple):
@@ -52,7 +53,7 @@ class Pool:
         self.samples = {
             name: {
                 field: torch.zeros(room, SHAPES[name].per_page, *shape, dtype=_dtype(kind), device=device)
-                for field, (shape, kind) in fields(name).items()
+                for field, (shape, kind) in sample_fields(name).items()
             }
             for name in SHAPES
         }
@@ -77,13 +78,13 @@ class Pool:
                 self._last.record(stream)
 
     def put(self, images: Tensor, meta: Tensor, samples: dict[str, dict[str, Tensor]]) -> None:
-        """Add n pages: images (n, *SIZE), meta (n, 3), samples by shape and field (n, count, …)."""
+        """Add n pages: images (n, *PAGE_SIZE), meta (n, 3), samples by shape and field (n, per_page, …)."""
         device = self.pages.device
         pages, meta = with_levels(images.to(device)), meta.to(device)
         columns = [
             (self.samples[name][field], column.to(device))
-            for name, fields_of in samples.items()
-            for field, column in fields_of.items()
+            for name, own in samples.items()
+            for field, column in own.items()
         ]
         at = torch.arange(len(images), device=device)
         with self._in_turn():  # all is on the device by now: batches wait for a copy within its memory
@@ -105,13 +106,13 @@ class Pool:
             }
             self.put(torch.from_numpy(image)[None], torch.from_numpy(meta)[None], table)
 
-    def draw(self, name: str, count: int, generator: torch.Generator | None = None) -> Batch:
+    def draw(self, name: str, count: int) -> Batch:
         """`count` random samples of a shape, augmented."""
         device = self.pages.device
         more = count * 2  # some pages have none of a shape: those are left out, as far as possible
         with self._in_turn():
-            page = torch.randint(self.filled, (more,), device=device, generator=generator)
-            number = torch.randint(SHAPES[name].per_page, (more,), device=device, generator=generator)
+            page = torch.randint(self.filled, (more,), device=device)
+            number = torch.randint(SHAPES[name].per_page, (more,), device=device)
             missing = (self.samples[name]["length"][page, number] == 0).to(torch.int8)
             order = missing.argsort(stable=True)[:count]
             return self.batch(name, page[order], number[order], augment=True)
@@ -147,7 +148,7 @@ def _dtype(kind: type) -> torch.dtype:
 def with_levels(images: Tensor) -> Tensor:
     """(n, H, W) uint8 → (n, texels of all mip levels)."""
     parts, level = [images.flatten(1)], images[:, None].float()
-    for _ in range(LEVELS - 1):
+    for _ in range(_LEVELS - 1):
         level = functional.avg_pool2d(level, 2)
         parts.append(level.round().to(torch.uint8).flatten(1))
     return torch.cat(parts, 1)
@@ -156,17 +157,17 @@ def with_levels(images: Tensor) -> Tensor:
 def sample_pages(
     pages: Tensor, page: Tensor, centre: Tensor, step: Tensor, sharper: Tensor, keep: Tensor, paper: Tensor
 ) -> Tensor:
-    """(B, K, SIDE, SIDE), 0 to 255: footprints, bilinear in the mip level below their step.
+    """(B, K, TOKEN_SIDE, TOKEN_SIDE), 0 to 255: footprints, bilinear in the mip level below their step.
 
     pages:   (N, texels), see `with_levels`; page (B,) those to read
     sharper: (B, 1), levels are rounded down after adding this
     keep:    (B, 4), outside of this box the colour of the paper (B,) is shown
     """
     device = centre.device
-    level = torch.floor(step.amin(-1).log2() + sharper).clamp(0, LEVELS - 1)
+    level = torch.floor(step.amin(-1).log2() + sharper).clamp(0, _LEVELS - 1)
     texel, level = torch.exp2(level)[..., None], level.long()
-    offset = torch.arange(SIDE, device=device) - (SIDE - 1) / 2
-    across = centre[..., :1] + offset * step[..., :1]  # (B, K, SIDE), in pixels
+    offset = torch.arange(TOKEN_SIDE, device=device) - (TOKEN_SIDE - 1) / 2
+    across = centre[..., :1] + offset * step[..., :1]  # (B, K, TOKEN_SIDE), in pixels
     down = centre[..., 1:] + offset * step[..., 1:]
     height, width = (torch.tensor(list(side), device=device)[level][..., None] for side in zip(*_SIZES))
     x, y = across / texel - 0.5, down / texel - 0.5
@@ -201,13 +202,13 @@ def _framed(page: ReaderPage) -> tuple[np.ndarray, np.ndarray]:
     """The image in the corner of a full page, and its height, width and colour of the paper."""
     height, width = page.image.shape
     paper = float(np.median(page.image[::7, ::7]))
-    image = np.full(SIZE, round(paper), np.uint8)
+    image = np.full(PAGE_SIZE, round(paper), np.uint8)
     image[:height, :width] = page.image
     return image, np.array([height, width, paper], np.float32)
 
 
 class Workers:
-    """Processes that make pages for ever, and the thread that puts them into a pool.
+    """Processes that make pages forever, and the thread that puts them into a pool.
 
     They are forked at once: before the GPU is used, and while no thread of ours holds a lock.
 
@@ -217,10 +218,11 @@ class Workers:
     def __init__(self, make: Callable[[np.random.Generator], Made], count: int, seed: int) -> None:
         context = get_context("fork")
         self._free, self._done = context.SimpleQueue(), context.SimpleQueue()
-        self._images, self._meta = _shared((*SIZE,), np.uint8), _shared((3,), np.float32)
+        self._images, self._meta = _shared((*PAGE_SIZE,), np.uint8), _shared((3,), np.float32)
         self._samples = {
             name: {
-                field: _shared((SHAPES[name].per_page, *shape), kind) for field, (shape, kind) in fields(name).items()
+                field: _shared((SHAPES[name].per_page, *shape), kind)
+                for field, (shape, kind) in sample_fields(name).items()
             }
             for name in SHAPES
         }
@@ -239,8 +241,6 @@ class Workers:
         rng = np.random.default_rng(seed)
         while True:
             slot = self._free.get()
-            if slot is None:
-                return
             page, samples = make(rng)
             self._images[slot], self._meta[slot] = _framed(page)
             for name, columns in self._samples.items():
@@ -291,13 +291,14 @@ def _shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
 
 
 def report_errors(make: Callable[[np.random.Generator], Made]) -> Callable[[np.random.Generator], Made]:
-    """Print the error of a page and make another one: one bad page among thousands must not end a worker."""
+    """Print the error of a page and make another one: one bad page among thousands must not end a worker, many must."""
 
     def safe(rng: np.random.Generator) -> Made:
-        while True:
+        for _ in range(_FAILURES):
             try:
                 return make(rng)
             except Exception:
                 traceback.print_exc()
+        raise RuntimeError(f"reader: {_FAILURES} pages in a row could not be made, see the errors above")
 
     return safe

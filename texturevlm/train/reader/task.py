@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_count
 from texturevlm.train.fit import generator_at
-from texturevlm.train.reader.alphabet import decode
+from texturevlm.train.reader.alphabet import decode_ids
 from texturevlm.train.reader.forward import BatchedReader, answer_loss, answers
 from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
-from texturevlm.train.reader.pages import SIZE, PackedPages, ReaderPage, make_vocabulary, rendered
+from texturevlm.train.reader.pages import PAGE_SIZE, PackedPages, ReaderPage, make_vocabulary, rendered
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.scores import anls, error_rate
@@ -168,7 +168,7 @@ class ReaderTask:
         with torch.autocast(kind, torch.bfloat16, enabled=prompts.pixels.is_cuda):
             said = answers(self.plain, prompts, _LONGEST + 1).tolist()
         truth = zip(prompts.ids.tolist(), prompts.before.tolist())
-        return [(decode(one), decode(ids[first + 2 :])) for one, (ids, first) in zip(said, truth)]
+        return [(decode_ids(one), decode_ids(ids[first + 2 :])) for one, (ids, first) in zip(said, truth)]
 
 
 class PageMaker:
@@ -197,7 +197,7 @@ class PageMaker:
         """A real page, often shrunk or, if it is small, enlarged."""
         assert self.packed is not None
         page = self.packed.page(number)
-        room = min(SIZE[0] / page.image.shape[0], SIZE[1] / page.image.shape[1])
+        room = min(PAGE_SIZE[0] / page.image.shape[0], PAGE_SIZE[1] / page.image.shape[1])
         scale = float(rng.uniform(0.85, min(room, 1.3))) if rng.random() < 0.7 else 1.0
         return self.packed.page(number, min(scale, room))
 
