@@ -59,6 +59,8 @@ class Pool:
         }
         self._lock = threading.RLock()
         self._last = torch.cuda.Event() if self.pages.is_cuda else None  # the end of what was last queued
+        with self._in_turn():  # the zeros come first
+            pass
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -78,7 +80,7 @@ class Pool:
                 self._last.record(stream)
 
     def put(self, images: Tensor, meta: Tensor, samples: dict[str, dict[str, Tensor]]) -> None:
-        """Add n pages: images (n, *PAGE_SIZE), meta (n, 3), samples by shape and field (n, per_page, …)."""
+        """Add n ≤ room pages: images (n, *PAGE_SIZE), meta (n, 3), samples by shape and field (n, per_page, …)."""
         device = self.pages.device
         pages, meta = with_levels(images.to(device)), meta.to(device)
         columns = [
@@ -261,7 +263,7 @@ class Workers:
         }
         while True:
             slots = [self._done.get()]
-            while len(slots) < _AT_ONCE and not self._done.empty():
+            while len(slots) < min(_AT_ONCE, pool.room) and not self._done.empty():
                 slots.append(self._done.get())
             at = torch.tensor(slots)
             copied = {name: {field: one[at] for field, one in columns.items()} for name, columns in samples.items()}

@@ -7,6 +7,7 @@ pages.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,8 +74,8 @@ class ReaderTask:
         seed: int = 0
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
-        check_count("ReaderTask", "workers", settings.workers, 1)
-        check_count("ReaderTask", "first", settings.first, 1)
+        for name in ("workers", "first", "room"):
+            check_count("ReaderTask", name, getattr(settings, name), 1)
         for name in ("real", "choosers"):
             if not 0 <= getattr(settings, name) <= 1:
                 raise ValueError(f"ReaderTask: {name} must be 0 to 1, got {getattr(settings, name)!r}")
@@ -84,6 +85,7 @@ class ReaderTask:
         self.maker = PageMaker(settings)
         self.workers = Workers(report_errors(self.maker.learned), settings.workers, settings.seed)
         self.pool: Pool | None = None
+        self._filling = threading.Lock()  # `fit` may prepare batches in several threads
         self.held: dict[str, Pool] = {}
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
@@ -101,8 +103,9 @@ class ReaderTask:
         self.sampler = torch.compile(sample_pages, dynamic=False) if compiled else sample_pages
 
     def batch(self, step: int) -> Drawn:
-        if self.pool is None:
-            self.pool = self._filled()
+        with self._filling:
+            if self.pool is None:
+                self.pool = self._filled()
         shares = {"line": 1.0} if step < self.settings.lines else SHARES
         if self.settings.lines <= step < self.settings.blocks:
             shares = {"line": 0.5, "block": 0.5}
