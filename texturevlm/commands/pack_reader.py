@@ -14,8 +14,8 @@ def add_pack_reader(commands: arguments.Commands) -> None:
 
 
 def _pack_reader(options: argparse.Namespace) -> int:
-    from texturevlm.train.reader.pages import pack
+    from texturevlm.train.reader.pages import pack_reader
 
-    count = pack(options.data, options.words, options.out, options.limit)
+    count = pack_reader(options.data, options.words, options.out, options.limit)
     print(f"{options.out}: {count} pages")
     return 0

@@ -95,7 +95,7 @@ def fit(
     found: dict[str, float] = {}
     begun, last = 0.0, False
     for step, batch in _batches(task, range(first, config.steps), config.ahead):
-        begun = begun or time.monotonic()  # behind the first batch, which may take long
+        begun = begun or time.monotonic()  # after the first batch, which may take long
         spent = (time.monotonic() - begun) / config.seconds if config.seconds else 0.0
         numbers = _step(task, config, optimiser, device, step, batch, spent)
         done, last = step + 1, step + 1 == config.steps or spent >= 1

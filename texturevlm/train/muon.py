@@ -26,7 +26,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     x = matrices.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    length: Tensor = x.norm(dim=(-2, -1), keepdim=True)
+    x = x / (length + 1e-7)
     for a, b, c in _ITERATIONS:
         square = x @ x.mT
         x = a * x + (b * square + c * (square @ square)) @ x
@@ -63,12 +64,12 @@ class Muon(torch.optim.AdamW):
                 self._step_matrices(group)
 
     def _step_matrices(self, group: dict[str, Any]) -> None:
-        by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
+        by_shape: dict[tuple[int, ...], list[Tensor]] = {}
         for parameter in group["params"]:
             if parameter.grad is not None:
                 by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
         for shape, parameters in by_shape.items():  # one product for all matrices of a shape
-            gradients = [parameter.grad for parameter in parameters]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             moments = [self._moment(parameter) for parameter in parameters]
             torch._foreach_lerp_(moments, gradients, 1 - self.momentum)
             ahead = torch.stack(torch._foreach_lerp(gradients, moments, self.momentum))
@@ -76,7 +77,7 @@ class Muon(torch.optim.AdamW):
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(parameters, list(change.unbind(0)), alpha=-group["lr"])
 
-    def _moment(self, parameter: nn.Parameter) -> Tensor:
+    def _moment(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
         if not state:
             state.update(step=torch.zeros(()), moment=torch.zeros_like(parameter))  # AdamW's loading wants a step

@@ -1,6 +1,6 @@
 """The reader's tokenizer: one token per printable ASCII character, and a chat template with the question first.
 
-The image stands behind the question, so that visual tokens attend to it. Without a question the prompt asks to read.
+The image stands after the question, so that visual tokens attend to it. Without a question the prompt asks to read.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ CHAT_TEMPLATE = """
 """.strip().replace("\n", "")
 
 
-def encode(text: str) -> list[int]:
+def encode_text(text: str) -> list[int]:
     """The ids of a text; characters beyond ASCII are dropped."""
-    plain = text.translate(str.maketrans(_PLAIN))
+    plain = text.translate(str.maketrans("".join(_PLAIN), "".join(_PLAIN.values())))
     return [FIRST + ord(sign) - 32 for sign in plain if 32 <= ord(sign) < 127]
 
 
-def decode(ids: Iterable[int]) -> str:
+def decode_ids(ids: Iterable[int]) -> str:
     """The characters of ids up to the end; special tokens are dropped."""
     signs = []
     for one in ids:
@@ -56,14 +56,14 @@ def decode(ids: Iterable[int]) -> str:
     return "".join(signs)
 
 
-def prompt_ids(question: str, answer: str, longest: int) -> tuple[list[int], int] | None:
+def training_ids(question: str, answer: str, longest: int) -> tuple[list[int], int] | None:
     """Question, <|vision_start|>, (the image), <|vision_end|>, <|answer|>, answer, <|end|>.
 
     question: "" to read everything
     returns   the ids without the image and how many stand before it; None if there are more than `longest`
     """
-    before = [*(encode(question) or [READ]), START]
-    ids = [*before, STOP, ANSWER, *encode(answer), END]
+    before = [*(encode_text(question) or [READ]), START]
+    ids = [*before, STOP, ANSWER, *encode_text(answer), END]
     return (ids, len(before)) if len(ids) <= longest and answer.strip() else None
 
 

@@ -6,6 +6,7 @@ has the same number of visual tokens, so that all is dense, compiles well and re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,19 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.train.reader.alphabet import ANSWER, END, PAD
-from texturevlm.train.reader.network import MERGE, PATCH, SIDE
+from texturevlm.train.reader.network import MERGE, PATCH, TOKEN_SIDE
 from texturevlm.vlm.places import bilinear_taps, places
 
 
 class Prompts(NamedTuple):
     """B prompts of K visual tokens and T ids each.
 
-    pixels:  (B, K, SIDE, SIDE), -1 to 1
+    pixels:  (B, K, TOKEN_SIDE, TOKEN_SIDE), -1 to 1
     patch:   (B, 4K, 2), rows and columns of patches, on the grid of the token's own scale
     extent:  (B, 4K, 2), rows and columns of that grid
     segment: (B, K), tokens of one segment attend to one another in the tower; None if all do
     token:   (B, K, 2), rows and columns of tokens
-    after:   (B,), how far the text behind the image is moved on: the larger side of the image's grid
+    after:   (B,), how far the text after the image is moved on: the larger side of the image's grid
     ids:     (B, T), the text without the image
     before:  (B,), how many ids stand before the image
     length:  (B,), how many ids there are; padding follows
@@ -49,8 +50,10 @@ def positions(centre: Tensor, step: Tensor, size: Tensor) -> tuple[Tensor, Tenso
     step:   (B, K, 2), pixels per sample along x and y
     size:   (B, 2), height and width of the image
     """
-    grid = (size / SIDE).round().clamp(min=1)
-    found = places(centre, step, torch.stack([size / grid, grid], 1), side=SIDE, merge=MERGE, coordinates="native")
+    grid = (size / TOKEN_SIDE).round().clamp(min=1)
+    found = places(
+        centre, step, torch.stack([size / grid, grid], 1), side=TOKEN_SIDE, merge=MERGE, coordinates="native"
+    )
     return found.patch.flatten(1, 2), found.extent.flatten(1, 2), found.token, grid.amax(-1)
 
 
@@ -86,8 +89,9 @@ def text_block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, heads: int, shar
     return out
 
 
-def _apply(module: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = module(x)
+def merge_patches(merger: nn.Module, x: Tensor) -> Tensor:
+    """(B, 4K, d) → (B K, D), one row per token."""
+    out: Tensor = merger(x)
     return out
 
 
@@ -97,10 +101,10 @@ class BatchedReader(nn.Module):
     def __init__(self, network: Any, *, compiled: bool = False) -> None:
         super().__init__()
         self.network = network
-        functions = (vision_block, text_block, _apply)
-        self._vision, self._text, self._apply = (
-            [torch.compile(one, dynamic=False) for one in functions] if compiled else functions
-        )
+        functions: list[Callable[..., Tensor]] = [vision_block, text_block, merge_patches]
+        if compiled:
+            functions = [torch.compile(one, dynamic=False) for one in functions]
+        self._vision, self._text, self._merge = functions
 
     def look(self, prompts: Prompts) -> tuple[Tensor, list[Tensor], Tensor]:
         """Visual embeddings (B, K, D), those of DeepStack, and the patches' last hidden states (B, 4K, d)."""
@@ -125,8 +129,8 @@ class BatchedReader(nn.Module):
             x = self._vision(block, x, cos, sin, mask, tower.config.num_heads)
             if number in tower.deepstack_visual_indexes:
                 merger = tower.deepstack_merger_list[list(tower.deepstack_visual_indexes).index(number)]
-                deep.append(self._apply(merger, x).view(batch, count, -1))
-        return self._apply(tower.merger, x).view(batch, count, -1), deep, x
+                deep.append(self._merge(merger, x).view(batch, count, -1))
+        return self._merge(tower.merger, x).view(batch, count, -1), deep, x
 
     def read(self, image: Tensor, deep: list[Tensor], prompts: Prompts) -> Tensor:
         """The last hidden states (B, T, D) of the ids."""
@@ -170,7 +174,7 @@ class BatchedReader(nn.Module):
 def answer_loss(logits: Tensor, prompts: Prompts) -> tuple[Tensor, Tensor]:
     """Cross-entropy per character of the answers and their ends, and the share of characters that are right."""
     at = torch.arange(prompts.ids.shape[1] - 1, device=logits.device)[None]
-    counts = (at >= prompts.before[:, None] + 1) & (at < prompts.length[:, None] - 1)  # behind ANSWER
+    counts = (at >= prompts.before[:, None] + 1) & (at < prompts.length[:, None] - 1)  # after ANSWER
     target = prompts.ids[:, 1:]
     each = functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), target, reduction="none")
     right = (logits[:, :-1].argmax(-1) == target) & counts

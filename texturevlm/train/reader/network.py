@@ -11,9 +11,9 @@ from texturevlm.channels.pretrained import optional
 from texturevlm.train.reader.alphabet import END, IMAGE, PAD, START, STOP, VIDEO, VOCABULARY, make_tokenizer
 
 PATCH, MERGE = 16, 2
-SIDE = PATCH * MERGE  # pixels of a token
-MOST_PIXELS = 4096 * SIDE**2  # a larger image is shrunk by the image processor, before tokens are chosen
-SMALLEST_PIXELS = 16 * SIDE**2
+TOKEN_SIDE = PATCH * MERGE  # pixels of a token
+_MOST_PIXELS = 4096 * TOKEN_SIDE**2  # a larger image is shrunk by the image processor, before tokens are chosen
+_LEAST_PIXELS = 16 * TOKEN_SIDE**2
 
 
 def make_config() -> Any:
@@ -59,13 +59,13 @@ def make_config() -> Any:
     )
 
 
-def make_network() -> Any:
-    """A fresh Qwen3VLForConditionalGeneration.
+def make_network(config: Any = None) -> Any:
+    """A fresh Qwen3VLForConditionalGeneration, of `make_config()` unless a config is given.
 
     Pages are grey and still: the six slices (three colours, two moments) of the patch embedding start equal, get equal
     gradients and stay equal.
     """
-    network = optional("reader", "transformers").Qwen3VLForConditionalGeneration(make_config())
+    network = optional("reader", "transformers").Qwen3VLForConditionalGeneration(config or make_config())
     tower = network.model.visual
     with torch.no_grad():
         weight = tower.patch_embed.proj.weight
@@ -97,7 +97,7 @@ def make_image_processor() -> Any:
         temporal_patch_size=2,
         image_mean=[0.5] * 3,
         image_std=[0.5] * 3,
-        size={"shortest_edge": SMALLEST_PIXELS, "longest_edge": MOST_PIXELS},
+        size={"shortest_edge": _LEAST_PIXELS, "longest_edge": _MOST_PIXELS},
     )
 
 

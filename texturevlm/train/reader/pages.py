@@ -2,7 +2,7 @@
 
     texturevlm pack-reader DATA --words CACHE --out FOLDER [--limit N]
 
-FOLDER gets images as WebP, at most SIZE, and pages.json: words with boxes, and annotated questions with answers.
+FOLDER gets images as WebP, at most PAGE_SIZE, and pages.json: words with boxes, and annotated questions with answers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from PIL import Image
 
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
-from texturevlm.train.pages import train_rows
-from texturevlm.train.reader.questions import LABELS, Question, entry_questions
+from texturevlm.train.pages import HELD_OUT, train_rows
+from texturevlm.train.reader.questions import LABELS, ReaderQuestion, entry_questions
 from texturevlm.train.render import Vocabulary, render_page
 from texturevlm.train.render.page import LAYOUTS, PageKind
 from texturevlm.train.render.prose import heading, notes
@@ -28,12 +28,11 @@ from texturevlm.train.render.sheet import Column, PlacedWord, Sheet
 from texturevlm.train.render.tables import fields, purchases
 from texturevlm.train.render.vocabulary import fact, fill_form
 
-SIZE = (1100, 850)  # the largest page, height and width
-SETS = ("docvqa_half", "funsd", "sroie")
+PAGE_SIZE = (1100, 850)  # the largest page, height and width
+_SETS = ("docvqa_half", "funsd", "sroie")
 _SIZES = ((1100, 850), (1100, 850), (1100, 850), (1100, 850), (700, 600), (700, 600), (480, 700), (1000, 460))
 _QUALITY = 45  # of WebP
 _CONFIDENT = 0.6  # OCR words with less are neither read nor asked for
-HELD_OUT = 12  # one document in so many is held out
 _DATES = ("##/##/20##", "##-##-20##", "##/##/##", "20##-##-##")
 
 
@@ -42,7 +41,7 @@ class ReaderPage(NamedTuple):
 
     image: NDArray[np.uint8]
     words: list[PlacedWord]
-    questions: list[Question]
+    questions: list[ReaderQuestion]
 
 
 def shop(page: Sheet, column: Column, y: float) -> float:
@@ -73,7 +72,8 @@ def shop(page: Sheet, column: Column, y: float) -> float:
     if rng.random() < 0.5:
         put(fact(rng, "telephone"))
     y += style.leading * rng.uniform(1, 2)
-    x, called = column.x0, ()
+    x = column.x0
+    called: tuple[int, ...] = ()
     if rng.random() < 0.7:
         label = rng.choice(("Date", "DATE", "Date:", "DATE :", "Invoice Date:", "Bill Date"))
         x = page.write(label, x, y, style.body) + rng.choice((5, 10, 60))
@@ -86,7 +86,7 @@ def shop(page: Sheet, column: Column, y: float) -> float:
     return y + style.leading
 
 
-KINDS = {
+PAGE_KINDS = {
     **LAYOUTS,
     "form": LAYOUTS["form"]._replace(weight=5),
     "receipt": PageKind(4, (fields, heading, notes), 0.0, (shop, purchases), most=(0, 2), strip=True),
@@ -106,12 +106,12 @@ def rendered(
 ) -> ReaderPage:
     """A random page with a question for everything that it remembers."""
     size = _SIZES[int(rng.integers(len(_SIZES)))]
-    page = render_page(rng, fonts, vocabulary, size, KINDS)
+    page = render_page(rng, fonts, vocabulary, size, PAGE_KINDS)
     return ReaderPage(page.image, page.words, entry_questions(page.words, page.entries, rng, wording=wording))
 
 
 class PackedPages:
-    """The folder that `pack` wrote; images stay compressed in memory."""
+    """The folder that `pack_reader` wrote; images stay compressed in memory."""
 
     def __init__(self, folder: Path) -> None:
         listing = folder / "pages.json"
@@ -119,9 +119,6 @@ class PackedPages:
             raise FileNotFoundError(f"reader: {listing} must exist; make it with texturevlm pack-reader DATA")
         self.rows: list[dict[str, Any]] = json.loads(listing.read_text(encoding="utf-8"))
         self._files = [(folder / row["file"]).read_bytes() for row in self.rows]
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def split(self, seed: int = 7) -> tuple[list[int], list[int]]:
         """The pages to learn from, and those of held-out documents."""
@@ -145,21 +142,21 @@ class PackedPages:
             return tuple(tuple(edge * scale for edge in box) for box in boxes)
 
         words = list(zip((text for text, _ in row["words"]), scaled([box for _, box in row["words"]])))
-        asked = [Question(row["set"], text, answer, scaled(boxes)) for text, answer, boxes in row["questions"]]
+        asked = [ReaderQuestion(row["set"], text, answer, scaled(boxes)) for text, answer, boxes in row["questions"]]
         return ReaderPage(np.asarray(grey), words, asked)
 
     def texts(self, number: int) -> ReaderPage:
         """The words and questions without the image."""
         row = self.rows[number]
-        asked = [Question(row["set"], text, answer, ()) for text, answer, _ in row["questions"]]
+        asked = [ReaderQuestion(row["set"], text, answer, ()) for text, answer, _ in row["questions"]]
         return ReaderPage(np.zeros((1, 1), np.uint8), [(text, tuple(box)) for text, box in row["words"]], asked)
 
 
-def pack(data: Path, cache: Path, out: Path, limit: int | None = None) -> int:
+def pack_reader(data: Path, cache: Path, out: Path, limit: int | None = None) -> int:
     """Write the folder from the `train` pages of DATA; returns the number of pages."""
     out.mkdir(parents=True, exist_ok=True)
     by_image: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for name in SETS:
+    for name in _SETS:
         for row in train_rows(data, name, limit):
             by_image.setdefault((name, row["image"]), []).append(row)
     progress, listed = Progress(len(by_image), "pages"), []
@@ -174,7 +171,7 @@ def _packed(path: Path, cache: Path, out: Path, name: str, rows: list[dict[str, 
     read = load_page(path, cache)
     with Image.open(path) as file:
         grey = file.convert("L")
-    shrink = min(1.0, SIZE[0] / grey.height, SIZE[1] / grey.width)
+    shrink = min(1.0, PAGE_SIZE[0] / grey.height, PAGE_SIZE[1] / grey.width)
     size = (round(grey.width * shrink), round(grey.height * shrink))
     method = Image.Resampling.BOX if shrink < 0.6 else Image.Resampling.BILINEAR
     file_name = f"{name}-{path.stem}.webp"

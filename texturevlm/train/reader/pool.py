@@ -1,7 +1,7 @@
 """A pool of pages with their samples on the device, filled by worker processes while training draws batches from it.
 
 Workers write into shared memory, a thread moves what is done into the pool, and patches are sampled on the device, from
-mip levels: a step needs no work of the CPU. The oldest pages are replaced.
+mip levels: a step needs no work of the CPU. The oldest pages are replaced, between two batches and never during one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import mmap
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -20,16 +21,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.train.reader.forward import Prompts, positions
-from texturevlm.train.reader.network import SIDE
-from texturevlm.train.reader.pages import SIZE, ReaderPage
-from texturevlm.train.reader.samples import CROPS, SHAPES, Sample, as_arrays, fields
+from texturevlm.train.reader.network import TOKEN_SIDE
+from texturevlm.train.reader.pages import PAGE_SIZE, ReaderPage
+from texturevlm.train.reader.samples import CROPS, SHAPES, ReaderSample, as_arrays, sample_fields
 
-Made = tuple[ReaderPage, dict[str, list[Sample]]]
-LEVELS = 4
-_SIZES = [(SIZE[0] >> level, SIZE[1] >> level) for level in range(LEVELS)]
+Made = tuple[ReaderPage, dict[str, list[ReaderSample]]]
+_LEVELS = 4
+_SIZES = [(PAGE_SIZE[0] >> level, PAGE_SIZE[1] >> level) for level in range(_LEVELS)]
 _STARTS = np.cumsum([0, *(height * width for height, width in _SIZES)]).tolist()
 _SLOTS = 128  # pages in shared memory
 _AT_ONCE = 24  # pages moved to the device together
+_FAILURES = 20  # pages in a row that cannot be made: a worker ends
 
 
 class Batch(NamedTuple):
@@ -50,23 +52,50 @@ class Pool:
         self.meta = torch.zeros(room, 3, device=device)  # height, width, colour of the paper
         self.samples = {
             name: {
-                field: torch.zeros(room, SHAPES[name].count, *shape, dtype=_dtype(kind), device=device)
-                for field, (shape, kind) in fields(name).items()
+                field: torch.zeros(room, SHAPES[name].per_page, *shape, dtype=_dtype(kind), device=device)
+                for field, (shape, kind) in sample_fields(name).items()
             }
             for name in SHAPES
         }
+        self._lock = threading.RLock()
+        self._last = torch.cuda.Event() if self.pages.is_cuda else None  # the end of what was last queued
+        with self._in_turn():  # the zeros come first
+            pass
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Reads and writes of the pages in the order of their calls, on any thread and any stream.
+
+        The lock is held while work is queued; the device waits on its own, and only for the work of others.
+        """
+        with self._lock:
+            if self._last is None:
+                yield
+                return
+            stream = torch.cuda.current_stream(self.pages.device)
+            stream.wait_event(self._last)
+            try:
+                yield
+            finally:
+                self._last.record(stream)
 
     def put(self, images: Tensor, meta: Tensor, samples: dict[str, dict[str, Tensor]]) -> None:
-        """Add n pages: images (n, *SIZE), meta (n, 3), samples by shape and field (n, count, …)."""
+        """Add n ≤ room pages: images (n, *PAGE_SIZE), meta (n, 3), samples by shape and field (n, per_page, …)."""
         device = self.pages.device
-        at = (torch.arange(len(images), device=device) + self.seen) % self.room
-        self.pages[at] = with_levels(images.to(device))
-        self.meta[at] = meta.to(device)
-        for name, columns in samples.items():
-            for field, column in columns.items():
-                self.samples[name][field][at] = column.to(device)
-        self.seen += len(images)
-        self.filled = min(self.room, self.seen)
+        pages, meta = with_levels(images.to(device)), meta.to(device)
+        columns = [
+            (self.samples[name][field], column.to(device))
+            for name, own in samples.items()
+            for field, column in own.items()
+        ]
+        at = torch.arange(len(images), device=device)
+        with self._in_turn():  # all is on the device by now: batches wait for a copy within its memory
+            at = (at + self.seen) % self.room
+            self.pages[at], self.meta[at] = pages, meta
+            for kept, column in columns:
+                kept[at] = column
+            self.seen += len(images)
+            self.filled = min(self.room, self.seen)
 
     def add(self, made: Iterable[Made]) -> None:
         """Add pages one by one."""
@@ -79,26 +108,29 @@ class Pool:
             }
             self.put(torch.from_numpy(image)[None], torch.from_numpy(meta)[None], table)
 
-    def draw(self, name: str, count: int, generator: torch.Generator | None = None) -> Batch:
+    def draw(self, name: str, count: int) -> Batch:
         """`count` random samples of a shape, augmented."""
         device = self.pages.device
         more = count * 2  # some pages have none of a shape: those are left out, as far as possible
-        page = torch.randint(self.filled, (more,), device=device, generator=generator)
-        number = torch.randint(SHAPES[name].count, (more,), device=device, generator=generator)
-        missing = (self.samples[name]["length"][page, number] == 0).to(torch.int8)
-        order = missing.argsort(stable=True)[:count]
-        return self.batch(name, page[order], number[order], augment=True)
+        with self._in_turn():
+            page = torch.randint(self.filled, (more,), device=device)
+            number = torch.randint(SHAPES[name].per_page, (more,), device=device)
+            missing = (self.samples[name]["length"][page, number] == 0).to(torch.int8)
+            order = missing.argsort(stable=True)[:count]
+            return self.batch(name, page[order], number[order], augment=True)
 
     def batch(self, name: str, page: Tensor, number: Tensor, *, augment: bool = False) -> Batch:
         """Certain samples of a shape: (B,) pages and numbers."""
-        own = {field: column[page, number] for field, column in self.samples[name].items()}
-        meta, tokens, count = self.meta[page], own["tokens"], len(page)
-        centre, step = tokens[..., :2], tokens[..., 2:]
-        sharper = torch.full((count, 1), 0.25, device=tokens.device)
-        if augment:
-            centre = centre + (torch.rand(count, 1, 2, device=tokens.device) - 0.5) * 3
-            sharper = torch.rand(count, 1, device=tokens.device) * 0.5
-        pixels = self.sampler(self.pages, page, centre, step, sharper, own["keep"], meta[:, 2]) / 127.5 - 1
+        count, device = len(page), self.pages.device
+        sharper = torch.full((count, 1), 0.25, device=device)
+        with self._in_turn():
+            own = {field: column[page, number] for field, column in self.samples[name].items()}
+            meta, tokens = self.meta[page], own["tokens"]
+            centre, step = tokens[..., :2], tokens[..., 2:]
+            if augment:
+                centre = centre + (torch.rand(count, 1, 2, device=device) - 0.5) * 3
+                sharper = torch.rand(count, 1, device=device) * 0.5
+            pixels = self.sampler(self.pages, page, centre, step, sharper, own["keep"], meta[:, 2]) / 127.5 - 1
         if augment:
             pixels = _recoloured(pixels)
         larger = own["magnified"][:, None, None]
@@ -118,7 +150,7 @@ def _dtype(kind: type) -> torch.dtype:
 def with_levels(images: Tensor) -> Tensor:
     """(n, H, W) uint8 → (n, texels of all mip levels)."""
     parts, level = [images.flatten(1)], images[:, None].float()
-    for _ in range(LEVELS - 1):
+    for _ in range(_LEVELS - 1):
         level = functional.avg_pool2d(level, 2)
         parts.append(level.round().to(torch.uint8).flatten(1))
     return torch.cat(parts, 1)
@@ -127,17 +159,17 @@ def with_levels(images: Tensor) -> Tensor:
 def sample_pages(
     pages: Tensor, page: Tensor, centre: Tensor, step: Tensor, sharper: Tensor, keep: Tensor, paper: Tensor
 ) -> Tensor:
-    """(B, K, SIDE, SIDE), 0 to 255: footprints, bilinear in the mip level below their step.
+    """(B, K, TOKEN_SIDE, TOKEN_SIDE), 0 to 255: footprints, bilinear in the mip level below their step.
 
     pages:   (N, texels), see `with_levels`; page (B,) those to read
     sharper: (B, 1), levels are rounded down after adding this
     keep:    (B, 4), outside of this box the colour of the paper (B,) is shown
     """
     device = centre.device
-    level = torch.floor(step.amin(-1).log2() + sharper).clamp(0, LEVELS - 1)
+    level = torch.floor(step.amin(-1).log2() + sharper).clamp(0, _LEVELS - 1)
     texel, level = torch.exp2(level)[..., None], level.long()
-    offset = torch.arange(SIDE, device=device) - (SIDE - 1) / 2
-    across = centre[..., :1] + offset * step[..., :1]  # (B, K, SIDE), in pixels
+    offset = torch.arange(TOKEN_SIDE, device=device) - (TOKEN_SIDE - 1) / 2
+    across = centre[..., :1] + offset * step[..., :1]  # (B, K, TOKEN_SIDE), in pixels
     down = centre[..., 1:] + offset * step[..., 1:]
     height, width = (torch.tensor(list(side), device=device)[level][..., None] for side in zip(*_SIZES))
     x, y = across / texel - 0.5, down / texel - 0.5
@@ -172,13 +204,13 @@ def _framed(page: ReaderPage) -> tuple[np.ndarray, np.ndarray]:
     """The image in the corner of a full page, and its height, width and colour of the paper."""
     height, width = page.image.shape
     paper = float(np.median(page.image[::7, ::7]))
-    image = np.full(SIZE, round(paper), np.uint8)
+    image = np.full(PAGE_SIZE, round(paper), np.uint8)
     image[:height, :width] = page.image
     return image, np.array([height, width, paper], np.float32)
 
 
 class Workers:
-    """Processes that make pages for ever, and the thread that puts them into a pool.
+    """Processes that make pages forever, and the thread that puts them into a pool.
 
     They are forked at once: before the GPU is used, and while no thread of ours holds a lock.
 
@@ -188,9 +220,12 @@ class Workers:
     def __init__(self, make: Callable[[np.random.Generator], Made], count: int, seed: int) -> None:
         context = get_context("fork")
         self._free, self._done = context.SimpleQueue(), context.SimpleQueue()
-        self._images, self._meta = _shared((*SIZE,), np.uint8), _shared((3,), np.float32)
+        self._images, self._meta = _shared((*PAGE_SIZE,), np.uint8), _shared((3,), np.float32)
         self._samples = {
-            name: {field: _shared((SHAPES[name].count, *shape), kind) for field, (shape, kind) in fields(name).items()}
+            name: {
+                field: _shared((SHAPES[name].per_page, *shape), kind)
+                for field, (shape, kind) in sample_fields(name).items()
+            }
             for name in SHAPES
         }
         self._processes = [
@@ -208,8 +243,6 @@ class Workers:
         rng = np.random.default_rng(seed)
         while True:
             slot = self._free.get()
-            if slot is None:
-                return
             page, samples = make(rng)
             self._images[slot], self._meta[slot] = _framed(page)
             for name, columns in self._samples.items():
@@ -222,7 +255,7 @@ class Workers:
         threading.Thread(target=self._feed, args=(pool,), daemon=True).start()
 
     def _feed(self, pool: Pool) -> None:
-        stream = torch.cuda.Stream() if pool.pages.is_cuda else None
+        stream = torch.cuda.Stream(pool.pages.device) if pool.pages.is_cuda else None
         images, meta = torch.from_numpy(self._images), torch.from_numpy(self._meta)
         samples = {
             name: {field: torch.from_numpy(column) for field, column in columns.items()}
@@ -230,7 +263,7 @@ class Workers:
         }
         while True:
             slots = [self._done.get()]
-            while len(slots) < _AT_ONCE and not self._done.empty():
+            while len(slots) < min(_AT_ONCE, pool.room) and not self._done.empty():
                 slots.append(self._done.get())
             at = torch.tensor(slots)
             copied = {name: {field: one[at] for field, one in columns.items()} for name, columns in samples.items()}
@@ -255,18 +288,19 @@ class Workers:
 def _shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
     """An array (_SLOTS, *shape) in memory that forked processes share."""
     count = int(np.prod((_SLOTS, *shape)))
-    memory = mmap.mmap(-1, max(1, count) * np.dtype(kind).itemsize)  # none has no bytes
+    memory = mmap.mmap(-1, max(1, count) * np.dtype(kind).itemsize)  # mmap takes no length of 0
     return np.frombuffer(memory, kind, count).reshape(_SLOTS, *shape)
 
 
 def report_errors(make: Callable[[np.random.Generator], Made]) -> Callable[[np.random.Generator], Made]:
-    """Print the error of a page and make another one: one bad page among thousands must not end a worker."""
+    """Print the error of a page and make another one: one bad page among thousands must not end a worker, many must."""
 
     def safe(rng: np.random.Generator) -> Made:
-        while True:
+        for _ in range(_FAILURES):
             try:
                 return make(rng)
             except Exception:
                 traceback.print_exc()
+        raise RuntimeError(f"reader: {_FAILURES} pages in a row could not be made, see the errors above")
 
     return safe

@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from texturevlm.allocate.footprints import Box
-from texturevlm.train.render.sheet import Entry, PlacedWord
+from texturevlm.train.render.sheet import PlacedEntry, PlacedWord
 
 _WORDING: dict[str, Any] = tomllib.loads(files(__package__).joinpath("wording.toml").read_text(encoding="utf-8"))
 LABELS: list[str] = _WORDING["labels"]
 NAMED = ("field", "leader", "item", "sum", "cell")  # kinds that are asked for by their label
 _SHORTEST = 3  # characters of what a question names
 _FOLLOWING = 3  # words of what follows
-Line = list[int]  # numbers of words, from left to right
+TextLine = list[int]  # numbers of words, from left to right
 
 
-class Question(NamedTuple):
+class ReaderQuestion(NamedTuple):
     """text and answer; the boxes of the answer; those of what the question names."""
 
     kind: str
@@ -33,8 +33,8 @@ class Question(NamedTuple):
 
 
 def entry_questions(
-    words: Sequence[PlacedWord], entries: Sequence[Entry], rng: np.random.Generator, *, wording: str = "asked"
-) -> list[Question]:
+    words: Sequence[PlacedWord], entries: Sequence[PlacedEntry], rng: np.random.Generator, *, wording: str = "asked"
+) -> list[ReaderQuestion]:
     """A question per entry that has one answer on its page; `wording`: asked or held_out."""
     text = [(entry.kind, *(_text(words, part).strip(" :.;,-") for part in entry[1:])) for entry in entries]
     keys = [(kind, label.lower(), head.lower()) if kind in NAMED else (kind,) for kind, label, _, head in text]
@@ -46,13 +46,13 @@ def entry_questions(
             continue
         asked = str(rng.choice(forms)).format(label=_cased(label, rng), head=_cased(head, rng))
         boxes, named = _boxes(words, entry.value), _boxes(words, entry.label + entry.head)
-        found.append(Question(kind, asked, _text(words, entry.value), boxes, named))
+        found.append(ReaderQuestion(kind, asked, _text(words, entry.value), boxes, named))
     return found
 
 
 def place_questions(
-    words: Sequence[PlacedWord], lines: Sequence[Line], rng: np.random.Generator, count: int
-) -> Iterator[Question]:
+    words: Sequence[PlacedWord], lines: Sequence[TextLine], rng: np.random.Generator, count: int
+) -> Iterator[ReaderQuestion]:
     """`count` tries of questions about what stands where: after, right of, below, and the line that begins with."""
     texts = Counter(_text(words, line).lower() for line in lines)
     for _ in range(count if lines else 0):
@@ -76,14 +76,14 @@ def place_questions(
                 form = _WORDING["asked"]["after"][-1]
             value = value[:1] if "next word" in form else value
         asked = form.format(label=_cased(name, rng))
-        yield Question(kind, asked, _text(words, value), _boxes(words, value), _boxes(words, label))
+        yield ReaderQuestion(kind, asked, _text(words, value), _boxes(words, value), _boxes(words, label))
 
 
-def _beside(words: Sequence[PlacedWord], lines: Sequence[Line], line: Line, *, below: bool) -> Line:
+def _beside(words: Sequence[PlacedWord], lines: Sequence[TextLine], line: TextLine, *, below: bool) -> TextLine:
     """The nearest line right of a line, or below it and starting or ending near it; [] if there is none."""
     x0, y0, x1, y1 = _around(words, line)
     height = y1 - y0
-    best: tuple[float, Line] = (np.inf, [])
+    best: tuple[float, TextLine] = (np.inf, [])
     for other in lines:
         u0, v0, u1, v1 = _around(words, other)
         if below:
@@ -97,13 +97,13 @@ def _beside(words: Sequence[PlacedWord], lines: Sequence[Line], line: Line, *, b
     return best[1]
 
 
-def lines_of(words: Sequence[PlacedWord]) -> list[Line]:
+def lines_of(words: Sequence[PlacedWord]) -> list[TextLine]:
     """Words in lines, split at wide gaps."""
     if not words:
         return []
     boxes = np.array([box for _, box in words])
     middle, height = (boxes[:, 1] + boxes[:, 3]) / 2, boxes[:, 3] - boxes[:, 1]
-    lines: list[Line] = []
+    lines: list[TextLine] = []
     ends = np.zeros((len(words), 3))  # middle, height and right edge of each line's last word
     for index in np.argsort(boxes[:, 0], kind="stable"):
         last = ends[: len(lines)]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from texturevlm.train.reader.alphabet import encode, prompt_ids
-from texturevlm.train.reader.network import SIDE
+from texturevlm.train.reader.alphabet import encode_text, training_ids
+from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
-from texturevlm.train.reader.questions import Line, Question, lines_of, place_questions, reading_order
-from texturevlm.train.reader.views import KINDS, Array, Chooser, Geometry, draw_view, legible_height
+from texturevlm.train.reader.questions import ReaderQuestion, TextLine, lines_of, place_questions, reading_order
+from texturevlm.train.reader.views import VIEW_KINDS, Chooser, Floats, PageInk, draw_view, legible_height
 
 ILLEGIBLE = "?"  # the answer where the true one cannot be read
 _LEGIBLE, _HARD = 8.0, 6.0  # samples over the height of type: it can be read; between them nobody can tell
@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 
     tokens: int
     length: int
-    count: int
+    per_page: int
     grids: tuple[tuple[int, int], ...] = ()
 
 
@@ -41,15 +41,20 @@ SHAPES = {
 CROPS = tuple(name for name, shape in SHAPES.items() if shape.grids)
 
 
-class Sample(NamedTuple):
-    """tokens: (K, 4) as in View; magnified; keep: the box outside of which paper is shown; marks: (letters, 2)."""
+class ReaderSample(NamedTuple):
+    """A prompt with its answer.
 
-    tokens: Array
+    tokens, magnified: as in ReaderView
+    keep:              the box outside of which paper is shown
+    marks:             (letters, 2), see `letter_marks`
+    """
+
+    tokens: Floats
     magnified: float
     ids: list[int]
     before: int
     keep: tuple[float, float, float, float]
-    marks: Array
+    marks: Floats
     kind: str
 
 
@@ -58,31 +63,31 @@ _NO_MARKS = np.zeros((0, 2), np.float32)
 
 
 def page_samples(
-    page: ReaderPage, rng: np.random.Generator, *, chooser: bool = False, kinds: dict[str, float] = KINDS
-) -> dict[str, list[Sample]]:
+    page: ReaderPage, rng: np.random.Generator, *, chooser: bool = False, kinds: dict[str, float] = VIEW_KINDS
+) -> dict[str, list[ReaderSample]]:
     """The samples of a page by the names of SHAPES, at most as many as fit; none if the page has too few words.
 
     chooser: whether the package's own choosers lay the views
     kinds:   of views, and how often each is drawn
     """
-    found: dict[str, list[Sample]] = {name: [] for name in SHAPES}
+    found: dict[str, list[ReaderSample]] = {name: [] for name in SHAPES}
     if len(page.words) < 4:
         return found
     boxes = np.array([box for _, box in page.words])
     lines = lines_of(page.words)
     for name, read in (("line", _line), ("block", _block)):
         shape = SHAPES[name]
-        tries = (read(page, boxes, lines, shape, rng) for _ in range(shape.count * 4))
-        found[name] = [one for one in tries if one is not None][: shape.count]
+        tries = (read(page, boxes, lines, shape, rng) for _ in range(shape.per_page * 4))
+        found[name] = [one for one in tries if one is not None][: shape.per_page]
     questions = [*page.questions]
     questions += place_questions(page.words, lines, rng, max(8, len(questions) // 2))
     if not questions:
         return found
-    geometry, own = Geometry(page.image, rng), Chooser(page.image, rng) if chooser else None
+    geometry, own = PageInk(page.image, rng), Chooser(page.image, rng) if chooser else None
     for name in ("few", "many"):
         shape = SHAPES[name]
-        for _ in range(shape.count * 3):
-            if len(found[name]) == shape.count:
+        for _ in range(shape.per_page * 3):
+            if len(found[name]) == shape.per_page:
                 break
             question = questions[int(rng.integers(len(questions)))]
             one = _asked(question, geometry, own, boxes.astype(np.float32), shape, rng, kinds)
@@ -92,15 +97,15 @@ def page_samples(
 
 
 def _asked(
-    question: Question,
-    geometry: Geometry,
+    question: ReaderQuestion,
+    geometry: PageInk,
     chooser: Chooser | None,
-    words: Array,
+    words: Floats,
     shape: Shape,
     rng: np.random.Generator,
     kinds: dict[str, float],
-) -> Sample | None:
-    prompt = prompt_ids(question.text, question.answer, shape.length)
+) -> ReaderSample | None:
+    prompt = training_ids(question.text, question.answer, shape.length)
     if prompt is None or not question.boxes:
         return None
     if chooser is not None:
@@ -115,14 +120,14 @@ def _asked(
     if height < _LEGIBLE:
         if height >= _HARD or rng.random() > _TOLD:
             return None
-        prompt = prompt_ids(question.text, ILLEGIBLE, shape.length)
+        prompt = training_ids(question.text, ILLEGIBLE, shape.length)
         assert prompt is not None
-    return Sample(view.tokens, view.magnified, *prompt, _EVERYWHERE, _NO_MARKS, question.kind)
+    return ReaderSample(view.tokens, view.magnified, *prompt, _EVERYWHERE, _NO_MARKS, question.kind)
 
 
 def _line(
-    page: ReaderPage, boxes: NDArray[np.float64], lines: Sequence[Line], shape: Shape, rng: np.random.Generator
-) -> Sample | None:
+    page: ReaderPage, boxes: NDArray[np.float64], lines: Sequence[TextLine], shape: Shape, rng: np.random.Generator
+) -> ReaderSample | None:
     """A few words of a line, their neighbours hidden."""
     line = lines[int(rng.integers(len(lines)))]
     first = int(rng.integers(len(line)))
@@ -138,8 +143,8 @@ def _line(
 
 
 def _block(
-    page: ReaderPage, boxes: NDArray[np.float64], lines: Sequence[Line], shape: Shape, rng: np.random.Generator
-) -> Sample | None:
+    page: ReaderPage, boxes: NDArray[np.float64], lines: Sequence[TextLine], shape: Shape, rng: np.random.Generator
+) -> ReaderSample | None:
     """All words within a rectangle."""
     line = lines[int(rng.integers(len(lines)))]
     x0, y0, _, y1 = boxes[line[int(rng.integers(len(line)))]]
@@ -176,33 +181,34 @@ def _crop(
     shape: Shape,
     rng: np.random.Generator,
     kind: str,
-) -> Sample | None:
+) -> ReaderSample | None:
     """A full grid of equal tokens over a box, at a random legible scale; None if there is none, or too much text."""
-    prompt = prompt_ids("", " ".join(page.words[index][0] for index in chosen), shape.length)
+    prompt = training_ids("", " ".join(page.words[index][0] for index in chosen), shape.length)
     if prompt is None or height > _TALLEST:
         return None
     x0, y0, x1, y1 = around
     for number in rng.permutation(len(shape.grids)):
         rows, columns = shape.grids[number]
-        coarsest = max((x1 - x0 + 4) / (SIDE * columns - 2), (y1 - y0 + 4) / (SIDE * rows - 2))  # that holds the box
+        across, down = (x1 - x0 + 4) / (TOKEN_SIDE * columns - 2), (y1 - y0 + 4) / (TOKEN_SIDE * rows - 2)
+        coarsest = max(across, down)  # that holds the box
         if height / coarsest < _LEGIBLE:
             continue
         step = height / min(height / coarsest, np.exp(rng.uniform(np.log(_LEGIBLE), np.log(34))))
-        wide, tall = SIDE * columns * step, SIDE * rows * step
+        wide, tall = TOKEN_SIDE * columns * step, TOKEN_SIDE * rows * step
         left, top = rng.uniform(x1 + 1 - wide, x0 - 1), rng.uniform(y1 + 1 - tall, y0 - 1)
         column, row = np.meshgrid(np.arange(columns) + 0.5, np.arange(rows) + 0.5)
-        centre = np.stack([left + column * SIDE * step, top + row * SIDE * step], -1).reshape(-1, 2)
+        centre = np.stack([left + column * TOKEN_SIDE * step, top + row * TOKEN_SIDE * step], -1).reshape(-1, 2)
         tokens = np.concatenate([centre, np.full_like(centre, step)], 1).astype(np.float32)
-        return Sample(tokens, 1.0, *prompt, keep, letter_marks(page, chosen), kind)
+        return ReaderSample(tokens, 1.0, *prompt, keep, letter_marks(page, chosen), kind)
     return None
 
 
-def letter_marks(page: ReaderPage, chosen: Sequence[int]) -> Array:
+def letter_marks(page: ReaderPage, chosen: Sequence[int]) -> Floats:
     """About where each letter of words joined by blanks stands: (letters, 2), by usual widths of letters."""
     marks: list[tuple[float, float]] = []
     for index in chosen:
         text, (x0, y0, x1, y1) = page.words[index]
-        signs = [chr(code + 16) for code in encode(text)]  # as many as there are ids
+        signs = [chr(code + 16) for code in encode_text(text)]  # as many as there are ids
         widths = np.array([_WIDTH.get(sign, 0.53) for sign in signs])
         ends = widths.cumsum()
         if marks:
@@ -218,7 +224,7 @@ def _around(boxes: NDArray[np.float64]) -> tuple[float, float, float, float]:
     return float(x0), float(y0), float(x1), float(y1)
 
 
-def fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
+def sample_fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
     """The arrays that hold one sample of a shape: their shapes and types."""
     shape = SHAPES[name]
     marks = shape.length if shape.grids else 0
@@ -233,10 +239,12 @@ def fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
     }
 
 
-def as_arrays(name: str, samples: Sequence[Sample]) -> dict[str, np.ndarray]:
+def as_arrays(name: str, samples: Sequence[ReaderSample]) -> dict[str, np.ndarray[Any, Any]]:
     """Samples of one shape, repeated to its count; zeros if there are none."""
-    count = SHAPES[name].count
-    arrays = {field: np.zeros((count, *shape), kind) for field, (shape, kind) in fields(name).items()}
+    count = SHAPES[name].per_page
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        field: np.zeros((count, *shape), kind) for field, (shape, kind) in sample_fields(name).items()
+    }
     for number in range(count if samples else 0):
         one = samples[number % len(samples)]
         arrays["tokens"][number], arrays["magnified"][number] = one.tokens, one.magnified

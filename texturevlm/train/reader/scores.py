@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def edits(said: Sequence[object], true: Sequence[object]) -> int:
-    """Levenshtein's distance."""
+    """The Levenshtein distance."""
     row = list(range(len(true) + 1))
     for i, one in enumerate(said, 1):
         corner, row[0] = row[0], i
@@ -20,7 +20,7 @@ def error_rate(pairs: Iterable[tuple[str, str]]) -> float:
 
 
 def anls(said: str, true: str) -> float:
-    """Normalised Levenshtein similarity without regard to case, 0 below one half."""
+    """Normalised Levenshtein similarity without regard to case; 0 if it is at most one half."""
     said, true = said.strip().lower(), true.strip().lower()
     close = 1 - edits(said, true) / max(len(said), len(true), 1)
     return close if close > 0.5 else 0.0

@@ -7,6 +7,7 @@ pages.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +20,11 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_count
 from texturevlm.train.fit import generator_at
-from texturevlm.train.reader.alphabet import decode
+from texturevlm.train.reader.alphabet import decode_ids
 from texturevlm.train.reader.forward import BatchedReader, answer_loss, answers
 from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
-from texturevlm.train.reader.pages import SIZE, PackedPages, ReaderPage, make_vocabulary, rendered
+from texturevlm.train.reader.pages import PAGE_SIZE, PackedPages, ReaderPage, make_vocabulary, rendered
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.scores import anls, error_rate
@@ -73,8 +74,8 @@ class ReaderTask:
         seed: int = 0
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
-        check_count("ReaderTask", "workers", settings.workers, 1)
-        check_count("ReaderTask", "first", settings.first, 1)
+        for name in ("workers", "first", "room"):
+            check_count("ReaderTask", name, getattr(settings, name), 1)
         for name in ("real", "choosers"):
             if not 0 <= getattr(settings, name) <= 1:
                 raise ValueError(f"ReaderTask: {name} must be 0 to 1, got {getattr(settings, name)!r}")
@@ -84,6 +85,7 @@ class ReaderTask:
         self.maker = PageMaker(settings)
         self.workers = Workers(report_errors(self.maker.learned), settings.workers, settings.seed)
         self.pool: Pool | None = None
+        self._filling = threading.Lock()  # `fit` may prepare batches in several threads
         self.held: dict[str, Pool] = {}
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
@@ -101,8 +103,9 @@ class ReaderTask:
         self.sampler = torch.compile(sample_pages, dynamic=False) if compiled else sample_pages
 
     def batch(self, step: int) -> Drawn:
-        if self.pool is None:
-            self.pool = self._filled()
+        with self._filling:
+            if self.pool is None:
+                self.pool = self._filled()
         shares = {"line": 1.0} if step < self.settings.lines else SHARES
         if self.settings.lines <= step < self.settings.blocks:
             shares = {"line": 0.5, "block": 0.5}
@@ -168,7 +171,7 @@ class ReaderTask:
         with torch.autocast(kind, torch.bfloat16, enabled=prompts.pixels.is_cuda):
             said = answers(self.plain, prompts, _LONGEST + 1).tolist()
         truth = zip(prompts.ids.tolist(), prompts.before.tolist())
-        return [(decode(one), decode(ids[first + 2 :])) for one, (ids, first) in zip(said, truth)]
+        return [(decode_ids(one), decode_ids(ids[first + 2 :])) for one, (ids, first) in zip(said, truth)]
 
 
 class PageMaker:
@@ -197,7 +200,7 @@ class PageMaker:
         """A real page, often shrunk or, if it is small, enlarged."""
         assert self.packed is not None
         page = self.packed.page(number)
-        room = min(SIZE[0] / page.image.shape[0], SIZE[1] / page.image.shape[1])
+        room = min(PAGE_SIZE[0] / page.image.shape[0], PAGE_SIZE[1] / page.image.shape[1])
         scale = float(rng.uniform(0.85, min(room, 1.3))) if rng.random() < 0.7 else 1.0
         return self.packed.page(number, min(scale, room))
 

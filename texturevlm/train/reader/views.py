@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 
 from texturevlm.allocate.footprints import Box, Boxes, use_all
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.train.reader.network import SIDE
+from texturevlm.train.reader.network import TOKEN_SIDE
 
-Array = NDArray[np.float32]
+Floats = NDArray[np.float32]
 _EVERY = 10**6  # squares: no limit
-KINDS = {"resize": 0.12, "one scale": 0.12, "oracle": 0.16, "fit": 0.36, "layers": 0.24}  # and how often each is drawn
+VIEW_KINDS = {"resize": 0.12, "one scale": 0.12, "oracle": 0.16, "fit": 0.36, "layers": 0.24}  # and their shares
 HIT = 0.65  # share of views of `fit` and `layers` whose relevance includes the answer
 CHOOSERS = (("scout", "auto"), ("scout", "auto"), ("scout", "density"), ("none", "auto"), ("none", "density"))
 SMALLEST_TYPE, LARGEST_TYPE = 10.0, 24.0  # samples over the height of the answer that fine tokens aim at
 
 
-class View(NamedTuple):
-    """tokens: (K, 4), x and y of the centre, pixels per sample along x and y; magnified: see Geometry."""
+class ReaderView(NamedTuple):
+    """tokens: (K, 4), x and y of the centre, pixels per sample along x and y; magnified: see PageInk."""
 
-    tokens: Array
+    tokens: Floats
     magnified: float
     kind: str
 
 
-class Geometry:
+class PageInk:
     """Where a page has ink, in cells, with a random threshold.
 
     magnified: positions are those of a page so many times as large, of which this one is a reduction: choosers make no
@@ -45,7 +45,7 @@ class Geometry:
         self.size = height, width = image.shape
         self.cell = cell = int(rng.choice((4, 4, 6, 8)))
         self.magnified = 1.0 if rng.random() < 0.5 else float(rng.uniform(0.9, 1.75))
-        self.patch = SIDE / self.magnified  # pixels of the finest token
+        self.patch = TOKEN_SIDE / self.magnified  # pixels of the finest token
         self.least = max(1, int(self.patch / cell + 1e-6))
         paper = int(np.median(image[::7, ::7]))
         whole = image[: height // cell * cell, : width // cell * cell]
@@ -96,14 +96,14 @@ def finest(rows: list[int], largest: int, budget: int, least: int) -> int:
 
 
 def draw_view(
-    page: Geometry,
+    page: PageInk,
     budget: int,
     answer: Sequence[Box],
     asked: Sequence[Box],
-    words: Array,
+    words: Floats,
     rng: np.random.Generator,
-    kinds: dict[str, float] = KINDS,
-) -> View | None:
+    kinds: dict[str, float] = VIEW_KINDS,
+) -> ReaderView | None:
     """A random view of `budget` tokens; None if that kind of view is impossible here.
 
     answer: boxes of the answer
@@ -115,25 +115,24 @@ def draw_view(
     places = relevant_places(page, answer, asked, words, rng, hit=kind == "oracle" or rng.random() < HIT)
     found: list[Box] | None
     if kind == "resize":
-        found = resized(page.size, budget)
+        found = resized_boxes(page.size, budget)
     elif kind == "one scale":  # a full grid off the origin, blank cells left out
-        found = page.fitted(budget)
-        found = _moved(found, rng)
+        found = _moved(page.fitted(budget), rng)
     elif kind == "fit":
         found = page.fitted(max(4, int(budget * rng.choice((1.0, 0.92, 0.75)))))
     else:
         if kind == "oracle":
             places = [(_grown(box, rng), 1.0) for box in asked]
-        found = layered(page, places, answer, budget, rng)
+        found = layered_boxes(page, places, answer, budget, rng)
     if not found:
         return None
     ranked = sorted(zip(found, relevance(found, places, rng).tolist()), key=lambda one: -one[1])[:budget]
-    if kind not in ("one scale",):
+    if kind != "one scale":
         ranked = use_all(ranked, budget=budget, patch=page.patch)
-    return View(as_tokens([box for box, _ in ranked], budget, rng), page.magnified, kind)
+    return ReaderView(as_tokens([box for box, _ in ranked], budget, rng), page.magnified, kind)
 
 
-def resized(size: tuple[int, int], budget: int) -> list[Box]:
+def resized_boxes(size: tuple[int, int], budget: int) -> list[Box]:
     """The whole page as a grid of at most `budget` tokens, nearly square."""
     height, width = size
     columns = max(1, int(np.sqrt(budget * width / height)))
@@ -146,13 +145,13 @@ def resized(size: tuple[int, int], budget: int) -> list[Box]:
     ]
 
 
-def layered(
-    page: Geometry, places: Boxes, answer: Sequence[Box], budget: int, rng: np.random.Generator
+def layered_boxes(
+    page: PageInk, places: Boxes, answer: Sequence[Box], budget: int, rng: np.random.Generator
 ) -> list[Box] | None:
     """A fine layer over the places, as far as a share of the budget goes, and all other ink coarsely."""
     height = float(np.median([box[3] - box[1] for box in answer]))
     wanted = np.exp(rng.uniform(np.log(SMALLEST_TYPE), np.log(LARGEST_TYPE)))
-    span = max(page.least, int(max(page.patch, SIDE * height / wanted) / page.cell + 1e-6))
+    span = max(page.least, int(max(page.patch, TOKEN_SIDE * height / wanted) / page.cell + 1e-6))
     most = int(budget * rng.uniform(0.15, 0.8))
     marked = np.zeros_like(page.ink)
     above: list[tuple[int, int]] = []
@@ -175,7 +174,7 @@ def layered(
 
 
 def relevant_places(
-    page: Geometry, answer: Sequence[Box], asked: Sequence[Box], words: Array, rng: np.random.Generator, *, hit: bool
+    page: PageInk, answer: Sequence[Box], asked: Sequence[Box], words: Floats, rng: np.random.Generator, *, hit: bool
 ) -> Boxes:
     """Places with masses, best first, as a chooser might find them: some words at random, and if `hit` the answer."""
     chosen = [(tuple(map(float, words[index])), 0.0) for index in rng.integers(len(words), size=rng.integers(1, 6))]
@@ -214,24 +213,24 @@ def relevance(boxes: Sequence[Box], places: Boxes, rng: np.random.Generator) -> 
     return score
 
 
-def as_tokens(boxes: Sequence[Box], budget: int, rng: np.random.Generator) -> Array:
+def as_tokens(boxes: Sequence[Box], budget: int, rng: np.random.Generator) -> Floats:
     """Boxes as `budget` tokens; if there are fewer, some are repeated, moved a little: batches are dense."""
     table = np.array(boxes, np.float32).reshape(-1, 4)[:budget]
     if missing := budget - len(table):
         again = table[rng.integers(len(table), size=missing)]
         table = np.concatenate([table, again + np.tile(rng.uniform(-20, 20, (missing, 2)), 2).astype(np.float32)])
     middle, extent = (table[:, :2] + table[:, 2:]) / 2, table[:, 2:] - table[:, :2]
-    return np.concatenate([middle, extent / SIDE], 1).astype(np.float32)
+    return np.concatenate([middle, extent / TOKEN_SIDE], 1).astype(np.float32)
 
 
-def legible_height(tokens: Array, answer: Sequence[Box]) -> float:
+def legible_height(tokens: Floats, answer: Sequence[Box]) -> float:
     """Samples over the height of the answer where it is seen worst; 0 if a part of it is not seen."""
     least = np.inf
     for x0, y0, x1, y1 in answer:
         middle = (y0 + y1) / 2
         for share in (0.15, 0.5, 0.85):
             x = x0 + share * (x1 - x0)
-            near = np.abs(tokens[:, :2] - (x, middle)) <= tokens[:, 2:] * (SIDE / 2)
+            near = np.abs(tokens[:, :2] - (x, middle)) <= tokens[:, 2:] * (TOKEN_SIDE / 2)
             seen = tokens[near.all(1), 2:]
             if not len(seen):
                 return 0.0
@@ -248,7 +247,7 @@ class Chooser:
         self.texture, self.patch = Texture.open(image), int(rng.choice((32, 32, 26, 20)))
         self._prepared: dict[str, Any] = {}
 
-    def view(self, question: str, budget: int, rng: np.random.Generator) -> View:
+    def view(self, question: str, budget: int, rng: np.random.Generator) -> ReaderView:
         from texturevlm.pipeline import choose_tokens
         from texturevlm.relevance.prepared import Prepared
 
@@ -260,4 +259,4 @@ class Chooser:
             self.texture, question, budget=budget, patch=self.patch, allocator=allocator, relevance=prepared
         )
         boxes = found.boxes[0][found.valid[0]].tolist()
-        return View(as_tokens(boxes, budget, rng), SIDE / self.patch, scorer)
+        return ReaderView(as_tokens(boxes, budget, rng), TOKEN_SIDE / self.patch, scorer)

@@ -15,7 +15,7 @@ from texturevlm.train.render.fonts import families
 from texturevlm.train.render.marks import MARKS
 from texturevlm.train.render.prose import address_block, bullets, heading, notes, opening, paragraph, title
 from texturevlm.train.render.scan import scanned
-from texturevlm.train.render.sheet import FINE, Column, Entry, Pen, PlacedWord, Sheet, make_style
+from texturevlm.train.render.sheet import FINE, Column, Pen, PlacedEntry, PlacedWord, Sheet, make_style
 from texturevlm.train.render.tables import chart, checks, fields, leaders, purchases, table
 from texturevlm.train.render.vocabulary import Vocabulary, fact
 
@@ -87,7 +87,7 @@ class RenderedPage:
 
     image: NDArray[np.uint8]  # (H, W), white paper 255
     words: list[PlacedWord]  # (text, (x0, y0, x1, y1)) in pixels, every legible word, in no particular order
-    entries: list[Entry] = field(default_factory=list)  # what can be asked for, where all of its words are legible
+    entries: list[PlacedEntry] = field(default_factory=list)  # what can be asked for, if all of its words are legible
 
 
 def render_page(
@@ -130,14 +130,14 @@ def render_page(
     return RenderedPage(np.ascontiguousarray(image), words + note, entries)
 
 
-def _entries_left(entries: Sequence[Entry], left: Sequence[int]) -> list[Entry]:
+def _entries_left(entries: Sequence[PlacedEntry], left: Sequence[int]) -> list[PlacedEntry]:
     """The entries of which all words are left, renumbered."""
     place = {number: index for index, number in enumerate(left)}
     found = []
     for kind, *parts in entries:
         if all(number in place for part in parts for number in part):
             label, value, head = (tuple(place[number] for number in part) for part in parts)
-            found.append(Entry(kind, label, value, head))
+            found.append(PlacedEntry(kind, label, value, head))
     return found
 
 

@@ -28,7 +28,7 @@ PlacedWord = tuple[str, Box]
 WordNumbers = tuple[int, ...]
 
 
-class Entry(NamedTuple):
+class PlacedEntry(NamedTuple):
     """Something that can be asked for: a kind, and the numbers of the words of its label, its value and its column."""
 
     kind: str
@@ -152,7 +152,7 @@ class Sheet:
         self.rng, self.vocabulary, self.style = rng, vocabulary, style
         self.ink = np.zeros((size[0] * FINE, size[1] * FINE), np.uint8)
         self.words: list[PlacedWord] = []
-        self.entries: list[Entry] = []
+        self.entries: list[PlacedEntry] = []
 
     def write(self, text: str, x: float, y: float, pen: Pen, *, label: bool = True) -> float:
         """One line from x on, with its baseline at y; returns where it ends. Each word is recorded with its box."""
@@ -204,7 +204,7 @@ class Sheet:
     def remember(self, kind: str, label: WordNumbers, value: WordNumbers, head: WordNumbers = ()) -> None:
         """Record an entry, if its value was written."""
         if value:
-            self.entries.append(Entry(kind, label, value, head))
+            self.entries.append(PlacedEntry(kind, label, value, head))
 
     def fill(self, x0: float, y0: float, x1: float, y1: float, shade: int = 255) -> None:
         """A filled rectangle."""

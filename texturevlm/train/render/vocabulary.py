@@ -18,14 +18,14 @@ COMMON_WORDS: list[str] = _LISTS["word"]
 _PRINTABLE = frozenset(map(chr, range(33, 127)))
 _PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " "})
 _LONGEST = 24  # letters of a word
-LABELLED = 0.4  # share of the fields of forms that have a given label
+_LABELLED = 0.4  # share of the fields of forms that have a given label
 GIVEN, NONSENSE = 0.65, 0.1  # shares of words: of those given, and made up letter by letter
 
 
 class Vocabulary:
     """Words to write: those of `texts`, strings of any length, or the common English words alone.
 
-    labels: what fields of forms are called, in LABELLED of them; the others have a phrase
+    labels: what fields of forms are called, in _LABELLED of them; the others have a phrase
     """
 
     def __init__(self, texts: Iterable[str] = (), labels: Iterable[str] = ()) -> None:
@@ -72,7 +72,7 @@ class Vocabulary:
 
     def label(self, rng: random.Random) -> str:
         """What a field of a form is called."""
-        if self._labels and rng.random() < LABELLED:
+        if self._labels and rng.random() < _LABELLED:
             return rng.choice(self._labels)
         return self.phrase(rng, longest=3)
 
