@@ -50,6 +50,36 @@ def test_a_ratio_is_pooled():
     assert pooled_ratio([0.3, 0.6], [0.1, 0.2]) == pytest.approx((3, 3, 3))
 
 
+def test_pages_are_resampled_whole():
+    """Page a has three questions that differ by 1, page b has one that does not differ.
+
+    Pages: aa, ab or ba, bb give 1, 3/4, 0 with probability 1/4, 1/2, 1/4: the interval is 0 to 1. Questions: four draws
+    give 0 with probability 1/256 and at most 1/4 with 13/256 > 2.5%: the interval is 1/4 to 1.
+    """
+    ours, theirs = [1, 1, 0, 1], [0, 0, 0, 0]
+    assert paired_difference(ours, theirs, groups=["a", "a", "b", "a"]) == (0.75, 0, 1)
+    assert paired_difference(ours, theirs) == (0.75, 0.25, 1)
+
+
+def test_copies_of_a_question_do_not_narrow_the_interval():
+    values = np.random.default_rng(6).normal(0, 1, 40)
+    one = paired_difference(values, np.zeros(40))
+    copies, pages = np.repeat(values, 9), np.repeat(np.arange(40), 9)
+    assert paired_difference(copies, np.zeros(360), groups=pages) == pytest.approx(one)
+    _, low, high = paired_difference(copies, np.zeros(360))
+    assert high - low == pytest.approx((one.high - one.low) / 3, rel=0.1)
+
+
+def test_groups_of_one_question_are_questions():
+    values = np.random.default_rng(7).random(30)
+    assert paired_difference(values, np.zeros(30), groups=range(30)) == paired_difference(values, np.zeros(30))
+
+
+def test_every_question_has_a_group():
+    with pytest.raises(ValueError, match="paired_difference: groups must have one entry per question, got 1 for 2"):
+        paired_difference([1, 2], [0, 0], groups=["a"])
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1], [1, 2])])
 def test_lengths_must_agree(ours, theirs):
     with pytest.raises(ValueError, match="paired_difference: ours and theirs must have the same length"):

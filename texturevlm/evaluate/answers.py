@@ -94,8 +94,8 @@ def textvqa_accuracy(prediction: str, answers: Sequence[str]) -> float:
 def normalise_vqa(text: str) -> str:
     """Lower case, without punctuation and articles, with digits for number words and with apostrophes."""
     number = _COMMA_IN_NUMBER.search(text)
-    marks = {mark: "" if number or f"{mark} " in text or f" {mark}" in text else " " for mark in PUNCTUATION}
-    plain = _FULL_STOP.sub("", text.translate(str.maketrans(marks)))
+    marks = {ord(mark): "" if number or f"{mark} " in text or f" {mark}" in text else " " for mark in PUNCTUATION}
+    plain = _FULL_STOP.sub("", text.translate(marks))
     words = (NUMBER_WORDS.get(word, word) for word in plain.lower().split())
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 

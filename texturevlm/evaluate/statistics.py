@@ -1,6 +1,6 @@
 """Paired bootstrap: the interval of a difference between two methods that answered the same questions."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,14 +19,28 @@ class Interval(NamedTuple):
     high: float
 
 
-def paired_difference(ours: Numbers, theirs: Numbers, *, resamples: int = _RESAMPLES) -> Interval:
-    """The mean of ours − theirs, paired by question, and its 95% interval by resampling questions."""
+def paired_difference(
+    ours: Numbers, theirs: Numbers, *, groups: Sequence[Hashable] | None = None, resamples: int = _RESAMPLES
+) -> Interval:
+    """The mean of ours − theirs, paired by question, and its 95% interval by resampling questions.
+
+    groups: the page of each question; whole pages are then resampled, because questions about one page are alike
+    """
     if len(ours) != len(theirs) or not len(ours):
         raise ValueError(
             "paired_difference: ours and theirs must have the same length and not be empty, "
             f"got {len(ours)} and {len(theirs)}"
         )
-    return pooled_ratio(np.subtract(ours, theirs), np.ones(len(ours)), resamples=resamples)
+    differences = np.subtract(ours, theirs)
+    if groups is None:
+        return pooled_ratio(differences, np.ones(len(differences)), resamples=resamples)
+    if len(groups) != len(differences):
+        raise ValueError(
+            f"paired_difference: groups must have one entry per question, got {len(groups)} for {len(differences)}"
+        )
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    of_question = [numbers[group] for group in groups]
+    return pooled_ratio(np.bincount(of_question, differences), np.bincount(of_question), resamples=resamples)
 
 
 def pooled_ratio(amounts: Numbers, chances: Numbers, *, resamples: int = _RESAMPLES) -> Interval:
