@@ -207,6 +207,17 @@ def test_unknown_options_are_refused_by_name(processor):
             processor(picture(64, 64), SHORT, **given)
 
 
+def test_bad_input_is_named_before_transformers_sees_it(processor):
+    with pytest.raises(TypeError, match="processor: text must be a text or a list of texts, got int"):
+        processor(text=5)
+    for wrong in ("hello", [conversation(picture(64, 64)), "hello"]):
+        with pytest.raises(TypeError, match="apply_chat_template: conversation must be messages, or a list"):
+            processor.apply_chat_template(wrong)
+    looking = TextureProcessor(processor.processor, processor.config, relevance="attention")
+    with pytest.raises(ValueError, match=r"processor: relevance must need no model.*got 'attention'"):
+        inputs_of(looking, conversation(picture(64, 64)))
+
+
 def test_bad_input_is_named(processor):
     with pytest.raises(ValueError, match="text must be a prompt or a list of prompts, got none"):
         processor()

@@ -106,7 +106,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             return self.processor(**{name: value for name, value in given.items() if value is not None}, **options)
         if text is None:
             raise ValueError("processor: text must be a prompt or a list of prompts, got none")
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = list(text) if isinstance(text, (list, tuple)) else [text]
         if not texts:
             raise ValueError("processor: text must be a prompt or a list of prompts, got an empty list")
         if wrong := [one for one in texts if not isinstance(one, str)]:
@@ -123,6 +123,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if not conversation:
             raise ValueError("apply_chat_template: conversation must have messages, got none")
         batch = [conversation] if is_conversation(conversation) else list(conversation)
+        if wrong := [one for one in batch if not is_conversation(one)]:
+            wanted = "messages, or a list of conversations"
+            raise TypeError(f"apply_chat_template: conversation must be {wanted}, got {wrong[0]!r:.60}")
         questions = [without_marks(question_of(one), self.adapter.marks) for one in batch]
         with self.questions.rendering(questions):
             found = super().apply_chat_template(conversation, *args, **options)
@@ -251,6 +254,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                 continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
             relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
+            if relevance == "attention":
+                raise ValueError("processor: relevance must need no model, which `VLM.ask` has, got 'attention'")
             if asked is None and relevance != "none" and not self._warned:
                 self._warned = True
                 warnings.warn(
