@@ -143,6 +143,13 @@ def test_clear_errors_leave_nothing_behind(built):
         tv.attach(model, processor, allocator="circles")
     with pytest.raises(ValueError, match=r"budget must be a number or a pair \(low, high\), got \(9, 4\)"):
         tv.attach(model, processor, budget=(9, 4))
+    with pytest.raises(TypeError, match="budget must be a whole number, got 'many'"):
+        tv.attach(model, processor, budget=(9, "many"))
+    for nothing in ((), 5):
+        with pytest.raises(TypeError, match="attach: relevance must be a name or several names, got"):
+            tv.attach(model, processor, relevance=nothing)
+    with pytest.raises(TypeError, match="detach: attached must be the processor that attach returned, or "):
+        tv.detach(processor)
     assert not hooks(model)
 
 

@@ -203,8 +203,19 @@ def test_options_for_images_are_refused_by_name(processor, option):
 
 def test_unknown_options_are_refused_by_name(processor):
     for given in ({"wheels": 4}, {"images_kwargs": {"wheels": 4}}, {"text_kwargs": {"wheels": 4}}):
-        with pytest.raises(TypeError, match="processor: unknown option wheels; for text there are add_special_tokens"):
+        with pytest.raises(TypeError, match=r"processor: options must be those for text \(add_.*got wheels"):
             processor(picture(64, 64), SHORT, **given)
+
+
+def test_bad_input_is_named_before_transformers_sees_it(processor):
+    with pytest.raises(TypeError, match="processor: text must be a text or a list of texts, got int"):
+        processor(text=5)
+    for wrong in ("hello", [conversation(picture(64, 64)), "hello"]):
+        with pytest.raises(TypeError, match="apply_chat_template: conversation must be messages, or a list"):
+            processor.apply_chat_template(wrong)
+    looking = TextureProcessor(processor.processor, processor.config, relevance="attention")
+    with pytest.raises(ValueError, match=r"processor: relevance must need no model.*got 'attention'"):
+        inputs_of(looking, conversation(picture(64, 64)))
 
 
 def test_bad_input_is_named(processor):

@@ -10,6 +10,7 @@ from PIL import Image
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, inputs_of, picture
 from texturevlm.ask import processor as module
+from texturevlm.ask import questions
 from texturevlm.ask.messages import question_of
 from texturevlm.ask.processor import TextureProcessor
 
@@ -142,7 +143,7 @@ def test_an_answer_may_be_appended(processor, asked):
 
 
 def test_rendered_texts_are_forgotten_in_the_end(processor, asked, monkeypatch):
-    monkeypatch.setattr(module, "REMEMBERED", 3)
+    monkeypatch.setattr(questions, "REMEMBERED", 3)
     other = copy.deepcopy(processor)
     texts = [other.apply_chat_template(user(f"{number} ?", picture(8, 8)), tokenize=False) for number in range(5)]
     for text in texts:

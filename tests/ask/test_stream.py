@@ -87,6 +87,21 @@ def test_a_second_look_waits_for_the_stream_before_it(adapter):
     assert (begun + "".join(pieces)).strip().startswith(wanted)
 
 
+def test_a_second_look_is_taken_in_evaluation_mode(qwen):
+    asked = models.asked(qwen, budget=16)
+    modes = []
+    hook = qwen.model.model.language_model.layers[0].register_forward_pre_hook(
+        lambda module, _: modes.append(module.training)
+    )
+    qwen.model.train()
+    try:
+        asked.prepare(models.noise(300, 200)).choose(QUESTION, looks=2)
+        assert qwen.model.training and modes == [False]
+    finally:
+        hook.remove()
+        qwen.model.eval()
+
+
 def test_asking_from_many_threads(qwen):
     asked = models.asked(qwen, budget=8, relevance="none", captured=True)
     images = [models.noise(100, 130, seed=seed) for seed in range(4)]

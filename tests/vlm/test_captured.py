@@ -183,7 +183,7 @@ def test_complaints(adapter):
     seen = fixed.encode(texture, allocation)
     with pytest.raises(ValueError, match="4 image placeholders in a row"):
         fixed.prefill([[7, small.IMAGE, small.IMAGE, 8]], seen)
-    with pytest.raises(ValueError, match="text behind its image"):
+    with pytest.raises(ValueError, match="text behind each image"):
         fixed.prefill([[7, *[small.IMAGE] * 4]], seen)
     with pytest.raises(ValueError, match="num_beams must be 1"):
         fixed.generate(QUESTION, texture, allocation, num_beams=2)
@@ -227,6 +227,19 @@ def test_a_moved_model_makes_a_capture_stale(adapter):
         assert fixed.stale
     finally:
         adapter.model.float()
+
+
+def test_an_adapter_that_is_switched_makes_a_capture_stale():
+    peft = pytest.importorskip("peft", reason="peft is in the extra dev")
+    model, processor = small.BUILDERS["qwen3_vl"]()
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], r=2))
+    fixed = FixedBudget(vlm.adapt(model, processor), 4)
+    assert not fixed.stale
+    with wrapped.disable_adapter():
+        assert fixed.stale
+    assert not fixed.stale
+    wrapped.merge_adapter()
+    assert fixed.stale
 
 
 def test_the_longest_unused_length_of_prompt_gives_way(adapter, monkeypatch):

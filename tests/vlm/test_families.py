@@ -3,6 +3,9 @@
 import copy
 import pickle
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -345,3 +348,23 @@ def test_a_tower_that_ignores_one_argument_is_refused(built, monkeypatch):
         with pytest.raises(RuntimeError, match=r"ignores (its argument \w+|the positions .*) under transformers 5"):
             vlm.adapt(model, processor)
         assert hidden_state(model) == before, renamed
+
+
+def test_several_threads_may_run_one_model(adapter):
+    """They meet where each has told the tower what to read, and the tower has not read it yet."""
+    pictures = [small.picture(3 * adapter.side, 4 * adapter.side) for _ in range(3)]
+    inputs = [
+        adapter.prepare(QUESTION, one, small.chosen(one, adapter.side, count, seed=count), weights=weight)
+        for one, count, weight in zip(pictures, (4, 6, 8), (torch.full((1, 4), 0.5), None, torch.full((1, 8), 2.0)))
+    ]
+    wanted, before = [logits(adapter, one) for one in inputs], hidden_state(adapter.model)
+    tower = getattr(adapter.tower, "tower", adapter.tower)
+    hook = tower.register_forward_pre_hook(lambda *_: time.sleep(0.01))
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(partial(logits, adapter), inputs * 3))
+    finally:
+        hook.remove()
+    for one, other in zip(found, wanted * 3):
+        assert difference(one, other) < 1e-5
+    assert hidden_state(adapter.model) == before

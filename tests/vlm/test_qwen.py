@@ -386,3 +386,12 @@ def test_a_second_turn_goes_on_from_the_cache(adapter):
     inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros(1, added).int()], 1)
     whole = adapter.model.generate(**inputs | {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **options)
     assert difference(torch.stack(second.logits), torch.stack(whole.logits)) < 1e-4
+
+
+def test_chosen_tokens_beside_an_ordinary_video_are_refused(adapter):
+    """The positions of the video would be those of text."""
+    texture = small.picture(2 * adapter.side, 2 * adapter.side)
+    inputs = adapter.prepare(QUESTION, texture, small.chosen(texture, adapter.side, 4))
+    video = torch.zeros(8, adapter.row_width)
+    with pytest.raises(ValueError, match="must both be of chosen tokens, or neither, got pixel_values_videos"):
+        adapter.model(**inputs, pixel_values_videos=video, video_grid_thw=torch.tensor([[1, 2, 4]]))

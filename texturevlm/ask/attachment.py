@@ -74,12 +74,17 @@ def detach(attached: Any) -> Any:
 
     attached: the processor that `attach` returned: the hooks go with the last one of a model; or the model itself
     """
+    from texturevlm.ask.processor import TextureProcessor
+
     if isinstance(attached, nn.Module):
         network = unwrapped(attached)
         for processor in [one for one, other in _ATTACHED.items() if other is network]:
             del _ATTACHED[processor]
-    else:
+    elif isinstance(attached, TextureProcessor):
         network = _ATTACHED.pop(attached, None)
+    else:
+        wanted = "the processor that attach returned, or the model"
+        raise TypeError(f"detach: attached must be {wanted}, got {type(attached).__name__}")
     if network is not None and not any(other is network for other in _ATTACHED.values()):
         adapter = getattr(network, ATTRIBUTE, None)
         if adapter is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from texturevlm.ask.messages import conversation_about
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.loops import rotated, text_rotary
+from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.views import still_views
 
@@ -85,11 +85,7 @@ def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -
 
 def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice) -> Tensor:
     """(L,): the attention of some tokens to all, by the mean over them and over the heads."""
-    shape = (1, hidden.shape[1], -1, attention.head_dim)
-    query, key = attention.q_proj(hidden).view(shape), attention.k_proj(hidden).view(shape)
-    if hasattr(attention, "q_norm"):
-        query, key = attention.q_norm(query), attention.k_norm(key)
-    query, key = (rotated(one.transpose(1, 2), *rotary)[0].float() for one in (query, key))
+    query, key = (one[0].float() for one in query_and_key(attention, hidden, *rotary))
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
     scores: Tensor = query[:, asking] @ key.mT * attention.scaling
     later = torch.ones_like(scores[0], dtype=torch.bool).triu(asking.start + 1)

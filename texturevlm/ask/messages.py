@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from texturevlm.vlm.prompts import is_conversation
+
 Message = dict[str, Any]
 IMAGE: Message = {"type": "image"}
 IMAGE_KEYS = ("image", "url", "path", "base64", "image_url")  # where a block of content may hold its image
-
-
-def is_conversation(prompt: Any) -> bool:
-    """Whether a prompt is a list of messages."""
-    return isinstance(prompt, (list, tuple)) and bool(prompt) and isinstance(prompt[0], dict)
 
 
 def question_of(conversation: Sequence[Message]) -> str:

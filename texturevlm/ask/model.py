@@ -15,7 +15,7 @@ from texturevlm.ask.attachment import attach, attached_to, hooked, network_of
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.choose import in_slots
 from texturevlm.ask.evaluating import evaluating
-from texturevlm.ask.messages import conversation_with, images_of, is_conversation, question_in
+from texturevlm.ask.messages import conversation_with, images_of, question_in
 from texturevlm.ask.options import TOKENS, check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import load
@@ -26,6 +26,7 @@ from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FixedBudget, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
+from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
 GREEDY = {

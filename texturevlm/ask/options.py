@@ -29,13 +29,16 @@ def check_options(
 ) -> None:
     """Check options before a model is loaded or changed."""
     budgets = budget if isinstance(budget, (tuple, list)) else (budget, budget)
-    if len(budgets) != 2 or budgets[0] > budgets[1]:
-        raise ValueError(f"{function}: budget must be a number or a pair (low, high), got {budget!r}")
     for one in budgets:
         check_count(function, "budget", one, 1)
+    if len(budgets) != 2 or budgets[0] > budgets[1]:
+        raise ValueError(f"{function}: budget must be a number or a pair (low, high), got {budget!r}")
     if isinstance(allocator, str):
         check_choice(function, "allocator", allocator, ALLOCATORS)
-    for name in [relevance] if isinstance(relevance, str) else relevance:
+    names = [relevance] if isinstance(relevance, str) else relevance
+    if not isinstance(names, (tuple, list)) or not names:
+        raise TypeError(f"{function}: relevance must be a name or several names, got {relevance!r:.60}")
+    for name in names:
         check_choice(function, "relevance", name, RELEVANCES)
     check_choice(function, "tokens", tokens, TOKENS)
 
@@ -54,7 +57,7 @@ def check_looks(looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
 
 def check_context(function: str, budget: int | tuple[int, int], config: Any) -> None:
     """Whether the context of a model holds the budget."""
-    most = budget if isinstance(budget, int) else budget[1]
+    most = budget[1] if isinstance(budget, (tuple, list)) else budget
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and most >= longest:
         raise ValueError(f"{function}: budget must leave room in the model's context of {longest} tokens, got {most}")

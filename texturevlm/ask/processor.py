@@ -11,9 +11,7 @@ import math
 import os
 import random
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +23,20 @@ from transformers import AutoConfig, BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
 from texturevlm.ask.choose import choose
-from texturevlm.ask.messages import is_conversation, question_of, without_marks
+from texturevlm.ask.layout import by_prompt
+from texturevlm.ask.messages import question_of, without_marks
 from texturevlm.ask.options import check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
+from texturevlm.ask.questions import Questions
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FAMILIES, adapter_for
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import Picture, is_conversation
 from texturevlm.vlm.views import View
 
 FILE = "texturevlm.json"  # beside the files of the processor
-REMEMBERED = 4096  # rendered prompts whose questions are known
 OWN_SAMPLING = "texturevlm samples images, and the budget decides how"
 NOT_FOR_IMAGES = {"return_tensors", "text_kwargs", "images_kwargs", "common_kwargs", "videos_kwargs", "return_metadata"}
-_QUESTIONS: ContextVar[list[str] | None] = ContextVar("questions", default=None)
 
 
 class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
@@ -74,11 +72,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             raise ValueError(f"TextureProcessor: config must be of one of {', '.join(FAMILIES)}, got {family}")
         check_options("TextureProcessor", budget, allocator, relevance)
         self.config = config
-        self.budget, self.allocator, self.relevance = budget, allocator, relevance
+        self.budget = (int(budget[0]), int(budget[1])) if isinstance(budget, (tuple, list)) else int(budget)
+        self.allocator, self.relevance = allocator, relevance
         check_context("TextureProcessor", budget, config)
         self.adapter = adapter_for(config, processor)
         check_belongs("TextureProcessor", processor, config, self.adapter)
-        self._asked: OrderedDict[str, str] = OrderedDict()  # rendered prompt → its question
+        self.questions = Questions()
         self._warned = False
 
     def __call__(
@@ -107,7 +106,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             return self.processor(**{name: value for name, value in given.items() if value is not None}, **options)
         if text is None:
             raise ValueError("processor: text must be a prompt or a list of prompts, got none")
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = list(text) if isinstance(text, (list, tuple)) else [text]
         if not texts:
             raise ValueError("processor: text must be a prompt or a list of prompts, got an empty list")
         if wrong := [one for one in texts if not isinstance(one, str)]:
@@ -124,19 +123,13 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if not conversation:
             raise ValueError("apply_chat_template: conversation must have messages, got none")
         batch = [conversation] if is_conversation(conversation) else list(conversation)
+        if wrong := [one for one in batch if not is_conversation(one)]:
+            wanted = "messages, or a list of conversations"
+            raise TypeError(f"apply_chat_template: conversation must be {wanted}, got {wrong[0]!r:.60}")
         questions = [without_marks(question_of(one), self.adapter.marks) for one in batch]
-        token = _QUESTIONS.set(questions)
-        try:
+        with self.questions.rendering(questions):
             found = super().apply_chat_template(conversation, *args, **options)
-        finally:
-            _QUESTIONS.reset(token)
-        rendered = [found] if isinstance(found, str) else found
-        if isinstance(rendered, list) and all(isinstance(one, str) for one in rendered):
-            for text, question in zip(rendered, questions):
-                self._asked[text] = question
-                self._asked.move_to_end(text)
-            while len(self._asked) > REMEMBERED:
-                self._asked.popitem(last=False)
+        self.questions.remember(found, questions)
         return found
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> Any:
@@ -236,7 +229,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         inputs = self.adapter.pixel_inputs(images)
         if inputs["pixel_values"].ndim > 2:
             # (images, patches, row): as many patches for all, so that collators can concatenate batches
-            most = max(self.budget) if isinstance(self.budget, (tuple, list)) else self.budget
+            most = self.budget if isinstance(self.budget, int) else self.budget[1]
             missing = max(0, most * self.adapter.merge**2 - inputs["pixel_values"].shape[-2])
             inputs["pixel_values"] = pad(inputs["pixel_values"], (0, 0, 0, missing))
         return inputs, [self.adapter.placeholders(len(view)) for view in images]
@@ -256,11 +249,13 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         """The chosen tokens of all images, in the order of their placeholders."""
         counts = [text.count(self.image_token) for text in texts]
         views: list[View] = []
-        for own, asked in zip(_by_prompt(images, counts), self._questions(texts, question)):
+        for own, asked in zip(by_prompt(images, counts), self.questions.of(texts, question)):
             if not own:
                 continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
             relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
+            if relevance == "attention":
+                raise ValueError("processor: relevance must need no model, which `VLM.ask` has, got 'attention'")
             if asked is None and relevance != "none" and not self._warned:
                 self._warned = True
                 warnings.warn(
@@ -287,26 +282,6 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         low, high = self.budget
         return max(images, round(math.exp(random.uniform(math.log(low), math.log(high)))))
 
-    def _questions(self, texts: Sequence[str], question: str | Sequence[str] | None) -> list[str | None]:
-        """Of each text; None where it is not known."""
-        if question is not None:
-            given = [question] if isinstance(question, str) else list(question)
-            if len(given) != len(texts):
-                raise ValueError(f"processor: question must be one per text ({len(texts)}), got {len(given)}")
-            if wrong := [one for one in given if not isinstance(one, str)]:
-                raise TypeError(f"processor: question must be a text or a list of texts, got {type(wrong[0]).__name__}")
-            return list(given)
-        if (known := _QUESTIONS.get()) is not None and len(known) == len(texts):
-            return list(known)
-        return [self._known_question(text) for text in texts]
-
-    def _known_question(self, text: str) -> str | None:
-        """Of a text that was rendered here, also if an answer was appended, as for training."""
-        if text in self._asked:
-            return self._asked[text]
-        begins = [known for known in list(self._asked) if text.startswith(known)]
-        return self._asked[max(begins, key=len)] if begins else None
-
     def _check_image_options(self, options: dict[str, Any]) -> None:
         """Refuse what would be ignored."""
         kinds = self.valid_processor_kwargs.__annotations__
@@ -318,46 +293,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             if name in for_images - for_text:
                 raise ValueError(f"processor: {name} has no effect, because {OWN_SAMPLING}; got {name}={value!r:.40}")
             if name not in for_text:
-                raise TypeError(f"processor: unknown option {name}; for text there are {', '.join(sorted(for_text))}")
-
-
-def _by_prompt(images: Any, counts: Sequence[int]) -> list[list[Any]]:
-    """Distribute images, flat or in lists, over prompts with `counts` placeholders each."""
-    if (
-        isinstance(images, (list, tuple))
-        and len(images) == len(counts)
-        and all(isinstance(one, (list, tuple)) for one in images)
-    ):
-        nested = [_flat(one) for one in images]
-    else:
-        flat = iter(_flat(images))
-        nested = [[image for _, image in zip(range(count), flat)] for count in counts]
-        nested[-1] += list(flat)
-    if [len(one) for one in nested] != list(counts):
-        raise ValueError(
-            f"processor: each text must have one placeholder per image, got {list(counts)} placeholders for "
-            f"{[len(one) for one in nested]} images"
-        )
-    return nested
-
-
-def _flat(images: Any) -> list[Any]:
-    """A list of single images."""
-    if images is None:
-        return []
-    if isinstance(images, (list, tuple)):
-        return [image for part in images for image in _flat(part)]
-    if isinstance(images, (Tensor, np.ndarray)):
-        return [_channels_first(image) for image in (images if images.ndim == 4 else [images])]
-    return [images]
-
-
-def _channels_first(image: Tensor | np.ndarray[Any, Any]) -> Any:
-    """An image whose channels come first or last, as transformers tells them apart."""
-    found = torch.as_tensor(image)
-    if found.ndim == 3 and found.shape[0] not in (1, 3) and found.shape[-1] in (1, 3, 4):
-        return found.movedim(-1, 0)
-    return found
+                raise TypeError(
+                    f"processor: options must be those for text ({', '.join(sorted(for_text))}), got {name}"
+                )
 
 
 def _add_missing(found: BatchFeature, id_inputs: Callable[[Tensor], dict[str, Tensor]]) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask.attention import pointed_at, question_attention
 from texturevlm.ask.choose import Chosen, check_budget, choose, joined, spend
+from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.options import check_looks
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_choice
@@ -98,7 +99,7 @@ class ImageSession:
             return overview
         allocations = [one.allocation for one in overview]
         textures = [image.texture for image in self.images]
-        with model.adapter.lock:
+        with model.adapter.lock, evaluating(model.model):
             attention = question_attention(model.adapter, question, textures, allocations)
         pointed = pointed_at(attention, allocations)
         maps = [image.relevance(question, relevance=AttentionScorer(one)) for image, one in zip(self.images, pointed)]

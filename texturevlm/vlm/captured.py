@@ -28,6 +28,7 @@ from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.views import check_readable
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
+SWITCHES = ("_disable_adapters", "_active_adapter", "merged_adapters", "scaling")  # of the layers of PEFT
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ class FixedBudget:
 
     @property
     def stale(self) -> bool:
-        """Whether the model was moved, cast or given other weights since then, which a graph does not notice."""
+        """Whether the model was moved, cast or given other weights or LoRA adapters, which a graph does not notice."""
         return self._weights != _addresses(self.adapter.model)
 
     def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
@@ -167,9 +168,10 @@ class FixedBudget:
 
         Prompts of a batch must have one length; beams go through the adapter's own `generate`.
         """
-
-        if options.get("num_beams", 1) > 1:
-            raise ValueError("generate: num_beams must be 1 under a fixed budget, use the adapter's generate")
+        if (beams := options.get("num_beams") or 1) > 1:
+            raise ValueError(
+                f"generate: num_beams must be 1 under a fixed budget, got {beams}; use the adapter's generate"
+            )
         check_readable("generate", texture, allocation, self.adapter.side)
         seen = self.encode(texture, allocation)
         ids = self._spelled("generate", prompts, texture, allocation)
@@ -259,9 +261,12 @@ class FixedBudget:
             table[row, : len(one)] = torch.as_tensor(one)
             marked = [index for index, token in enumerate(one) if token == mark]
             if not marked or marked != list(range(marked[0], marked[0] + self.budget)):
-                raise ValueError(f"prefill: each prompt must have {self.budget} image placeholders in a row")
+                raise ValueError(
+                    f"prefill: ids must have {self.budget} image placeholders in a row in each prompt, "
+                    f"got {len(marked)} in prompt {row}"
+                )
             if marked[-1] == len(one) - 1:
-                raise ValueError("prefill: each prompt must have text behind its image")
+                raise ValueError(f"prefill: ids must have text behind each image, got none in prompt {row}")
             first.append(marked[0])
         start = torch.tensor(first)
         where = start[:, None] + torch.arange(self.budget)
@@ -330,14 +335,17 @@ def _first_step(model: Any, read: PrefillOutput, length: int) -> Iterator[Any]:
         stand_in.remove()
 
 
-def _addresses(model: Any) -> list[tuple[int, torch.dtype]]:
-    """Address and dtype of every weight. Every question asks, so this walks the modules by itself: several times faster
-    than `parameters()`.
+def _addresses(model: Any) -> list[Any]:
+    """Address and dtype of every weight, and which adapters of PEFT are switched on. Every question asks, so this walks
+    the modules by itself: several times faster than `parameters()`.
     """
-    found, left = [], [model]
+    found: list[Any] = []
+    left = [model]
     while left:
         module = left.pop()
         left += [one for one in module._modules.values() if one is not None]
+        if SWITCHES[0] in module.__dict__:
+            found.append(str([module.__dict__.get(name) for name in SWITCHES]))
         own = (*module._parameters.values(), *module._buffers.values())
         found += [(one.data_ptr(), one.dtype) for one in own if one is not None]
     return found

@@ -37,7 +37,9 @@ class Encoder(Adapter):
         return self.tower.table_side, self.tower.table_side
 
     def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
-        raise NotImplementedError("an encoder has no prompt: use `encode` or `features`")
+        raise NotImplementedError(
+            f"prepare: model must be a vision-language model, got {self.config.model_type}: use `encode` or `features`"
+        )
 
     def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
         """The tower's last hidden states."""
@@ -59,7 +61,9 @@ class Encoder(Adapter):
             lie = [self.places(view) for view in members]
             patch = torch.stack([one.patch[:, 0] for one in lie])
             reach = torch.stack([self._reach(view) for view in members]) if self.tower.wide_reach else None
-            found |= dict(zip(group, take(self.tower.run(call, pixels, patch, reach))))
+            with self.lock:  # the tower is changed while it runs
+                out = self.tower.run(call, pixels, patch, reach)
+            found |= dict(zip(group, take(out)))
         return [found[index] for index in range(len(views))]
 
     def _reach(self, view: View) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class Glm4V(QwenAdapter):
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)
-        self._extent: Tensor | None = None  # of the grids of the rows that the tower is processing
+        self._extents: dict[int, Tensor] = {}  # by thread: of the grids of the rows that the tower is processing
 
     @property
     def wrapper_ids(self) -> tuple[int, int]:
@@ -43,13 +44,19 @@ class Glm4V(QwenAdapter):
         return grid_for((int(size[0] * scale), int(size[1] * scale)), self.side, least=least, most=most)
 
     def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
-        self._extent = extent
+        self._extents[get_ident()] = extent
         return super().tower_arguments(patch, extent, begins)
+
+    def _tower_forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._tower_forward(hidden_states, *args, **kwargs)
+        finally:  # an error may have come before the table was read
+            self._extents.pop(get_ident(), None)
 
     def hooks(self, model: Any) -> Iterator[Any]:
         yield from super().hooks(model)
         yield self.tower.embeddings.register_forward_pre_hook(self._before_table, with_kwargs=True)
-        if hasattr(type(model), "_expand_multimodal_outputs"):  # from 5.22 on
+        if hasattr(type(model), "_expand_multimodal_outputs"):  # not in 5.17
             self._expansion = Override(model, "_expand_multimodal_outputs", self._expanded)
             yield self._expansion
 
@@ -62,7 +69,7 @@ class Glm4V(QwenAdapter):
         return GenerationMixin._expand_multimodal_outputs(self.model, input_ids, outputs, *args, **kwargs)
 
     def _before_table(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        extent, self._extent = self._extent, None
+        extent = self._extents.pop(get_ident(), None)
         if extent is None:
             return None
         given = inspect.signature(module.forward).bind(*args, **kwargs).arguments

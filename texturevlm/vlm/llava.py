@@ -24,7 +24,10 @@ class Llava(ProjectedAdapter):
         config, front = self.config, self.tower.in_front
         layers = config.vision_feature_layer
         if front and config.vision_feature_select_strategy != "default":
-            raise ValueError(f"model keeps its tower's class token, which {type(self).__name__} does not")
+            raise ValueError(
+                f"adapt: vision_feature_select_strategy must be 'default', without the tower's class token, "
+                f"got {config.vision_feature_select_strategy!r}"
+            )
         layers = [layers] if isinstance(layers, int) else layers
         return torch.cat([one[:, front:] for one in self.tower.run_layers(pixels, patch, layers)], -1)
 

@@ -41,17 +41,22 @@ def text_step(
     batch, length, _ = hidden.shape
     attention = layer.self_attn
     given = layer.input_layernorm(hidden)
-    shape = (batch, length, -1, attention.head_dim)
-    query, key = attention.q_proj(given).view(shape), attention.k_proj(given).view(shape)
-    if hasattr(attention, "q_norm"):
-        query, key = attention.q_norm(query), attention.k_norm(key)
-    value = attention.v_proj(given).view(shape).transpose(1, 2)
-    query, key = (rotated(one.transpose(1, 2), cos, sin) for one in (query, key))
+    query, key = query_and_key(attention, given, cos, sin)
+    value = attention.v_proj(given).view(batch, length, -1, attention.head_dim).transpose(1, 2)
     found = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=attention.scaling, enable_gqa=True
     )
     hidden = hidden + attention.o_proj(found.transpose(1, 2).reshape(batch, length, -1))
     return hidden + layer.mlp(layer.post_attention_layernorm(hidden)), key, value
+
+
+def query_and_key(attention: Any, given: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotated queries and keys (B, heads, L, d) of one layer of a language model, for its input (B, L, D)."""
+    shape = (*given.shape[:2], -1, attention.head_dim)
+    query, key = attention.q_proj(given).view(shape), attention.k_proj(given).view(shape)
+    if hasattr(attention, "q_norm"):  # Qwen3 has norms, whichever family it is the language model of
+        query, key = attention.q_norm(query), attention.k_norm(key)
+    return rotated(query.transpose(1, 2), cos, sin), rotated(key.transpose(1, 2), cos, sin)
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

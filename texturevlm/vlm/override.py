@@ -15,13 +15,13 @@ class Override:
     def __init__(self, module: Any, name: str, method: Any) -> None:
         if not callable(getattr(module, name, None)):
             raise RuntimeError(f"adapt: {type(module).__name__} has no {name} in this version of transformers")
-        self.module, self.name, self.method = module, name, method
+        self.module, self.name, self.method, self.removed = module, name, method, False
         self.before = module.__dict__.get(name)
         self.__signature__ = inspect.signature(getattr(module, name))
         module.__dict__[name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.method(*args, **kwargs)
+        return self.original(*args, **kwargs) if self.removed else self.method(*args, **kwargs)
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what was replaced."""
@@ -31,8 +31,14 @@ class Override:
         return inspect.getattr_static(kind, self.name).__get__(self.module, kind)(*args, **kwargs)
 
     def remove(self) -> None:
-        """Put back what was there."""
-        if self.before is None:
-            self.module.__dict__.pop(self.name, None)
+        """Put back what was there. If another replacement stands in front, this one only calls what it replaced."""
+        self.removed = True
+        if self.module.__dict__.get(self.name) is not self:
+            return
+        before = self.before
+        while isinstance(before, Override) and before.removed:
+            before = before.before
+        if before is None:
+            del self.module.__dict__[self.name]
         else:
-            self.module.__dict__[self.name] = self.before
+            self.module.__dict__[self.name] = before

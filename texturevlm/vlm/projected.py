@@ -98,7 +98,8 @@ class ProjectedAdapter(Adapter):
             count = counts[group[0]]
             if count == 0:
                 continue  # images of padding
-            hidden = self.hidden(pixels[group, :count], geometry.patch[group, :count])
+            with self.lock:  # the tower is changed while it runs
+                hidden = self.hidden(pixels[group, :count], geometry.patch[group, :count])
             for index, tokens in zip(group, self.project(hidden)):
                 weight = weights[index, : count : self.merge**2].to(tokens)
                 found[index] = tokens * weight if weighted else tokens
@@ -107,7 +108,7 @@ class ProjectedAdapter(Adapter):
     def _expanded(self, expand_size: int = 1, *, input_ids: Any = None, **inputs: Any) -> tuple[Any, dict[str, Any]]:
         """Repeat the inputs of `generate` for beams, the images of a prompt together: A B A B.
 
-        transformers before 5.22 repeats them one by one, A A B B, and gives prompts the wrong images.
+        Older transformers (seen in 5.10 and 5.17) repeats them one by one, A A B B: prompts get the wrong images.
         """
         rows = inputs.get("pixel_values")
         if input_ids is None or rows is None or not is_packed(rows, self.row_width):

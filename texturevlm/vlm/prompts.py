@@ -35,6 +35,11 @@ class Picture:
         return self.texture.batch > 1 and self.allocation.batch == 1
 
 
+def is_conversation(prompt: Any) -> bool:
+    """Whether a prompt is a list of messages."""
+    return isinstance(prompt, (list, tuple)) and bool(prompt) and isinstance(prompt[0], dict)
+
+
 def pair(
     function: str, prompts: Any, textures: Any, allocations: Any, weights: Any = None
 ) -> list[tuple[Prompt, list[Picture]]]:
@@ -44,9 +49,8 @@ def pair(
              where its Allocation has one is a video. With several, one entry of textures (a Texture or a list) each,
              or one Texture whose batch has as many images
     """
-    if isinstance(prompts, str) or (isinstance(prompts, (list, tuple)) and prompts and isinstance(prompts[0], dict)):
-        found: Any = prompts
-        return [(found, _pictures(function, textures, allocations, weights))]
+    if isinstance(prompts, str) or is_conversation(prompts):
+        return [(prompts, _pictures(function, textures, allocations, weights))]
     if not isinstance(prompts, (list, tuple)) or not prompts:
         raise TypeError(f"{function}: prompts must be a text, messages, or a list of those, got {prompts!r:.60}")
     if isinstance(textures, Texture):
@@ -62,7 +66,8 @@ def pair(
 
 def _pictures(function: str, textures: Any, allocations: Any, weights: Any) -> list[Picture]:
     if isinstance(textures, Texture) != isinstance(allocations, Allocation):
-        raise TypeError(f"{function}: textures and allocations must both be lists, or one of each")
+        got = f"{type(textures).__name__} and {type(allocations).__name__}"
+        raise TypeError(f"{function}: textures and allocations must both be lists, or one of each, got {got}")
     if isinstance(textures, Texture):
         textures, allocations, weights = [textures], [allocations], [weights]
     weights = [None] * len(textures) if weights is None else weights
@@ -79,7 +84,8 @@ def _apart(
 ) -> tuple[list[Texture], list[Allocation], list[Tensor] | None]:
     """A batch as single images."""
     if not isinstance(allocation, Allocation) or allocation.batch != texture.batch:
-        raise ValueError(f"{function}: allocations must be for the texture's {texture.batch} images")
+        got = allocation.batch if isinstance(allocation, Allocation) else type(allocation).__name__
+        raise ValueError(f"{function}: allocations must be for the texture's {texture.batch} images, got {got}")
     singles = [slice(one, one + 1) for one in range(texture.batch)]
     allocations = [allocation.each(itemgetter(one)) for one in singles]
     return texture.split(), allocations, None if weight is None else [weight[one] for one in singles]

@@ -1,8 +1,8 @@
 """What the Qwen-VL families and GLM-V have in common: a tower over flat rows of patches, and M-RoPE.
 
-A hook before the vision tower takes the geometry out of the packed rows and passes it as the precomputed positions that
-transformers accepts since 5.10. `get_rope_index` is wrapped, so that the positions of the language model come from the
-same rows. Rows without geometry pass unchanged.
+The `forward` of the vision tower is wrapped: it takes the geometry out of packed rows and passes it as the precomputed
+positions that transformers accepts since 5.10. `get_rope_index` is wrapped, so that the positions of the language model
+come from the same rows. Rows without geometry pass unchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.mrope import mrope_positions
@@ -36,7 +36,6 @@ class QwenAdapter(Adapter):
         vision = config.vision_config
         self.merge, self.moments = vision.spatial_merge_size, vision.temporal_patch_size
         self.side = vision.patch_size * self.merge
-        self._weight: Tensor | None = None  # of the rows that the tower is processing
 
     @property
     def tower(self) -> Any:
@@ -99,8 +98,8 @@ class QwenAdapter(Adapter):
         ]
 
     def hooks(self, model: Any) -> Iterator[Any]:
-        yield self.tower.register_forward_pre_hook(self._before_tower, with_kwargs=True)
-        yield self.tower.register_forward_hook(self._after_tower)
+        self._forward = Override(self.tower, "forward", self._tower_forward)
+        yield self._forward
         yield model.model.register_forward_pre_hook(self._before_model, with_kwargs=True)
         self._rope = Override(model.model, "get_rope_index", self._rope_index)
         yield self._rope
@@ -108,7 +107,7 @@ class QwenAdapter(Adapter):
     def positions(self, inputs: dict[str, Tensor]) -> Tensor:
         found = self._packed_positions(inputs["input_ids"], inputs)
         if found is None:
-            raise ValueError("positions: inputs must hold packed rows")
+            raise ValueError(f"positions: inputs must hold packed rows, got {', '.join(inputs)}")
         return found[0]
 
     def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
@@ -155,23 +154,18 @@ class QwenAdapter(Adapter):
         grids = [view.grid or (1, len(view)) for view in views]
         return torch.tensor([[1, rows * self.merge, columns * self.merge] for rows, columns in grids])
 
-    def _before_tower(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        rows = args[0] if args else kwargs["hidden_states"]
-        self._weight = None
-        if not is_packed(rows, self.row_width):
-            return None
-        pixels, geometry, weight = unpack(rows, self.row_width)
-        self._weight = weight[:: self.merge**2]
+    def _tower_forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Run the tower; nothing is kept between calls, because several threads may run one model."""
+        if not is_packed(hidden_states, self.row_width):
+            return self._forward.original(hidden_states, *args, **kwargs)
+        pixels, geometry, weight = unpack(hidden_states, self.row_width)
         added = self.tower_arguments(geometry.patch, geometry.extent, geometry.begins[:, 0] > 0.5)
-        kwargs = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-        return (pixels, *args[1:]), kwargs | added
-
-    def _after_tower(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-        if self._weight is not None:
-            out.pooler_output = out.pooler_output * self._weight
-            if getattr(out, "deepstack_features", None) is not None:
-                out.deepstack_features = [one * self._weight for one in out.deepstack_features]
-        self._weight = None
+        out = self._forward.original(pixels, *args, **kwargs | added)
+        weight = weight[:: self.merge**2]
+        out.pooler_output = out.pooler_output * weight
+        if getattr(out, "deepstack_features", None) is not None:
+            out.deepstack_features = [one * weight for one in out.deepstack_features]
+        return out
 
     def _before_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Give a plain forward pass its positions: transformers calls `get_rope_index` there without the rows."""
@@ -194,11 +188,15 @@ class QwenAdapter(Adapter):
 
     def _packed_positions(self, ids: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
         """Positions for ids with packed rows among the inputs; None if there are none."""
-        tokens = {}
+        tokens, ordinary = {}, []
         for mark, (name, _) in zip(self.visual_ids, INPUTS.values()):
             rows = inputs.get(name)
             if rows is not None and is_packed(rows, self.row_width):
                 tokens[mark] = unpack(rows, self.row_width)[1].of_tokens(self.merge)
+            elif rows is not None:
+                ordinary.append(name)
+        if tokens and ordinary:
+            raise ValueError(f"forward: images and videos must both be of chosen tokens, or neither, got {ordinary[0]}")
         return mrope_positions(ids, inputs.get("attention_mask"), tokens) if tokens else None
 
     def _wrapped(self, mark: str) -> str:

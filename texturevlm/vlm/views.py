@@ -194,7 +194,7 @@ def _colours(pixels: Tensor, texture: Texture) -> Tensor:
         return pixels[:, [texture.names.index(name) for name in COLOURS]]
     if len(texture.names) == 1:
         return pixels.expand(-1, 3, -1, -1)
-    raise ValueError(f"a model reads red, green and blue, got a texture of {', '.join(texture.names)}")
+    raise ValueError(f"prepare: texture must have {', '.join(COLOURS)}, or one channel, got {', '.join(texture.names)}")
 
 
 def rectangles(function: str, view: View, side: int) -> list[View]:
