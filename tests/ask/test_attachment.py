@@ -118,6 +118,21 @@ def test_detaching_the_model_detaches_all_its_processors(qwen):
     assert kept.detach() is None
 
 
+def test_a_vlm_may_stand_for_its_model(qwen):
+    model, _ = qwen
+    vlm = tv.VLM(*qwen, budget=9, relevance="none")
+    processor = tv.attach(vlm, vlm.processor, budget=4)
+    assert visual_tokens(model, users_code(model, processor, picture(224, 224))[0]) == [4]
+    assert tv.detach(vlm) is model and not hooks(model)
+
+
+@pytest.mark.parametrize("other", ["folder", None, 3])
+def test_what_cannot_be_detached_is_named(other):
+    wanted = "detach: attached must be a model, or the processor that attach returned, got "
+    with pytest.raises(TypeError, match=wanted + type(other).__name__):
+        tv.detach(other)
+
+
 def test_a_detached_model_says_so(qwen):
     model, processor = qwen
     asked = tv.VLM(model, processor, budget=4, relevance="none")

@@ -29,13 +29,18 @@ def check_options(
 ) -> None:
     """Check options before a model is loaded or changed."""
     budgets = budget if isinstance(budget, (tuple, list)) else (budget, budget)
-    if len(budgets) != 2 or budgets[0] > budgets[1]:
-        raise ValueError(f"{function}: budget must be a number or a pair (low, high), got {budget!r}")
     for one in budgets:
         check_count(function, "budget", one, 1)
+    if len(budgets) != 2 or budgets[0] > budgets[1]:
+        raise ValueError(f"{function}: budget must be a number or a pair (low, high), got {budget!r}")
     if isinstance(allocator, str):
         check_choice(function, "allocator", allocator, ALLOCATORS)
-    for name in [relevance] if isinstance(relevance, str) else relevance:
+    elif not callable(allocator):
+        raise TypeError(f"{function}: allocator must be a name or a function, got {allocator!r:.60}")
+    names = relevance if isinstance(relevance, (tuple, list)) else [relevance]
+    if not names:
+        raise ValueError(f"{function}: relevance must be a name or several names, got none")
+    for name in names:
         check_choice(function, "relevance", name, RELEVANCES)
     check_choice(function, "tokens", tokens, TOKENS)
 

@@ -107,6 +107,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             return self.processor(**{name: value for name, value in given.items() if value is not None}, **options)
         if text is None:
             raise ValueError("processor: text must be a prompt or a list of prompts, got none")
+        if not isinstance(text, (str, list, tuple)):
+            raise TypeError(f"processor: text must be a text or a list of texts, got {type(text).__name__}")
         texts = [text] if isinstance(text, str) else list(text)
         if not texts:
             raise ValueError("processor: text must be a prompt or a list of prompts, got an empty list")
