@@ -292,6 +292,14 @@ def test_an_image_without_a_size(empty):
     assert vlm.ask(picture(1, 1), QUESTION, max_new_tokens=2)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_question_beyond_the_context(stream):
+    vlm = tv.VLM(*models.built("qwen3_vl"), budget=4, relevance="none")
+    said = r"prepare: prompt must fit into the model's context of 4096 tokens, got \d+, 4 of them visual"
+    with pytest.raises(ValueError, match=said):
+        list(vlm.ask(picture(64, 64), "what is " * 2100, stream=stream))
+
+
 def test_a_long_question_on_the_command_line_is_no_file_name(capsys):
     assert status("ask", "examples/invoice.png", "what " * 200, "--model", "/nowhere/at/all") == 2
     assert capsys.readouterr().err.splitlines()[-1] == "texturevlm ask: load_vlm: no such folder: /nowhere/at/all"

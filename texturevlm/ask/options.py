@@ -37,7 +37,7 @@ def check_options(
         check_choice(function, "allocator", allocator, ALLOCATORS)
     elif not callable(allocator):
         raise TypeError(f"{function}: allocator must be a name or a function, got {allocator!r:.60}")
-    names = relevance if isinstance(relevance, (tuple, list)) else [relevance]
+    names: Sequence[Any] = relevance if isinstance(relevance, (tuple, list)) else [relevance]
     if not names:
         raise ValueError(f"{function}: relevance must be a name or several names, got none")
     for name in names:
