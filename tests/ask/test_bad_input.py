@@ -276,6 +276,11 @@ def test_a_block_that_would_be_left_out_is_named(block):
         vlm.ask(None, messages)
 
 
+def test_an_option_that_would_be_dropped_is_named(whole):
+    with pytest.raises(TypeError, match=r"from_pretrained: options must be of budget, .*, got buget, min_pixels"):
+        tv.TextureProcessor.from_pretrained(whole, buget=4, min_pixels=9)
+
+
 def test_text_and_images_in_the_other_order():
     model, processor = models.built("llava")
     chooser = tv.attach(model, processor, budget=9, relevance="none")
