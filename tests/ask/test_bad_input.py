@@ -1,5 +1,6 @@
 """Bad input: one clear line, nothing half-attached, no half minute of retries; status 2 on the command line."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -213,6 +214,80 @@ def test_a_budget_beyond_the_context(whole, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "texturevlm ask: load_vlm: " + said.format(4096)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"budget": None}, "budget must be a whole number, got None"),
+        ({"budget": "24"}, "budget must be a whole number, got '24'"),
+        ({"budget": (4, 9)}, r"budget must be a whole number, got \(4, 9\)"),
+        ({"relevance": None}, "relevance must be one of auto, .*, got None"),
+        (
+            {"relevance": tv.SCORERS["scout"]},
+            "relevance must be one of auto, .*, got <class .*ScoutScorer",
+        ),
+        ({"relevance": []}, "relevance must be a name or several names, got none"),
+        ({"relevance": ["scout", "none"]}, "relevance must be one of auto, .*, got \\['scout', 'none'\\]"),
+        ({"allocator": 5}, "allocator must be a name or a function, got 5"),
+    ],
+)
+def test_options_of_another_kind(options, said):
+    with pytest.raises((TypeError, ValueError), match=f"load_vlm: {said}"):
+        tv.load_vlm("/nowhere/at/all", **options)
+
+
+def test_a_pair_of_budgets_of_another_kind():
+    model, processor = models.built("qwen3_vl")
+    with pytest.raises(TypeError, match="attach: budget must be a whole number, got None"):
+        tv.attach(model, processor, budget=(4, None))
+    with pytest.raises(ValueError, match=r"attach: budget must be a number or a pair \(low, high\), got \(9, 4\)"):
+        tv.attach(model, processor, budget=(9, 4))
+
+
+def test_a_package_that_an_option_needs_is_named(whole):
+    if importlib.util.find_spec("flash_attn") is not None:
+        pytest.skip("flash_attn is installed")
+    with pytest.raises(ValueError, match=r"must be one that takes attn_implementation, .*FlashAttention2") as raised:
+        tv.load_vlm(whole, device="cpu", attn_implementation="flash_attention_2")
+    assert "pip install 'texturevlm" not in str(raised.value)
+
+
+def test_the_older_name_of_dtype(whole):
+    assert tv.load_vlm(whole, device="cpu", torch_dtype=torch.bfloat16).model.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="dtype must not be given with torch_dtype, got float32 and bfloat16"):
+        tv.load_vlm(whole, device="cpu", dtype="float32", torch_dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    "other", [np.zeros((3, 64, 64), np.uint8), torch.zeros(64, 64, 3), np.zeros((64, 64, 4), np.uint8)]
+)
+def test_channels_elsewhere_are_not_listed_one_by_one(other):
+    vlm = tv.VLM(*models.built("qwen3_vl"), budget=9, relevance="none")
+    said = r"got (64|4) channels \(channel_0, channel_1, channel_2, …\); an array is \(H, W, C\), a tensor \(C, H, W\)"
+    with pytest.raises(ValueError, match=f"prepare: image must be grey or red, green and blue, {said}"):
+        vlm.ask(other, QUESTION)
+
+
+@pytest.mark.parametrize("block", [{"type": "video", "video": "a.mp4"}, {"type": "input_image", "image_url": "a.png"}])
+def test_a_block_that_would_be_left_out_is_named(block):
+    vlm = tv.VLM(*models.built("qwen3_vl"), budget=9, relevance="none")
+    messages = conversation(picture(64, 64))
+    messages[0]["content"].append(block)
+    with pytest.raises(ValueError, match=r"each block of content must be text, image or image_url .*, got {'type': "):
+        vlm.ask(None, messages)
+
+
+def test_an_option_that_would_be_dropped_is_named(whole):
+    with pytest.raises(TypeError, match=r"from_pretrained: options must be of budget, .*, got buget, min_pixels"):
+        tv.TextureProcessor.from_pretrained(whole, buget=4, min_pixels=9)
+
+
+def test_text_and_images_in_the_other_order():
+    model, processor = models.built("llava")
+    chooser = tv.attach(model, processor, budget=9, relevance="none")
+    with pytest.raises(TypeError, match="processor: text must be a text or a list of texts, got Image"):
+        chooser("<|image_pad|> what ?", picture(64, 64))
+
+
 @pytest.mark.parametrize("empty", [np.zeros((0, 8, 3), np.uint8), torch.zeros(3, 8, 0), Image.new("RGB", (0, 5)), b""])
 def test_an_image_without_a_size(empty):
     vlm = tv.VLM(*models.built("qwen3_vl"), budget=9, relevance="none")
@@ -220,6 +295,14 @@ def test_an_image_without_a_size(empty):
         with pytest.raises(ValueError, match=r"Texture.open: (image must not be empty|source of 0 bytes is not)"):
             vlm.ask(images, question)
     assert vlm.ask(picture(1, 1), QUESTION, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_question_beyond_the_context(stream):
+    vlm = tv.VLM(*models.built("qwen3_vl"), budget=4, relevance="none")
+    said = r"prepare: prompt must fit into the model's context of 4096 tokens, got \d+, 4 of them visual"
+    with pytest.raises(ValueError, match=said):
+        list(vlm.ask(picture(64, 64), "what is " * 2100, stream=stream))
 
 
 def test_a_long_question_on_the_command_line_is_no_file_name(capsys):

@@ -137,3 +137,11 @@ def test_qwen_by_auto_processor(qwen, tmp_path):
     wanted = inputs_of(tv.attach(model, parts, budget=9, relevance="none"), conversation(image, question=QUESTION))
     assert all(torch.equal(inputs[name], wanted[name]) for name in wanted)
     assert len(AutoTokenizer.from_pretrained(folder)) == len(parts.tokenizer)
+
+
+def test_stop_strings_find_their_tokenizer(qwen):
+    vlm = tv.load_vlm(qwen, device="cpu", budget=4, relevance="none")
+    whole = vlm.ask(picture(64, 64), QUESTION, return_details=True, max_new_tokens=6)
+    stop = vlm.adapter.tokenizer.convert_tokens_to_string(whole.tokens[1:2])
+    stopped = vlm.ask(picture(64, 64), QUESTION, return_details=True, max_new_tokens=6, stop_strings=[stop])
+    assert 1 <= len(stopped.tokens) <= 2 and stopped.tokens == whole.tokens[: len(stopped.tokens)]

@@ -32,7 +32,7 @@ def attach(
 ) -> Any:
     """Hook a transformers model so that it takes chosen tokens, and return the TextureProcessor that chooses them.
 
-    model:     of one of the families in docs/models.md, also one wrapped by PEFT
+    model:     of one of the families in docs/models.md, also one wrapped by PEFT, or the VLM that `load_vlm` returned
     processor: its processor; or one that an earlier `attach` returned, which is replaced and keeps its options
     budget, allocator, relevance: as in `TextureProcessor`, with the same defaults
     Its `detach` undoes this. Ordinary input still goes through the model unchanged.
@@ -72,11 +72,13 @@ def network_of(function: str, model: Any) -> Any:
 def detach(attached: Any) -> Any:
     """Undo `attach`; returns the model.
 
-    attached: the processor that `attach` returned: the hooks go with the last one of a model; or the model itself
+    attached: the processor that `attach` returned: the hooks go with the last one of a model; or the model itself, or
+              its VLM
     """
+    from texturevlm.ask.model import VLM
     from texturevlm.ask.processor import TextureProcessor
 
-    if isinstance(attached, nn.Module):
+    if isinstance(attached, (nn.Module, VLM)):
         network = unwrapped(attached)
         for processor in [one for one, other in _ATTACHED.items() if other is network]:
             del _ATTACHED[processor]
@@ -102,7 +104,11 @@ def hooked(network: Any, processor: Any) -> Adapter:
 
 
 def unwrapped(model: Any) -> Any:
-    """The model inside what PEFT, torch.compile or data parallel training put around it."""
+    """The model inside what PEFT, torch.compile or data parallel training put around it, or inside a VLM."""
+    from texturevlm.ask.model import VLM
+
+    if isinstance(model, VLM):
+        return model.model
     for name in WRAPPERS:
         inner = getattr(model, name, None)
         if inner is not None:

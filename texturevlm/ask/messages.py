@@ -88,6 +88,10 @@ def _check(function: str, conversation: Sequence[Message]) -> None:
         if not (isinstance(content, str) or blocks) or "role" not in message:
             wanted = "a dict with a role and with content, which is text or a list of blocks with a type"
             raise ValueError(f"{function}: each message must be {wanted}, got {message!r:.80}")
+        for block in _blocks(content):
+            if block["type"] not in ("image", "image_url") and not isinstance(block.get("text"), str):
+                known = "text, image or image_url (of a video, give the frames as images)"
+                raise ValueError(f"{function}: each block of content must be {known}, got {block!r:.80}")
     if not any(message["role"] == "user" for message in conversation):
         raise ValueError(f"{function}: messages must have one of the user, got {len(conversation)} of others")
 

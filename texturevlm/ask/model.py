@@ -16,7 +16,7 @@ from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.choose import in_slots
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import conversation_with, images_of, question_in
-from texturevlm.ask.options import TOKENS, check_belongs, check_context, check_options
+from texturevlm.ask.options import RELEVANCES, TOKENS, check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import load
 from texturevlm.ask.session import ImageSession
@@ -154,6 +154,8 @@ class VLM:
             raise ValueError("ask: question must be a text, messages, or a list of those, got an empty list")
         questions = [question_in("ask", prompt) for prompt in prompts]
         options = {"max_new_tokens": max_new_tokens, **({} if "do_sample" in options else GREEDY), **options}
+        if options.get("stop_strings"):
+            options.setdefault("tokenizer", self.adapter.tokenizer)  # `generate` needs it to find them
         several = [name for name in ("num_beams", "num_return_sequences") if (options.get(name) or 1) > 1]
         if stream and (many or return_details or several):
             also = "a list of questions" if many else "return_details" if return_details else several[0]
@@ -311,7 +313,8 @@ def load_vlm(
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
     """
-    check_options("load_vlm", budget, allocator, relevance, tokens)
+    check_options("load_vlm", check_count("load_vlm", "budget", budget, 1), allocator, relevance, tokens)
+    check_choice("load_vlm", "relevance", relevance, RELEVANCES)  # one: several are for training
     check = partial(check_context, "load_vlm", budget)
     network, processor = load(model, device=device, dtype=dtype, check=check, **options)
     chosen = attach(network, processor, budget=budget, allocator=allocator, relevance=relevance)

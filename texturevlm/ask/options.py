@@ -35,9 +35,11 @@ def check_options(
         raise ValueError(f"{function}: budget must be a number or a pair (low, high), got {budget!r}")
     if isinstance(allocator, str):
         check_choice(function, "allocator", allocator, ALLOCATORS)
-    names = [relevance] if isinstance(relevance, str) else relevance
-    if not isinstance(names, (tuple, list)) or not names:
-        raise TypeError(f"{function}: relevance must be a name or several names, got {relevance!r:.60}")
+    elif not callable(allocator):
+        raise TypeError(f"{function}: allocator must be a name or a function, got {allocator!r:.60}")
+    names: Sequence[Any] = relevance if isinstance(relevance, (tuple, list)) else [relevance]
+    if not names:
+        raise ValueError(f"{function}: relevance must be a name or several names, got none")
     for name in names:
         check_choice(function, "relevance", name, RELEVANCES)
     check_choice(function, "tokens", tokens, TOKENS)

@@ -27,7 +27,11 @@ class PreparedImage:
         if texture.names == ("grey",):
             texture = Texture(tuple(level.expand(-1, 3, -1, -1) for level in texture.levels), COLOURS)
         if not set(COLOURS) <= set(texture.names):
-            raise ValueError(f"prepare: image must be grey or red, green and blue, got {', '.join(texture.names)}")
+            names = texture.names if len(texture.names) < 4 else (*texture.names[:3], "…")
+            raise ValueError(
+                f"prepare: image must be grey or red, green and blue, got {len(texture.names)} channels "
+                f"({', '.join(names)}); an array is (H, W, C), a tensor (C, H, W)"
+            )
         self.texture = texture.to(dtype=torch.float32).mipmapped()
         self.patch = patch
         self.prepared = Prepared(self.texture, patch=patch)

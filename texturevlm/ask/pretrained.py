@@ -46,6 +46,10 @@ def load(
     check:   takes the config, and raises before the weights are loaded
     options: of `from_pretrained`
     """
+    if (older := options.pop("torch_dtype", None)) is not None:  # the name of dtype in most model cards
+        if dtype is not None:
+            raise ValueError(f"load_vlm: dtype must not be given with torch_dtype, got {dtype} and {older}")
+        dtype = older
     if device is not None and options.get("device_map") is not None:
         got = f"{device} and {options['device_map']!r}"
         raise ValueError(f"load_vlm: device must not be given with device_map, got {got}")

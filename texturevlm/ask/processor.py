@@ -28,6 +28,7 @@ from texturevlm.ask.messages import question_of, without_marks
 from texturevlm.ask.options import check_belongs, check_context, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.questions import Questions
+from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FAMILIES, adapter_for
@@ -150,6 +151,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         from texturevlm.ask.pretrained import load_processor
 
         own = {one: options.pop(one) for one in ("budget", "allocator", "relevance") if one in options}
+        if unknown := [one for one in options if one not in HUB_OPTIONS]:
+            known = ", ".join(("budget", "allocator", "relevance", *HUB_OPTIONS))
+            raise TypeError(f"from_pretrained: options must be of {known}, got {', '.join(unknown)}")
         beside, config = Path(name) / FILE, None
         if beside.is_file():
             try:

@@ -148,7 +148,7 @@ class Checkpoint:
                 network, report = self._class.from_pretrained(
                     self.name, dtype=dtype or "auto", output_loading_info=True, **options
                 )
-            except (TypeError, AttributeError) as error:  # of an option
+            except (TypeError, AttributeError, ImportError) as error:  # of an option, or of a package that it needs
                 if not further:
                     raise
                 raise ValueError(str(error)) from error

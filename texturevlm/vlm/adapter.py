@@ -258,6 +258,10 @@ class Adapter(ABC):
         """The ids of a prompt whose placeholders are filled."""
         text = worded("prepare", self.processor, prompt, pictures, self.marks)
         ids: list[int] = self.tokenizer(filled("prepare", text, self.marks, fillings))["input_ids"]
+        longest = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        if longest is not None and len(ids) > longest:
+            got = f"{len(ids)}, {sum(index in self.visual_ids for index in ids)} of them visual"
+            raise ValueError(f"prepare: prompt must fit into the model's context of {longest} tokens, got {got}")
         return ids
 
     def assemble(
