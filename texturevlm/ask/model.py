@@ -29,12 +29,8 @@ from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
-GREEDY = {
-    "do_sample": False,
-    "temperature": None,
-    "top_p": None,
-    "top_k": None,
-}  # a checkpoint's own would be warned of
+# A checkpoint's own settings of sampling would be warned of.
+GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 
 class VLM:
