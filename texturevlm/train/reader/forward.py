@@ -127,7 +127,7 @@ class BatchedReader(nn.Module):
         self.network = network
         functions: list[Callable[..., Tensor]] = [vision_block, text_block, merge_patches]
         if compiled:
-            functions = [torch.compile(one, dynamic=False) for one in functions]
+            functions = [torch.compile(one, dynamic=True) for one in functions]  # one version for all shapes
         self._vision, self._text, self._merge = functions
 
     def look(self, prompts: Prompts) -> tuple[Tensor, list[Tensor], Tensor]:

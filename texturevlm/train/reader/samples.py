@@ -24,8 +24,10 @@ from texturevlm.train.reader.views import (
 )
 
 ILLEGIBLE = "?"  # the answer where the true one cannot be read
-_LEGIBLE, _HARD = 8.0, 6.0  # samples over the height of type: it can be read; between them nobody can tell
-_TOLD = 0.2  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
+# Samples over the height of type: it can be read; it cannot; between them nobody can tell. Choosers spend no more than
+# OCR needs, which is about 6: a reader that was never shown less than 8 would not read what they choose.
+_LEGIBLE, _HARD = 5.5, 4.0
+_TOLD = 0.08  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
 _AHEAD = 0.5  # share of the views of a real page that were made ahead by choosers
 _FAR = -1e6  # where a letter without a place stands
 _TALLEST = 60  # pixels of a word that is read
@@ -55,8 +57,8 @@ class Shape(NamedTuple):
 SHAPES = {
     "line": Shape(16, 48, 12, ((1, 16), (2, 8), (2, 8), (4, 4))),
     "block": Shape(48, 112, 6, ((2, 24), (3, 16), (4, 12), (6, 8), (8, 6))),
-    "few": Shape(96, 96, 4, budgets=(32, 64, 96)),
-    "many": Shape(288, 96, 6, budgets=(97, 160, 273, 273, 288)),
+    "few": Shape(96, 96, 6, budgets=(32, 64, 96)),
+    "many": Shape(288, 96, 10, budgets=(97, 160, 273, 273, 288)),
 }
 CROPS = tuple(name for name, shape in SHAPES.items() if shape.grids)
 
