@@ -51,7 +51,7 @@ class Shape(NamedTuple):
         """A random budget."""
         if rng.random() < 0.6:
             return int(rng.choice(self.budgets))
-        return round(np.exp(rng.uniform(np.log(self.budgets[0]), np.log(self.budgets[-1]))))
+        return int(np.exp(rng.uniform(np.log(self.budgets[0]), np.log(self.budgets[-1]))))
 
 
 SHAPES = {
@@ -251,7 +251,7 @@ def sample_fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
     return {
         "tokens": ((shape.tokens, 4), np.float32),
         "segment": ((shape.tokens,), np.int8),
-        "count": ((), np.int16),  # of tokens
+        "used": ((), np.int16),  # tokens
         "magnified": ((), np.float32),
         "ids": ((shape.length,), np.uint8),
         "before": ((), np.int16),
@@ -271,7 +271,7 @@ def as_arrays(name: str, samples: Sequence[ReaderSample]) -> dict[str, np.ndarra
         one = samples[number % len(samples)]
         used = len(one.tokens)
         arrays["tokens"][number] = one.tokens[np.arange(SHAPES[name].tokens) % used]  # unused ones repeat others
-        arrays["segment"][number, :used], arrays["count"][number] = one.segment, used
+        arrays["segment"][number, :used], arrays["used"][number] = one.segment, used
         arrays["magnified"][number] = one.magnified
         arrays["ids"][number, : len(one.ids)], arrays["length"][number] = one.ids, len(one.ids)
         arrays["before"][number], arrays["keep"][number] = one.before, one.keep
