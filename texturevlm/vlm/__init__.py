@@ -22,10 +22,7 @@ def adapt(model: nn.Module, processor: Any = None) -> Any:
     earlier: Adapter | None = getattr(model, ATTRIBUTE, None)
     if earlier is not None and processor in (None, earlier.processor):
         return earlier
-    fresh = adapter_for(getattr(model, "config", None), processor, name=type(model).__name__)
-    if earlier is not None:
-        earlier.restore()
-    return fresh.bind(model)
+    return adapter_for(getattr(model, "config", None), processor, name=type(model).__name__).bind(model)
 
 
 def adapter_for(config: Any, processor: Any = None, *, name: str = "a model without config") -> Adapter:
