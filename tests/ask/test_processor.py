@@ -3,6 +3,8 @@
 import copy
 import json
 import pickle
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -316,6 +318,30 @@ def test_saved_and_loaded_with_its_options(attached, tmp_path):
     attached_again.detach()
 
 
+@pytest.mark.parametrize(("options", "name"), [({}, "mine"), ({"repo_id": "us/ours", "private": True}, "us/ours")])
+def test_settings_are_pushed_to_the_hub(attached, tmp_path, monkeypatch, options, name):
+    from transformers.utils import hub
+
+    _, processor = attached
+    pushed, made = {}, []
+
+    class Api:
+        def create_repo(self, repo_id, **options):
+            made.append((repo_id, options.get("private")))
+            return SimpleNamespace(repo_id=repo_id)
+
+    def upload(self, folder, repo_id, **options):
+        pushed[repo_id] = {path.name: path.read_text() for path in Path(folder).glob("*.json")}
+
+    monkeypatch.setattr(hub, "hf_api", Api)
+    monkeypatch.setattr(hub, "create_and_tag_model_card", lambda *args, **options: SimpleNamespace(save=lambda path: 0))
+    monkeypatch.setattr(hub.PushToHubMixin, "_upload_modified_files", upload)
+    processor.save_pretrained(tmp_path / "mine", push_to_hub=True, **options)
+    assert list(pushed) == [name] and made == [(name, options.get("private"))]
+    for files in (*pushed.values(), {path.name: path.read_text() for path in (tmp_path / "mine").glob("*.json")}):
+        assert json.loads(files["texturevlm.json"])["budget"] == 9 and "tokenizer_config.json" in files
+
+
 def test_what_cannot_be_saved_is_named(qwen, tmp_path):
     model, given = qwen
     processor = TextureProcessor(given, model.config, allocator=lambda *_: None)
@@ -326,7 +352,7 @@ def test_what_cannot_be_saved_is_named(qwen, tmp_path):
     table = json.loads((tmp_path / "texturevlm.json").read_text())
     assert table["budget"] == 9 and table["model"]["model_type"] == "qwen3_vl"
     (tmp_path / "texturevlm.json").write_text("{")
-    with pytest.raises(ValueError, match=r"from_pretrained: .*texturevlm.json must be as save_pretrained wrote it"):
+    with pytest.raises(ValueError, match=r"TextureProcessor: .*texturevlm.json must be as save_pretrained wrote it"):
         TextureProcessor.from_pretrained(tmp_path)
 
 

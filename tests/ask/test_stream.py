@@ -22,8 +22,12 @@ def test_streamed_pieces_add_up_to_the_answer(adapter):
 
 def test_a_stream_raises_what_went_wrong_and_ends_when_nobody_reads_on(qwen):
     asked = models.asked(qwen, budget=6, relevance="none")
-    with pytest.raises(ValueError, match="wheels"):
-        list(asked.ask(models.noise(64, 64), QUESTION, stream=True, wheels=4))
+
+    def broken(ids, scores):
+        raise ZeroDivisionError("wheels")
+
+    with pytest.raises(ZeroDivisionError, match="wheels"):
+        list(asked.ask(models.noise(64, 64), QUESTION, stream=True, logits_processor=[broken]))
     pieces = asked.ask(models.noise(64, 64), QUESTION, stream=True, max_new_tokens=2000)
     next(pieces)
     pieces.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
+from texturevlm.vlm import FAMILIES
 
 RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
 PATCHES = {  # an option of image processors → of vision configs
@@ -45,16 +47,43 @@ def check_options(
     check_choice(function, "tokens", tokens, TOKENS)
 
 
-def check_looks(looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
+@dataclass(frozen=True)
+class Choosing:
+    """How the tokens of a question are chosen; the fields are options of `ask`, but for tokens."""
+
+    budget: int
+    allocator: str | Allocator
+    relevance: str
+    looks: int
+    tokens: str
+
+    def check(self, config: Any) -> Choosing:
+        """Raise if a model with this config cannot be asked so."""
+        check_options("ask", check_count("ask", "budget", self.budget, 1), self.allocator, self.relevance, self.tokens)
+        check_choice("ask", "relevance", self.relevance, RELEVANCES)  # one: several are for training
+        check_looks("ask", self.looks, self.relevance, self.tokens)
+        check_family_looks("ask", self.looks, config)
+        check_context("ask", self.budget, config)
+        return self
+
+
+def check_looks(function: str, looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
     """Whether this relevance and these tokens allow so many looks."""
     if looks not in (1, 2):
-        raise ValueError(f"ask: looks must be 1 or 2, got {looks!r}")
-    check_choice("ask", "relevance", relevance, RELEVANCES)
+        raise ValueError(f"{function}: looks must be 1 or 2, got {looks!r}")
+    check_choice(function, "relevance", relevance, RELEVANCES)
     if looks == 2:
-        check_choice("ask", "tokens with looks=2", tokens, TOKENS[:1])
-        check_choice("ask", "relevance with looks=2", relevance, ("auto", "attention"))
+        check_choice(function, "tokens with looks=2", tokens, TOKENS[:1])
+        check_choice(function, "relevance with looks=2", relevance, ("auto", "attention"))
     elif relevance == "attention":
-        raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+        raise ValueError(f"{function}: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+
+
+def check_family_looks(function: str, looks: int, config: Any) -> None:
+    """Whether a model with this config can be asked in so many looks."""
+    family = config.model_type
+    if looks == 2 and not FAMILIES[family][0].two_looks:
+        raise ValueError(f"{function}: looks must be 1 for {family}, got 2 (see docs/models.md)")
 
 
 def check_context(function: str, budget: int | tuple[int, int], config: Any) -> None:

@@ -51,7 +51,9 @@ def _content(source: Any) -> Any:
     if isinstance(source, Mapping):
         held = next((source[key] for key in ("bytes", "path") if source.get(key) is not None), None)
         if held is None:
-            raise ValueError(f"prepare: an image as a dict must have bytes or a path, got {', '.join(source) or 'none'}")
+            raise ValueError(
+                f"prepare: an image as a dict must have bytes or a path, got {', '.join(source) or 'none'}"
+            )
         return held
     if callable(getattr(source, "read", None)):
         if getattr(source, "seekable", bool)():
