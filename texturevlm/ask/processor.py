@@ -138,8 +138,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> Any:
         """The files of the model's own processor, and texturevlm.json with our options beside them.
 
-        `TextureProcessor.from_pretrained` loads them. `AutoProcessor` gives the model's own processor again if that was
-        wrapped; of a Qwen processor it needs torchvision, and of the parts that `load_vlm` loads it makes a tokenizer.
+        `TextureProcessor.from_pretrained` and `load_vlm` load them. `AutoProcessor` loads a processor of transformers
+        that was wrapped (Qwen's needs torchvision); of the parts that `load_vlm` loaded it makes only a tokenizer.
         push_to_hub, options: as for transformers' `push_to_hub`; repo_id is the name of the folder unless it is given
         """
         if not isinstance(self.allocator, str):
