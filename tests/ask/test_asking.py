@@ -74,6 +74,9 @@ def test_messages_say_the_same_as_a_text_and_more(vlm):
     first = sure(vlm, None, both)
     marked = [*conversation(None, question=OTHER), both[1], *conversation(None)]
     assert torch.allclose(sure(vlm, [image, other], marked), first, atol=1e-4)
+    assert vlm.ask(both, **SHORT) == vlm.ask(None, both, **SHORT)
+    with pytest.raises(TypeError, match="ask: question must be text or messages, got NoneType"):
+        vlm.ask(image)
     assert vlm.ask(None, [both, inside], **SHORT) == [vlm.ask(None, both, **SHORT), vlm.ask(image, QUESTION, **SHORT)]
 
 

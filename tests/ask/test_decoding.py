@@ -35,6 +35,8 @@ def unopened(asked, monkeypatch):
         ({"max_new_token": 4}, r"got max_new_token \(did you mean max_new_tokens\?\)"),
         ({"temprature": 4}, r"got temprature \(did you mean temperature\?\)"),
         ({"streaming": True}, r"got streaming \(did you mean stream\?\)"),
+        ({"stop": "x"}, r"got stop \(did you mean stop_strings\?\)"),
+        ({"max_length": 9}, r"got max_length \(did you mean max_new_tokens\?\)"),
         ({"wheels": 4}, r"generate, got wheels$"),
         ({"_from_model_config": 4}, "got _from_model_config"),
         ({"pixel_values": 4}, "got pixel_values"),

@@ -20,8 +20,10 @@ NUMBERS = (*SAMPLING, "repetition_penalty", "length_penalty", "max_time")
 # `generate` takes them although its signature does not show them.
 HIDDEN = ("tokenizer", "assistant_tokenizer")
 PREPARING = ("levels", "coordinates")  # of an adapter's `prepare`
-NEAR = 0.7  # how alike a misspelled name and the one that was meant are, for difflib
+NEAR = 0.76  # how alike a misspelled name and the one that was meant are, for difflib
 PROMPT = ("self", "inputs", "kwargs")  # of that signature: what `ask` prepares
+# Names in other libraries; and lengths that count the prompt, too, which give way to those that do not.
+USUALLY = {"stop": "stop_strings", "max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 
 
 def decoding(
@@ -32,7 +34,8 @@ def decoding(
     options: of the caller
     own:     names of the caller's other options, which a misspelled one may have meant
     """
-    _check_names(options, {*vars(_config(model)), *_arguments(model), *HIDDEN, *PREPARING}, own)
+    known = {*vars(_config(model)), *_arguments(model), *HIDDEN, *PREPARING} - set(USUALLY)
+    _check_names(options, known, own)
     config = options.get("generation_config")
     if max_new_tokens is None:
         max_new_tokens = getattr(config, "max_new_tokens", None) or MAX_NEW_TOKENS
@@ -52,12 +55,17 @@ def several_sequences(options: Mapping[str, Any]) -> str | None:
     return next((name for name in ("num_beams", "num_return_sequences") if (options.get(name) or 1) > 1), None)
 
 
+def near_miss(name: str, known: Collection[str]) -> str:
+    """What may have been meant by a name that is unknown; empty if nothing comes near."""
+    near = [USUALLY[name]] if name in USUALLY else difflib.get_close_matches(name, sorted(known), 1, NEAR)
+    return f"(did you mean {near[0]}?)" if near else ""
+
+
 def _check_names(options: Collection[str], known: Collection[str], own: Collection[str]) -> None:
     for name in options:
         if name not in known or name.startswith("_"):
-            near = difflib.get_close_matches(name, sorted({*own, *known}), 1, NEAR)
-            meant = f" (did you mean {near[0]}?)" if near else ""
-            raise TypeError(f"ask: options must be those of ask or of the model's generate, got {name}{meant}")
+            meant = near_miss(name, {*own, *known})
+            raise TypeError(f"ask: options must be those of ask or of the model's generate, got {name} {meant}".strip())
 
 
 def _sampling_or_greedy(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
 from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of
-from texturevlm.ask.decoding import decoding, several_sequences
+from texturevlm.ask.decoding import decoding, near_miss, several_sequences
 from texturevlm.ask.generation import Asked, Generator
 from texturevlm.ask.messages import conversation_with, images_of, question_in
 from texturevlm.ask.options import (
@@ -29,6 +29,7 @@ from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import find
 from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
+from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import adapter_for
@@ -36,6 +37,7 @@ from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
+LOADING = ("device", "dtype", "tokens", "looks", "captured", *SETTINGS)  # options of `load_vlm`
 OWN = ("looks", "stream", "return_details", *SETTINGS)  # options of `ask` that are not those of `generate`
 
 
@@ -46,7 +48,7 @@ class VLM:
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
     tokens, looks: as in `load_vlm`
     captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image); by default on a GPU
-    options:   budget, allocator and relevance as in `attach`
+    budget, allocator, relevance: as in `attach`
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
 
@@ -55,16 +57,20 @@ class VLM:
         model: Any,
         processor: Any,
         *,
+        budget: int | None = None,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
         tokens: str = TOKENS[0],
         looks: int = 1,
         captured: bool | None = None,
-        **options: Any,
     ) -> None:
         from texturevlm.ask.processor import TextureProcessor
 
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
-        check_family_looks("VLM", looks, self.model.config)
+        check_family_looks("VLM", check_count("VLM", "looks", looks, 1, 2), self.model.config)
+        given = {"budget": budget, "allocator": allocator, "relevance": relevance}
+        options = {name: value for name, value in given.items() if value is not None}
         own = isinstance(processor, TextureProcessor)
         for name in ("budget", "relevance"):
             if isinstance(one := options.get(name, getattr(processor, name) if own else None), (tuple, list)):
@@ -130,7 +136,7 @@ class VLM:
     def ask(
         self,
         images: Any,
-        question: Any,
+        question: Any = None,
         *,
         looks: int | None = None,
         stream: bool = False,
@@ -144,7 +150,8 @@ class VLM:
         """Answer a question about images: a text. A list of questions gets a list of answers.
 
         images:    as for `prepare`; several share the budget. With a list of questions: all are about these images,
-                   unless there is one list of images per question. None if the messages hold the images
+                   unless there is one list of images per question. None if the messages hold the images; the messages
+                   may also stand here, alone
         question:  a text, a conversation (messages with system prompt and history), or a list of those
         looks:     1, or 2: an overview first, then the rest of the budget where the attention of the model went
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
@@ -157,6 +164,8 @@ class VLM:
         self.check_attached()
         how = self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
+        if question is None and is_conversation(images) and "role" in images[0]:
+            images, question = None, images
         many = isinstance(question, (list, tuple)) and not is_conversation(question)
         prompts = list(question) if many else [question]
         if not prompts:
@@ -279,6 +288,9 @@ def load_vlm(
     given = {"budget": budget, "allocator": allocator, "relevance": relevance}
     given = {name: value for name, value in given.items() if value is not None}
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
+    for name in [one for one in options if one not in HUB_OPTIONS]:
+        if meant := near_miss(name, LOADING):
+            raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name} {meant}")
     found = find(model, device=device, dtype=dtype, **options)
     settings = {**DEFAULTS, **for_answers(found.settings), **given}
     _check("load_vlm", settings, tokens, looks)
