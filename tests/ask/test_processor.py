@@ -207,6 +207,12 @@ def test_unknown_options_are_refused_by_name(processor):
     for given in ({"wheels": 4}, {"images_kwargs": {"wheels": 4}}, {"text_kwargs": {"wheels": 4}}):
         with pytest.raises(TypeError, match=r"processor: options must be those for text \(add_.*got wheels"):
             processor(picture(64, 64), SHORT, **given)
+    with pytest.raises(TypeError, match=r"got return_tensor \(did you mean return_tensors\?\)"):
+        processor(picture(64, 64), SHORT, return_tensor="pt")
+    with pytest.raises(TypeError, match="processor: budget must be given to attach or to TextureProcessor"):
+        processor(picture(64, 64), SHORT, budget=4)
+    with pytest.raises(TypeError, match=r"from_pretrained: .*, got bugdet \(did you mean budget\?\)"):
+        TextureProcessor.from_pretrained("/nowhere/at/all", bugdet=4)
 
 
 def test_bad_input_is_named_before_transformers_sees_it(processor):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 from collections.abc import Collection, Mapping
 from numbers import Real
 from typing import Any
 
+from texturevlm.ask.options import near_miss
 from texturevlm.check import check_count
 
 MAX_NEW_TOKENS = 256  # unless the caller says otherwise
@@ -20,7 +20,6 @@ NUMBERS = (*SAMPLING, "repetition_penalty", "length_penalty", "max_time")
 # `generate` takes them although its signature does not show them.
 HIDDEN = ("tokenizer", "assistant_tokenizer")
 PREPARING = ("levels", "coordinates")  # of an adapter's `prepare`
-NEAR = 0.76  # how alike a misspelled name and the one that was meant are, for difflib
 PROMPT = ("self", "inputs", "kwargs")  # of that signature: what `ask` prepares
 # Names in other libraries; and lengths that count the prompt, too, which give way to those that do not.
 USUALLY = {"stop": "stop_strings", "max_length": "max_new_tokens", "min_length": "min_new_tokens"}
@@ -55,17 +54,11 @@ def several_sequences(options: Mapping[str, Any]) -> str | None:
     return next((name for name in ("num_beams", "num_return_sequences") if (options.get(name) or 1) > 1), None)
 
 
-def near_miss(name: str, known: Collection[str]) -> str:
-    """What may have been meant by a name that is unknown; empty if nothing comes near."""
-    near = [USUALLY[name]] if name in USUALLY else difflib.get_close_matches(name, sorted(known), 1, NEAR)
-    return f"(did you mean {near[0]}?)" if near else ""
-
-
 def _check_names(options: Collection[str], known: Collection[str], own: Collection[str]) -> None:
     for name in options:
         if name not in known or name.startswith("_"):
-            meant = near_miss(name, {*own, *known})
-            raise TypeError(f"ask: options must be those of ask or of the model's generate, got {name} {meant}".strip())
+            meant = near_miss(USUALLY.get(name, name), {*own, *known})
+            raise TypeError(f"ask: options must be those of ask or of the model's generate, got {name}{meant}")
 
 
 def _sampling_or_greedy(options: Mapping[str, Any]) -> dict[str, Any]:

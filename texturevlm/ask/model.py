@@ -12,7 +12,7 @@ from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
 from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of
-from texturevlm.ask.decoding import decoding, near_miss, several_sequences
+from texturevlm.ask.decoding import decoding, several_sequences
 from texturevlm.ask.generation import Asked, Generator
 from texturevlm.ask.messages import conversation_with, images_of, question_in
 from texturevlm.ask.options import (
@@ -24,6 +24,7 @@ from texturevlm.ask.options import (
     check_family_looks,
     check_looks,
     check_options,
+    near_miss,
 )
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import find
@@ -290,7 +291,7 @@ def load_vlm(
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
     for name in [one for one in options if one not in HUB_OPTIONS]:
         if meant := near_miss(name, LOADING):
-            raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name} {meant}")
+            raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     found = find(model, device=device, dtype=dtype, **options)
     settings = {**DEFAULTS, **for_answers(found.settings), **given}
     _check("load_vlm", settings, tokens, looks)

@@ -25,7 +25,7 @@ from texturevlm.ask.attachment import check_still_hooked, detach
 from texturevlm.ask.choose import choose
 from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import question_of, without_marks
-from texturevlm.ask.options import check_belongs, check_context, check_options
+from texturevlm.ask.options import check_belongs, check_context, check_options, near_miss
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.questions import Questions
 from texturevlm.ask.saved import SETTINGS, write_settings
@@ -160,8 +160,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         given = {one: options.pop(one, None) for one in SETTINGS}
         own = {one: value for one, value in given.items() if value is not None}
         if unknown := [one for one in options if one not in HUB_OPTIONS]:
-            known = ", ".join((*SETTINGS, *HUB_OPTIONS))
-            raise TypeError(f"from_pretrained: options must be of {known}, got {', '.join(unknown)}")
+            known = (*SETTINGS, *HUB_OPTIONS)
+            got = f"{', '.join(unknown)}{near_miss(unknown[0], known)}"
+            raise TypeError(f"from_pretrained: options must be of {', '.join(known)}, got {got}")
         processor, config, saved = load_processor("TextureProcessor", name, **options)
         return cls(processor, config, **saved | own)
 
@@ -289,10 +290,11 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         for name, value in given.items():
             if name in for_images - for_text:
                 raise ValueError(f"processor: {name} has no effect, because {OWN_SAMPLING}; got {name}={value!r:.40}")
+            if name in SETTINGS:
+                raise TypeError(f"processor: {name} must be given to attach or to TextureProcessor, got it in a call")
             if name not in for_text:
-                raise TypeError(
-                    f"processor: options must be those for text ({', '.join(sorted(for_text))}), got {name}"
-                )
+                got = f"{name}{near_miss(name, for_text)}"
+                raise TypeError(f"processor: options must be those for text ({', '.join(sorted(for_text))}), got {got}")
 
 
 def _add_missing(found: BatchFeature, id_inputs: Callable[[Tensor], dict[str, Tensor]]) -> None:
