@@ -108,6 +108,9 @@ def plain_logprobs(vlm, answer, images, question):
 def test_log_probabilities_are_those_of_a_plain_forward_pass(vlm, options):
     images = [[picture(64, 96)], [picture(160, 100, seed=1), picture(64, 64)]]
     questions = [QUESTION, f"{OTHER} {QUESTION}"]
+    options = options | {
+        "suppress_tokens": vlm.adapter.visual_ids
+    }  # in a plain forward pass they would stand for images
     found = vlm.ask(images, questions, return_details=True, **SHORT, **options)
     for own, question, answers in zip(images, questions, found, strict=True):
         for answer in answers if "num_beams" in options else [answers]:

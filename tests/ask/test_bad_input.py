@@ -7,6 +7,7 @@ import shutil
 import socket
 import time
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -122,7 +123,7 @@ def test_without_a_network_a_cached_model_is_loaded(monkeypatch, whole, tmp_path
 
 
 def test_settings_come_from_the_hub_too(monkeypatch, whole, tmp_path):
-    """Here from its cache, with the model and without."""
+    """Here from its cache, where the files of the processor may be all there is."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     cached = tmp_path / "models--some--model"
@@ -132,12 +133,13 @@ def test_settings_come_from_the_hub_too(monkeypatch, whole, tmp_path):
     tv.TextureProcessor.from_pretrained(whole, budget=6, relevance="none").save_pretrained(snapshot)
     model = tv.load_vlm("some/model", cache_dir=tmp_path, device="cpu")
     assert (model.budget, model.relevance) == (6, "none")
-    for file in (*snapshot.glob("*.safetensors*"), snapshot / "config.json"):
-        file.unlink()
-    (cached / ".no_exist" / ("0" * 40)).mkdir(parents=True)  # so the cache knows what the hub does not have
-    (cached / ".no_exist" / ("0" * 40) / "config.json").touch()
     processor = tv.TextureProcessor.from_pretrained("some/model", cache_dir=tmp_path)
     assert processor.budget == 6 and processor.config.model_type == "qwen3_vl"
+    (snapshot / "config.json").unlink()
+    options = {"cache_dir": tmp_path}
+    assert hub.only_cached("f", "some/model", huggingface_hub, options, ["config.json", "texturevlm.json"])
+    with pytest.raises(ConnectionError, match="f: no network: "):
+        hub.only_cached("f", "some/model", huggingface_hub, options, ["config.json"])
 
 
 def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):

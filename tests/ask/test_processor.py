@@ -14,6 +14,7 @@ import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import OPTIONS, QUESTION, conversation, inputs_of, picture, visual_tokens
 from tests.vlm import small
+from texturevlm import vlm
 from texturevlm.ask import processor as module
 from texturevlm.ask.processor import TextureProcessor
 from texturevlm.vlm.packed import unpack
@@ -180,15 +181,13 @@ def test_the_mask_of_the_assistants_tokens(attached):
     model, processor = attached
     reply = {"role": "assistant", "content": [{"type": "text", "text": "total 4 2"}]}
     prompts = [[*conversation(picture(288, 288)), reply], [*conversation(), reply]]
-    found = processor.apply_chat_template(
-        prompts,
-        chat_template=TRAINING,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        return_assistant_tokens_mask=True,
-        processor_kwargs={"padding": True},
-    )
+    options = {"chat_template": TRAINING, "return_assistant_tokens_mask": True}
+    padded = {"processor_kwargs": {"padding": True}}
+    if vlm.installed() < (5, 18):
+        with pytest.raises(ImportError, match=r"return_assistant_tokens_mask with images needs .* 5\.18 .* got 5\.\d+"):
+            inputs_of(processor, prompts, **options)
+        return
+    found = inputs_of(processor, prompts, add_generation_prompt=False, **options, **padded)
     for ids, mask in zip(found["input_ids"], found["assistant_masks"]):
         assert processor.tokenizer.convert_ids_to_tokens(ids[mask.bool()]) == ["total", "4", "2"]
     assert visual_tokens(model, found, (1, 0)) == [9, 0]

@@ -113,13 +113,14 @@ def check_belongs(function: str, processor: Any, config: Any, adapter: Any) -> N
             f"{function}: processor must belong to the model, whose image token is {token}, "
             f"got a tokenizer of {known} tokens"
         )
-    pairs = {"image token": (getattr(processor, "image_token_id", None), adapter.mark_id)}
+    # Gemma 3 calls either of them its image token, depending on the version of transformers.
+    pairs = {"image token": (getattr(processor, "image_token_id", None), [adapter.mark_id, token])}
     for name, of_model in PATCHES.items():
-        pairs[name] = (getattr(processor.image_processor, name, None), getattr(config.vision_config, of_model, None))
+        pairs[name] = (getattr(processor.image_processor, name, None), [getattr(config.vision_config, of_model, None)])
     for name, (got, wanted) in pairs.items():
-        if isinstance(got, int) and isinstance(wanted, int) and got != wanted:
+        if isinstance(got, int) and isinstance(wanted[0], int) and got not in wanted:
             raise ValueError(
-                f"{function}: processor must belong to the model, whose {name} is {wanted}, "
+                f"{function}: processor must belong to the model, whose {name} is {wanted[0]}, "
                 f"got {type(processor).__name__} with {got}"
             )
     try:

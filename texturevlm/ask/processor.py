@@ -24,7 +24,7 @@ from transformers.processing_utils import ProcessingKwargs
 from texturevlm.ask.attachment import check_still_hooked, detach
 from texturevlm.ask.choose import choose
 from texturevlm.ask.layout import by_prompt
-from texturevlm.ask.messages import question_of, without_marks
+from texturevlm.ask.messages import images_of, question_of, without_marks
 from texturevlm.ask.options import check_belongs, check_context, check_options, near_miss
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.questions import Questions
@@ -32,10 +32,11 @@ from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
-from texturevlm.vlm import FAMILIES, adapter_for
+from texturevlm.vlm import FAMILIES, adapter_for, installed
 from texturevlm.vlm.prompts import Picture, is_conversation
 from texturevlm.vlm.views import View
 
+MASKED = (5, 18)  # of transformers: masks of the assistant's tokens are right behind images since then
 OWN_SAMPLING = "texturevlm samples images, and the budget decides how"
 NOT_FOR_IMAGES = {"return_tensors", "text_kwargs", "images_kwargs", "common_kwargs", "videos_kwargs", "return_metadata"}
 
@@ -129,6 +130,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if wrong := [one for one in batch if not is_conversation(one)]:
             wanted = "messages, or a list of conversations"
             raise TypeError(f"apply_chat_template: conversation must be {wanted}, got {wrong[0]!r:.60}")
+        if options.get("return_assistant_tokens_mask") and installed() < MASKED and any(map(images_of, batch)):
+            wanted, got = (".".join(map(str, one)) for one in (MASKED, installed()))
+            raise ImportError(
+                "apply_chat_template: return_assistant_tokens_mask with images needs transformers "
+                f"{wanted} or newer, because masks are misaligned before, got {got}"
+            )
         questions = [without_marks(question_of(one), self.adapter.marks) for one in batch]
         with self.questions.rendering(questions):
             found = super().apply_chat_template(conversation, *args, **options)
