@@ -53,6 +53,11 @@ class Generator:
             return [self._unfixed]
         return [] if self.fixed is None else self.fixed.reasons
 
+    @property
+    def wanted(self) -> bool:
+        """Whether capture is wanted."""
+        return self.adapter.device.type == "cuda" if self.captured is None else self.captured
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "fixed": None}  # graphs stay on their device
 
@@ -126,7 +131,7 @@ class Generator:
     def _fixed_budget(self, asked: Sequence[Asked], options: dict[str, Any]) -> FixedBudget | None:
         """The captured path, if it is wanted and possible for these answers."""
         self._unfixed = None
-        if not (self.adapter.device.type == "cuda" if self.captured is None else self.captured):
+        if not self.wanted:
             return None
         self._unfixed = self._not_fixed_because(asked, options)
         slots = self.processor.budget

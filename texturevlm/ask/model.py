@@ -12,6 +12,8 @@ from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
 from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of
+from texturevlm.ask.captured_choice import CapturedChoice
+from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
 from texturevlm.ask.generation import Asked, Generator
 from texturevlm.ask.messages import conversation_with, images_of, question_in
@@ -48,7 +50,8 @@ class VLM:
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
     tokens, looks: as in `load_vlm`
-    captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image); by default on a GPU
+    captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
+               on a GPU
     budget, allocator, relevance: as in `attach`
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
@@ -85,6 +88,7 @@ class VLM:
         self.processor, self.tokens, self.looks = processor, tokens, looks
         self.adapter = hooked(self.model, processor).beside(processor.processor)
         self.generator = Generator(self.adapter, processor, captured=captured)
+        self._choice = CapturedChoice()
 
     @property
     def budget(self) -> int:
@@ -229,6 +233,10 @@ class VLM:
         self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)  # before slow work
         session = self.prepare(images)
         return session.look(question, looks=looks, budget=budget, allocator=allocator, relevance=relevance)
+
+    def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
+        """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
+        return self._choice(image, question, **options) if self.generator.wanted else None
 
     def check_attached(self) -> None:
         """Raise if the model was detached."""

@@ -83,7 +83,9 @@ class ImageSession:
         if how.tokens == "weighted":
             maps = [image.relevance(question, relevance=how.relevance) for image in self.images]
             return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
-        return choose(self.images, question, budget=how.budget, allocator=how.allocator, relevance=how.relevance)
+        options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
+        captured = self.model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
+        return choose(self.images, question, **options) if captured is None else [captured]
 
     def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
         """The model's own grid; the most relevant cell has the weight 1."""
