@@ -16,7 +16,7 @@ MAX_NEW_TOKENS = 256  # unless the caller says otherwise
 GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 COUNTS = {"num_beams": 1, "num_return_sequences": 1, "min_new_tokens": 0, "no_repeat_ngram_size": 0, "top_k": 0}
-NUMBERS = (*SAMPLING, "repetition_penalty", "length_penalty", "max_time")
+REALS = (*SAMPLING, "repetition_penalty", "length_penalty", "max_time")
 # `generate` takes them although its signature does not show them.
 HIDDEN = ("tokenizer", "assistant_tokenizer")
 PREPARING = ("levels", "coordinates")  # of an adapter's `prepare`
@@ -85,7 +85,7 @@ def _check_values(options: Mapping[str, Any]) -> None:
     for name, least in COUNTS.items():
         if options.get(name) is not None:
             check_count("ask", name, options[name], least)
-    for name in NUMBERS:
+    for name in REALS:
         value = options.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
             raise TypeError(f"ask: {name} must be a number, got {value!r:.60}")

@@ -74,7 +74,7 @@ class VLM:
         self.model = network_of("VLM", model)
         check_family_looks("VLM", check_count("VLM", "looks", looks, 1, 2), self.model.config)
         given = {"budget": budget, "allocator": allocator, "relevance": relevance}
-        options = {name: value for name, value in given.items() if value is not None}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         own = isinstance(processor, TextureProcessor)
         for name in ("budget", "relevance"):
             if isinstance(one := options.get(name, getattr(processor, name) if own else None), (tuple, list)):

@@ -21,12 +21,12 @@ PATCHES = {  # an option of image processors → of vision configs
     "temporal_patch_size": "temporal_patch_size",
 }
 TOKENS = ("chosen", "weighted")
-NEAR = 0.76  # how alike a misspelled name and the one that was meant are, for difflib
+LIKENESS = 0.76  # how alike a misspelled name and the one that was meant are, for difflib
 
 
 def near_miss(name: str, known: Collection[str]) -> str:
     """What may have been meant by the name of an unknown option, for an error; empty if nothing comes near."""
-    near = difflib.get_close_matches(name, sorted(known), 1, NEAR)
+    near = difflib.get_close_matches(name, sorted(known), 1, LIKENESS)
     return f" (did you mean {near[0]}?)" if near else ""
 
 

@@ -31,7 +31,7 @@ class PlainProcessor:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundModel:
     """A model whose weights are not read yet.
 
     config:   of the model
@@ -56,7 +56,7 @@ def find(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     **options: Any,
-) -> Found:
+) -> FoundModel:
     """Find a model for `load_vlm`.
 
     device:  a GPU if there is one and none is named; not with `device_map`
@@ -75,7 +75,7 @@ def find(
     place, wanted = _usable(device), _dtype(dtype)
     checkpoint = Checkpoint.find("load_vlm", model, ARCHITECTURES, options)
     settings, _ = read_settings(checkpoint)
-    return Found(checkpoint, checkpoint.config(), settings, place, wanted)
+    return FoundModel(checkpoint, checkpoint.config(), settings, place, wanted)
 
 
 def load_processor(
