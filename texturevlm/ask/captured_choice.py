@@ -45,11 +45,9 @@ class CapturedChoice:
         scorer = find_scorer("ask", relevance, question)
         if not texture.levels[0].is_cuda or not isinstance(allocator, str) or not scorer.capturable:
             return None
-        if (
-            texture.names != COLOURS
-            or texture.levels[0].shape[2:] != texture.size
-            or backends.no_kernel_because(texture.levels[0])
-        ):
+        if texture.names != COLOURS or backends.no_kernel_because(texture.levels[0]):
+            return None
+        if texture.levels[0].shape[2:] != texture.size:  # `choose` refuses it
             return None
         if image.prepared.readings:  # an earlier question paid for most of the work
             return None
