@@ -13,7 +13,7 @@ from torch import nn
 
 from texturevlm.ask.options import check_options
 from texturevlm.check import check_choice
-from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FAMILIES, Adapter, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
@@ -41,7 +41,7 @@ def attach(
 
     network = network_of("attach", model)
     given = {"budget": budget, "allocator": allocator, "relevance": relevance}
-    options: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE}
+    options: dict[str, Any] = {"budget": None, "allocator": ALLOCATOR, "relevance": RELEVANCE}
     if isinstance(processor, TextureProcessor):
         options = {name: getattr(processor, name) for name in options}
     options |= {name: value for name, value in given.items() if value is not None}

@@ -23,7 +23,7 @@ from texturevlm.ask.pretrained import load
 from texturevlm.ask.session import ImageSession
 from texturevlm.ask.stream import streamed
 from texturevlm.check import check_choice, check_count
-from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FixedBudget, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
@@ -259,14 +259,26 @@ class VLM:
         stopped = options.get("stop_strings") or options.get("stopping_criteria")
         ends, pad = self._ends(options), self.adapter.tokenizer.pad_token_id if stopped else None
         each = len(found.sequences) // len(items)
+        doubts = self._doubts(found, len(items))
         answers = []
         for index, (text, ids, logprobs) in enumerate(
             zip(self.adapter.decode(found.sequences), found.sequences.tolist(), logprobs_of(found).tolist())
         ):
             length = length_of(ids, ends, pad)
             tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
-            answers.append(Answer(text.strip(), tokens, logprobs[:length], items[index // each][2], seconds))
+            (_, _, chosen), doubt = items[index // each], doubts[index // each]
+            answers.append(Answer(text.strip(), tokens, logprobs[:length], chosen, seconds, doubt))
         return _per_question(answers, len(items))
+
+    def _doubts(self, found: Any, questions: int) -> list[float | None]:
+        """How likely an answer to each question was to begin as the one for what cannot be read, if there is one."""
+        said = self.adapter.trained.unreadable
+        if said is None:
+            return [None] * questions
+        first = self.adapter.tokenizer(said, add_special_tokens=False)["input_ids"][0]
+        logits = found.logits[0][:: len(found.logits[0]) // questions]  # the beams of a question begin alike
+        chances: list[float | None] = logits.float().softmax(-1)[:, first].tolist()
+        return chances
 
     def _ends(self, options: dict[str, Any]) -> list[int]:
         """The ids that end an answer."""
@@ -299,7 +311,7 @@ class VLM:
 def load_vlm(
     model: str | os.PathLike[str],
     *,
-    budget: int = BUDGET,
+    budget: int | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     allocator: str | Allocator = ALLOCATOR,
@@ -308,9 +320,10 @@ def load_vlm(
     captured: bool | None = None,
     **options: Any,
 ) -> VLM:
-    """Load a vision-language model, from a hub id or a folder.
+    """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
 
-    budget:    visual tokens that all images of a question share
+    budget:    visual tokens that all images of a question share; by default 273, unless the checkpoint asks for another
+               number
     device:    a GPU if there is one
     dtype:     the checkpoint's own if None or "auto"
     allocator, relevance: how the tokens are chosen, as in `choose_tokens`
@@ -321,7 +334,9 @@ def load_vlm(
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
     """
-    check_options("load_vlm", check_count("load_vlm", "budget", budget, 1), allocator, relevance, tokens)
+    if budget is not None:
+        check_count("load_vlm", "budget", budget, 1)
+    check_options("load_vlm", budget, allocator, relevance, tokens)
     check_choice("load_vlm", "relevance", relevance, RELEVANCES)  # one: several are for training
     check = partial(check_context, "load_vlm", budget)
     network, processor = load(model, device=device, dtype=dtype, check=check, **options)

@@ -9,7 +9,9 @@ import torch
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
+from texturevlm.defaults import BUDGET
 from texturevlm.pipeline import Allocator
+from texturevlm.vlm.trained import trained_as
 
 RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
 PATCHES = {  # an option of image processors → of vision configs
@@ -22,12 +24,13 @@ TOKENS = ("chosen", "weighted")
 
 def check_options(
     function: str,
-    budget: int | tuple[int, int],
+    budget: int | tuple[int, int] | None,
     allocator: str | Allocator,
     relevance: str | Sequence[str],
     tokens: str = TOKENS[0],
 ) -> None:
-    """Check options before a model is loaded or changed."""
+    """Check options before a model is loaded or changed. A budget of None is left to the checkpoint."""
+    budget = BUDGET if budget is None else budget
     budgets = budget if isinstance(budget, (tuple, list)) else (budget, budget)
     for one in budgets:
         check_count(function, "budget", one, 1)
@@ -57,8 +60,14 @@ def check_looks(looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
         raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
 
 
-def check_context(function: str, budget: int | tuple[int, int], config: Any) -> None:
+def default_budget(config: Any) -> int:
+    """What a checkpoint asks for, or the package's default."""
+    return trained_as(config).budget or BUDGET
+
+
+def check_context(function: str, budget: int | tuple[int, int] | None, config: Any) -> None:
     """Whether the context of a model holds the budget."""
+    budget = default_budget(config) if budget is None else budget
     most = budget[1] if isinstance(budget, (tuple, list)) else budget
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and most >= longest:

@@ -8,12 +8,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from texturevlm.channels.pretrained import Checkpoint, optional, torch_device
 from texturevlm.vlm import FAMILIES
+
+# Models that come with the package. A folder of the same name is reached as ./NAME.
+SHIPPED = {"reader": Path(__file__).parent.parent / "reader"}
+
+
+def shipped(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The folder of a model that comes with the package, if this is the name of one."""
+    return SHIPPED.get(model, model) if isinstance(model, str) else model
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ def load(
 ) -> tuple[Any, PlainProcessor]:
     """The model in evaluation mode, and its processor.
 
+    model:   a hub id, a folder, or a name of SHIPPED
     device:  a GPU if there is one and none is named; not with `device_map`
     dtype:   of torch, or its name; the checkpoint's own if None or "auto"
     check:   takes the config, and raises before the weights are loaded
@@ -55,7 +65,12 @@ def load(
         raise ValueError(f"load_vlm: device must not be given with device_map, got {got}")
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    place, wanted = _usable(device), _dtype(dtype)
+    place, wanted, model = _usable(device), _dtype(dtype), shipped(model)
+    if model in SHIPPED.values() and not (weights := Path(model) / "model.safetensors").is_file():
+        raise FileNotFoundError(
+            f"load_vlm: {weights} must hold the weights, which this copy of the package lacks; "
+            "`texturevlm ship-reader` writes them"
+        )
     architectures = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
     checkpoint = Checkpoint.find("load_vlm", model, architectures, options)
     check(config := checkpoint.config())
@@ -67,6 +82,7 @@ def load_processor(
     function: str, model: str | os.PathLike[str], config: Any = None, **options: Any
 ) -> tuple[PlainProcessor, Any]:
     """The processor of a checkpoint without its model, and the model's config unless it is given."""
+    model = shipped(model)
     if config is None:
         architectures = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
         checkpoint = Checkpoint.find(function, model, architectures, options)

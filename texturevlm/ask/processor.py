@@ -25,11 +25,11 @@ from transformers.processing_utils import ProcessingKwargs
 from texturevlm.ask.choose import choose
 from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import question_of, without_marks
-from texturevlm.ask.options import check_belongs, check_context, check_options
+from texturevlm.ask.options import check_belongs, check_context, check_options, default_budget
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.questions import Questions
 from texturevlm.channels.pretrained import HUB_OPTIONS
-from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FAMILIES, adapter_for
 from texturevlm.vlm.prompts import Picture, is_conversation
@@ -45,7 +45,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
 
     processor: of the model: what has a tokenizer and an image processor
     config:    of the model
-    budget:    visual tokens that all images of a prompt share; a pair (low, high) draws one per prompt, for training
+    budget:    visual tokens that all images of a prompt share; a pair (low, high) draws one per prompt, for training;
+               by default 273, unless the checkpoint asks for another number
     allocator: how tokens are chosen, as in `choose_tokens`
     relevance: likewise; several names draw one per prompt, for training
     The question of a prompt is the last turn of the user in the messages that `apply_chat_template` was given, or the
@@ -57,7 +58,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         processor: Any,
         config: Any,
         *,
-        budget: int | tuple[int, int] = BUDGET,
+        budget: int | tuple[int, int] | None = None,
         allocator: str | Allocator = ALLOCATOR,
         relevance: str | Sequence[str] = RELEVANCE,
     ) -> None:
@@ -72,6 +73,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if family not in FAMILIES:
             raise ValueError(f"TextureProcessor: config must be of one of {', '.join(FAMILIES)}, got {family}")
         check_options("TextureProcessor", budget, allocator, relevance)
+        budget = default_budget(config) if budget is None else budget
         self.config = config
         self.budget = (int(budget[0]), int(budget[1])) if isinstance(budget, (tuple, list)) else int(budget)
         self.allocator, self.relevance = allocator, relevance

@@ -43,9 +43,10 @@ class Parser(argparse.ArgumentParser):
     def add_device(self) -> None:
         self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
-    def add_tokens(self, budget: str = "tokens", *, patch: bool = True) -> None:
-        """--budget, --patch, --allocator and --relevance."""
-        self.add_count("--budget", budget, BUDGET)
+    def add_tokens(self, budget: str = "tokens", *, own: bool = False, patch: bool = True) -> None:
+        """--budget, --patch, --allocator and --relevance. own: the budget is None unless given: models have their own."""
+        said = f"{budget} (default: {BUDGET}, or what the model asks for)" if own else budget
+        self.add_count("--budget", said, None if own else BUDGET)
         if patch:
             self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
         self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")

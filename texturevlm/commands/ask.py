@@ -10,13 +10,13 @@ from texturevlm.paths import is_url
 
 
 def add_ask(commands: arguments.Commands) -> None:
-    usage = "%(prog)s IMAGE [IMAGE …] QUESTION --model PATH_OR_ID [options]"
+    usage = "%(prog)s IMAGE [IMAGE …] QUESTION [--model PATH_OR_ID] [options]"
     parser = arguments.add_command(commands, "ask", _ask, "ask a vision-language model about images", usage=usage)
     # One argument, because argparse gives a second one nothing if an option stands between the images.
     parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help="images (files, URLs), then the question")
-    models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …)"
-    parser.add_option("--model", "PATH_OR_ID", models, required=True)
-    parser.add_tokens("tokens that all images share", patch=False)
+    models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
+    parser.add_option("--model", "PATH_OR_ID", models, "reader")
+    parser.add_tokens("tokens that all images share", own=True, patch=False)
     looks = "2: an overview, then where the model's attention went"
     parser.add_option("--looks", None, looks, 1, type=int, choices=(1, 2))
     weighted = "weighted: the model's own full grid, each token weighted by relevance"
@@ -39,7 +39,8 @@ def _ask(options: argparse.Namespace) -> int:
 
     check_options("ask", options.budget, allocator, relevance, options.tokens)
     check_looks(options.looks, relevance, options.tokens)
-    check_budget(options.budget, len(images))
+    if options.budget is not None:
+        check_budget(options.budget, len(images))
     device = arguments.device_of(options)
     textures = [tv.Texture.open(image) for image in images]  # a bad image is refused before a model is loaded
     _quiet_bars()

@@ -237,7 +237,9 @@ class Adapter(ABC):
         inputs = self.prepare(prompts, textures, allocations, **own)
         return answer_ids(self.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
 
-    def groups(self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None) -> list[list[View]]:
+    def groups(
+        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+    ) -> list[list[View]]:
         """The views of a picture, one group per placeholder."""
         if picture.is_video:
             raise ValueError(

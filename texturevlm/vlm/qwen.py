@@ -129,7 +129,9 @@ class QwenAdapter(Adapter):
         """(..., M², 2) rows and columns of a token's patches → (..., 2), its window, for a tower that has windows."""
         return None
 
-    def groups(self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None) -> list[list[View]]:
+    def groups(
+        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+    ) -> list[list[View]]:
         crops = coordinates == "crops"
         if crops and picture.weight is not None:
             raise ValueError("prepare: coordinates='crops' is the model's own input, which has no weights")

@@ -32,9 +32,7 @@ class Trained:
     unreadable: str | None = None
 
 
-def trained_as(
-    config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES
-) -> Trained:
+def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES) -> Trained:
     """What a model's config says.
 
     levels, coordinates: those that its family has

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from texturevlm.train.reader.alphabet import encode_text, training_ids
+from texturevlm.train.reader.alphabet import ILLEGIBLE, encode_text, training_ids
 from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
 from texturevlm.train.reader.questions import ReaderQuestion, TextLine, lines_of, place_questions, reading_order
@@ -23,7 +23,6 @@ from texturevlm.train.reader.views import (
     legible_height,
 )
 
-ILLEGIBLE = "?"  # the answer where the true one cannot be read
 _LEGIBLE, _HARD = 8.0, 6.0  # samples over the height of type: it can be read; between them nobody can tell
 _TOLD = 0.2  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
 _AHEAD = 0.5  # share of the views of a real page that were made ahead by choosers
