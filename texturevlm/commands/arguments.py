@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
     def add_tokens(self, budget: str = "tokens", *, own: bool = False, patch: bool = True) -> None:
-        """--budget, --patch, --allocator and --relevance. own: the budget is None unless given: models have their own."""
+        """--budget, --patch, --allocator and --relevance. own: no budget unless it is given, as models have one."""
         said = f"{budget} (default: {BUDGET}, or what the model asks for)" if own else budget
         self.add_count("--budget", said, None if own else BUDGET)
         if patch:

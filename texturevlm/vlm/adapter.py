@@ -217,8 +217,8 @@ class Adapter(ABC):
                      scale; crops: every rectangle of one scale is an ordinary image by itself, at stock positions
         fps:         frames per second of the videos
         weights:     (B, K) per allocation: factors of the embeddings of each token, differentiable; 1 by default
-        By default levels and coordinates are those that the checkpoint was trained with (`trained`): joint and fine unless
-        its config says otherwise. Others, and videos, are for families that have them.
+        Levels and coordinates are by default those that the checkpoint was trained with: joint and fine unless its
+        config says otherwise. Others, and videos, are for families that have them.
         """
         levels, coordinates = self._options("prepare", levels, coordinates, self.coordinates)
         ids: list[list[int]] = []

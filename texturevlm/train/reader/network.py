@@ -99,7 +99,7 @@ def load_weights(network: Any, *files: Path) -> None:
     for file in files:
         try:
             with safetensors.safe_open(file, "pt") as parts:
-                state |= {name: parts.get_tensor(name) for name in parts.keys()}  # noqa: SIM118: it is no dict
+                state |= {name: parts.get_tensor(name) for name in parts.keys()}  # noqa: SIM118
         except (safetensors.SafetensorError, OSError) as error:
             raise ValueError(f"reader: {file} must be a file of weights (safetensors), got {error}") from None
     own = {name.removeprefix(_HEAD): tensor.float() for name, tensor in state.items() if not name.startswith(_DROPPED)}
