@@ -209,7 +209,7 @@ def test_tokens_stand_in_the_order_in_which_a_model_gets_them(page):
 
 
 def test_unused_tokens_change_nothing(network, prompts):
-    few = prompts._replace(count=torch.tensor([7, TOKENS]))
+    few = prompts._replace(used=torch.tensor([7, TOKENS]))
     other = few._replace(pixels=few.pixels.clone())
     other.pixels[0, 7:] = 0
     with torch.no_grad():

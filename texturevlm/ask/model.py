@@ -187,7 +187,7 @@ class VLM:
         return answers if many else answers[0]
 
     def look(self, images: Any, question: str = "", **options: Any) -> Image.Image:
-        """Draw what the model sees when it is asked; options `looks`, `allocator`, `relevance`."""
+        """Draw what the model sees when it is asked; options `answer`, `looks`, `allocator`, `relevance`."""
         return self.prepare(images).look(question, **options)
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:

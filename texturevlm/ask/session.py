@@ -40,14 +40,15 @@ class ImageSession:
         """The answer, or a list of answers to a list of questions; options of `VLM.ask`."""
         return self.model.ask(self, question, **options)
 
-    def look(self, question: str = "", **options: Any) -> Image.Image:
+    def look(self, question: str = "", *, answer: str = "", **options: Any) -> Image.Image:
         """Draw what the model sees when it is asked: what the tokens show, the footprints, the relevance.
 
+        answer:  to write behind the question
         options: of `choose`
         """
         chosen = self.choose(question, **options)
         pictures = [
-            question_picture(image.texture, one.allocation, one.relevance, question)
+            question_picture(image.texture, one.allocation, one.relevance, f"{question}  {answer}".strip())
             for image, one in zip(self.images, chosen)
         ]
         return stacked(pictures)

@@ -24,7 +24,7 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_device()
     parser.add_option("--dtype", "T", "such as bfloat16 (default: the checkpoint's own)")
     parser.add_count("--max-new-tokens", "of the answer", 256)
-    parser.add_option("--out", "PNG", "draw what the model saw, too", type=Path)
+    parser.add_option("--out", "PNG", "draw what the model saw, and the answer, too", type=Path)
 
 
 def _ask(options: argparse.Namespace) -> int:
@@ -54,11 +54,13 @@ def _ask(options: argparse.Namespace) -> int:
     if options.looks == 1 and arguments.reads_pages(relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
+    answer = ""
     for piece in session.ask(question, looks=options.looks, stream=True, max_new_tokens=options.max_new_tokens):
+        answer += piece
         print(piece, end="", flush=True)
     print()
     if options.out is not None:
-        session.look(question, looks=options.looks).save(options.out)
+        session.look(question, answer=answer.strip(), looks=options.looks).save(options.out)
         print(f"{options.out}: what the model saw", file=sys.stderr)
     return 0
 

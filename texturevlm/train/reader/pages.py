@@ -21,6 +21,7 @@ from PIL import Image
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.train.pages import HELD_OUT, train_rows
+from texturevlm.train.reader.bill import bill
 from texturevlm.train.reader.chosen import ChosenView, ChosenViews, choose_views, save_views
 from texturevlm.train.reader.questions import LABELS, ReaderQuestion, entry_questions
 from texturevlm.train.render import Vocabulary, render_page
@@ -92,6 +93,7 @@ def shop(page: Sheet, column: Column, y: float) -> float:
 PAGE_KINDS = {
     **LAYOUTS,
     "form": LAYOUTS["form"]._replace(weight=5),
+    "bill": PageKind(4, (notes, fields), 0.0, (bill,), most=(0, 2)),
     "receipt": PageKind(4, (fields, heading, notes), 0.0, (shop, purchases), most=(0, 2), strip=True),
 }
 
