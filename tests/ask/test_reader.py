@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
+from studies.reader_invoice import ANSWERS
 from tests.test_cli import status
 from tests.train.test_reader import small_network
 from texturevlm import load_vlm
@@ -28,14 +29,6 @@ from texturevlm.vlm import FixedBudget
 BUDGET = 40
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
 WEIGHTS = pretrained.SHIPPED["reader"] / "model.safetensors"
-ANSWERS = {
-    "What is the total?": "12,066.31",
-    "What is the invoice number?": "INV-25-004817",
-    "What is the date?": "17 March 2025",
-    "What is the due date?": "16 April 2025",
-    "To whom is it addressed?": "Tessaly Water Analytics Cooperative",
-    "What is the VAT?": "1,926.55",
-}
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ CHAT_TEMPLATE = (
 
 def encode_text(text: str) -> list[int]:
     """The ids of a text: accents are dropped, signs become their equals in ASCII, and what has none is dropped."""
-    plain = unicodedata.normalize("NFKD", text.translate(str.maketrans(_PLAIN)))
+    plain = unicodedata.normalize("NFKD", text.translate(str.maketrans({**_PLAIN})))
     return [FIRST + ord(sign) - 32 for sign in plain if 32 <= ord(sign) < 127]
 
 
