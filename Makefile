@@ -16,7 +16,7 @@ install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torc
 .PHONY: demo test test-oldest lint sanitize scout clean
 
 demo: .venv/ready
-	$(BIN)/texturevlm ask examples/invoice.png "What is the total?" --relevance scout --out demo.png
+	$(BIN)/texturevlm ask examples/invoice.png "What is the total?" --out demo.png
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 from studies.reader_invoice import ANSWERS
 from tests.test_cli import status
 from tests.train.test_reader import small_network
+from tests.vlm.test_captured import first_logits
 from texturevlm import load_vlm
 from texturevlm.ask import pretrained
 from texturevlm.ask.attention import question_attention
@@ -98,7 +99,7 @@ def test_it_is_asked_as_it_was_trained(reader, question, monkeypatch):
     wanted, before = trained_logits(reader.model, texture, allocation, question, "12.5")
     assert len(found) == before + 2
     assert float((found - wanted[: before + 2]).abs().max()) < 1e-4
-    fixed = FixedBudget(reader.adapter, BUDGET, masked=True).first_logits(prompt, texture, allocation)
+    fixed = first_logits(FixedBudget(reader.adapter, BUDGET, masked=True), prompt, texture, allocation)
     assert float((fixed[0] - wanted[before + 1]).abs().max()) < 1e-4
     monkeypatch.setattr("texturevlm.ask.processor.choose", lambda *given, **options: [Chosen(allocation, None)])
     spelled = reader.processor.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
@@ -113,7 +114,7 @@ def test_it_is_asked_as_it_was_trained(reader, question, monkeypatch):
 def test_attention_comes_in_the_slots_of_levels_that_are_apart(reader, monkeypatch):
     texture = Texture.open(page().convert("RGB")).mipmapped()
     allocation = two_scales(texture)
-    counted = lambda attention, hidden, rotary, asking: torch.arange(hidden.shape[1]).float()  # noqa: E731
+    counted = lambda attention, hidden, *rest: torch.arange(hidden.shape[1]).float()  # noqa: E731
     monkeypatch.setattr("texturevlm.ask.attention._weights", counted)
     (found,) = question_attention(reader.adapter, "total", [texture], [allocation])
     coarse_first = found[allocation.valid[0]].argsort()
@@ -193,13 +194,11 @@ def test_ask_needs_no_model(folder, monkeypatch, tmp_path, capsys):
     assert "model.safetensors must hold the weights, which this copy of the package lacks" in capsys.readouterr().err
 
 
-def test_a_checkpoint_asks_for_its_own_budget(tmp_path):
+def test_the_folder_says_how_tokens_are_chosen(tmp_path):
     save_folder(small_network(), tmp_path, budget=48)
-    assert load_vlm(tmp_path, device="cpu").budget == 48
+    model = load_vlm(tmp_path, device="cpu")
+    assert (model.budget, model.relevance) == (48, "scout")
     assert load_vlm(tmp_path, device="cpu", budget=20).budget == 20
-    assert load_vlm(tmp_path, device="cpu").processor.budget == 48
-    save_folder(small_network(), tmp_path)
-    assert load_vlm(tmp_path, device="cpu").budget == 273
 
 
 def test_the_package_has_what_the_code_writes(tmp_path):
@@ -210,14 +209,13 @@ def test_the_package_has_what_the_code_writes(tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "chat_template.jinja"):
         assert (shipped / name).read_text() == (tmp_path / name).read_text(), name
     found, wanted = json.loads((shipped / "config.json").read_text()), make_config().to_dict()
-    found["texturevlm"].pop("budget", None)  # an option of ship-reader
     for name in ("vision_config", "text_config", "texturevlm"):
         assert {**wanted[name], **found[name]} == wanted[name]
 
 
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="the reader's weights are not in this copy (texturevlm ship-reader)")
 def test_it_reads_the_invoice():
-    model = load_vlm("reader", device="cpu", relevance="scout")
+    model = load_vlm("reader", device="cpu")
     found = dict(zip(ANSWERS, model.ask(INVOICE, list(ANSWERS), max_new_tokens=60)))
     print(found)
     assert found == ANSWERS

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from texturevlm.commands import arguments
+from texturevlm.defaults import BUDGET
 
 _MOST = 40e6  # bytes of the weights
 
@@ -16,7 +17,7 @@ def add_ship_reader(commands: arguments.Commands) -> None:
     weights = "a run of `texturevlm train`, its weights.safetensors, or several files with parts of it"
     parser.add_argument("weights", type=arguments.existing_path, nargs="+", metavar="RUN_OR_WEIGHTS", help=weights)
     parser.add_option("--out", "FOLDER", "(default: the package's own texturevlm/reader)", type=Path)
-    parser.add_count("--budget", "tokens that it asks for where none are named (default: the package's)")
+    parser.add_count("--budget", "tokens where a user names none", BUDGET)
 
 
 def _ship_reader(options: argparse.Namespace) -> int:

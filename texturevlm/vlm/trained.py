@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_choice
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import LEVELS
 
@@ -22,13 +22,11 @@ class Trained:
     """What a checkpoint was trained with.
 
     levels, coordinates: as for `Adapter.prepare`
-    budget:              visual tokens if the user names no budget; None: the package's default
     unreadable:          the answer that means that the true one cannot be read; None: it has none
     """
 
     levels: str = LEVELS[0]
     coordinates: str = COORDINATES[0]
-    budget: int | None = None
     unreadable: str | None = None
 
 
@@ -45,6 +43,4 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)
     allowed = [one for one in coordinates if one in COORDINATES]
     check_choice("adapt", f"coordinates in {TABLE} of config.json", found.coordinates, allowed)
-    if found.budget is not None:
-        check_count("adapt", f"budget in {TABLE} of config.json", found.budget, 1)
     return found

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from texturevlm.ask.pretrained import PlainProcessor
 from texturevlm.channels.pretrained import optional
+from texturevlm.defaults import BUDGET
 from texturevlm.train.reader.alphabet import (
     END,
     ILLEGIBLE,
@@ -127,13 +129,13 @@ def make_image_processor() -> Any:
     )
 
 
-def save_folder(network: Any, folder: Path, *, budget: int | None = None) -> None:
-    """Write what `tv.load_vlm(folder)` loads: config, weights in bfloat16, tokenizer, template, image processor.
+def save_folder(network: Any, folder: Path, *, budget: int = BUDGET) -> None:
+    """Write what `tv.load_vlm(folder)` loads: config, weights in bfloat16, processor, and how tokens are chosen.
 
-    budget: tokens that it asks for where none are named; None: the package's default
+    budget: tokens where none are named; they are chosen by the scout, which it was trained with
     """
-    if budget is not None:
-        network.config.texturevlm = {**_TRAINED, "budget": budget}
+    from texturevlm.ask.processor import TextureProcessor
+
     network.to(torch.bfloat16).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    make_image_processor().save_pretrained(folder)
+    processor = PlainProcessor(make_tokenizer(), make_image_processor())
+    TextureProcessor(processor, network.config, budget=budget, relevance="scout").save_pretrained(folder)
