@@ -34,8 +34,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for budget in [options.budget] if options.budget else BUDGETS:
         model = load_vlm(options.model, budget=budget, relevance="scout")
         for relevance, allocator in CHOOSERS:
-            given = {"relevance": relevance, "allocator": allocator, "return_details": True, "max_new_tokens": 60}
-            answers = model.ask(page, list(ANSWERS)[: options.limit], **given)
+            given: dict[str, Any] = {"relevance": relevance, "allocator": allocator, "max_new_tokens": 60}
+            answers = model.ask(page, list(ANSWERS)[: options.limit], return_details=True, **given)
             for (question, wanted), answer in zip(ANSWERS.items(), answers):
                 sure, right = math.exp(answer.logprob / len(answer.tokens)), anls(answer.text, [wanted])
                 row = {"budget": budget, "chooser": relevance if relevance != "none" else allocator}

@@ -160,7 +160,6 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
         (["ftp://example.org/a.png", "Q", "--model", "x"], ["http, https or data, got ftp://example.org/a.png"]),
         ([".", "Q", "--model", "x"], ["folder"]),
         (["page.png", "Q", "--model", "x", "--colour"], ["--colour"]),
-        (["page.png", "Q"], ["--model"]),
         (["page.png", "Q", "--model", "/nowhere/at/all"], ["load_vlm: no such folder: /nowhere/at/all"]),
         (["gone.png", "Q", "--model", "/nowhere/at/all"], ["no such file: gone.png"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--looks", "3"], ["--looks", "3"]),

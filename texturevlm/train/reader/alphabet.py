@@ -50,6 +50,7 @@ _PLAIN = {
     "Đ": "D",
     "ı": "i",
 }
+_CODES = {ord(sign): plain for sign, plain in _PLAIN.items()}
 _DIGITS_AND_LETTERS = string.digits + string.ascii_letters
 # Text, then images: "question <|vision_start|><|image_pad|><|vision_end|> <|answer|> answer <|end|>".
 CHAT_TEMPLATE = (
@@ -74,7 +75,7 @@ CHAT_TEMPLATE = (
 
 def encode_text(text: str) -> list[int]:
     """The ids of a text: accents are dropped, signs become their equals in ASCII, and what has none is dropped."""
-    plain = unicodedata.normalize("NFKD", text.translate(str.maketrans({**_PLAIN})))
+    plain = unicodedata.normalize("NFKD", text.translate(_CODES))
     return [FIRST + ord(sign) - 32 for sign in plain if 32 <= ord(sign) < 127]
 
 
