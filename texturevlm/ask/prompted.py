@@ -80,7 +80,7 @@ def has_own_input(adapter: Adapter) -> bool:
 
 
 def own_input(adapter: Adapter, image: Image.Image, most: int | None = None) -> OwnInput:
-    """What the model's own image processor makes of an image.
+    """What the model's own image processor makes of an image, on the model's device.
 
     most: at most so many tokens, by its own resize (`max_pixels`); None for what it does by itself
     """
@@ -88,16 +88,26 @@ def own_input(adapter: Adapter, image: Image.Image, most: int | None = None) -> 
     processor: Any = adapter.processor.image_processor
     options: dict[str, Any] = {}
     if most is not None:
-        pixels, size = adapter.token_pixels, (image.height, image.width)
-        least = min(processor.size["shortest_edge"], most * pixels)
-        rows, columns = grid_for(
-            size, adapter.side, least=least / pixels * adapter.side**2, most=most * adapter.side**2
-        )
-        least = pixels if rows * columns > most else least  # enlarging a small image rounds up
-        options = {"do_resize": True, "size": {"shortest_edge": least, "longest_edge": most * pixels}}
+        limits = _limits(adapter, (image.height, image.width), most)
+        options = {"do_resize": True, "size": dict(zip(("shortest_edge", "longest_edge"), limits))}
     found = processor(images=[image], return_tensors="pt", **options)
-    inputs = {name: found[name] for name in INPUTS[False]}
-    return OwnInput(inputs, int(inputs["image_grid_thw"].prod()) // adapter.merge**2)
+    rows, grid = (found[name] for name in INPUTS[False])
+    moved = rows.to(adapter.tower.dtype).to(adapter.device), grid.to(adapter.device)
+    return OwnInput(dict(zip(INPUTS[False], moved)), int(grid.prod()) // adapter.merge**2)
+
+
+def _limits(adapter: QwenAdapter, size: tuple[int, int], most: int) -> tuple[int, int]:
+    """The least and the most pixels for which the model's own processor cuts an image into at most so many tokens.
+
+    It rounds up when it enlarges a small image, and never goes below one row or column: then a lower limit is needed.
+    """
+    side, pixels = adapter.side**2, adapter.token_pixels
+    usual = adapter.processor.image_processor.size["shortest_edge"] * side // pixels
+    for least, limit in [(min(usual, most * side), most), *((side, limit) for limit in range(most, 0, -1))]:
+        rows, columns = grid_for(size, adapter.side, least=least, most=limit * side)
+        if rows * columns <= most:
+            break
+    return least * pixels // side, limit * pixels
 
 
 def batched_inputs(
@@ -112,10 +122,8 @@ def batched_inputs(
         ids = [[*one, *more] for one, more in zip(ids, endings)]
     if views := [view for one in prompts for view in one.views]:
         return adapter.assemble(ids, views, coordinates=coordinates)
-    inputs = adapter.text_inputs(ids)
-    for name in prompts[0].own:
-        inputs[name] = torch.cat([one.own[name] for one in prompts])
-    return {name: value.to(adapter.device) for name, value in inputs.items()}
+    inputs = {name: value.to(adapter.device) for name, value in adapter.text_inputs(ids).items()}
+    return inputs | {name: torch.cat([one.own[name] for one in prompts]) for name in prompts[0].own}
 
 
 def generated(adapter: Adapter, prompts: Sequence[Prompted], *, coordinates: str, **options: Any) -> list[str]:

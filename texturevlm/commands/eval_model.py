@@ -143,7 +143,6 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     )
     how = {
         "suffix": answering.SUFFIX if options.suffix is None else options.suffix,
-        "batch": options.batch or answering.BATCH,
         "new_tokens": options.max_new_tokens or answering.NEW_TOKENS,
         "levels": options.levels or "joint",
         "coordinates": options.coordinates or "fine",
@@ -156,6 +155,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         AnswerRows.open(options.out / ROWS, settings, questions, fresh=options.fresh),
         PageCache(options.pages or options.out / "pages"),
         together=name in answering.TOGETHER,
+        batch=options.batch or answering.BATCH,
         texts=options.texts,
         **how,
     )

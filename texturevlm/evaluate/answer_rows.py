@@ -111,14 +111,15 @@ class AnswerRows:
 
     def add(self, condition: Condition, answers: dict[int, AnswerRow]) -> None:
         """Write the answers to some questions, by their numbers, under one condition."""
-        lines: list[Any] = []
+        lines: list[dict[str, Any]] = []
         if condition not in self.rows:
             self.rows[condition] = {}
             lines.append({"condition": condition.to_json()})
         place = list(self.rows).index(condition)
-        lines += [[place, number, *row.to_json()] for number, row in answers.items()]
-        append(self.path, lines)
-        self.rows[condition].update(answers)
+        short = {number: row.to_json() for number, row in answers.items()}
+        append(self.path, [*lines, *([place, number, *row] for number, row in short.items())])
+        # As they will be read, so that a table is the same now and later.
+        self.rows[condition].update({number: AnswerRow.from_json(*row) for number, row in short.items()})
 
 
 def _checked(line: Any) -> Any:
