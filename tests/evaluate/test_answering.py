@@ -2,16 +2,14 @@
 
 import json
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
 from PIL import Image
 
 from tests.evaluate.folders import write_folder
-from tests.train.test_reader import small_network
-from texturevlm.ask import VLM, prompted
-from texturevlm.ask.pretrained import PlainProcessor
+from tests.evaluate.reader import model
+from texturevlm.ask import prompted
 from texturevlm.evaluate import answering
 from texturevlm.evaluate.answer_report import answer_lines, answers_page
 from texturevlm.evaluate.answer_rows import AnswerRows
@@ -22,22 +20,9 @@ from texturevlm.evaluate.conditions import BLANK, FULL, KINDS, ORACLE, OWN, PAGE
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.train.reader.alphabet import END, make_tokenizer
-from texturevlm.train.reader.network import make_image_processor
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
 PLACE = {"coordinates": "fine"}
-
-
-@cache
-def model():
-    """Random weights, large enough that it says something else to every prompt."""
-    torch.manual_seed(0)
-    network = small_network().eval()
-    with torch.no_grad():
-        for name, weights in network.named_parameters():
-            if weights.dim() > 1:
-                weights.normal_(0, 0.6 if "embed" in name else 0.15)
-    return VLM(network, PlainProcessor(make_tokenizer(), make_image_processor()))
 
 
 @pytest.fixture(scope="module")

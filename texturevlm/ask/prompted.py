@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from texturevlm.ask.evaluating import evaluating
-from texturevlm.ask.messages import conversation_about
+from texturevlm.ask.messages import Message, conversation_about
 from texturevlm.ask.model import GREEDY
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import Adapter
@@ -50,19 +50,23 @@ class OwnInput:
     tokens: int
 
 
-def text_prompt(adapter: Adapter, question: str) -> Prompted:
-    """A question without an image."""
-    return Prompted(adapter.spell(conversation_about(0, question, adapter.marks), [], []))
-
-
 def chosen_prompt(
-    adapter: Adapter, question: str, texture: Texture, allocation: Allocation, *, levels: str, coordinates: str
+    adapter: Adapter,
+    prompt: str | list[Message],
+    textures: Sequence[Texture],
+    allocations: Sequence[Allocation],
+    *,
+    levels: str = "joint",
+    coordinates: str = "fine",
 ) -> Prompted:
-    """A question about the chosen tokens of one image; levels, coordinates: as in `Adapter.prepare`."""
-    picture = Picture(texture, allocation)
-    groups = adapter.groups(picture, levels=levels, coordinates=coordinates)
-    conversation = conversation_about(1, question, adapter.marks)
-    ids = adapter.spell(conversation, [picture], [adapter.filling(group, 0) for group in groups])
+    """A question, or a conversation with one block per image, about the chosen tokens of images, or about none.
+
+    levels, coordinates: as in `Adapter.prepare`
+    """
+    pictures = [Picture(*pair) for pair in zip(textures, allocations)]
+    groups = [group for one in pictures for group in adapter.groups(one, levels=levels, coordinates=coordinates)]
+    messages = conversation_about(len(pictures), prompt, adapter.marks) if isinstance(prompt, str) else prompt
+    ids = adapter.spell(messages, pictures, [adapter.filling(group, 0) for group in groups])
     views = [view for group in groups for view in group]
     return Prompted(ids, sum(len(view) for view in views), views)
 
@@ -127,13 +131,13 @@ def batched_inputs(
 
 
 def generated(adapter: Adapter, prompts: Sequence[Prompted], *, coordinates: str, **options: Any) -> list[str]:
-    """The answers to prompts of one kind, greedily.
+    """The answers to prompts of one kind.
 
-    options: of the model's `generate`
+    options: of the model's `generate`; decoding is greedy unless they ask for sampling
     """
     inputs = batched_inputs(adapter, prompts, coordinates=coordinates)
     with adapter.lock, torch.no_grad(), evaluating(adapter.model):
-        found = adapter.model.generate(**inputs, **GREEDY, **options)
+        found = adapter.model.generate(**inputs, **({} if "do_sample" in options else GREEDY), **options)
     return [text.strip() for text in adapter.decode(answer_ids(found, inputs["input_ids"].shape[1]))]
 
 

@@ -107,16 +107,19 @@ def _load(name: str | None, source: str, options: argparse.Namespace) -> "Data":
     from dataclasses import replace
 
     from texturevlm.evaluate.data import load_data
+    from texturevlm.evaluate.hub_data import is_table, table_folder
     from texturevlm.evaluate.presence import presence_questions
 
     split = None if options.split == "all" else options.split
-    folder = Path(source)
+    folder, limit = Path(source), options.limit
+    if is_table(source):
+        folder, limit = table_folder(source, options.out, split=split, limit=limit), None
     objects = name == "coco" or (name is None and folder.name.startswith("coco"))
     data = load_data(
         folder,
         format=options.format,
         split=split,
-        limit=options.limit,
+        limit=limit,
         skip_broken=True,
         answered=not objects,
     )

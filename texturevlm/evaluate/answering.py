@@ -23,7 +23,6 @@ from texturevlm.ask.prompted import (
     has_own_input,
     log_likelihoods,
     own_prompt,
-    text_prompt,
 )
 from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
 from texturevlm.evaluate.answers import Metric
@@ -156,7 +155,7 @@ class Asking:
         adapter, kind, budget = self.adapter, condition.kind, condition.budget
         question = f"{sample.question}\n{self.suffix}" if self.suffix else sample.question
         if kind == TEXT:
-            return text_prompt(adapter, question)
+            return chosen_prompt(adapter, question, [], [])
         if kind in (PAGE, BLANK):
             shown = other_page if kind == PAGE else page.blank
             if shown is None:
@@ -174,7 +173,7 @@ class Asking:
             asked = other.question if kind == QUESTION else sample.question
             allocation = page.chosen(asked, condition.allocator, condition.relevance, budget)
         place = {"levels": self.levels, "coordinates": self.coordinates}
-        return chosen_prompt(adapter, question, page.prepared.texture, allocation, **place)
+        return chosen_prompt(adapter, question, [page.prepared.texture], [allocation], **place)
 
     def _enough(self, sample: Sample) -> Sequence[Any]:
         """The fewest boxes that hold the whole answer."""
