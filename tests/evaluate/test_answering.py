@@ -22,7 +22,6 @@ from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.train.reader.alphabet import END, make_tokenizer
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
-PLACE = {"coordinates": "fine"}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,7 @@ def test_what_each_condition_shows(samples, tmp_path):
 
     def shown(*condition, sample=sample, other=other):
         found = ask._prompt(Condition(*condition), sample, other, *pages)
-        inputs = prompted.batched_inputs(ask.adapter, [found], **PLACE)
+        inputs = prompted.batched_inputs(ask.adapter, [found])
         return found.tokens, inputs
 
     tokens, full = shown(FULL)
@@ -182,11 +181,11 @@ def test_likelihoods_are_those_of_the_logits(samples):
     image = prompted.own_input(adapter, Image.open(samples[0].image).convert("RGB"), 12)
     prompts = [prompted.own_prompt(adapter, text, image) for text in ("Where?", "What is the total of it?")]
     texts = ["alpha0", "12"]
-    found = prompted.log_likelihoods(adapter, prompts, texts, **PLACE)
+    found = prompted.log_likelihoods(adapter, prompts, texts)
     assert [len(one) for one in found] == [7, 3]
     for prompt, text, likelihoods in zip(prompts, texts, found):
         ending = [*make_tokenizer()(text)["input_ids"], END]
-        inputs = prompted.batched_inputs(adapter, [prompt], [ending], **PLACE)
+        inputs = prompted.batched_inputs(adapter, [prompt], [ending])
         with torch.no_grad():
             logits = adapter.model(**inputs).logits[0].log_softmax(-1)
         wanted = [float(logits[len(prompt.ids) - 1 + at, token]) for at, token in enumerate(ending)]
@@ -194,7 +193,7 @@ def test_likelihoods_are_those_of_the_logits(samples):
     with pytest.raises(ValueError, match="log_likelihoods: answers must have at least one token"):
         adapter.model.generation_config.eos_token_id, kept = None, adapter.model.generation_config.eos_token_id
         try:
-            prompted.log_likelihoods(adapter, prompts, ["a", ""], **PLACE)
+            prompted.log_likelihoods(adapter, prompts, ["a", ""])
         finally:
             adapter.model.generation_config.eos_token_id = kept
 
@@ -203,7 +202,7 @@ def test_our_own_input_is_the_stock_models(samples):
     """The full resolution goes through the unmodified path: the same logits after the hooks are removed."""
     adapter = model().adapter
     image = prompted.own_input(adapter, Image.open(samples[0].image).convert("RGB"))
-    inputs = prompted.batched_inputs(adapter, [prompted.own_prompt(adapter, "Where?", image)], **PLACE)
+    inputs = prompted.batched_inputs(adapter, [prompted.own_prompt(adapter, "Where?", image)])
     with torch.no_grad():
         ours = adapter.model(**inputs).logits
         bound = adapter.model.texturevlm_adapter

@@ -6,7 +6,7 @@ says to different inputs, and how likely it finds a given answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ from texturevlm.vlm.places import grid_for
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.qwen import INPUTS, QwenAdapter
 from texturevlm.vlm.views import View
+
+NOWHERE: Mapping[str, str] = {}  # neither levels nor coordinates but the adapter's own
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +58,14 @@ def chosen_prompt(
     textures: Sequence[Texture],
     allocations: Sequence[Allocation],
     *,
-    levels: str = "joint",
-    coordinates: str = "fine",
+    place: Mapping[str, str] = NOWHERE,
 ) -> Prompted:
     """A question, or a conversation with one block per image, about the chosen tokens of images, or about none.
 
-    levels, coordinates: as in `Adapter.prepare`
+    place: levels and coordinates, as in `Adapter.prepare`
     """
     pictures = [Picture(*pair) for pair in zip(textures, allocations)]
-    groups = [group for one in pictures for group in adapter.groups(one, levels=levels, coordinates=coordinates)]
+    groups = [group for one in pictures for group in adapter.groups(one, **place)]
     messages = conversation_about(len(pictures), prompt, adapter.marks) if isinstance(prompt, str) else prompt
     ids = adapter.spell(messages, pictures, [adapter.filling(group, 0) for group in groups])
     views = [view for group in groups for view in group]
@@ -115,34 +116,42 @@ def _limits(adapter: QwenAdapter, size: tuple[int, int], most: int) -> tuple[int
 
 
 def batched_inputs(
-    adapter: Adapter, prompts: Sequence[Prompted], endings: Sequence[Sequence[int]] | None = None, *, coordinates: str
+    adapter: Adapter,
+    prompts: Sequence[Prompted],
+    endings: Sequence[Sequence[int]] | None = None,
+    *,
+    place: Mapping[str, str] = NOWHERE,
 ) -> dict[str, Tensor]:
     """The inputs of the model for prompts of one kind, padded on the left.
 
     endings: token ids that follow each prompt
+    place:   as in `chosen_prompt`
     """
     ids = [one.ids for one in prompts]
     if endings is not None:
         ids = [[*one, *more] for one, more in zip(ids, endings)]
     if views := [view for one in prompts for view in one.views]:
-        return adapter.assemble(ids, views, coordinates=coordinates)
+        return adapter.assemble(ids, views, **{name: one for name, one in place.items() if name == "coordinates"})
     inputs = {name: value.to(adapter.device) for name, value in adapter.text_inputs(ids).items()}
     return inputs | {name: torch.cat([one.own[name] for one in prompts]) for name in prompts[0].own}
 
 
-def generated(adapter: Adapter, prompts: Sequence[Prompted], *, coordinates: str, **options: Any) -> list[str]:
+def generated(
+    adapter: Adapter, prompts: Sequence[Prompted], *, place: Mapping[str, str] = NOWHERE, **options: Any
+) -> list[str]:
     """The answers to prompts of one kind.
 
+    place:   as in `chosen_prompt`
     options: of the model's `generate`; decoding is greedy unless they ask for sampling
     """
-    inputs = batched_inputs(adapter, prompts, coordinates=coordinates)
+    inputs = batched_inputs(adapter, prompts, place=place)
     with adapter.lock, torch.no_grad(), evaluating(adapter.model):
         found = adapter.model.generate(**inputs, **({} if "do_sample" in options else GREEDY), **options)
     return [text.strip() for text in adapter.decode(answer_ids(found, inputs["input_ids"].shape[1]))]
 
 
 def log_likelihoods(
-    adapter: Adapter, prompts: Sequence[Prompted], answers: Sequence[str], *, coordinates: str
+    adapter: Adapter, prompts: Sequence[Prompted], answers: Sequence[str], *, place: Mapping[str, str] = NOWHERE
 ) -> list[list[float]]:
     """The log-probability of each token of a given answer, and of the token that ends it, if the model has one.
 
@@ -155,7 +164,7 @@ def log_likelihoods(
     ]
     if any(not ending for ending in endings):
         raise ValueError("log_likelihoods: answers must have at least one token, got an empty one")
-    inputs = batched_inputs(adapter, prompts, endings, coordinates=coordinates)
+    inputs = batched_inputs(adapter, prompts, endings, place=place)
     kept = 1 + max(len(ending) for ending in endings)
     with adapter.lock, torch.no_grad(), evaluating(adapter.model):
         logits = adapter.model(**inputs, logits_to_keep=kept, use_cache=False).logits

@@ -28,7 +28,9 @@ def add_model_options(parser: arguments.Parser) -> None:
     group.add_argument("--conditions", metavar="C,D", type=arguments.names, help=kinds)
     group.add_argument("--batch", metavar="N", type=arguments.count, help="questions per batch (default: 16)")
     group.add_argument("--max-new-tokens", metavar="N", type=arguments.count, help="of an answer (default: 64)")
-    suffix = "text behind every question (default: Answer the question using a single word or phrase.)"
+    suffix = (
+        "text behind every question (default: Answer the question using a single word or phrase.; none for a reader)"
+    )
     group.add_argument("--suffix", metavar="TEXT", help=suffix)
     group.add_argument("--dtype", metavar="T", help="of the model: bfloat16, float32 … (default: the checkpoint's)")
     group.add_argument("--levels", help="joint or apart: how the vision tower sees tokens of several scales")
@@ -93,11 +95,13 @@ def _check_names(options: argparse.Namespace) -> None:
     from texturevlm.allocate import ALLOCATORS as KNOWN
     from texturevlm.check import check_choice
     from texturevlm.evaluate.conditions import KINDS
+    from texturevlm.relevance import SCORERS
 
+    scorers = ["auto", *(name for name in SCORERS if name not in ("embedding", "attention"))]
     for name in options.allocators or ():
         check_choice("eval", "--allocators", name, KNOWN)
     for name in options.relevance or ():
-        check_choice("eval", "--relevance", name, ("auto", "none", "scout", "words"))
+        check_choice("eval", "--relevance", name, scorers)
     for name in options.conditions or ():
         check_choice("eval", "--conditions", name, KINDS)
 
@@ -144,11 +148,10 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         options.conditions or tuple(KINDS),
         own=has_own_input(vlm.adapter),
     )
-    how = {
-        "suffix": answering.SUFFIX if options.suffix is None else options.suffix,
+    how: dict[str, Any] = {
+        "suffix": _suffix(vlm, options.suffix),
         "new_tokens": options.max_new_tokens or answering.NEW_TOKENS,
-        "levels": options.levels or "joint",
-        "coordinates": options.coordinates or "fine",
+        "place": {name: value for name in ("levels", "coordinates") if (value := getattr(options, name))},
     }
     settings = _settings(name, data, vlm, how, options)
     questions = [(sample.id, sample.image.name) for sample in data.samples]
@@ -164,6 +167,14 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     )
     asking.run(data.samples, wanted)
     return asking.rows, asking.failed
+
+
+def _suffix(vlm: "VLM", given: str | None) -> str:
+    """What follows every question: nothing if the checkpoint was trained on chosen tokens, and on bare questions."""
+    from texturevlm.evaluate.answering import SUFFIX
+
+    trained = getattr(vlm.model.config, "texturevlm", None)
+    return given if given is not None else "" if trained else SUFFIX
 
 
 def _settings(name: str, data: "Data", vlm: "VLM", how: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from texturevlm.evaluate.statistics import Interval, paired_difference
 
 NEAR = 0.02  # points of full resolution that a method may lose
 ORDER = (FULL, TEXT, BLANK, PAGE, OWN, CHOSEN, ORACLE, QUESTION)
-HEADS = ("input", "budget", "questions", "score", "− resize", "− full resolution", "log-likelihood", "visual tokens")
-HEADS = (*HEADS, "ms to first token", "peak MB")
+HEADS = (
+    *("input", "budget", "questions", "score", "− resize", "− full resolution"),
+    *("log-likelihood", "visual tokens", "ms to first token", "peak MB"),
+)
 
 
 class AnswerLine(NamedTuple):

@@ -51,7 +51,7 @@ class Asking:
     words:      cache of the pages' words
     suffix:     follows every question; tokens are chosen by the question without it
     together:   whether all boxes of a question are one answer; otherwise the smallest is enough
-    levels, coordinates: as in `Adapter.prepare`
+    place:      levels and coordinates as in `Adapter.prepare`, if not the adapter's own
     texts:      a file for the answers as text
     """
 
@@ -63,8 +63,7 @@ class Asking:
     batch: int = BATCH
     new_tokens: int = NEW_TOKENS
     together: bool = False
-    levels: str = "joint"
-    coordinates: str = "fine"
+    place: dict[str, str] = field(default_factory=dict)
     texts: Path | None = None
     failed: list[str] = field(default_factory=list)  # what could not be asked
     fits: dict[Condition, int] = field(default_factory=dict)  # the largest batch that the memory held, if not all
@@ -138,7 +137,9 @@ class Asking:
         """The most tokens for which the model's own processor is needed."""
         if not has_own_input(self.adapter):
             return []
-        return {FULL: [self._full(sample)], OWN: [condition.budget], PAGE: [condition.budget]}.get(condition.kind, [])
+        if condition.kind == FULL:
+            return [self._full(sample)]
+        return [condition.budget] if condition.kind in (OWN, PAGE) else []
 
     def _full(self, sample: Sample) -> int | None:
         """The most tokens at full resolution: what the context holds; None for no limit."""
@@ -172,8 +173,7 @@ class Asking:
         else:
             asked = other.question if kind == QUESTION else sample.question
             allocation = page.chosen(asked, condition.allocator, condition.relevance, budget)
-        place = {"levels": self.levels, "coordinates": self.coordinates}
-        return chosen_prompt(adapter, question, [page.prepared.texture], [allocation], **place)
+        return chosen_prompt(adapter, question, [page.prepared.texture], [allocation], place=self.place)
 
     def _enough(self, sample: Sample) -> Sequence[Any]:
         """The fewest boxes that hold the whole answer."""
@@ -217,10 +217,9 @@ class Asking:
         self, condition: Condition, prompts: Sequence[Prompted], truth: Sequence[str]
     ) -> tuple[list[str], list[float]]:
         """Answers, and the mean log-likelihood of the true ones; in halves if the memory does not hold all."""
-        where = {"coordinates": self.coordinates}
         try:
-            said = generated(self.adapter, prompts, max_new_tokens=self.new_tokens, **where)
-            likely = [mean(one) for one in log_likelihoods(self.adapter, prompts, truth, **where)]
+            said = generated(self.adapter, prompts, max_new_tokens=self.new_tokens, place=self.place)
+            likely = [mean(one) for one in log_likelihoods(self.adapter, prompts, truth, place=self.place)]
             return said, likely
         except torch.OutOfMemoryError:
             if len(prompts) == 1:
@@ -241,12 +240,8 @@ class Asking:
         def first_token() -> AskedPage:
             fresh = page.again()
             shown = None if other_page is None else other_page.again()
-            generated(
-                self.adapter,
-                [self._prompt(condition, sample, other, fresh, shown)],
-                max_new_tokens=1,
-                coordinates=self.coordinates,
-            )
+            prompt = self._prompt(condition, sample, other, fresh, shown)
+            generated(self.adapter, [prompt], max_new_tokens=1, place=self.place)
             return fresh
 
         if condition not in self.warm:  # loading and compiling is not a question's cost

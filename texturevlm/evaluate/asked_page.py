@@ -13,6 +13,7 @@ from torch import Tensor
 from texturevlm.allocate.footprints import Box
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.prompted import OwnInput, own_input
+from texturevlm.evaluate.conditions import UNASKED
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
@@ -72,7 +73,7 @@ class AskedPage:
 
     def relevance(self, question: str, relevance: str) -> Relevance:
         """By the name of a scorer."""
-        key = "" if relevance == "none" else question, relevance
+        key = "" if relevance in UNASKED else question, relevance
         if key not in self._relevance:
             scorer = find_scorer("eval", relevance, question)
             prepared = self.prepared.prepared
@@ -84,7 +85,7 @@ class AskedPage:
 
     def chosen(self, question: str, allocator: str, relevance: str, budget: int) -> Allocation:
         """The tokens for a question."""
-        key = "" if relevance == "none" else question, allocator, relevance, budget
+        key = "" if relevance in UNASKED else question, allocator, relevance, budget
         if key not in self._chosen:
             self._chosen[key] = self._choose(self.relevance(question, relevance), allocator, budget)
         return self._chosen[key]

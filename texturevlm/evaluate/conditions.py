@@ -22,7 +22,8 @@ KINDS = {
     BLANK: "a blank page",
     TEXT: "no image",
 }
-EVEN = ("resize", "grid")  # allocators that do not depend on relevance enough to be controlled
+EVEN = ("resize", "grid")  # allocators without an oracle and a wrong question
+UNASKED = ("none", "prior")  # relevances that do not read the question
 
 
 @dataclass(frozen=True, order=True)
@@ -76,6 +77,6 @@ def conditions(
             found += [Condition(CHOSEN, allocator, relevance, budget) for relevance in relevances]
             if allocator not in EVEN:
                 found.append(Condition(ORACLE, allocator, "", budget))
-                asking = [relevance for relevance in relevances if relevance != "none"]
+                asking = [relevance for relevance in relevances if relevance not in UNASKED]
                 found += [Condition(QUESTION, allocator, relevance, budget) for relevance in asking]
     return [one for one in dict.fromkeys(found) if one.kind in kinds]

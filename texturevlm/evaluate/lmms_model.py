@@ -28,7 +28,7 @@ class TextureModel(lmms):  # type: ignore[misc]
 
     pretrained: a hub id or a folder
     budget, allocator, relevance: as in `load_vlm`
-    levels, coordinates: as in `Adapter.prepare`
+    levels, coordinates: as in `Adapter.prepare`; the checkpoint's own by default
     options:    of `from_pretrained`, such as attn_implementation
     """
 
@@ -44,15 +44,16 @@ class TextureModel(lmms):  # type: ignore[misc]
         dtype: str | None = None,
         batch_size: int | str = 1,
         max_batch_size: int | None = None,
-        levels: str = "joint",
-        coordinates: str = "fine",
+        levels: str | None = None,
+        coordinates: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
         if not str(batch_size).isdigit() or int(batch_size) < 1:
             raise ValueError(f"texturevlm: batch_size must be a whole number from 1, got {batch_size!r}")
         self.batch_size = int(batch_size)
-        self.place = {"levels": levels, "coordinates": coordinates}
+        given = {"levels": levels, "coordinates": coordinates}
+        self.place = {name: value for name, value in given.items() if value is not None}
         chosen: dict[str, Any] = {"budget": int(budget), "allocator": allocator, "relevance": relevance}
         self.vlm = load_vlm(pretrained, device=device, dtype=dtype, captured=False, **chosen, **options)
 
@@ -91,7 +92,7 @@ class TextureModel(lmms):  # type: ignore[misc]
                 said = generated(
                     self.vlm.adapter,
                     [prompts[number] for number in some],
-                    coordinates=self.place["coordinates"],
+                    place=self.place,
                     max_new_tokens=int(options.get("max_new_tokens") or NEW_TOKENS),
                     **_sampling(options),
                 )
@@ -109,7 +110,7 @@ class TextureModel(lmms):  # type: ignore[misc]
             textures = [image.texture for image in session.images]
             allocations = [one.allocation for one in session.choose(question_alone(question))]
         conversation = conversation_with(messages, len(images), adapter.marks, apart=False)
-        return chosen_prompt(adapter, conversation, textures, allocations, **self.place)
+        return chosen_prompt(adapter, conversation, textures, allocations, place=self.place)
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """lmms-eval gives messages to generation alone."""

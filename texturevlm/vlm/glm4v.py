@@ -36,7 +36,7 @@ class Glm4V(QwenAdapter):
 
     @property
     def token_pixels(self) -> int:
-        return self.side**2 * self.moments
+        return int(self.side**2 * self.moments)
 
     def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
         """As the stock processor: limits are pixels times frames, and a side below a token is enlarged to one."""
