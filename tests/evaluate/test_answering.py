@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.ask import models
 from tests.evaluate.folders import write_folder
 from tests.evaluate.reader import model
-from texturevlm.ask import prompted
+from texturevlm.ask import VLM, prompted
 from texturevlm.evaluate import answering
 from texturevlm.evaluate.answer_report import answer_lines, answers_page
 from texturevlm.evaluate.answer_rows import AnswerRows
@@ -220,6 +221,17 @@ def test_the_models_own_resize_stays_within_the_budget(size, most):
     assert 1 <= image.tokens <= most
 
 
+def test_full_resolution_is_what_the_context_holds(samples, tmp_path, monkeypatch):
+    ask = asking(tmp_path, samples)
+    assert ask._full(samples[0]) is None
+    rows, columns = ask.adapter.grid_for(samples[0].size)
+    room = answering.MARGIN + ask.new_tokens
+    monkeypatch.setattr(ask.adapter.config.get_text_config(), "max_position_embeddings", room + rows * columns - 5)
+    page = AskedPage(samples[0].image, ask.adapter, ask.words)
+    found = ask._prompt(Condition(FULL), samples[0], samples[0], page, None)
+    assert rows * columns - 15 < found.tokens <= rows * columns - 5
+
+
 def test_time_and_memory_of_the_first_questions_alone(tmp_path, samples, monkeypatch):
     monkeypatch.setattr(answering, "TIMED", 2)
     ask = asking(tmp_path, samples, batch=6)
@@ -326,6 +338,27 @@ def test_too_little_memory_halves_the_batch(tmp_path, samples, monkeypatch):
     ask = asking(tmp_path, samples)
     ask.run(samples, [Condition(TEXT)])
     assert sizes == [4, 2, 2, 2] and len(ask.rows.rows[Condition(TEXT)]) == 6
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_other_families(tmp_path, samples, family, monkeypatch):
+    """LLaVA's processor cannot be asked for fewer tokens: its grid and our resize stand in."""
+    monkeypatch.setattr(answering, "TIMED", 0)
+    adapter = VLM(*models.built(family)).adapter
+    own = prompted.has_own_input(adapter)
+    assert own == (family != "llava")
+    wanted = conditions(["auto", "resize"], ["none"], [6], own=own)
+    rows = AnswerRows.open(tmp_path / "answers.jsonl", SETTINGS, [(sample.id, sample.image.name) for sample in samples])
+    ask = Asking(adapter, ANSWER_METRICS["anls"], rows, PageCache(tmp_path), suffix="", new_tokens=2)
+    if own:  # the processor of this test model does not resize
+        wanted = [one for one in wanted if one.kind != FULL]
+    ask.run(samples, wanted)
+    assert not ask.failed and [len(found) for found in rows.rows.values()] == [len(samples)] * len(wanted)
+    for condition, found in rows.rows.items():
+        assert all(row.tokens <= (condition.budget or 36) for row in found.values())
+    if not own:
+        assert rows.rows[Condition(FULL)][0].tokens == 36
+        assert answer_lines(rows)[Condition("chosen", "auto", "none", 6)].to_resize is not None
 
 
 def test_the_question_of_another_page_differs_from_the_right_one(samples):
