@@ -17,7 +17,18 @@ from texturevlm.evaluate.answer_rows import AnswerRows
 from texturevlm.evaluate.answering import Asking, likeliest, other_pages
 from texturevlm.evaluate.answers import ANSWER_METRICS, DATA_SETS
 from texturevlm.evaluate.asked_page import AskedPage, box_map
-from texturevlm.evaluate.conditions import BLANK, FULL, KINDS, ORACLE, OWN, PAGE, QUESTION, TEXT, Condition, conditions
+from texturevlm.evaluate.conditions import (
+    BLANK,
+    FULL,
+    INPUT_KINDS,
+    ORACLE,
+    OWN,
+    PAGE,
+    QUESTION,
+    TEXT,
+    Condition,
+    conditions,
+)
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.train.reader.alphabet import END, make_tokenizer
@@ -46,7 +57,7 @@ ALL = conditions(["auto", "resize"], ["none", "scout"], [6, 12])
 
 
 def test_the_conditions_of_a_run():
-    assert {one.kind for one in ALL} == set(KINDS)
+    assert {one.kind for one in ALL} == set(INPUT_KINDS)
     assert [str(one) for one in ALL if one.budget == 6] == [
         "resized by the model's own processor (max_pixels) at 6",
         "auto, none at 6",
@@ -225,7 +236,7 @@ def test_full_resolution_is_what_the_context_holds(samples, tmp_path, monkeypatc
     ask = asking(tmp_path, samples)
     assert ask._full(samples[0]) is None
     rows, columns = ask.adapter.grid_for(samples[0].size)
-    room = answering.MARGIN + ask.new_tokens
+    room = answering.CONTEXT_ROOM + ask.new_tokens
     monkeypatch.setattr(ask.adapter.config.get_text_config(), "max_position_embeddings", room + rows * columns - 5)
     page = AskedPage(samples[0].image, ask.adapter, ask.words)
     found = ask._prompt(Condition(FULL), samples[0], samples[0], page, None)

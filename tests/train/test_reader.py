@@ -30,13 +30,8 @@ from texturevlm.train.reader.pages import rendered
 from texturevlm.train.reader.pool import Pool, sample_pages, with_levels
 from texturevlm.train.reader.questions import lines_of, place_questions
 from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
-<<<<<<< HEAD
 from texturevlm.train.reader.scores import error_rate
-from texturevlm.train.reader.views import VIEW_KINDS, PageInk, draw_view, legible_height
-=======
-from texturevlm.train.reader.scores import anls, edits, error_rate
 from texturevlm.train.reader.views import VIEW_KINDS, PageInk, as_view, draw_view, legible_height
->>>>>>> main
 from texturevlm.train.render import Vocabulary
 from texturevlm.types import Texture
 from texturevlm.vlm.places import bilinear_taps

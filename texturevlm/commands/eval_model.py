@@ -94,7 +94,7 @@ def _check_names(options: argparse.Namespace) -> None:
     """Before slow work begins."""
     from texturevlm.allocate import ALLOCATORS as KNOWN
     from texturevlm.check import check_choice
-    from texturevlm.evaluate.conditions import KINDS
+    from texturevlm.evaluate.conditions import INPUT_KINDS
     from texturevlm.relevance import SCORERS
 
     scorers = ["auto", *(name for name in SCORERS if name not in ("embedding", "attention"))]
@@ -103,7 +103,7 @@ def _check_names(options: argparse.Namespace) -> None:
     for name in options.relevance or ():
         check_choice("eval", "--relevance", name, scorers)
     for name in options.conditions or ():
-        check_choice("eval", "--conditions", name, KINDS)
+        check_choice("eval", "--conditions", name, INPUT_KINDS)
 
 
 def _load(name: str | None, source: str, options: argparse.Namespace) -> "Data":
@@ -137,7 +137,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     from texturevlm.evaluate import answering
     from texturevlm.evaluate.answer_rows import AnswerRows
     from texturevlm.evaluate.answers import ANSWER_METRICS, DATA_SETS
-    from texturevlm.evaluate.conditions import KINDS, conditions
+    from texturevlm.evaluate.conditions import INPUT_KINDS, conditions
     from texturevlm.evaluate.page_cache import PageCache
 
     vlm = load_vlm(options.model, device=options.device, dtype=options.dtype)
@@ -145,7 +145,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         options.allocators or ALLOCATORS,
         options.relevance or RELEVANCES,
         options.budgets or BUDGETS,
-        options.conditions or tuple(KINDS),
+        options.conditions or tuple(INPUT_KINDS),
         own=has_own_input(vlm.adapter),
     )
     how: dict[str, Any] = {
@@ -161,7 +161,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         AnswerRows.open(options.out / ROWS, settings, questions, fresh=options.fresh),
         PageCache(options.pages or options.out / "pages"),
         together=name in answering.TOGETHER,
-        batch=options.batch or answering.BATCH,
+        batch=options.batch or answering.AT_ONCE,
         texts=options.texts,
         **how,
     )

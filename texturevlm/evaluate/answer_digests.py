@@ -14,7 +14,7 @@ from texturevlm.evaluate.data import Sample
 SAMPLED = 1024  # numbers of each tensor of a model
 # What no answer depends on. Everything else in the package counts, new packages included.
 UNRELATED = ("bench", "cli", "commands", "draw", "train", "video")
-SOURCES = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
+DIGESTED = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
 
 
 def questions_digest(samples: Sequence[Sample]) -> str:
@@ -41,6 +41,6 @@ def sources_digest(package: Path = Path(__file__).parents[1]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(package.rglob("*")):
         relative = path.relative_to(package)
-        if path.suffix in SOURCES and relative.parts[0].removesuffix(".py") not in UNRELATED:
+        if path.suffix in DIGESTED and relative.parts[0].removesuffix(".py") not in UNRELATED:
             digest.update(relative.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()

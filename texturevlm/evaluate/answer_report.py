@@ -11,7 +11,7 @@ from texturevlm.evaluate.conditions import BLANK, CHOSEN, FULL, ORACLE, OWN, PAG
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import Interval, paired_difference
 
-NEAR = 0.02  # points of full resolution that a method may lose
+NEAR_FULL = 0.02  # points of full resolution that a method may lose
 ORDER = (FULL, TEXT, BLANK, PAGE, OWN, CHOSEN, ORACLE, QUESTION)
 HEADS = (
     *("input", "budget", "questions", "score", "− resize", "− full resolution"),
@@ -33,7 +33,7 @@ class AnswerLine(NamedTuple):
     mb: float | None
 
 
-Lines = Mapping[Condition, AnswerLine]
+AnswerLines = Mapping[Condition, AnswerLine]
 
 
 def answer_lines(answers: AnswerRows) -> dict[Condition, AnswerLine]:
@@ -85,7 +85,7 @@ def _difference(
     return paired_difference(ours, theirs, groups=[pages[number] for number in shared])
 
 
-def decision(lines: Lines) -> list[str]:
+def decision(lines: AnswerLines) -> list[str]:
     """For each method: at which share of the tokens it is as good as full resolution, and where it beats resize."""
     methods: dict[str, list[tuple[int, AnswerLine]]] = {}
     for condition, line in lines.items():
@@ -99,11 +99,11 @@ def _near(own: Sequence[tuple[int, AnswerLine]], full: AnswerLine | None) -> str
     if full is None:
         return "full resolution was not measured"
     for budget, line in sorted(own, key=lambda pair: pair[0]):
-        if line.to_full is not None and line.to_full.mean >= -NEAR:
-            share, sure = line.tokens / full.tokens, line.to_full.low >= -NEAR
-            said = f"within {100 * NEAR:.0f} points of full resolution at {share:.1%} of its tokens ({budget})"
+        if line.to_full is not None and line.to_full.mean >= -NEAR_FULL:
+            share, sure = line.tokens / full.tokens, line.to_full.low >= -NEAR_FULL
+            said = f"within {100 * NEAR_FULL:.0f} points of full resolution at {share:.1%} of its tokens ({budget})"
             return said + ("" if sure else ", though the interval reaches further down")
-    return f"at no budget within {100 * NEAR:.0f} points of full resolution"
+    return f"at no budget within {100 * NEAR_FULL:.0f} points of full resolution"
 
 
 def _wins(own: Sequence[tuple[int, AnswerLine]]) -> str:

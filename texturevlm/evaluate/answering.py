@@ -34,12 +34,12 @@ from texturevlm.journal import append
 from texturevlm.progress import Progress
 from texturevlm.vlm import Adapter, own_grid
 
-BATCH = 16
+AT_ONCE = 16
 TIMED = 5  # questions of each condition whose first token is timed, one by one
 NEW_TOKENS = 64
 SUFFIX = "Answer the question using a single word or phrase."
-MARGIN = 256  # tokens of the context that are kept for the question and the answer
-THREADS = 8  # that decode and cut pages ahead
+CONTEXT_ROOM = 256  # tokens of the context that are kept for the question and the answer
+OPENERS = 8  # that decode and cut pages ahead
 TOGETHER = ("funsd", "sroie", "coco")  # data sets where all boxes of a question are one answer
 
 
@@ -60,7 +60,7 @@ class Asking:
     rows: AnswerRows
     words: PageCache
     suffix: str = SUFFIX
-    batch: int = BATCH
+    batch: int = AT_ONCE
     new_tokens: int = NEW_TOKENS
     together: bool = False
     place: dict[str, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Asking:
     ) -> Iterator[tuple[dict[Condition, list[int]], dict[Path, AskedPage]]]:
         """Each block with its pages, decoded one block ahead in threads; a page that cannot be read is left out."""
         named: set[Path] = set()
-        with ThreadPoolExecutor(THREADS) as threads:
+        with ThreadPoolExecutor(OPENERS) as threads:
 
             def begin(number: int) -> dict[Path, Future[AskedPage]]:
                 _, left = todo[number]
@@ -145,9 +145,9 @@ class Asking:
         """The most tokens at full resolution: what the context holds; None for no limit."""
         context = getattr(self.adapter.config.get_text_config(), "max_position_embeddings", None)
         rows, columns = self.adapter.grid_for(sample.size)
-        if context is None or rows * columns + MARGIN + self.new_tokens <= context:
+        if context is None or rows * columns + CONTEXT_ROOM + self.new_tokens <= context:
             return None
-        return max(1, int(context) - MARGIN - self.new_tokens)
+        return max(1, int(context) - CONTEXT_ROOM - self.new_tokens)
 
     def _prompt(
         self, condition: Condition, sample: Sample, other: Sample, page: AskedPage, other_page: AskedPage | None

@@ -20,7 +20,7 @@ from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
 from texturevlm.types import Allocation
 from texturevlm.vlm import Adapter
 
-WHITE = (255, 255, 255)
+PAPER = (255, 255, 255)
 
 
 class AskedPage:
@@ -68,7 +68,7 @@ class AskedPage:
     def blank(self) -> AskedPage:
         """An empty page of the same size."""
         other = AskedPage(self.path, self.adapter, self.words)
-        other.image = Image.new("RGB", self.image.size, WHITE)
+        other.image = Image.new("RGB", self.image.size, PAPER)
         return other
 
     def relevance(self, question: str, relevance: str) -> Relevance:

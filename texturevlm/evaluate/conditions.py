@@ -12,7 +12,7 @@ from texturevlm.check import check_choice, check_count
 
 FULL, OWN, CHOSEN, ORACLE = "full", "own", "chosen", "oracle"
 QUESTION, PAGE, BLANK, TEXT = "question", "page", "blank", "text"
-KINDS = {
+INPUT_KINDS = {
     FULL: "full resolution, by the model's own processor",
     OWN: "resized by the model's own processor (max_pixels)",
     CHOSEN: "chosen",
@@ -22,7 +22,7 @@ KINDS = {
     BLANK: "a blank page",
     TEXT: "no image",
 }
-EVEN = ("resize", "grid")  # allocators without an oracle and a wrong question
+UNGUIDED = ("resize", "grid")  # allocators without an oracle and a wrong question
 UNASKED = ("none", "prior")  # relevances that do not read the question
 
 
@@ -36,14 +36,14 @@ class Condition:
     budget: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("Condition", "kind", self.kind, KINDS)
+        check_choice("Condition", "kind", self.kind, INPUT_KINDS)
         check_count("Condition", "budget", self.budget, 0)
 
     @property
     def method(self) -> str:
         """In words, without the budget."""
         how = ", ".join(part for part in (self.allocator, self.relevance) if part)
-        words = KINDS[self.kind]
+        words = INPUT_KINDS[self.kind]
         return words if not how else how if self.kind == CHOSEN else f"{how}: {words}"
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ def conditions(
     allocators: Sequence[str],
     relevances: Sequence[str],
     budgets: Sequence[int],
-    kinds: Sequence[str] = tuple(KINDS),
+    kinds: Sequence[str] = tuple(INPUT_KINDS),
     *,
     own: bool = True,
 ) -> list[Condition]:
@@ -75,7 +75,7 @@ def conditions(
                 found.append(Condition(CHOSEN, allocator, "none", budget))
                 continue
             found += [Condition(CHOSEN, allocator, relevance, budget) for relevance in relevances]
-            if allocator not in EVEN:
+            if allocator not in UNGUIDED:
                 found.append(Condition(ORACLE, allocator, "", budget))
                 asking = [relevance for relevance in relevances if relevance not in UNASKED]
                 found += [Condition(QUESTION, allocator, relevance, budget) for relevance in asking]

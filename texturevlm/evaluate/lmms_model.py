@@ -17,7 +17,7 @@ from texturevlm.ask.messages import conversation_with, images_of, question_in
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 
-NEW_TOKENS = 128
+USUAL_LENGTH = 128
 SAMPLING = ("temperature", "top_p", "top_k", "num_beams")
 # How tasks ask for short answers, in lines of their own behind the question. Tokens are chosen without them.
 INSTRUCTIONS = ("answer the question", "when the provided information is", "provide a short", "please answer")
@@ -93,7 +93,7 @@ class TextureModel(lmms):  # type: ignore[misc]
                     self.vlm.adapter,
                     [prompts[number] for number in some],
                     place=self.place,
-                    max_new_tokens=int(options.get("max_new_tokens") or NEW_TOKENS),
+                    max_new_tokens=int(options.get("max_new_tokens") or USUAL_LENGTH),
                     **_sampling(options),
                 )
                 texts |= dict(zip(some, said))
