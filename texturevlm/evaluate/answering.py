@@ -40,6 +40,7 @@ NEW_TOKENS = 64
 SUFFIX = "Answer the question using a single word or phrase."
 CONTEXT_ROOM = 256  # tokens of the context that are kept for the question and the answer
 OPENERS = 8  # that decode and cut pages ahead
+OWN_INPUTS = (FULL, OWN, PAGE, BLANK)  # conditions for the model's own processor, if it can be asked for few tokens
 TOGETHER = ("funsd", "sroie", "coco")  # data sets where all boxes of a question are one answer
 
 
@@ -105,7 +106,7 @@ class Asking:
 
             def begin(number: int) -> dict[Path, Future[AskedPage]]:
                 _, left = todo[number]
-                limits: dict[Path, set[int | None]] = {}
+                limits: dict[Path, set[tuple[str, int | None]]] = {}
                 for condition, numbers in left.items():
                     for n in numbers:
                         used = samples[others[n]] if condition.kind == PAGE else samples[n]
@@ -126,20 +127,19 @@ class Asking:
                             named.add(path)
                 yield left, pages
 
-    def _open(self, path: Path, limits: Sequence[int | None]) -> AskedPage:
+    def _open(self, path: Path, limits: Sequence[tuple[str, int | None]]) -> AskedPage:
         page = AskedPage(path, self.adapter, self.words)
         _ = page.image
-        for most in limits:
-            page.own(most)
+        for kind, most in limits:
+            (page.blank if kind == BLANK else page).own(most)
         return page
 
-    def _limits(self, condition: Condition, sample: Sample) -> list[int | None]:
-        """The most tokens for which the model's own processor is needed."""
-        if not has_own_input(self.adapter):
+    def _limits(self, condition: Condition, sample: Sample) -> list[tuple[str, int | None]]:
+        """What is needed of the model's own processor: of which image, and the most tokens."""
+        if condition.kind not in OWN_INPUTS or not has_own_input(self.adapter):
             return []
-        if condition.kind == FULL:
-            return [self._full(sample)]
-        return [condition.budget] if condition.kind in (OWN, PAGE) else []
+        shown = BLANK if condition.kind == BLANK else PAGE
+        return [(shown, self._full(sample) if condition.kind == FULL else condition.budget)]
 
     def _full(self, sample: Sample) -> int | None:
         """The most tokens at full resolution: what the context holds; None for no limit."""
@@ -162,7 +162,7 @@ class Asking:
             if shown is None:
                 raise ValueError(f"sample {sample.id}: the other page, {other.image}, cannot be read")
             page = shown
-        if kind in (FULL, OWN, PAGE, BLANK) and has_own_input(adapter):
+        if kind in OWN_INPUTS and has_own_input(adapter):
             return own_prompt(adapter, question, page.own(self._full(sample) if kind == FULL else budget))
         if kind == FULL:
             allocation = own_grid(adapter, page.prepared.texture)
