@@ -1,6 +1,7 @@
 """texturevlm eval --model: from a folder of questions to a table, and what is wrong with the data is said."""
 
 import json
+import re
 
 import pytest
 
@@ -40,6 +41,39 @@ def test_a_table_and_the_same_table_from_its_rows(tmp_path, reader, capsys):
     assert (tmp_path / "again" / "answers.md").read_text() == (tmp_path / "out" / "answers.md").read_text()
     assert run("docvqa", folder, "--model", reader, "--out", tmp_path / "out") == 0  # nothing is left to do
     assert capsys.readouterr().out == table
+
+
+def test_a_table_of_other_code_says_so(tmp_path, reader, capsys):
+    folder = write_folder(tmp_path / "docvqa")
+    assert run(folder, "--model", reader, "--out", tmp_path / "out", "--conditions", "text") == 0
+    assert "Not of today" not in capsys.readouterr().out
+    rows = tmp_path / "out" / "answers.jsonl"
+    rows.write_text(re.sub('"code": "[0-9a-f]+"', '"code": "0123456789abcdef"', rows.read_text()))
+    assert status("eval", "--from", rows) == 0
+    assert "**Not of today's code**: its digest was 0123456789abcdef" in capsys.readouterr().out
+    assert run(folder, "--model", reader, "--out", tmp_path / "out") == 2
+    assert "got code '0123456789abcdef' there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--levels", "above"], ["--coordinates", "polar"]])
+def test_unknown_levels_and_coordinates(tmp_path, reader, capsys, option):
+    folder = write_folder(tmp_path / "docvqa")
+    assert run(folder, "--model", reader, "--out", tmp_path / "out", *option) == 2
+    assert f"{option[0]} must be one of" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_words_are_left_out_where_nothing_can_read_them(tmp_path, reader, capsys, monkeypatch):
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "rapidocr" else real(name, *more)
+    )
+    folder = write_folder(tmp_path / "docvqa", pages=1)
+    given = ["--suffix", "", "--max-new-tokens", 2, "--device", "cpu", "--budgets", 6, "--conditions", "chosen"]
+    assert status("eval", folder, "--model", reader, "--out", tmp_path / "out", "--allocators", "auto", *given) == 0
+    said = capsys.readouterr()
+    assert "without relevance words" in said.err and "| auto, words |" not in said.out and "| auto, scout |" in said.out
 
 
 def test_other_settings_are_refused_until_one_begins_afresh(tmp_path, reader, capsys):

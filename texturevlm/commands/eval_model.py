@@ -10,6 +10,7 @@ from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
     from texturevlm.ask import VLM
+    from texturevlm.evaluate.answer_rows import AnswerRows
     from texturevlm.evaluate.data import Data
 
 ROWS, TABLE = "answers.jsonl", "answers.md"
@@ -50,7 +51,7 @@ def eval_model(options: argparse.Namespace) -> int:
         if not Path(options.rows).is_file():
             raise FileNotFoundError(f"--from must be the {ROWS} of a run, got {options.rows}, which is no file")
         answers = AnswerRows.read(Path(options.rows))
-        _publish(answers_page(answers), options.out)
+        _publish(answers_page(answers, notes=_of_other_code(answers)), options.out)
         return 0
     name, source = _named(options.data)
     if options.out is None:
@@ -67,6 +68,14 @@ def eval_model(options: argparse.Namespace) -> int:
     _publish(answers_page(answers, notes=_failures(failed)), options.out)
     _report_skipped([*data.skipped, *failed])
     return 0 if any(answers.rows.values()) else 1
+
+
+def _of_other_code(answers: "AnswerRows") -> list[str]:
+    """A line for a table whose answers were made by other code than this."""
+    from texturevlm.evaluate.answer_digests import sources_digest
+
+    there, here = answers.settings.get("code"), sources_digest()
+    return [] if there == here else [f"**Not of today's code**: its digest was {there} and is {here}."]
 
 
 def _named(given: Sequence[str]) -> tuple[str | None, str]:
@@ -134,6 +143,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     """Load the model and ask it."""
     from texturevlm.ask import load_vlm
     from texturevlm.ask.prompted import has_own_input
+    from texturevlm.check import check_choice
     from texturevlm.evaluate import answering
     from texturevlm.evaluate.answer_rows import AnswerRows
     from texturevlm.evaluate.answers import ANSWER_METRICS, DATA_SETS
@@ -143,7 +153,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     vlm = load_vlm(options.model, device=options.device, dtype=options.dtype)
     wanted = conditions(
         options.allocators or ALLOCATORS,
-        options.relevance or RELEVANCES,
+        _relevances(options),
         options.budgets or BUDGETS,
         options.conditions or tuple(INPUT_KINDS),
         own=has_own_input(vlm.adapter),
@@ -153,6 +163,8 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         "new_tokens": options.max_new_tokens or answering.NEW_TOKENS,
         "place": {name: value for name in ("levels", "coordinates") if (value := getattr(options, name))},
     }
+    for what, value in how["place"].items():
+        check_choice("eval", f"--{what}", value, getattr(vlm.adapter, what))
     settings = _settings(name, data, vlm, how, options)
     questions = [(sample.id, sample.image.name) for sample in data.samples]
     asking = answering.Asking(
@@ -167,6 +179,18 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     )
     asking.run(data.samples, wanted)
     return asking.rows, asking.failed
+
+
+def _relevances(options: argparse.Namespace) -> Sequence[str]:
+    """Those asked for; by default without `words` where no OCR engine can read them."""
+    if options.relevance:
+        return list(options.relevance)
+    from importlib.util import find_spec
+
+    if find_spec("rapidocr") is not None or options.pages is not None:
+        return RELEVANCES
+    print("without relevance words, which needs the extra ocr or --pages", file=sys.stderr)
+    return [name for name in RELEVANCES if name != "words"]
 
 
 def _suffix(vlm: "VLM", given: str | None) -> str:

@@ -82,6 +82,7 @@ class Asking:
             for block in blocks
             if (left := {one: self._left(one, block, samples) for one in wanted}) and any(left.values())
         ]
+        totals = {one: sum(row.score for row in self.rows.rows.get(one, {}).values()) for one in wanted}
         for left, pages in self._opened(todo, samples, others):
             for condition, numbers in left.items():
                 numbers = [n for n in numbers if samples[n].image in pages]
@@ -90,8 +91,8 @@ class Asking:
                     part = numbers[first : first + size]
                     found = self._answers(condition, part, samples, others, pages)
                     self.rows.add(condition, found)
-                    score = mean(row.score for row in self.rows.rows[condition].values()) if found else 0.0
-                    progress.note = f"; {condition}: {score:.3f}"
+                    totals[condition] += sum(row.score for row in found.values())
+                    progress.note = f"; {condition}: {totals[condition] / max(1, len(self.rows.rows[condition])):.3f}"
                     progress.step(len(part))
 
     def _left(self, condition: Condition, block: range, samples: Sequence[Sample]) -> list[int]:
@@ -266,10 +267,17 @@ def other_pages(samples: Sequence[Sample]) -> list[int]:
 
     Where every page is asked the same, only the page differs; where there is one page, nothing.
     """
+    count = len(samples)
+
+    def other(number: int, *, same_question: bool) -> int | None:
+        sample = samples[number]
+        away = ((number + count // 2 + step) % count for step in range(count))
+        pages = (one for one in away if samples[one].image != sample.image)
+        return next((one for one in pages if same_question or samples[one].question != sample.question), None)
+
     found = []
-    for number, sample in enumerate(samples):
-        away = [(number + len(samples) // 2 + step) % len(samples) for step in range(len(samples))]
-        pages = [other for other in away if samples[other].image != sample.image]
-        differing = (other for other in pages if samples[other].question != sample.question)
-        found.append(next(differing, pages[0] if pages else number))
+    for number in range(count):
+        chosen = other(number, same_question=False)
+        chosen = other(number, same_question=True) if chosen is None else chosen
+        found.append(number if chosen is None else chosen)
     return found

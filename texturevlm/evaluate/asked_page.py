@@ -13,8 +13,10 @@ from torch import Tensor
 from texturevlm.allocate.footprints import Box
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.prompted import OwnInput, own_input
+from texturevlm.draw import to_pil
 from texturevlm.evaluate.conditions import UNASKED
 from texturevlm.evaluate.page_cache import PageCache
+from texturevlm.image import to_tensor
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
 from texturevlm.types import Allocation
@@ -43,7 +45,9 @@ class AskedPage:
         try:
             with Image.open(self.path) as image:
                 image.load()
-                return ImageOps.exif_transpose(image).convert("RGB")
+                plain = image.mode in ("RGB", "L") and "transparency" not in image.info
+                # What is not plain is laid over white, as for a Texture, so that all conditions show the same.
+                return ImageOps.exif_transpose(image).convert("RGB") if plain else to_pil(to_tensor(image))
         except Exception as error:  # Pillow's decoders raise anything for damaged files
             raise ValueError(f"image {self.path} cannot be read: {error}") from None
 
