@@ -45,6 +45,10 @@ def test_intervals_resample_pages_not_questions(tmp_path):
     apart = [float(number % 2) for number in range(2 * PAGES)]  # each page has a right and a wrong one
     even = answer_lines(rows(tmp_path / "b", {Condition(FULL): (apart, 1)}))[Condition(FULL)].score
     assert even.low == even.high == 0.5 and together.high - together.low > 0.25
+    (tmp_path / "c").mkdir()
+    both = {Condition(FULL): (share(0), 1), Condition(CHOSEN, *SCOUT, 4): (apart, 1)}
+    gain = answer_lines(rows(tmp_path / "c", both))[Condition(CHOSEN, *SCOUT, 4)].to_full
+    assert gain.low == gain.high == 0.5
 
 
 def test_the_decision_rule(tmp_path):
@@ -78,6 +82,14 @@ def test_near_full_resolution_without_being_sure(tmp_path):
     found = rows(tmp_path, {Condition(FULL): (share(8), 100), Condition(CHOSEN, *SCOUT, 20): (moved, 20)})
     (line,) = decision(answer_lines(found))
     assert "at 20.0% of its tokens (20), though the interval reaches further down" in line
+
+
+def test_a_gain_within_the_interval_is_no_win(tmp_path):
+    better = share(5)
+    better[10:12], better[0:2] = [1.0, 1.0], [0.0, 1.0]  # one page won, half of one lost
+    found = rows(tmp_path, {Condition(OWN, budget=64): (share(5), 60), Condition(CHOSEN, *SCOUT, 64): (better, 64)})
+    assert answer_lines(found)[Condition(CHOSEN, *SCOUT, 64)].to_resize.mean > 0
+    assert decision(answer_lines(found))[1].endswith("; does not differ from resize by more than the interval at 64.")
 
 
 def test_our_resize_is_the_rival_where_the_model_has_none(tmp_path):
