@@ -29,7 +29,8 @@ def option(name: str, **settings: Any) -> Option:
 
 
 PAGES = option("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
-READINGS = option("--readings", type=Path, metavar="FILE", help="cache of what OCR read")
+READINGS = option("--readings", type=Path, metavar="DIR", help="cache of what OCR read, one file per engine")
+OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
 
 
 def study_parser(name: str, docstring: str | None, *options: Option) -> ArgumentParser:
