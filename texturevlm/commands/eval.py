@@ -22,7 +22,7 @@ def add_eval(commands: arguments.Commands) -> None:
     parser.add_option("--metrics", "M,N", metrics, type=_names)
     controls = "other, none: another page's question, no question (default: both; '' for neither)"
     parser.add_option("--controls", "C,C", controls, type=_names)
-    parser.add_option("--ocr", None, "auto, tesseract or rapidocr", "auto")
+    parser.add_option("--ocr", "E,E", "tesseract, rapidocr; auto: those installed", "auto", type=_names)
     parser.add_option("--format", "NAME", "format of DATA, if its files do not tell", "auto")
     parser.add_option("--split", None, "train, eval or all", "eval")
     parser.add_count("--limit", "use N samples, evenly spread (default: all)")
@@ -46,7 +46,12 @@ def _eval(options: argparse.Namespace) -> int:
     data = load_data(options.data, split=split, located=located, **common)
     for what in data.skipped:
         print(f"skipped {what}", file=sys.stderr)
-    notes = [f"{len(data.samples)} samples of {options.data.resolve().name} ({data.format}, {options.split})."]
+    notes = [
+        f"Command: `{_command(options)}`.",
+        f"{len(data.samples)} samples of {options.data.resolve().name} ({data.format}, {options.split}).",
+    ]
+    if data.unlocated:
+        notes.append(data.left_out)
     if data.skipped:
         notes.append(f"{len(data.skipped)} broken entries were skipped.")
     evaluation = evaluate(
@@ -61,6 +66,16 @@ def _eval(options: argparse.Namespace) -> int:
     for path in publish(evaluation, options.out, title=title, notes=notes):
         print(path)
     return 0
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command that makes the table again, with the options that its numbers depend on."""
+    lists = {
+        name: getattr(options, name) for name in ("allocators", "relevance", "budgets", "metrics", "controls", "ocr")
+    }
+    words = [f"--{name} {','.join(map(str, value)) or repr('')}" for name, value in lists.items() if value is not None]
+    words += [f"--{name} {getattr(options, name)}" for name in ("patch", "split", "limit") if getattr(options, name)]
+    return " ".join(["texturevlm eval DATA --out DIR", *words])
 
 
 def _names(text: str) -> list[str]:

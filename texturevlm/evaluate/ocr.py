@@ -129,7 +129,9 @@ def open_engines(names: Sequence[str] = ("auto",)) -> dict[str, OcrEngine]:
 def _installed() -> list[str]:
     found = {"tesseract": shutil.which("tesseract") is not None, "rapidocr": find_spec("rapidocr") is not None}
     if not any(found.values()):
-        raise ImportError("open_engines: needs tesseract 5 on the PATH, or the extra ocr: pip install 'texturevlm[ocr]'")
+        raise ImportError(
+            "open_engines: needs tesseract 5 on the PATH, or the extra ocr: pip install 'texturevlm[ocr]'"
+        )
     return [name for name, there in found.items() if there]
 
 
