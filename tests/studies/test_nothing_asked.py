@@ -1,0 +1,43 @@
+"""Salience or the scout's prior: on held-out documents only, paired, by each engine."""
+
+import json
+
+import torch
+
+from studies import nothing_asked
+from studies.nothing_asked import PRIOR, SALIENCE, guesses, held_documents, main
+from tests.evaluate.folders import write_folder, write_rows
+from tests.evaluate.test_run import Ink
+from texturevlm.train.pages import HELD_OUT, SETS
+from texturevlm.types import Texture
+
+
+def write_sets(folder, pages=2 * HELD_OUT):
+    for name in SETS:
+        write_folder(folder / name, pages=pages if name == nothing_asked.MAIN_SET else 1)
+        rows = [json.loads(line) for line in (folder / name / "questions.jsonl").read_text().splitlines()]
+        write_rows(folder / name, [row | {"split": "train", "document": row["image"]} for row in rows])
+    return folder
+
+
+def test_a_guess_is_a_map_of_chances():
+    texture = Texture.open(torch.rand(3, 160, 240)).mipmapped()
+    found = guesses(texture)
+    assert [name.partition(",")[0] for name in found] == [SALIENCE, "scout", "scout"]
+    assert not found[SALIENCE].asked and all(torch.isclose(one.mass.sum(), torch.ones(())) for one in found.values())
+    few, many = list(found.values())[1:]
+    distance = [(one.mass - found[SALIENCE].mass).abs().sum() for one in (few, many)]
+    assert distance[0] > distance[1] > 0
+
+
+def test_only_held_out_documents_are_measured(tmp_path, monkeypatch):
+    data = write_sets(tmp_path / "data")
+    held = held_documents(data)
+    assert 0 < len(held) < 2 * HELD_OUT
+    monkeypatch.setattr(nothing_asked, "open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr(nothing_asked, "BUDGETS", (4,))
+    assert main([str(data), "--out", str(tmp_path / "out"), "--ocr", "a,b"]) == 0
+    record = json.loads((tmp_path / "out" / "nothing-asked.json").read_text())
+    assert record["questions"] == 2 * len(held) and record["pages"] == len(held) and set(record["rows"]) == {"a", "b"}
+    assert record["rows"]["a"][f"4/{SALIENCE}"]["difference"] == [0, 0, 0]
+    assert PRIOR in (tmp_path / "out" / "nothing-asked.md").read_text()
