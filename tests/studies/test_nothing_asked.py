@@ -1,20 +1,26 @@
-"""Salience or the scout's prior: on held-out documents only, paired, by each engine."""
+"""Settings are chosen on held-out documents only, paired, by each engine: salience or prior, and the steepness."""
 
 import json
 
+import pytest
 import torch
 
-from studies import nothing_asked
-from studies.nothing_asked import PRIOR, SALIENCE, guesses, held_documents, main
+from studies import held_out
+from studies.held_out import held_images
+from studies.nothing_asked import PRIOR, SALIENCE, guesses, main
+from studies.steepness import SHIPPED, TRIED, steepness, variants
 from tests.evaluate.folders import write_folder, write_rows
 from tests.evaluate.test_run import Ink
+from texturevlm.allocate import ALLOCATORS, cells
+from texturevlm.evaluate.data import Sample
+from texturevlm.ops import legibility
 from texturevlm.train.pages import HELD_OUT, SETS
 from texturevlm.types import Texture
 
 
 def write_sets(folder, pages=2 * HELD_OUT):
     for name in SETS:
-        write_folder(folder / name, pages=pages if name == nothing_asked.MAIN_SET else 1)
+        write_folder(folder / name, pages=pages if name == held_out.MAIN_SET else 1)
         rows = [json.loads(line) for line in (folder / name / "questions.jsonl").read_text().splitlines()]
         write_rows(folder / name, [row | {"split": "train", "document": row["image"]} for row in rows])
     return folder
@@ -32,12 +38,30 @@ def test_a_guess_is_a_map_of_chances():
 
 def test_only_held_out_documents_are_measured(tmp_path, monkeypatch):
     data = write_sets(tmp_path / "data")
-    held = held_documents(data)
+    held = held_images(data)
     assert 0 < len(held) < 2 * HELD_OUT
-    monkeypatch.setattr(nothing_asked, "open_engines", lambda names: {name: Ink() for name in names})
-    monkeypatch.setattr(nothing_asked, "BUDGETS", (4,))
+    monkeypatch.setattr(held_out, "open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr(held_out, "BUDGETS", (4,))
     assert main([str(data), "--out", str(tmp_path / "out"), "--ocr", "a,b"]) == 0
     record = json.loads((tmp_path / "out" / "nothing-asked.json").read_text())
     assert record["questions"] == 2 * len(held) and record["pages"] == len(held) and set(record["rows"]) == {"a", "b"}
     assert record["rows"]["a"][f"4/{SALIENCE}"]["difference"] == [0, 0, 0]
     assert PRIOR in (tmp_path / "out" / "nothing-asked.md").read_text()
+
+
+def test_a_steepness_holds_for_its_variant_only(monkeypatch):
+    seen = []
+
+    def allocate(texture, relevance, *, budget, patch):
+        seen.append((budget, cells.STEEPNESS, float(legibility.legibility(torch.ones(()), 2.0))))
+        return seen[-1]
+
+    monkeypatch.setitem(ALLOCATORS, "auto", allocate)
+    texture = Texture.open(torch.rand(3, 160, 240)).mipmapped()
+    (chosen,) = variants(texture, [Sample("1", None, (160, 240), "What is the total?")])
+    assert list(chosen) == [f"{budget}/{value:g}" for value in TRIED for budget in held_out.BUDGETS]
+    assert all(own[1] == float(key.split("/")[1]) and own[2] == 1 / (1 + 2.0 ** own[1]) for key, own in chosen.items())
+    assert cells.STEEPNESS == legibility.STEEPNESS == SHIPPED
+    with pytest.raises(KeyError), steepness(3.0):
+        raise KeyError
+    assert cells.STEEPNESS == SHIPPED

@@ -5,7 +5,7 @@ for sure, or is twice as fast and for sure not more than 3 points worse. "For su
 interval, for every OCR engine.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -63,11 +63,12 @@ def deciding(names: Iterable[str]) -> list[str]:
     return [name for name in listed if name.partition("/")[0] == listed[0].partition("/")[0]]
 
 
-def summarise(
-    results: Results, wanted: Callable[[ResultRow], bool] = lambda row: True
-) -> dict[str, dict[Configuration, Line]]:
-    """Score → configuration → line, of the rows that are wanted; the score that decides comes first."""
-    every = {own: [row for row in rows if wanted(row)] for own, rows in by_configuration(results).items()}
+def summarise(results: Results, stratum: tuple[str, str] | None = None) -> dict[str, dict[Configuration, Line]]:
+    """Score → configuration → line, the score that decides first; stratum: of rows with this name and value alone."""
+    every = {
+        own: [row for row in rows if stratum is None or stratum in row.strata.items()]
+        for own, rows in by_configuration(results).items()
+    }
     costs = {own: _costs(rows) for own, rows in every.items()}
     summary = {}
     for name in score_names(results):

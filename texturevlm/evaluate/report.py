@@ -164,7 +164,7 @@ def _strata(results: Results) -> list[str]:
     heads: Sequence[str] = ()
     rows = []
     for key, value in strata:
-        summary = summarise(results, lambda row, key=key, value=value: row.strata.get(key) == value)
+        summary = summarise(results, (key, value))
         names = deciding(summary) if summary else []
         lines = [summary[name] for name in names]
         for own, line in lines[0].items() if lines else ():
