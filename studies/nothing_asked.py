@@ -14,8 +14,7 @@ from studies import held_out
 from studies.study import OCR, READINGS, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.evaluate.data import Sample
-from texturevlm.relevance import Balance, Relevance, ScoutScorer, prepare
-from texturevlm.scout import encode, load_scout
+from texturevlm.relevance import Balance, PriorScorer, Relevance, prepare
 from texturevlm.types import Allocation, Texture
 
 SALIENCE, PRIOR = "salience", "scout, nothing asked"
@@ -26,10 +25,11 @@ def guesses(texture: Texture) -> dict[str, Relevance]:
     """The relevance by each method."""
     maps = prepare(texture, "none", patch=held_out.PATCH).maps
     found = {SALIENCE: Balance().weigh(None, maps, texture.size)}
-    query, _ = ScoutScorer().score(load_scout().read(texture), encode([""]), maps)
+    scorer = PriorScorer()
+    query, _ = scorer.score(scorer.prepare(texture), "", maps)
     for explore in EXPLORE:
         balance = Balance(explore=explore)
-        found[f"{PRIOR}, {explore:g} of salience"] = balance.weigh(query, maps, texture.size, "scout")
+        found[f"{PRIOR}, {explore:g} of salience"] = balance.weigh(query, maps, texture.size, scorer.name)
     return found
 
 

@@ -9,7 +9,7 @@ from studies import held_out
 from studies.held_out import held_images
 from studies.nothing_asked import PRIOR, SALIENCE, guesses, main
 from studies.steepness import SHIPPED, TRIED, steepness, variants
-from tests.evaluate.folders import write_folder, write_rows
+from tests.evaluate.folders import write_folder, write_page, write_rows
 from tests.evaluate.test_run import Ink
 from texturevlm.allocate import ALLOCATORS, cells
 from texturevlm.evaluate.data import Sample
@@ -26,8 +26,9 @@ def write_sets(folder, pages=2 * HELD_OUT):
     return folder
 
 
-def test_a_guess_is_a_map_of_chances():
-    texture = Texture.open(torch.rand(3, 160, 240)).mipmapped()
+def test_a_guess_is_a_map_of_chances(tmp_path):
+    write_page(tmp_path / "page.png", {"Invoice": (20, 20), "Total": (20, 100), "1975": (150, 100)})
+    texture = Texture.open(tmp_path / "page.png").mipmapped()
     found = guesses(texture)
     assert [name.partition(",")[0] for name in found] == [SALIENCE, "scout", "scout"]
     assert not found[SALIENCE].asked and all(torch.isclose(one.mass.sum(), torch.ones(())) for one in found.values())
@@ -60,7 +61,8 @@ def test_a_steepness_holds_for_its_variant_only(monkeypatch):
     texture = Texture.open(torch.rand(3, 160, 240)).mipmapped()
     (chosen,) = variants(texture, [Sample("1", None, (160, 240), "What is the total?")])
     assert list(chosen) == [f"{budget}/{value:g}" for value in TRIED for budget in held_out.BUDGETS]
-    assert all(own[1] == float(key.split("/")[1]) and own[2] == 1 / (1 + 2.0 ** own[1]) for key, own in chosen.items())
+    for key, (_, value, share) in chosen.items():
+        assert value == float(key.split("/")[1]) and share == pytest.approx(1 / (1 + 2.0**value))
     assert cells.STEEPNESS == legibility.STEEPNESS == SHIPPED
     with pytest.raises(KeyError), steepness(3.0):
         raise KeyError

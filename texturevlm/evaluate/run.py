@@ -117,7 +117,7 @@ def configurations(
             for asked in controls
             for name in (allocators if controlled is None else controlled)
             for relevance in relevances
-            if relevance != runs.NONE and name not in ("grid", "resize")
+            if relevance not in runs.UNASKED and name not in ("grid", "resize")
         ]
     return list(dict.fromkeys(found))
 
@@ -171,7 +171,7 @@ class Evaluation:
         return self._choose(sample.image, texture, configuration, self._question(sample, configuration))[0]
 
     def _question(self, sample: Sample, configuration: Configuration) -> str:
-        if configuration.relevance == runs.NONE:
+        if configuration.relevance in runs.UNASKED:
             return ""  # it reads no question: one allocation serves all questions of a page
         return {runs.OWN: sample.question, runs.OTHER: self.others[sample.id], runs.NONE: ""}[configuration.asked]
 
