@@ -46,8 +46,6 @@ def test_who_reads_the_page(monkeypatch):
     monkeypatch.setattr(page_cache, "find_spec", lambda name: name)
     assert read("words") == read("auto") == "words"
     assert read("scout") == read("scout", " ") == read("prior", "") == "spots"
-        read("words") == read("auto") == "words" and read("scout") == read("scout", " ") == read("prior", "") == "spots"
-    )
     assert read("none") is None and read("words", " ") is None and read("auto", " ") is None and read(len) is None
     monkeypatch.setattr(page_cache, "find_spec", lambda name: None)
     assert read("words") is None and read("auto") == "spots" and read("auto", " ") is None
