@@ -14,6 +14,7 @@ from tests.evaluate.test_run import Ink
 from texturevlm.allocate import ALLOCATORS, cells
 from texturevlm.evaluate.data import Sample
 from texturevlm.ops import legibility
+from texturevlm.relevance import find_relevance
 from texturevlm.train.pages import HELD_OUT, SETS
 from texturevlm.types import Texture
 
@@ -64,6 +65,15 @@ def test_a_steepness_holds_for_its_variant_only(monkeypatch):
     for key, (_, value, share) in chosen.items():
         assert value == float(key.split("/")[1]) and share == pytest.approx(1 / (1 + 2.0**value))
     assert cells.STEEPNESS == legibility.STEEPNESS == SHIPPED
-    with pytest.raises(KeyError), steepness(3.0):
-        raise KeyError
-    assert cells.STEEPNESS == SHIPPED
+
+
+def test_the_shipped_steepness_changes_nothing_and_another_does(tmp_path):
+    write_page(tmp_path / "page.png", {"Invoice": (20, 20), "Total": (20, 100), "1975": (150, 100)})
+    texture = Texture.open(tmp_path / "page.png").mipmapped()
+    own = cells.Cells.of(find_relevance(texture, patch=16, relevance="none"), 0, 16)
+    wanted = own.worth(3.0)
+    with steepness(SHIPPED):
+        assert abs(own.worth(3.0) - wanted).max() <= 1  # of the integers that a worth is rounded to
+    with steepness(7.0):
+        assert abs(own.worth(3.0) - wanted).max() > 100
+    assert (own.worth(3.0) == wanted).all()
