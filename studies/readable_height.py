@@ -1,12 +1,12 @@
 """How many token pixels tall text must be to be legible, and the effect of stretching it, for each OCR engine.
 
-    python -m studies.readable_height DATA --out results [--limit N] [--ocr auto] [--split train] [--enlarge 2]
+    python -m studies.readable_height DATA --out results [--limit N] [--ocr E,E] [--split train]
 
 Each box of an answer that OCR reads in the full image is shrunk (means of equal cells, enlarged again, as by `resized`)
 until it is a given number of token pixels tall, and read again. Then the same at equal token area, but shrunk more
 across than down, and the reverse. The legibility curve (ops/legibility.py), the costs of stretching (allocate/value.py)
 and the threshold of `recall` come from here, so it measures `train` pages: those that judge must not fit. Pages at half
-size (docvqa_half) are enlarged twice before OCR, to the size that an engine is made for.
+size (docvqa_half) are enlarged to the size of the data set's pages before OCR.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from torch.nn import functional
 
 from studies.study import OCR, READINGS, option, provenance, study_main
 from texturevlm.allocate.value import FREE
-from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
@@ -79,11 +78,12 @@ def trials(height: float) -> list[Trial]:
     ]
 
 
-def measure(samples: Sequence[Sample], engines: Mapping[str, OcrEngine], enlarge: int = 1) -> dict[str, list[Place]]:
+def measure(samples: Sequence[Sample], engines: Mapping[str, OcrEngine]) -> dict[str, list[Place]]:
     """For each engine: the boxes that it reads in the full image, with their legibility in each trial."""
     found: dict[str, list[Place]] = {name: [] for name in engines}
     progress = Progress(len(samples), "questions")
     for sample in samples:
+        enlarge = round(sample.reduced)
         image = _grey(sample.image, enlarge)
         size = (image.shape[1], image.shape[2])
         boxes = [[enlarge * edge for edge in box] for box in sample.boxes]
@@ -198,12 +198,11 @@ def report(record: dict[str, Any]) -> str:
             f"r times finer across, from r = {FREE:g} on, like text (r / {FREE:g})^{own['along']:.2f} times smaller.",
         ]
     counts = "; ".join(f"{name}: {own['places']} places on {own['pages']} pages" for name, own in engines.items())
-    enlarged = f" Pages were enlarged {record['enlarge']} times before OCR." if record["enlarge"] != 1 else ""
     return markdown_page(
         "# How tall text must stand in the tokens' pixels to be read",
         provenance(record, *record["ocr"].values()),
         f"Answers to {record['questions']} `{record['split']}` questions of {record['data']}, those places that the "
-        f"engine reads in the full image ({counts}).{enlarged} Height: of the answer's box, in token pixels. "
+        f"engine reads in the full image ({counts}). {record['left_out']} Height: of the answer's box, in token pixels. "
         "Legibility as in the evaluation, of one place.",
         markdown_table(("height", *(f"{name} (places)" for name in engines)), list(_height_rows(engines))),
         "Below: shrunk r times more across than down, so that the token pixels are r times wider than tall in the "
@@ -234,18 +233,17 @@ def _bracket(row: dict[str, Any]) -> str:
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
-    check_count("readable_height", "enlarge", options.enlarge, 1)
-    samples = load_data(options.data, split=options.split, located=True, limit=options.limit).samples
+    data = load_data(options.data, split=options.split, located=True, limit=options.limit)
     engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
-    found = measure(samples, engines, options.enlarge)
+    found = measure(data.samples, engines)
     if empty := [name for name, places in found.items() if not places]:
         raise ValueError(f"readable_height: DATA must hold answers that OCR reads, got none by {', '.join(empty)}")
     return {
         "data": options.data.name,
         "split": options.split,
-        "enlarge": options.enlarge,
+        "left_out": data.left_out,
         "ocr": {name: engine.name for name, engine in engines.items()},
-        "questions": len(samples),
+        "questions": len(data.samples),
         "engines": {name: summary(places) for name, places in found.items()},
     }
 
@@ -258,5 +256,4 @@ main = study_main(
     OCR,
     READINGS,
     option("--split", default="train", help="train or eval (default: train)"),
-    option("--enlarge", type=int, default=1, metavar="N", help="enlarge pages N times before OCR (default: 1)"),
 )
