@@ -219,6 +219,20 @@ def test_a_colour_image_of_the_caller_is_not_copied_by_pillow(monkeypatch):
     assert worst(level0(given), as_channels(noise(4, 6, 3)) / 255) < 1e-7
 
 
+def test_an_rgb_image_is_not_packed_by_pillow(monkeypatch):
+    """`tobytes`, by which numpy gets an image, takes as long as decoding a JPEG."""
+    given = Image.fromarray(noise(4, 6, 3))
+    monkeypatch.setattr(Image.Image, "tobytes", lambda *_: pytest.fail("packed"))
+    assert worst(level0(given), as_channels(noise(4, 6, 3)) / 255) < 1e-7
+
+
+def test_a_pillow_that_does_not_share_memory_gives_the_same_image(monkeypatch):
+    given = Image.fromarray(noise(4, 6, 3))
+    share = Image.frombuffer
+    monkeypatch.setattr(Image, "frombuffer", lambda *given: share(*given).copy())
+    assert worst(level0(given), as_channels(noise(4, 6, 3)) / 255) < 1e-7
+
+
 def test_paths_that_hold_no_image_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"Texture\.open: no such file: .*nowhere\.png"):
         Texture.open(tmp_path / "nowhere.png")

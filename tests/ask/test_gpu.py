@@ -205,3 +205,18 @@ def test_compiled_in_the_thread_of_a_stream():
     image = models.noise(150, 260)
     check_same(told(replayed.ask, image, QUESTION, stream=True), told(plain.ask, image, QUESTION))
     assert replayed.reasons == [] and replayed._fixed.tower.reason is None
+
+
+@pytest.mark.parametrize("relevance", ["scout", "none"])
+def test_a_size_that_comes_again_is_chosen_for_by_a_graph_and_the_choice_is_the_same(adapter, relevance):
+    plain, replayed = (models.asked(adapter, budget=BUDGET, relevance=relevance, captured=one) for one in (False, True))
+    for seed, image in enumerate(
+        [picture(320, 480), models.noise(320, 480), picture(320, 480), models.noise(320, 480)]
+    ):
+        ours, theirs = (one.prepare(image).choose(QUESTION)[0] for one in (replayed, plain))
+        for name in ("centre", "ddx", "ddy", "valid"):
+            torch.testing.assert_close(getattr(ours.allocation, name), getattr(theirs.allocation, name))
+        torch.testing.assert_close(ours.relevance.mass, theirs.relevance.mass)
+        assert ours.relevance.scorer == theirs.relevance.scorer
+        graphs = [one for one in replayed._choice._kept.values() if one is not None]
+        assert len(graphs) == (seed > 0) and all(one.reason is None for one in graphs)

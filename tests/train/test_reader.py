@@ -7,7 +7,9 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from texturevlm.pipeline import choose_tokens
 from texturevlm.train.fit import rate_at
 from texturevlm.train.muon import Muon, orthogonalised
 from texturevlm.train.reader.alphabet import (
@@ -21,6 +23,7 @@ from texturevlm.train.reader.alphabet import (
     make_tokenizer,
     training_ids,
 )
+from texturevlm.train.reader.chosen import ChosenViews, choose_views, save_views
 from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
 from texturevlm.train.reader.network import make_config, make_network
 from texturevlm.train.reader.pages import rendered
@@ -28,9 +31,12 @@ from texturevlm.train.reader.pool import Pool, sample_pages, with_levels
 from texturevlm.train.reader.questions import lines_of, place_questions
 from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
 from texturevlm.train.reader.scores import anls, edits, error_rate
-from texturevlm.train.reader.views import VIEW_KINDS, PageInk, draw_view, legible_height
+from texturevlm.train.reader.views import VIEW_KINDS, PageInk, as_view, draw_view, legible_height
 from texturevlm.train.render import Vocabulary
+from texturevlm.types import Texture
 from texturevlm.vlm.places import bilinear_taps
+from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.views import still_views
 
 TOKENS, COARSE = 10, 6
 
@@ -83,7 +89,8 @@ def prompts():
     ids = torch.tensor([[*encode_text("Who"), START, STOP, ANSWER, *encode_text("me"), END]] * 2)
     pixels = torch.rand(2, TOKENS, 32, 32) * 2 - 1
     before, length = torch.tensor([4, 4]), torch.tensor([9, 9])
-    return Prompts(pixels, patch, extent, step[..., 0], token, after, ids, before, length)
+    count = torch.tensor([TOKENS, TOKENS])
+    return Prompts(pixels, patch, extent, step[..., 0].log2().long(), token, after, count, ids, before, length)
 
 
 def stock_logits(network, prompts, number):
@@ -182,11 +189,45 @@ def test_views_have_the_budget_and_lie_on_the_page(page, kind):
         if view is None:
             continue
         made += 1
-        assert view.tokens.shape == (64, 4) and view.kind == kind
+        assert 16 <= len(view.tokens) <= 64 and view.kind == kind
         assert (view.tokens[:, 2:] * view.magnified > 0.99).all()  # nothing finer than a pixel
         if kind == "oracle":
             assert legible_height(view.tokens, question.boxes) > 0
     assert made
+
+
+def test_tokens_stand_in_the_order_in_which_a_model_gets_them(page):
+    """An order by relevance would point at the answer, and no model gets such an order."""
+    texture = Texture.open(page.image)
+    allocation = choose_tokens(texture, "", budget=64, patch=32, allocator="layers", relevance="none")
+    boxes = allocation.boxes[0][allocation.valid[0]].numpy()
+    found = as_view(np.random.default_rng(0).permutation(boxes), 1.0, "")
+    (wanted,) = still_views("test", Picture(Texture.open(page.image).mipmapped(), allocation), 32, levels="apart")
+    assert np.abs(found.tokens[:, :2] - wanted.centre.numpy()).max() < 0.01
+    begins = np.flatnonzero(np.diff(found.segment, prepend=99))
+    assert begins.tolist() == wanted.begins.nonzero()[:, 0].tolist() and len(begins) > 1
+
+
+def test_unused_tokens_change_nothing(network, prompts):
+    few = prompts._replace(count=torch.tensor([7, TOKENS]))
+    other = few._replace(pixels=few.pixels.clone())
+    other.pixels[0, 7:] = 0
+    with torch.no_grad():
+        one, two = (BatchedReader(network)(these)[0] for these in (few, other))
+        all_used = BatchedReader(network)(prompts)[0]
+    assert torch.equal(one, two) and (one[0] - all_used[0]).abs().max() > 1e-3
+    assert (one[1] - all_used[1]).abs().max() < 1e-5
+
+
+def test_views_made_ahead_are_those_of_the_chooser(page, tmp_path):
+    image, rng = Image.fromarray(page.image).convert("RGB"), np.random.default_rng(1)
+    views = choose_views(image, page.image.shape[1] // 2, ["What is the date?", "total"], rng, each=1)
+    assert [view.question for view in views] == [0, 1] and all(view.magnified >= 2 for view in views)
+    save_views([[], views], tmp_path)
+    kept = ChosenViews(tmp_path).of(1, 1.0)
+    assert all(np.abs(one.boxes - two.boxes).max() <= 1 / 32 for one, two in zip(kept, views))
+    (larger, _), none = ChosenViews(tmp_path).of(1, 2.0), ChosenViews(tmp_path).of(0, 1.0)
+    assert np.allclose(larger.boxes, 2 * kept[0].boxes) and larger.magnified * 2 == kept[0].magnified and not none
 
 
 def test_an_answer_that_cannot_be_read_is_not_asked_for(page):

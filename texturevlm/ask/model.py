@@ -13,7 +13,8 @@ from PIL import Image
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
 from texturevlm.ask.attachment import attach, attached_to, hooked, network_of
 from texturevlm.ask.capturable import not_captured_because
-from texturevlm.ask.choose import in_slots
+from texturevlm.ask.captured_choice import CapturedChoice
+from texturevlm.ask.choose import Chosen, in_slots
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import conversation_with, images_of, question_in
 from texturevlm.ask.options import RELEVANCES, TOKENS, check_belongs, check_context, check_options
@@ -39,7 +40,8 @@ class VLM:
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
     tokens:    as in `load_vlm`
-    captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image); by default on a GPU
+    captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
+               on a GPU
     options:   budget, allocator and relevance as in `attach`
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
@@ -63,6 +65,7 @@ class VLM:
             processor = attach(self.model, processor, **options)
         self.processor, self.tokens, self.captured = processor, tokens, captured
         self.adapter = hooked(self.model, processor).beside(processor.processor)
+        self._choice = CapturedChoice()
         self._fixed: FixedBudget | None = None
         self._unfixed: str | None = None  # why the last answer was not captured
 
@@ -88,6 +91,10 @@ class VLM:
         return self.adapter.device
 
     @property
+    def _wants_capture(self) -> bool:
+        return self.device.type == "cuda" if self.captured is None else self.captured
+
+    @property
     def reasons(self) -> list[str]:
         if self._unfixed:
             return [self._unfixed]
@@ -102,10 +109,11 @@ class VLM:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_fixed": None}  # graphs stay on their device
+        return {**self.__dict__, "_fixed": None, "_choice": None}  # graphs stay on their device
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._choice = CapturedChoice()
         self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
 
     def prepare(self, images: Any) -> ImageSession:
@@ -181,6 +189,10 @@ class VLM:
     def look(self, images: Any, question: str = "", **options: Any) -> Image.Image:
         """Draw what the model sees when it is asked; options `looks`, `allocator`, `relevance`."""
         return self.prepare(images).look(question, **options)
+
+    def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
+        """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
+        return self._choice(image, question, **options) if self._wants_capture else None
 
     def check_attached(self) -> None:
         """Raise if the model was detached."""
@@ -265,7 +277,7 @@ class VLM:
     def _fixed_budget(self, images: int, options: dict[str, Any]) -> FixedBudget | None:
         """The captured path, if it is wanted and possible for an answer about so many images."""
         self._unfixed = None
-        if not (self.device.type == "cuda" if self.captured is None else self.captured):
+        if not self._wants_capture:
             return None
         if not self.adapter.captured:
             self._unfixed = f"models of {type(self.adapter).__name__} are not captured"

@@ -79,7 +79,9 @@ class ImageSession:
         if model.tokens == "weighted":
             maps = [image.relevance(question, relevance=scorer) for image in self.images]
             return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
-        return choose(self.images, question, budget=model.budget, allocator=allocator, relevance=scorer)
+        options: Any = {"budget": model.budget, "allocator": allocator, "relevance": scorer}
+        captured = model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
+        return choose(self.images, question, **options) if captured is None else [captured]
 
     def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
         """The model's own grid; the most relevant cell has the weight 1."""

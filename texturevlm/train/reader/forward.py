@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 
 from texturevlm.train.reader.alphabet import ANSWER, END, PAD
 from texturevlm.train.reader.network import MERGE, PATCH, TOKEN_SIDE
+from texturevlm.train.reader.views import COARSEST, LEVELS
 from texturevlm.vlm.places import bilinear_taps, places
 
 
@@ -24,9 +26,10 @@ class Prompts(NamedTuple):
     pixels:  (B, K, TOKEN_SIDE, TOKEN_SIDE), -1 to 1
     patch:   (B, 4K, 2), rows and columns of patches, on the grid of the token's own scale
     extent:  (B, 4K, 2), rows and columns of that grid
-    segment: (B, K), tokens of one segment attend to one another in the tower; None if all do
+    segment: (B, K), falling; tokens of one segment attend to one another in the tower; None if all do
     token:   (B, K, 2), rows and columns of tokens
     after:   (B,), how far the text after the image is moved on: the larger side of the image's grid
+    count:   (B,), how many of the visual tokens are used, the first ones
     ids:     (B, T), the text without the image
     before:  (B,), how many ids stand before the image
     length:  (B,), how many ids there are; padding follows
@@ -38,6 +41,7 @@ class Prompts(NamedTuple):
     segment: Tensor | None
     token: Tensor
     after: Tensor
+    count: Tensor
     ids: Tensor
     before: Tensor
     length: Tensor
@@ -62,15 +66,24 @@ def _half_turned(x: Tensor) -> Tensor:
     return torch.cat((-second, first), -1)
 
 
-def vision_block(block: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, heads: int) -> Tensor:
-    """One layer of the tower. x: (B, N, D); cos, sin: (B, 1, N, h); mask: (B, 1, N, N) or None."""
+def vision_block(block: Any, x: Tensor, cos: Tensor, sin: Tensor, groups: Tensor | None, heads: int) -> Tensor:
+    """One layer of the tower. x: (B, N, D); cos, sin: (B, 1, N, h).
+
+    groups: which patches attend to one another: a mask (B, 1, N, N), or starts of sequences (S,) in all patches of the
+            batch, whose last one is their number; None if all of a prompt do
+    """
     batch, count, width = x.shape
     joint = block.attn.qkv(block.norm1(x)).view(batch, count, 3, heads, width // heads)
     q, k, v = joint.permute(2, 0, 3, 1, 4)
     q = (q.float() * cos + _half_turned(q.float()) * sin).to(v.dtype)
     k = (k.float() * cos + _half_turned(k.float()) * sin).to(v.dtype)
-    mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    x = x + block.attn.proj(mixed.transpose(1, 2).reshape(batch, count, width))
+    if groups is not None and groups.dim() == 1:
+        q, k, v = (one.transpose(1, 2).reshape(batch * count, heads, -1) for one in (q, k, v))
+        mixed = varlen_attn(q, k, v, groups, groups, count, count).view(batch, count, width)
+    else:
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=groups)
+        mixed = mixed.transpose(1, 2).reshape(batch, count, width)
+    x = x + block.attn.proj(mixed)
     out: Tensor = x + block.mlp(block.norm2(x))
     return out
 
@@ -87,6 +100,17 @@ def text_block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, heads: int, shar
     x = x + attention.o_proj(mixed.transpose(1, 2).reshape(batch, length, heads * width))
     out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
     return out
+
+
+def attention_groups(segment: Tensor, count: Tensor) -> Tensor:
+    """`groups` of `vision_block`, from Prompts: starts of sequences where flash attention takes them, else a mask."""
+    used = torch.arange(segment.shape[1], device=segment.device) < count[:, None]
+    number = torch.where(used, COARSEST - segment, LEVELS)  # rising; unused tokens form a segment of their own
+    if segment.is_cuda and torch.is_autocast_enabled("cuda"):
+        lengths = functional.one_hot(number, LEVELS + 1).sum(1).flatten() * MERGE**2
+        return functional.pad(lengths.cumsum(0), (1, 0)).int()
+    patches = number.repeat_interleave(MERGE**2, 1)
+    return patches[:, None, :, None] == patches[:, None, None, :]
 
 
 def merge_patches(merger: nn.Module, x: Tensor) -> Tensor:
@@ -120,13 +144,10 @@ class BatchedReader(nn.Module):
         angle = (prompts.patch[..., None].float() * tower.rotary_pos_emb.inv_freq).flatten(-2)
         angle = torch.cat([angle, angle], -1)[:, None]
         cos, sin = angle.cos(), angle.sin()
-        mask = None
-        if prompts.segment is not None:
-            segment = prompts.segment.repeat_interleave(MERGE**2, 1)
-            mask = segment[:, None, :, None] == segment[:, None, None, :]
+        groups = None if prompts.segment is None else attention_groups(prompts.segment, prompts.count)
         deep = []
         for number, block in enumerate(tower.blocks):
-            x = self._vision(block, x, cos, sin, mask, tower.config.num_heads)
+            x = self._vision(block, x, cos, sin, groups, tower.config.num_heads)
             if number in tower.deepstack_visual_indexes:
                 merger = tower.deepstack_merger_list[list(tower.deepstack_visual_indexes).index(number)]
                 deep.append(self._merge(merger, x).view(batch, count, -1))
@@ -135,16 +156,19 @@ class BatchedReader(nn.Module):
     def read(self, image: Tensor, deep: list[Tensor], prompts: Prompts) -> Tensor:
         """The last hidden states (B, T, D) of the ids."""
         model = self.network.model.language_model
-        config, ids, before = model.config, prompts.ids, prompts.before[:, None]
-        batch, count, width = image.shape
-        at = torch.arange(ids.shape[1] + count, device=ids.device)[None]
+        config, ids, before, count = model.config, prompts.ids, prompts.before[:, None], prompts.count[:, None]
+        batch, room, width = image.shape
+        length = ids.shape[1]
+        at = torch.arange(length + room, device=ids.device)[None]
         inside = (at >= before) & (at < before + count)
-        index = torch.where(at < before, at + count, torch.where(inside, at - before, at))  # into (image, ids)
+        # Into (image, ids); unused visual tokens come last, where no other token attends to them.
+        index = torch.where(at < before, at + room, torch.where(inside, at - before, at + room - count))
+        index = torch.where(at >= length + count, at - length, index)
         pick = index[..., None].expand(-1, -1, width)
         x = torch.cat([image, model.embed_tokens(ids).to(image.dtype)], 1).gather(1, pick)
-        blank = x.new_zeros(batch, ids.shape[1], width)
+        blank = x.new_zeros(batch, length, width)
         added = [torch.cat([one, blank], 1).gather(1, pick) for one in deep]
-        place = torch.cat([prompts.token, prompts.token.new_zeros(batch, ids.shape[1], 2)], 1)
+        place = torch.cat([prompts.token, prompts.token.new_zeros(batch, length, 2)], 1)
         place = place.gather(1, index[..., None].expand(-1, -1, 2)) + before[..., None]
         plain = torch.where(at < before, at, at - count + prompts.after[:, None]).float()
         axes = (before.float().expand_as(plain), place[..., 0], place[..., 1])  # time, row, column
@@ -160,7 +184,7 @@ class BatchedReader(nn.Module):
             x = self._text(layer, x, cos, sin, *sizes)
             if number < len(added):
                 x = x + added[number]
-        own_order = torch.arange(ids.shape[1], device=ids.device)[None]
+        own_order = torch.arange(length, device=ids.device)[None]
         own_order = torch.where(own_order < before, own_order, own_order + count)
         hidden: Tensor = model.norm(x.gather(1, own_order[..., None].expand(-1, -1, width)))
         return hidden

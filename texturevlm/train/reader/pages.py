@@ -2,7 +2,8 @@
 
     texturevlm pack-reader DATA --words CACHE --out FOLDER [--limit N]
 
-FOLDER gets images as WebP, at most PAGE_SIZE, and pages.json: words with boxes, and annotated questions with answers.
+FOLDER gets images as WebP, at most PAGE_SIZE, pages.json (words with boxes, annotated questions with answers) and
+views.npz (see chosen.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from PIL import Image
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.train.pages import HELD_OUT, train_rows
+from texturevlm.train.reader.chosen import ChosenView, ChosenViews, choose_views, save_views
 from texturevlm.train.reader.questions import LABELS, ReaderQuestion, entry_questions
 from texturevlm.train.render import Vocabulary, render_page
 from texturevlm.train.render.page import LAYOUTS, PageKind
@@ -42,6 +44,7 @@ class ReaderPage(NamedTuple):
     image: NDArray[np.uint8]
     words: list[PlacedWord]
     questions: list[ReaderQuestion]
+    views: Sequence[ChosenView] = ()  # made ahead for some of the questions
 
 
 def shop(page: Sheet, column: Column, y: float) -> float:
@@ -119,6 +122,7 @@ class PackedPages:
             raise FileNotFoundError(f"reader: {listing} must exist; make it with texturevlm pack-reader DATA")
         self.rows: list[dict[str, Any]] = json.loads(listing.read_text(encoding="utf-8"))
         self._files = [(folder / row["file"]).read_bytes() for row in self.rows]
+        self._views = ChosenViews(folder)
 
     def split(self, seed: int = 7) -> tuple[list[int], list[int]]:
         """The pages to learn from, and those of held-out documents."""
@@ -143,7 +147,7 @@ class PackedPages:
 
         words = list(zip((text for text, _ in row["words"]), scaled([box for _, box in row["words"]])))
         asked = [ReaderQuestion(row["set"], text, answer, scaled(boxes)) for text, answer, boxes in row["questions"]]
-        return ReaderPage(np.asarray(grey), words, asked)
+        return ReaderPage(np.asarray(grey), words, asked, self._views.of(number, scale))
 
     def texts(self, number: int) -> ReaderPage:
         """The words and questions without the image."""
@@ -152,22 +156,28 @@ class PackedPages:
         return ReaderPage(np.zeros((1, 1), np.uint8), [(text, tuple(box)) for text, box in row["words"]], asked)
 
 
-def pack_reader(data: Path, cache: Path, out: Path, limit: int | None = None) -> int:
-    """Write the folder from the `train` pages of DATA; returns the number of pages."""
+def pack_reader(data: Path, cache: Path, out: Path, limit: int | None = None, *, views: int = 2) -> int:
+    """Write the folder from the `train` pages of DATA; returns the number of pages. views: made ahead per question"""
     out.mkdir(parents=True, exist_ok=True)
     by_image: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name in _SETS:
         for row in train_rows(data, name, limit):
             by_image.setdefault((name, row["image"]), []).append(row)
-    progress, listed = Progress(len(by_image), "pages"), []
-    for (name, image), rows in by_image.items():
-        listed.append(_packed(data / name / image, cache / name, out, name, rows))
+    progress, listed, chosen = Progress(len(by_image), "pages"), [], []
+    for number, ((name, image), rows) in enumerate(by_image.items()):
+        row, width = _packed(data / name / image, cache / name, out, name, rows)
+        texts, rng = [question[0] for question in row["questions"]], np.random.default_rng([11, number])
+        with Image.open(data / name / image) as file:
+            chosen.append(choose_views(file.convert("RGB"), width, texts, rng, each=views))
+        listed.append(row)
         progress.step()
+    save_views(chosen, out)
     (out / "pages.json").write_text(json.dumps(listed, separators=(",", ":")), encoding="utf-8")
     return len(listed)
 
 
-def _packed(path: Path, cache: Path, out: Path, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _packed(path: Path, cache: Path, out: Path, name: str, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], int]:
+    """Write a page; returns its row and the width of its image."""
     read = load_page(path, cache)
     with Image.open(path) as file:
         grey = file.convert("L")
@@ -193,4 +203,4 @@ def _packed(path: Path, cache: Path, out: Path, name: str, rows: list[dict[str, 
         if word.confidence >= _CONFIDENT and word.text.isascii() and word.text.isprintable()
     ]
     document = f"{name}/{rows[0].get('document', path.name)}"
-    return {"file": file_name, "set": name, "document": document, "words": words, "questions": questions}
+    return {"file": file_name, "set": name, "document": document, "words": words, "questions": questions}, size[0]

@@ -135,8 +135,8 @@ class Pool:
             pixels = _recoloured(pixels)
         larger = own["magnified"][:, None, None]
         patch, extent, token, after = positions(centre * larger, step * larger, meta[:, :2] * larger[:, 0])
-        segment = None if name in CROPS else (step.amin(-1) * larger[..., 0]).log2().round()
-        text = (own[field].long() for field in ("ids", "before", "length"))
+        segment = None if name in CROPS else own["segment"].long()
+        text = (own[field].long() for field in ("count", "ids", "before", "length"))
         prompts = Prompts(pixels, patch, extent, segment, token, after, *text)
         return Batch(prompts, centre, step, own["marks"])
 

@@ -12,11 +12,21 @@ from texturevlm.train.reader.alphabet import encode_text, training_ids
 from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
 from texturevlm.train.reader.questions import ReaderQuestion, TextLine, lines_of, place_questions, reading_order
-from texturevlm.train.reader.views import VIEW_KINDS, Chooser, Floats, PageInk, draw_view, legible_height
+from texturevlm.train.reader.views import (
+    VIEW_KINDS,
+    Chooser,
+    Floats,
+    PageInk,
+    ReaderView,
+    as_view,
+    draw_view,
+    legible_height,
+)
 
 ILLEGIBLE = "?"  # the answer where the true one cannot be read
 _LEGIBLE, _HARD = 8.0, 6.0  # samples over the height of type: it can be read; between them nobody can tell
 _TOLD = 0.2  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
+_AHEAD = 0.5  # share of the views of a real page that were made ahead by choosers
 _FAR = -1e6  # where a letter without a place stands
 _TALLEST = 60  # pixels of a word that is read
 _WIDTHS = {"ijl.,:;'!|I ": 0.27, 'frt()[]/-"`': 0.36, "mwMW@%": 0.85, "ABCDEGHKNOPQRSUVXYZ&#+=<>~$": 0.66}
@@ -24,19 +34,29 @@ _WIDTH = {sign: width for signs, width in _WIDTHS.items() for sign in signs}
 
 
 class Shape(NamedTuple):
-    """Samples of one kind: visual tokens, ids, samples per page, and the shapes of crops in tokens (none: a view)."""
+    """Samples of one kind: room for visual tokens and ids, samples per page, and the shapes of crops in tokens.
+
+    budgets: of views, where `grids` is empty: some are drawn between the first and the last, most are one of them
+    """
 
     tokens: int
     length: int
     per_page: int
     grids: tuple[tuple[int, int], ...] = ()
+    budgets: tuple[int, ...] = ()
+
+    def budget(self, rng: np.random.Generator) -> int:
+        """A random budget."""
+        if rng.random() < 0.6:
+            return int(rng.choice(self.budgets))
+        return round(np.exp(rng.uniform(np.log(self.budgets[0]), np.log(self.budgets[-1]))))
 
 
 SHAPES = {
     "line": Shape(16, 48, 12, ((1, 16), (2, 8), (2, 8), (4, 4))),
     "block": Shape(48, 112, 6, ((2, 24), (3, 16), (4, 12), (6, 8), (8, 6))),
-    "few": Shape(72, 96, 4),
-    "many": Shape(240, 96, 6),
+    "few": Shape(96, 96, 4, budgets=(32, 64, 96)),
+    "many": Shape(288, 96, 6, budgets=(97, 160, 273, 273, 288)),
 }
 CROPS = tuple(name for name, shape in SHAPES.items() if shape.grids)
 
@@ -44,12 +64,13 @@ CROPS = tuple(name for name, shape in SHAPES.items() if shape.grids)
 class ReaderSample(NamedTuple):
     """A prompt with its answer.
 
-    tokens, magnified: as in ReaderView
+    tokens, segment, magnified: as in ReaderView
     keep:              the box outside of which paper is shown
     marks:             (letters, 2), see `letter_marks`
     """
 
     tokens: Floats
+    segment: NDArray[np.int8]
     magnified: float
     ids: list[int]
     before: int
@@ -84,45 +105,41 @@ def page_samples(
     if not questions:
         return found
     geometry, own = PageInk(page.image, rng), Chooser(page.image, rng) if chooser else None
+    words = boxes.astype(np.float32)
     for name in ("few", "many"):
         shape = SHAPES[name]
+        ahead = [one for one in page.views if shape.budgets[0] <= len(one.boxes) <= shape.tokens]
         for _ in range(shape.per_page * 3):
             if len(found[name]) == shape.per_page:
                 break
-            question = questions[int(rng.integers(len(questions)))]
-            one = _asked(question, geometry, own, boxes.astype(np.float32), shape, rng, kinds)
+            question, view = questions[int(rng.integers(len(questions)))], None
+            if ahead and rng.random() < _AHEAD:
+                made = ahead[int(rng.integers(len(ahead)))]
+                question, view = page.questions[made.question], as_view(made.boxes, made.magnified, "ahead")
+            elif question.boxes and own is not None:
+                view = own.view(question.text, shape.budget(rng), rng)
+            elif question.boxes:
+                asked = (*question.boxes, *question.named)
+                view = draw_view(geometry, shape.budget(rng), question.boxes, asked, words, rng, kinds)
+            one = _asked(question, view, shape, rng)
             if one is not None:
                 found[name].append(one)
     return found
 
 
 def _asked(
-    question: ReaderQuestion,
-    geometry: PageInk,
-    chooser: Chooser | None,
-    words: Floats,
-    shape: Shape,
-    rng: np.random.Generator,
-    kinds: dict[str, float],
+    question: ReaderQuestion, view: ReaderView | None, shape: Shape, rng: np.random.Generator
 ) -> ReaderSample | None:
     prompt = training_ids(question.text, question.answer, shape.length)
-    if prompt is None or not question.boxes:
+    if prompt is None or view is None:
         return None
-    if chooser is not None:
-        view = chooser.view(question.text, shape.tokens, rng)
-    else:
-        asked = (*question.boxes, *question.named)
-        drawn = draw_view(geometry, shape.tokens, question.boxes, asked, words, rng, kinds)
-        if drawn is None:
-            return None
-        view = drawn
     height = legible_height(view.tokens, question.boxes)
     if height < _LEGIBLE:
         if height >= _HARD or rng.random() > _TOLD:
             return None
         prompt = training_ids(question.text, ILLEGIBLE, shape.length)
         assert prompt is not None
-    return ReaderSample(view.tokens, view.magnified, *prompt, _EVERYWHERE, _NO_MARKS, question.kind)
+    return ReaderSample(view.tokens, view.segment, view.magnified, *prompt, _EVERYWHERE, _NO_MARKS, question.kind)
 
 
 def _line(
@@ -199,7 +216,8 @@ def _crop(
         column, row = np.meshgrid(np.arange(columns) + 0.5, np.arange(rows) + 0.5)
         centre = np.stack([left + column * TOKEN_SIDE * step, top + row * TOKEN_SIDE * step], -1).reshape(-1, 2)
         tokens = np.concatenate([centre, np.full_like(centre, step)], 1).astype(np.float32)
-        return ReaderSample(tokens, 1.0, *prompt, keep, letter_marks(page, chosen), kind)
+        segment = np.zeros(len(tokens), np.int8)  # all tokens of a crop attend to one another
+        return ReaderSample(tokens, segment, 1.0, *prompt, keep, letter_marks(page, chosen), kind)
     return None
 
 
@@ -230,6 +248,8 @@ def sample_fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
     marks = shape.length if shape.grids else 0
     return {
         "tokens": ((shape.tokens, 4), np.float32),
+        "segment": ((shape.tokens,), np.int8),
+        "count": ((), np.int16),  # of tokens
         "magnified": ((), np.float32),
         "ids": ((shape.length,), np.uint8),
         "before": ((), np.int16),
@@ -247,7 +267,10 @@ def as_arrays(name: str, samples: Sequence[ReaderSample]) -> dict[str, np.ndarra
     }
     for number in range(count if samples else 0):
         one = samples[number % len(samples)]
-        arrays["tokens"][number], arrays["magnified"][number] = one.tokens, one.magnified
+        used = len(one.tokens)
+        arrays["tokens"][number] = one.tokens[np.arange(SHAPES[name].tokens) % used]  # unused ones repeat others
+        arrays["segment"][number, :used], arrays["count"][number] = one.segment, used
+        arrays["magnified"][number] = one.magnified
         arrays["ids"][number, : len(one.ids)], arrays["length"][number] = one.ids, len(one.ids)
         arrays["before"][number], arrays["keep"][number] = one.before, one.keep
         if len(arrays["marks"][number]):

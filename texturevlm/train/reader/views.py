@@ -23,13 +23,16 @@ _EVERY = 10**6  # squares: no limit
 VIEW_KINDS = {"resize": 0.12, "one scale": 0.12, "oracle": 0.16, "fit": 0.36, "layers": 0.24}  # and their shares
 HIT = 0.65  # share of views of `fit` and `layers` whose relevance includes the answer
 CHOOSERS = (("scout", "auto"), ("scout", "auto"), ("scout", "density"), ("none", "auto"), ("none", "density"))
+COARSEST, LEVELS = 6, 9  # the coarsest level, and how many there are
 SMALLEST_TYPE, LARGEST_TYPE = 10.0, 24.0  # samples over the height of the answer that fine tokens aim at
 
 
 class ReaderView(NamedTuple):
-    """tokens: (K, 4), x and y of the centre, pixels per sample along x and y; magnified: see PageInk."""
+    """tokens: (n, 4), x and y of the centre, pixels per sample along x and y, in reading order; magnified: see PageInk;
+    segment: (n,), the level of each token, coarse before fine."""
 
     tokens: Floats
+    segment: NDArray[np.int8]
     magnified: float
     kind: str
 
@@ -129,7 +132,7 @@ def draw_view(
     ranked = sorted(zip(found, relevance(found, places, rng).tolist()), key=lambda one: -one[1])[:budget]
     if kind != "one scale":
         ranked = use_all(ranked, budget=budget, patch=page.patch)
-    return ReaderView(as_tokens([box for box, _ in ranked], budget, rng), page.magnified, kind)
+    return as_view([box for box, _ in ranked], page.magnified, kind)
 
 
 def resized_boxes(size: tuple[int, int], budget: int) -> list[Box]:
@@ -213,14 +216,14 @@ def relevance(boxes: Sequence[Box], places: Boxes, rng: np.random.Generator) -> 
     return score
 
 
-def as_tokens(boxes: Sequence[Box], budget: int, rng: np.random.Generator) -> Floats:
-    """Boxes as `budget` tokens; if there are fewer, some are repeated, moved a little: batches are dense."""
-    table = np.array(boxes, np.float32).reshape(-1, 4)[:budget]
-    if missing := budget - len(table):
-        again = table[rng.integers(len(table), size=missing)]
-        table = np.concatenate([table, again + np.tile(rng.uniform(-20, 20, (missing, 2)), 2).astype(np.float32)])
-    middle, extent = (table[:, :2] + table[:, 2:]) / 2, table[:, 2:] - table[:, :2]
-    return np.concatenate([middle, extent / TOKEN_SIDE], 1).astype(np.float32)
+def as_view(boxes: Sequence[Box] | Floats, magnified: float, kind: str) -> ReaderView:
+    """Boxes as tokens, in the order in which a model gets them: any other order would tell which ones matter."""
+    table = np.array(boxes, np.float32).reshape(-1, 4)
+    centre, step = (table[:, :2] + table[:, 2:]) / 2, (table[:, 2:] - table[:, :2]) / TOKEN_SIDE
+    level = np.clip(np.rint(np.log2(step.min(1) * magnified)), COARSEST - LEVELS + 1, COARSEST)
+    order = np.lexsort((centre[:, 0], centre[:, 1], -level))
+    tokens = np.concatenate([centre, step], 1)[order]
+    return ReaderView(tokens.astype(np.float32), level[order].astype(np.int8), magnified, kind)
 
 
 def legible_height(tokens: Floats, answer: Sequence[Box]) -> float:
@@ -259,4 +262,4 @@ class Chooser:
             self.texture, question, budget=budget, patch=self.patch, allocator=allocator, relevance=prepared
         )
         boxes = found.boxes[0][found.valid[0]].tolist()
-        return ReaderView(as_tokens(boxes, budget, rng), TOKEN_SIDE / self.patch, scorer)
+        return as_view(boxes, TOKEN_SIDE / self.patch, scorer)

@@ -1,0 +1,86 @@
+"""Choose the tokens of one image by replaying a CUDA graph.
+
+Scout and allocator are a few hundred small kernels, which Python launches more slowly than the GPU runs them. A graph
+belongs to one image size, so it is captured when a size comes for the second time; a few are kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from torch import Tensor
+
+from texturevlm.ask.choose import Chosen
+from texturevlm.ask.prepared import PreparedImage
+from texturevlm.capture import no_capture_because
+from texturevlm.cuda.graph import Replay
+from texturevlm.ops import backend as backends
+from texturevlm.pipeline import Allocator, choose_tokens
+from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
+from texturevlm.scout import Question, encode
+from texturevlm.text.strings import terms
+from texturevlm.types import COLOURS, COLUMNS, Allocation, Texture
+
+GRAPHS = 4  # each holds a copy of its image
+_MAPS = ("mass", "legible_scale", "ink", "photograph")
+
+
+class CapturedChoice:
+    """Called with an image and a question; None if this choice is not captured (yet)."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Any, ...], Replay | None] = OrderedDict()  # None: seen once
+        self._lock = Lock()  # a replay overwrites what the last one made
+
+    def __call__(
+        self, image: PreparedImage, question: str, *, budget: int, allocator: str | Allocator, relevance: str
+    ) -> Chosen | None:
+        texture, patch = image.texture, image.patch
+        scorer = find_scorer("ask", relevance, question)
+        if not texture.levels[0].is_cuda or not isinstance(allocator, str) or not scorer.capturable:
+            return None
+        if texture.names != COLOURS or backends.no_kernel_because(texture.levels[0]):
+            return None
+        if image.prepared.readings:  # an earlier question paid for most of the work
+            return None
+        if no_capture_because(allocator, texture.size, patch, budget, {}):
+            return None
+        asked = encode([question]) if scorer.name != "none" and terms(question) else ()
+        key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked))
+        options: Any = {"budget": budget, "patch": patch, "allocator": allocator}
+        with self._lock:
+            replay = self._replay(key, partial(_made, scorer, options, bool(asked)), [texture.levels[0], *asked])
+            if replay is None:
+                return None
+            made = [part.clone() for part in replay(texture.levels[0], *asked)]
+        columns: Any = dict(zip(COLUMNS, made))
+        maps: Any = dict(zip(_MAPS, made[len(COLUMNS) :]))
+        name = scorer.name if asked else "none"
+        return Chosen(
+            Allocation(**columns, size=texture.size, patch=patch), Relevance(**maps, size=texture.size, scorer=name)
+        )
+
+    def _replay(self, key: tuple[Any, ...], function: Any, inputs: list[Tensor]) -> Replay | None:
+        """The graph of a key: captured at the second call with it."""
+        first = key not in self._kept
+        if first:
+            while len(self._kept) >= GRAPHS:
+                _, oldest = self._kept.popitem(last=False)
+                if oldest is not None:
+                    oldest.finish()
+        self._kept[key] = found = None if first else self._kept[key] or Replay(function, inputs)
+        self._kept.move_to_end(key)
+        return found if found is not None and found.reason is None else None
+
+
+def _made(scorer: Scorer, options: dict[str, Any], asked: bool, image: Tensor, *encoded: Tensor) -> tuple[Tensor, ...]:
+    """The columns of the allocation, then the maps of the relevance."""
+    texture = Texture((image,)).mipmapped()
+    question = Question(*encoded) if asked else ""
+    relevance = find_relevance(texture, question, patch=options["patch"], relevance=scorer if asked else "none")
+    allocation = choose_tokens(texture, relevance=relevance, **options)
+    maps = [getattr(relevance, name) for name in _MAPS]
+    return *(getattr(allocation, name) for name in COLUMNS), *(one for one in maps if one is not None)
