@@ -202,8 +202,8 @@ def report(record: dict[str, Any]) -> str:
         "# How tall text must stand in the tokens' pixels to be read",
         provenance(record, *record["ocr"].values()),
         f"Answers to {record['questions']} `{record['split']}` questions of {record['data']}, those places that the "
-        f"engine reads in the full image ({counts}). {record['left_out']} Height: of the answer's box, in token pixels. "
-        "Legibility as in the evaluation, of one place.",
+        f"engine reads in the full image ({counts}). {record['left_out']} Height: of the answer's box, in "
+        "token pixels. Legibility as in the evaluation, of one place.",
         markdown_table(("height", *(f"{name} (places)" for name in engines)), list(_height_rows(engines))),
         "Below: shrunk r times more across than down, so that the token pixels are r times wider than tall in the "
         "image; the height is that of the unstretched square of the same area. In brackets: the paired difference to "
