@@ -168,7 +168,14 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "report.md" in said.out and "skipped" in said.err and "results" in said.err
     text = (tmp_path / "out" / "report.md").read_text()
     assert "3 samples of data (own, eval)." in text and "1 broken entries were skipped." in text
+    assert "Command: `texturevlm eval DATA --out DIR --allocators near,far --relevance none --budgets 4,16" in text
+    assert "--split eval --limit 3`." in text and "no located answer" not in text
     assert {call[0] for call in choose.calls} == {"near", "far", "grid", "resize"}
+    with (folder / "questions.jsonl").open("a") as file:
+        file.write('{"id": 9, "image": "images/0.png", "question": "?", "answers": ["x"]}\n')
+    assert main([*command, "--skip-broken"]) == 0
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "1 of 5 questions have no located answer and are left out." in text
 
 
 @pytest.mark.parametrize("budgets", ["64,x", "", "0,3"])
