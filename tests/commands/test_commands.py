@@ -48,7 +48,10 @@ def test_allocate_writes_a_file_and_takes_an_allocator(page, tmp_path, capsys):
     [
         (["--allocator", "circles"], ["--allocator must be one of", "layers", "auto", "'circles'"]),
         (["--relevance", "smell"], ["--relevance must be one of auto, words", "'smell'"]),
-        (["--relevance", "attention"], ["--relevance must be one of auto, words, scout, none", "got 'attention'"]),
+        (
+            ["--relevance", "attention"],
+            ["--relevance must be one of auto, words, scout, prior, none", "attention"],
+        ),
         (["--budget", "0"], ["--budget: must be a whole number from 1, got '0'"]),
         (["--budget", "many"], ["--budget: must be a whole number from 1, got 'many'"]),
         (["--json", "nowhere/tokens.json"], ["nowhere/tokens.json"]),

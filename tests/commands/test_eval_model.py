@@ -1,7 +1,6 @@
 """texturevlm eval --model: from a folder of questions to a table, and what is wrong with the data is said."""
 
 import json
-import re
 
 import pytest
 
@@ -10,6 +9,7 @@ from tests.evaluate.reader import saved
 from tests.test_cli import status
 from texturevlm.evaluate import answering
 from texturevlm.evaluate.answer_rows import AnswerRows
+from texturevlm.evaluate.provenance import code_digest, named_origin
 
 QUICK = ["--budgets", "6", "--relevance", "none", "--suffix", "", "--max-new-tokens", 2, "--device", "cpu"]
 
@@ -43,16 +43,22 @@ def test_a_table_and_the_same_table_from_its_rows(tmp_path, reader, capsys):
     assert capsys.readouterr().out == table
 
 
-def test_a_table_of_other_code_says_so(tmp_path, reader, capsys):
+def test_a_table_says_which_code_made_it_and_other_code_does_not_go_on_with_it(tmp_path, reader, capsys):
     folder = write_folder(tmp_path / "docvqa")
-    assert run(folder, "--model", reader, "--out", tmp_path / "out", "--conditions", "text") == 0
-    assert "Not of today" not in capsys.readouterr().out
+    given = [folder, "--model", reader, "--out", tmp_path / "out", "--conditions", "text"]
+    assert run(*given) == 0
+    found = named_origin(capsys.readouterr().out)
+    assert (
+        found.digest == code_digest("texturevlm.evaluate.answering") and found.module == "texturevlm.evaluate.answering"
+    )
     rows = tmp_path / "out" / "answers.jsonl"
-    rows.write_text(re.sub('"code": "[0-9a-f]+"', '"code": "0123456789abcdef"', rows.read_text()))
-    assert status("eval", "--from", rows) == 0
-    assert "**Not of today's code**: its digest was 0123456789abcdef" in capsys.readouterr().out
-    assert run(folder, "--model", reader, "--out", tmp_path / "out") == 2
+    rows.write_text(rows.read_text().replace(f'"commit": "{found.commit}"', '"commit": "0000000"'))
+    assert run(*given) == 0  # the digest tells, not the commit
+    rows.write_text(rows.read_text().replace(found.digest, "0123456789abcdef"))
+    assert run(*given) == 2
     assert "got code '0123456789abcdef' there" in capsys.readouterr().err
+    assert status("eval", "--from", rows) == 0
+    assert named_origin(capsys.readouterr().out).digest == "0123456789abcdef"
 
 
 @pytest.mark.parametrize("option", [["--levels", "above"], ["--coordinates", "polar"]])

@@ -31,7 +31,7 @@ def test_boxes_are_scaled_to_the_image_that_is_there(tmp_path):
     write_image(tmp_path / "a.png", (20, 30))
     write_rows(tmp_path, [row(size=[40, 60], boxes=[[10, 4, 20, 8]])])
     (sample,) = load_data(tmp_path).samples
-    assert sample.size == (20, 30) and sample.boxes == ((5, 2, 10, 4),)
+    assert sample.size == (20, 30) and sample.boxes == ((5, 2, 10, 4),) and sample.reduced == 2
 
 
 def test_a_photograph_turned_by_its_camera_is_upright(tmp_path):
@@ -53,6 +53,19 @@ def test_split_limit_and_places(tmp_path):
     with pytest.raises(ValueError, match="must hold train samples with boxes, got none"):
         load_data(tmp_path, split="train", located=True)
     assert len(load_data(tmp_path, split="train", located=None).samples) == 20
+    some = load_data(tmp_path, located=True, limit=3)
+    assert some.left_out == "10 of 20 questions have no located answer and are left out." and len(some.samples) == 3
+    write_rows(tmp_path, [one for one in rows if one["boxes"]])
+    assert load_data(tmp_path, located=True).left_out == "All 10 questions have a located answer."
+
+
+def test_a_kind_may_be_named(tmp_path):
+    write_image(tmp_path / "a.png")
+    write_rows(tmp_path, [row(id=1, kind="form"), row(id=2)])
+    assert [sample.kind for sample in load_data(tmp_path).samples] == ["form", ""]
+    write_rows(tmp_path, [row(kind=3)])
+    with pytest.raises(ValueError, match="kind must be text, got 3"):
+        load_data(tmp_path)
 
 
 def test_objects_are_those_of_all_classes_even_with_a_limit(tmp_path):

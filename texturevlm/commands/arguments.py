@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         if patch:
             self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
         self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")
-        scorers = f"what finds the answer's place: auto, words, scout or none (default: {RELEVANCE})"
+        scorers = f"what finds the answer's place: auto, words, scout, prior or none (default: {RELEVANCE})"
         self.add_option("--relevance", "NAME", scorers)
 
     def add_page_data(self) -> None:

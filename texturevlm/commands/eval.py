@@ -30,7 +30,7 @@ def add_eval(commands: arguments.Commands) -> None:
     parser.add_option("--metrics", "M,N", metrics, type=arguments.names)
     controls = "other, none: another page's question, no question (default: both; '' for neither)"
     parser.add_option("--controls", "C,C", controls, type=arguments.names)
-    parser.add_option("--ocr", None, "auto, tesseract or rapidocr", "auto")
+    parser.add_option("--ocr", "E,E", "tesseract, rapidocr; auto: those installed", "auto", type=arguments.names)
     parser.add_option("--format", "NAME", "format of DATA, if its files do not tell", "auto")
     parser.add_option("--split", None, "train, eval or all", "eval")
     parser.add_count("--limit", "use N samples, evenly spread (default: all)")
@@ -57,6 +57,7 @@ def _legibility(options: argparse.Namespace, folder: Path) -> int:
     from texturevlm.evaluate.report import publish
     from texturevlm.evaluate.run import BUDGETS, CONTROLS, evaluate
 
+    options.allocators, options.relevance = options.allocators or ["auto"], options.relevance or ["auto"]
     device = str(arguments.device_of(options))
     located = None if options.metrics is None else set(options.metrics) <= {"legibility", "recall"}
     split = None if options.split == "all" else options.split
@@ -64,19 +65,34 @@ def _legibility(options: argparse.Namespace, folder: Path) -> int:
     data = load_data(folder, split=split, located=located, **common)
     for what in data.skipped:
         print(f"skipped {what}", file=sys.stderr)
-    notes = [f"{len(data.samples)} samples of {folder.resolve().name} ({data.format}, {options.split})."]
+    notes = [
+        f"Command: `{_command(options)}`.",
+        f"{len(data.samples)} samples of {folder.resolve().name} ({data.format}, {options.split}).",
+    ]
+    if data.unlocated:
+        notes.append(data.left_out)
     if data.skipped:
         notes.append(f"{len(data.skipped)} broken entries were skipped.")
     evaluation = evaluate(
         data.samples,
-        allocators=options.allocators or ["auto"],
-        relevances=options.relevance or ["auto"],
+        allocators=options.allocators,
+        relevances=options.relevance,
         budgets=options.budgets or BUDGETS,
         controls=CONTROLS if options.controls is None else options.controls,
         device=device,
         **{name: getattr(options, name) for name in ("patch", "metrics", "ocr", "out", "pages", "fresh")},
     )
-    title = f"{folder.resolve().name}: {', '.join(options.allocators or ['auto'])}"
+    title = f"{folder.resolve().name}: {', '.join(options.allocators)}"
     for path in publish(evaluation, options.out, title=title, notes=notes):
         print(path)
     return 0
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command that makes the table again, with the options that its numbers depend on."""
+    lists = {
+        name: getattr(options, name) for name in ("allocators", "relevance", "budgets", "metrics", "controls", "ocr")
+    }
+    words = [f"--{name} {','.join(map(str, value)) or repr('')}" for name, value in lists.items() if value is not None]
+    words += [f"--{name} {getattr(options, name)}" for name in ("patch", "split", "limit") if getattr(options, name)]
+    return " ".join(["texturevlm eval DATA --out DIR", *words])

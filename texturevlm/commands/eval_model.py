@@ -10,7 +10,6 @@ from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
     from texturevlm.ask import VLM
-    from texturevlm.evaluate.answer_rows import AnswerRows
     from texturevlm.evaluate.data import Data
 
 ROWS, TABLE = "answers.jsonl", "answers.md"
@@ -51,7 +50,7 @@ def eval_model(options: argparse.Namespace) -> int:
         if not Path(options.rows).is_file():
             raise FileNotFoundError(f"--from must be the {ROWS} of a run, got {options.rows}, which is no file")
         answers = AnswerRows.read(Path(options.rows))
-        _publish(answers_page(answers, notes=_of_other_code(answers)), options.out)
+        _publish(answers_page(answers), options.out)
         return 0
     name, source = _named(options.data)
     if options.out is None:
@@ -68,14 +67,6 @@ def eval_model(options: argparse.Namespace) -> int:
     _publish(answers_page(answers, notes=_failures(failed)), options.out)
     _report_skipped([*data.skipped, *failed])
     return 0 if any(answers.rows.values()) else 1
-
-
-def _of_other_code(answers: "AnswerRows") -> list[str]:
-    """A line for a table whose answers were made by other code than this."""
-    from texturevlm.evaluate.answer_digests import sources_digest
-
-    there, here = answers.settings.get("code"), sources_digest()
-    return [] if there == here else [f"**Not of today's code**: its digest was {there} and is {here}."]
 
 
 def _named(given: Sequence[str]) -> tuple[str | None, str]:
@@ -206,11 +197,13 @@ def _settings(name: str, data: "Data", vlm: "VLM", how: dict[str, Any], options:
     import torch
     import transformers
 
-    from texturevlm.evaluate.answer_digests import questions_digest, sources_digest, weights_digest
+    from texturevlm.evaluate.answer_digests import questions_digest, weights_digest
+    from texturevlm.evaluate.answer_report import ANSWERING
     from texturevlm.evaluate.answering import TIMED
     from texturevlm.evaluate.answers import DATA_SETS
+    from texturevlm.evaluate.provenance import origin
 
-    device = vlm.device
+    device, code = vlm.device, origin(ANSWERING)
     return {
         "data set": name,
         "metric": DATA_SETS[name],
@@ -223,7 +216,8 @@ def _settings(name: str, data: "Data", vlm: "VLM", how: dict[str, Any], options:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         **how,
         "timed": TIMED,
-        "code": sources_digest(),
+        "code": code.digest,
+        "commit": code.commit,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }

@@ -1,10 +1,9 @@
-"""Digests of what answers depend on: the questions with their answers, the weights of the model, the code."""
+"""Digests of what answers depend on beside the code: the questions with their answers, the weights of the model."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +11,6 @@ import torch
 from texturevlm.evaluate.data import Sample
 
 SAMPLED = 1024  # numbers of each tensor of a model
-# What no answer depends on. Everything else in the package counts, new packages included.
-UNRELATED = ("bench", "cli", "commands", "draw", "train", "video")
-DIGESTED = (".py", ".cu", ".cuh", ".npz", ".json")  # code and shipped weights
 
 
 def questions_digest(samples: Sequence[Sample]) -> str:
@@ -33,14 +29,4 @@ def weights_digest(model: Any) -> str:
             digest.update(f"{name}{tuple(weight.shape)}".encode())
             flat = weight.reshape(-1)
             digest.update(flat[:: max(1, len(flat) // SAMPLED)].float().cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def sources_digest(package: Path = Path(__file__).parents[1]) -> str:
-    """Of the sources and shipped weights that answers depend on."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(package.rglob("*")):
-        relative = path.relative_to(package)
-        if path.suffix in DIGESTED and relative.parts[0].removesuffix(".py") not in UNRELATED:
-            digest.update(relative.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
 from texturevlm.evaluate.conditions import BLANK, CHOSEN, FULL, ORACLE, OWN, PAGE, QUESTION, TEXT, Condition
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.provenance import Origin
 from texturevlm.evaluate.statistics import Interval, paired_difference
 
+ANSWERING = "texturevlm.evaluate.answering"  # what answers come from
 NEAR_FULL = 0.02  # points of full resolution that a method may lose
 ORDER = (FULL, TEXT, BLANK, PAGE, OWN, CHOSEN, ORACLE, QUESTION)
 HEADS = (
@@ -138,7 +140,8 @@ def answers_page(answers: AnswerRows, *, notes: Sequence[str] = ()) -> str:
     said += "generated in batches."
     rules = "\n".join(f"- {line}" for line in decision(lines))
     depends = "\n".join(f"- {name}: {value}" for name, value in settings.items())
-    blocks = [title, said, *notes, markdown_table(heads, table)]
+    code = Origin(ANSWERING, str(settings.get("code")), str(settings.get("commit")))
+    blocks = [title, said, *notes, f"{code}.", markdown_table(heads, table)]
     return markdown_page(*blocks, "## Decision rule", rules or "- nothing to decide", "## Settings", depends)
 
 

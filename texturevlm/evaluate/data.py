@@ -37,6 +37,8 @@ class Sample:
     split:    train or eval
     name:     of the object class; empty for a question
     objects:  boxes of all objects of the image, of any class; empty for a question
+    kind:     of document or question, if the data set names one
+    reduced:  how many times smaller the image in the file is than the one that the data set gives boxes for
     """
 
     id: str
@@ -48,15 +50,27 @@ class Sample:
     split: str = "eval"
     name: str = ""
     objects: tuple[Box, ...] = ()
+    kind: str = ""
+    reduced: float = 1.0
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: its format, its samples, and one line per broken entry that was skipped."""
+    """A data set: its format, its samples, one line per broken entry that was skipped, and how many samples of the
+    split there are and have no box, if those were left out."""
 
     format: str
     samples: tuple[Sample, ...]
     skipped: tuple[str, ...] = ()
+    listed: int = 0
+    unlocated: int = 0
+
+    @property
+    def left_out(self) -> str:
+        """For reports: how many questions are not measured because nobody knows where their answer stands."""
+        if not self.unlocated:
+            return f"All {self.listed} questions have a located answer."
+        return f"{self.unlocated} of {self.listed} questions have no located answer and are left out."
 
 
 class NothingLeft(ValueError):
@@ -119,7 +133,9 @@ def load_data(
         if split in (None, sample.split):
             chosen.append(sample)
     chosen = _with_objects(chosen)
+    listed, unlocated = len(chosen), 0
     if located or (located is None and any(sample.boxes for sample in chosen)):
+        unlocated = sum(not sample.boxes for sample in chosen)
         chosen = [sample for sample in chosen if sample.boxes]
     if limit is not None and limit < len(chosen):
         chosen = [chosen[index * len(chosen) // limit] for index in range(limit)]
@@ -135,7 +151,7 @@ def load_data(
         raise NothingLeft(
             f"load_data: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)", skipped
         )
-    return Data(format, tuple(opened), tuple(skipped))
+    return Data(format, tuple(opened), tuple(skipped), listed, unlocated)
 
 
 def _own(folder: Path) -> Iterator[Entry]:
@@ -166,6 +182,7 @@ def _sample(row: Any) -> Sample:
     if "question" not in row and not name:
         raise ValueError("must have question, or cls and name, got neither")
     absent: dict[str, Any] = {"id": None, "image": None, "size": None, "answers": [], "boxes": [], "split": "eval"}
+    absent["kind"] = ""
     row = {**absent, "name": name, "question": name, **row}
     for field, (wanted, holds) in _FIELDS.items():
         if not holds(row[field]):
@@ -175,7 +192,7 @@ def _sample(row: Any) -> Sample:
         size=tuple(row["size"] or (0, 0)),
         answers=tuple(row["answers"]),
         boxes=tuple(map(tuple, row["boxes"])),
-        **{field: row[field] for field in ("image", "question", "split", "name")},
+        **{field: row[field] for field in ("image", "question", "split", "name", "kind")},
     )
 
 
@@ -199,6 +216,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "image": ("a file name", lambda value: isinstance(value, Path)),
     "size": ("[height, width]", lambda value: value is None or (_numbers(value, 2, int) and min(value) >= 1)),
     "name": ("text", lambda value: isinstance(value, str)),
+    "kind": ("text", lambda value: isinstance(value, str)),
     "question": ("text", lambda value: isinstance(value, str)),
     "answers": ("a list of texts", _texts),
     "boxes": ("a list of [x0, y0, x1, y1] with x0 < x1 and y0 < y1", _boxes),
@@ -224,7 +242,7 @@ def _at_size(sample: Sample, size: tuple[int, int]) -> Sample:
         tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in some)
         for some in (sample.boxes, sample.objects)
     )
-    return replace(sample, size=size, boxes=boxes, objects=objects)
+    return replace(sample, size=size, boxes=boxes, objects=objects, reduced=1 / down)
 
 
 def _image_size(path: Path) -> tuple[int, int]:
