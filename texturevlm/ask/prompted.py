@@ -16,7 +16,6 @@ from torch import Tensor
 
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message, conversation_about
-from texturevlm.ask.model import GREEDY
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import Adapter
 from texturevlm.vlm.adapter import answer_ids
@@ -25,6 +24,8 @@ from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.qwen import INPUTS, QwenAdapter
 from texturevlm.vlm.views import View
 
+# A checkpoint's own settings of sampling would be warned of.
+UNSAMPLED = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 NOWHERE: Mapping[str, str] = {}  # neither levels nor coordinates but the adapter's own
 
 
@@ -146,7 +147,7 @@ def generated(
     """
     inputs = batched_inputs(adapter, prompts, place=place)
     with adapter.lock, torch.no_grad(), evaluating(adapter.model):
-        found = adapter.model.generate(**inputs, **({} if "do_sample" in options else GREEDY), **options)
+        found = adapter.model.generate(**inputs, **(UNSAMPLED | options))
     return [text.strip() for text in adapter.decode(answer_ids(found, inputs["input_ids"].shape[1]))]
 
 

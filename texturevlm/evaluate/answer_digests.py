@@ -22,8 +22,11 @@ def questions_digest(samples: Sequence[Sample]) -> str:
 
 
 def weights_digest(model: Any) -> str:
-    """Of the names, the shapes and some evenly spread numbers of every weight: all of them would take minutes."""
-    digest = hashlib.blake2b(digest_size=8)
+    """Of the names, the shapes and some evenly spread numbers of every weight: all of them would take minutes.
+
+    How a checkpoint was trained to read chosen tokens, which its config may say, counts too.
+    """
+    digest = hashlib.blake2b(repr(getattr(model.config, "texturevlm", None)).encode(), digest_size=8)
     with torch.no_grad():
         for name, weight in sorted(model.state_dict().items()):
             digest.update(f"{name}{tuple(weight.shape)}".encode())

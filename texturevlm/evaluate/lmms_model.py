@@ -18,7 +18,7 @@ from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 
 USUAL_LENGTH = 128
-SAMPLING = ("temperature", "top_p", "top_k", "num_beams")
+SAMPLED_BY = ("temperature", "top_p", "top_k", "num_beams")
 # How tasks ask for short answers, in lines of their own behind the question. Tokens are chosen without them.
 INSTRUCTIONS = ("answer the question", "when the provided information is", "provide a short", "please answer")
 
@@ -131,7 +131,7 @@ def _sampling(options: dict[str, Any]) -> dict[str, Any]:
     beams = {"num_beams": options["num_beams"]} if (options.get("num_beams") or 1) > 1 else {}
     if not options.get("temperature") or not options.get("do_sample", True):
         return beams
-    return {"do_sample": True, **{name: options[name] for name in SAMPLING if options.get(name) is not None}}
+    return {"do_sample": True, **{name: options[name] for name in SAMPLED_BY if options.get(name) is not None}}
 
 
 def _until(text: str, ends: Sequence[str]) -> str:
