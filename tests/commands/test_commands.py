@@ -71,7 +71,7 @@ def test_look_for_a_question_draws_what_is_seen_the_footprints_and_the_relevance
     options = ["--query", "what is it?", "--relevance", "none", "--budget", 8, "--out", "seen.png"]
     assert status("look", page, *options) == 0
     said = capsys.readouterr().out
-    assert "seen.png: 300×200 seen with 8 tokens of 32×32" in said
+    assert "seen.png: 300×200 seen with 8 tokens of 32×32" in said and "they cover 32% of it" in said
     with Image.open(tmp_path / "seen.png") as picture:
         pixels = np.asarray(picture.convert("RGB"), dtype=float)
     head = 44 + 40  # the question, then the panels' titles

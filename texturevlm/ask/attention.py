@@ -52,10 +52,11 @@ def question_attention(
     visual = ids == adapter.model.config.image_token_id
     asking = slice(int(visual.nonzero()[-1]) + 1, len(ids))
     found: list[Tensor] = []
+    normed = adapter.normed_heads
 
     def stop_here(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        found.append(_weights(attention, hidden, text_rotary(language, hidden, positions), asking))
+        found.append(_weights(attention, hidden, text_rotary(language, hidden, positions), asking, normed))
         raise _Enough
 
     hook = language.layers[number].self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
@@ -83,9 +84,9 @@ def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -
     return [_painted(one, allocation) for one, allocation in zip(split, allocations)]
 
 
-def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice) -> Tensor:
+def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice, normed: bool) -> Tensor:
     """(L,): the attention of some tokens to all, by the mean over them and over the heads."""
-    query, key = (one[0].float() for one in query_and_key(attention, hidden, *rotary))
+    query, key = (one[0].float() for one in query_and_key(attention, hidden, *rotary, normed))
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
     scores: Tensor = query[:, asking] @ key.mT * attention.scaling
     later = torch.ones_like(scores[0], dtype=torch.bool).triu(asking.start + 1)

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from texturevlm.ask.decoding import GREEDY
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message, conversation_about
 from texturevlm.types import Allocation, Texture
@@ -24,8 +25,6 @@ from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.qwen import INPUTS, QwenAdapter
 from texturevlm.vlm.views import View
 
-# A checkpoint's own settings of sampling would be warned of.
-UNSAMPLED = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 NOWHERE: Mapping[str, str] = {}  # neither levels nor coordinates but the adapter's own
 
 
@@ -147,7 +146,7 @@ def generated(
     """
     inputs = batched_inputs(adapter, prompts, place=place)
     with adapter.lock, torch.no_grad(), evaluating(adapter.model):
-        found = adapter.model.generate(**inputs, **(UNSAMPLED | options))
+        found = adapter.model.generate(**inputs, **(GREEDY | options))
     return [text.strip() for text in adapter.decode(answer_ids(found, inputs["input_ids"].shape[1]))]
 
 

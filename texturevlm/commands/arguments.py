@@ -43,14 +43,15 @@ class Parser(argparse.ArgumentParser):
     def add_device(self) -> None:
         self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
-    def add_tokens(self, budget: str = "tokens", *, patch: bool = True) -> None:
+    def add_tokens(
+        self, budget: str = "tokens", *, patch: bool = True, scorers: str = "auto, words, scout, prior or none"
+    ) -> None:
         """--budget, --patch, --allocator and --relevance."""
         self.add_count("--budget", budget, BUDGET)
         if patch:
             self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
         self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")
-        scorers = f"what finds the answer's place: auto, words, scout, prior or none (default: {RELEVANCE})"
-        self.add_option("--relevance", "NAME", scorers)
+        self.add_option("--relevance", "NAME", f"what finds the answer's place: {scorers} (default: {RELEVANCE})")
 
     def add_page_data(self) -> None:
         """DATA, --words and --limit of the commands that learn from pages."""

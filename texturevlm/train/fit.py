@@ -119,11 +119,11 @@ def fit(
             progress.note = f", loss {read['loss']:.4f}"
             if logs:
                 log.losses(done, read)
+        if saves:  # first: an evaluation may take long, and a run may be killed meanwhile
+            save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep)
         if evaluates:
             found = evaluated(task)
             log.evaluation(done, found)
-        if saves:
-            save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep)
         if last:
             break
     log.close()

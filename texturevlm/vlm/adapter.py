@@ -115,6 +115,11 @@ class Adapter(ABC):
         """The language model, whose `layers` attend."""
         return model.model.language_model
 
+    @property
+    def normed_heads(self) -> bool:
+        """Whether that normalises queries and keys: Qwen3 does, whichever family it is the language model of."""
+        return "q_norm" in dict(self.language_of(self.model).layers[0].self_attn.named_children())
+
     def positions(self, inputs: dict[str, Tensor]) -> Tensor:
         """Positions of the language model for prepared inputs, as its rotary embedding takes them."""
         mask = inputs["attention_mask"]
@@ -123,18 +128,26 @@ class Adapter(ABC):
     # The rest is the same for every family.
 
     def bind(self, model: nn.Module) -> Adapter:
-        """Hook a model. If anything fails the model is as before."""
-        self.model = model
+        """Hook a model in the place of the adapter that it has. If anything fails the model is as before."""
+        earlier: Adapter | None = getattr(model, ATTRIBUTE, None)
+        if earlier is not None:
+            earlier.restore()
         try:
-            for undo in self.hooks(model):
-                self._undo.append(undo)
-            setattr(model, ATTRIBUTE, self)
+            self._hook(model)
             if self.device.type != "meta":
                 self.probe()
         except BaseException:
             self.restore()
+            if earlier is not None:
+                earlier._hook(model)
             raise
         return self
+
+    def _hook(self, model: nn.Module) -> None:
+        self.model = model
+        for undo in self.hooks(model):
+            self._undo.append(undo)
+        setattr(model, ATTRIBUTE, self)
 
     def beside(self, processor: Any) -> Adapter:
         """An adapter of the same model for another processor; this one keeps the hooks."""

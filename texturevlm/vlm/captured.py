@@ -120,7 +120,7 @@ class FixedBudget:
     def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
         """Sample the footprints and run the vision tower on them.
 
-        allocation: upright footprints; only `first_logits` and `generate` check that, so that nothing here waits
+        allocation: upright footprints; only `generate` checks that, so that nothing here waits
         """
         self._check("encode", texture, allocation)
         patches = sample(texture, allocation)
@@ -157,12 +157,6 @@ class FixedBudget:
         prompt = {"input_ids": inputs[0], "attention_mask": live, "position_ids": position}
         return PrefillOutput(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
 
-    def first_logits(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
-        """(B, V): logits of the first token of the answers."""
-        check_readable("first_logits", texture, allocation, self.adapter.side)
-        seen = self.encode(texture, allocation)  # a GPU runs the tower while the prompt is spelled
-        return self.prefill(self._spelled("first_logits", prompts, texture, allocation), seen).logits
-
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Any:
         """The ids of the answers, (B, N): the logits of the first token are captured, the rest is `model.generate`.
 
@@ -173,7 +167,7 @@ class FixedBudget:
                 f"generate: num_beams must be 1 under a fixed budget, got {beams}; use the adapter's generate"
             )
         check_readable("generate", texture, allocation, self.adapter.side)
-        seen = self.encode(texture, allocation)
+        seen = self.encode(texture, allocation)  # a GPU runs the tower while the prompt is spelled
         ids = self._spelled("generate", prompts, texture, allocation)
         length = len(ids[0])
         if any(len(one) != length for one in ids):
@@ -202,7 +196,7 @@ class FixedBudget:
         if windows is not None:
             windows = windows[:, :, None].expand_as(lie.patch).flatten(1, 2)
         embeds = tower_loop(
-            adapter.tower,
+            adapter,
             rows.view(self.batch, self.budget * adapter.merge**2, -1),
             lie.patch.flatten(1, 2),
             lie.extent.flatten(1, 2),
@@ -237,7 +231,7 @@ class FixedBudget:
         index = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         live = (index <= last[:, None]).scatter(1, where, used)
         logits, *caches = prefill_loop(
-            self.adapter.model,
+            self.adapter,
             ids,
             position,
             where,

@@ -7,7 +7,7 @@ come from the same rows. Rows without geometry pass unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -98,9 +98,8 @@ class QwenAdapter(Adapter):
         rows = torch.cat([self._rows(view, coordinates) for view in views])
         out = self.tower(rows.to(self.device, self.tower.dtype), grid_thw=self._pseudo_grids(views).to(self.device))
         counts = [len(view) for view in views]
-        return [
-            list(one.split(counts)) for one in (out.pooler_output, *(getattr(out, "deepstack_features", None) or ()))
-        ]
+        further = out.deepstack_features if self.deepstack_mergers else ()
+        return [list(one.split(counts)) for one in (out.pooler_output, *further)]
 
     def hooks(self, model: Any) -> Iterator[Any]:
         self._forward = Override(self.tower, "forward", self._tower_forward)
@@ -129,6 +128,22 @@ class QwenAdapter(Adapter):
         super().probe()
         if (ignored := ignored_argument(self)) is not None:
             self.refuse(f"its argument {ignored}")
+
+    # Where the towers of the families differ.
+
+    @property
+    def whole_blocks(self) -> Collection[int]:
+        """The blocks of the tower that attend to all patches, not within windows."""
+        return range(len(self.tower.blocks))
+
+    @property
+    def deepstack_mergers(self) -> dict[int, Any]:
+        """Block → the merger of its output for DeepStack."""
+        return {}
+
+    def learned_positions(self, patch: Tensor, extent: Tensor) -> Tensor | None:
+        """(N, D), read from the tower's table for patches (N, 2) on grids (N, 2); None: it has no table."""
+        return None
 
     def windows(self, patch: Tensor) -> Tensor | None:
         """(..., M², 2) rows and columns of a token's patches → (..., 2), its window, for a tower that has windows."""
@@ -168,7 +183,7 @@ class QwenAdapter(Adapter):
         out = self._forward.original(pixels, *args, **kwargs | added)
         weight = weight[:: self.merge**2]
         out.pooler_output = out.pooler_output * weight
-        if getattr(out, "deepstack_features", None) is not None:
+        if self.deepstack_mergers:
             out.deepstack_features = [one * weight for one in out.deepstack_features]
         return out
 
