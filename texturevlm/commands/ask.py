@@ -38,7 +38,7 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    allocator, relevance = arguments.names_of(options, unusable=("embedding",))
+    allocator, relevance = arguments.names_of(options, unusable=("embedding", "prior"))
     budget = BUDGET if options.budget is None else options.budget
 
     import texturevlm as tv

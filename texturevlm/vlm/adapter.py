@@ -287,16 +287,20 @@ class Adapter(ABC):
         self, ids: Sequence[Sequence[int]], views: Sequence[View], *, coordinates: str | None = None
     ) -> dict[str, Tensor]:
         """Inputs from token ids (per sample, one placeholder per visual token) and the views that they stand for."""
+        inputs = self.text_inputs(ids)
+        self.check_placeholders(inputs["input_ids"], views)
+        inputs |= self.pixel_inputs(views, coordinates=coordinates)
+        return {name: value.to(self.device) for name, value in inputs.items()}
+
+    def text_inputs(self, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """The inputs that follow from token ids, padded on the left, on the CPU."""
         length = max(len(one) for one in ids)
         input_ids = torch.full((len(ids), length), getattr(self.tokenizer, "pad_token_id", None) or 0)
         mask = torch.zeros_like(input_ids)
         for sample, own in enumerate(ids):
             input_ids[sample, length - len(own) :] = torch.as_tensor(own)
             mask[sample, length - len(own) :] = 1
-        inputs = {"input_ids": input_ids, "attention_mask": mask, **self.id_inputs(input_ids)}
-        self.check_placeholders(input_ids, views)
-        inputs |= self.pixel_inputs(views, coordinates=coordinates)
-        return {name: value.to(self.device) for name, value in inputs.items()}
+        return {"input_ids": input_ids, "attention_mask": mask, **self.id_inputs(input_ids)}
 
     def check_placeholders(self, ids: Tensor, views: Sequence[View]) -> None:
         """The ids must have one placeholder per visual token."""

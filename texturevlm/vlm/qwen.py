@@ -43,6 +43,11 @@ class QwenAdapter(Adapter):
         return self.model.model.visual
 
     @property
+    def token_pixels(self) -> int:
+        """Pixels of a token, as the image processor counts them in its limits."""
+        return self.side**2
+
+    @property
     def row_width(self) -> int:
         width: int = super().row_width * self.moments
         return width
