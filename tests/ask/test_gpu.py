@@ -34,7 +34,7 @@ def on_gpu(family):
 def without_compiler(request, monkeypatch):
     """Graphs alone, since torch.compile takes longer than all the rest; one test has both."""
     if "compiled" not in request.node.name:
-        monkeypatch.setattr("texturevlm.ask.model.FixedBudget", partial(vlm.FixedBudget, compiled=False))
+        monkeypatch.setattr("texturevlm.ask.generation.FixedBudget", partial(vlm.FixedBudget, compiled=False))
 
 
 def both(adapter, **options):
