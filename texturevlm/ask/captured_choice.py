@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
+from math import prod
 from threading import Lock
 from typing import Any
 
@@ -47,7 +48,7 @@ class CapturedChoice:
             return None
         if texture.names != COLOURS or backends.no_kernel_because(texture.levels[0]):
             return None
-        if texture.levels[0].shape[2:] != texture.size:  # `choose` refuses it
+        if prod(texture.levels[0].shape[2:]) < prod(texture.size):  # a coarser base, which `choose` refuses
             return None
         if image.prepared.readings:  # an earlier question paid for most of the work
             return None
