@@ -26,6 +26,7 @@ from texturevlm.text.strings import terms
 from texturevlm.types import COLOURS, COLUMNS, Allocation, Texture
 
 GRAPHS = 4  # each holds a copy of its image
+REMEMBERED = 64  # kinds of choices that came once
 _MAPS = ("mass", "legible_scale", "ink", "photograph")
 
 
@@ -33,7 +34,8 @@ class CapturedChoice:
     """Called with an image and a question; None if this choice is not captured (yet)."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Any, ...], Replay | None] = OrderedDict()  # None: seen once
+        self._kept: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
+        self._once: OrderedDict[tuple[Any, ...], None] = OrderedDict()  # seen once
         self._lock = Lock()  # a replay overwrites what the last one made
 
     def __reduce__(self) -> tuple[type[CapturedChoice], tuple[()]]:
@@ -71,15 +73,19 @@ class CapturedChoice:
 
     def _replay(self, key: tuple[Any, ...], function: Any, inputs: list[Tensor]) -> Replay | None:
         """The graph of a key: captured at the second call with it."""
-        first = key not in self._kept
-        if first:
+        if key not in self._kept:
+            if key not in self._once:
+                self._once[key] = None
+                if len(self._once) > REMEMBERED:
+                    self._once.popitem(last=False)
+                return None
             while len(self._kept) >= GRAPHS:
                 _, oldest = self._kept.popitem(last=False)
-                if oldest is not None:
-                    oldest.finish()
-        self._kept[key] = found = None if first else self._kept[key] or Replay(function, inputs)
+                oldest.finish()
+            self._kept[key] = Replay(function, inputs)
         self._kept.move_to_end(key)
-        return found if found is not None and found.reason is None else None
+        found = self._kept[key]
+        return found if found.reason is None else None
 
 
 def _made(scorer: Scorer, options: dict[str, Any], asked: bool, image: Tensor, *encoded: Tensor) -> tuple[Tensor, ...]:

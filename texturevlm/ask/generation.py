@@ -146,13 +146,14 @@ class Generator:
             return None
         self._unfixed = self._not_fixed_because(asked, options)
         slots = self.processor.budget
-        if self._unfixed is None and (self.fixed is None or self.fixed.stale or self.fixed.budget != slots):
-            self.fixed = None  # its memory is needed
-            try:
-                self.fixed = FixedBudget(self.adapter, slots, masked=True)
-            except ValueError as error:
-                self._unfixed = str(error)
-        return None if self._unfixed else self.fixed
+        with self.adapter.lock:  # two first questions in threads share one
+            if self._unfixed is None and (self.fixed is None or self.fixed.stale or self.fixed.budget != slots):
+                self.fixed = None  # its memory is needed
+                try:
+                    self.fixed = FixedBudget(self.adapter, slots, masked=True)
+                except ValueError as error:
+                    self._unfixed = str(error)
+            return None if self._unfixed else self.fixed
 
     def _not_fixed_because(self, asked: Sequence[Asked], options: dict[str, Any]) -> str | None:
         images, slots = sum(len(one.textures) for one in asked), self.processor.budget
