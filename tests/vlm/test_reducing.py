@@ -1,0 +1,203 @@
+"""Models whose visual tokens are reduced, on small random models of the real classes."""
+
+import copy
+
+import pytest
+import torch
+
+from tests.vlm import small
+from texturevlm import vlm
+from texturevlm.reduce import METHODS, steps_of
+from texturevlm.vlm import reducing
+from texturevlm.vlm.masks import Keys
+from texturevlm.vlm.reducing import reduced
+
+QUESTION = "what is the total ?"
+VISUAL = [small.IMAGE, small.VIDEO]
+GREEDY = {"max_new_tokens": 4, "do_sample": False, "suppress_tokens": VISUAL}
+FAMILIES = {**small.BUILDERS, "llava": small.llava}
+COUNT = 20
+
+
+@pytest.fixture(params=list(FAMILIES), scope="module")
+def built(request):
+    model, processor = FAMILIES[request.param]()
+    if request.param == "llava":
+        processor.tokenizer.chat_template = small.BARE
+    return model, processor
+
+
+@pytest.fixture
+def adapter(built):
+    adapter = vlm.adapt(*built)
+    yield adapter
+    adapter.restore()
+
+
+def inputs_for(adapter, *, prompts=(QUESTION,), counts=(COUNT,)):
+    """One image per prompt."""
+    textures = [small.picture(96, 96) for _ in prompts]
+    allocations = [small.chosen(one, adapter.side, count, seed=count) for one, count in zip(textures, counts)]
+    if len(prompts) == 1:
+        return adapter.prepare(prompts[0], textures[0], allocations[0])
+    return adapter.prepare(list(prompts), textures, allocations)
+
+
+def logits(adapter, inputs, steps=()):
+    with torch.no_grad(), reduced(adapter, steps):
+        return adapter.model(**inputs).logits
+
+
+def text_of(inputs):
+    return (inputs["input_ids"] != small.IMAGE) & (inputs["attention_mask"] == 1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_keeping_everything_is_the_unreduced_model(adapter, method):
+    inputs = inputs_for(adapter)
+    expected = logits(adapter, inputs)
+    for keep in (1.0, COUNT, 1000):
+        torch.testing.assert_close(logits(adapter, inputs, steps_of("ask", method, keep)), expected)
+
+
+def test_a_padded_batch_that_keeps_everything(adapter):
+    inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
+    text = text_of(inputs)
+    found = logits(adapter, inputs, steps_of("ask", ["tome", "fastv"], 1.0))
+    torch.testing.assert_close(found[text], logits(adapter, inputs)[text])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_is_as_one_prompt_after_the_other(adapter, method):
+    inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
+    steps = steps_of("ask", method, 5)
+    found = logits(adapter, inputs, steps)
+    for sample in range(2):
+        alone = _sample(adapter, inputs, sample)
+        expected = logits(adapter, alone, steps)
+        torch.testing.assert_close(found[sample, -1], expected[0, -1], atol=1e-4, rtol=1e-4)
+
+
+def _sample(adapter, inputs, sample):
+    """One prompt of a batch without its padding, with its own pictures."""
+    live = inputs["attention_mask"][sample].bool()
+    ids = inputs["input_ids"]
+    found = {name: value[sample : sample + 1, live] for name, value in inputs.items() if value.shape == ids.shape}
+    visual = (ids == small.IMAGE).sum(1)
+    if "image_grid_thw" not in inputs:
+        return found | {"pixel_values": inputs["pixel_values"][sample : sample + 1]}
+    rows = (visual * adapter.merge**2).tolist()
+    grids = inputs["image_grid_thw"][sample : sample + 1]
+    return found | {"pixel_values": inputs["pixel_values"].split(rows)[sample], "image_grid_thw": grids}
+
+
+def kept_counts(adapter, inputs, steps):
+    """Visual tokens that each layer has."""
+    counts = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, args: counts.append(args[0].shape[1]))
+        for layer in adapter.language_of(adapter.model).layers
+    ]
+    logits(adapter, inputs, steps)
+    for one in hooks:
+        one.remove()
+    words = int(text_of(inputs).sum())
+    return [count - words for count in counts]
+
+
+def test_layers_have_as_many_tokens_as_were_asked_for(adapter):
+    inputs = inputs_for(adapter)
+    assert kept_counts(adapter, inputs, steps_of("ask", "visionzip", 6)) == [6, 6, 6]
+    assert kept_counts(adapter, inputs, steps_of("ask", "fastv", 6)) == [20, 6, 6]
+    assert kept_counts(adapter, inputs, steps_of("ask", [("fastv", {"keep": 6, "layer": 2})])) == [20, 20, 6]
+    both = steps_of("ask", [("tome", 0.5), ("pyramiddrop", {"keep": 2, "layer": [1, 2, 2]})])
+    assert kept_counts(adapter, inputs, both) == [10, 6, 2]
+
+
+def test_dropped_tokens_do_not_matter_and_kept_ones_are_where_they_were(adapter):
+    """Dropping behind the projector is the same as choosing fewer tokens, but for what the tower mixed."""
+    inputs = inputs_for(adapter)
+    steps = steps_of("ask", "stride", 7)
+    language = adapter.language_of(adapter.model)
+    given = {}
+    hook = language.register_forward_pre_hook(lambda _, __, kwargs: given.update(kwargs), with_kwargs=True)
+    expected = logits(adapter, inputs)
+    hook.remove()
+    visual = (inputs["input_ids"][0] == small.IMAGE).nonzero()[:, 0]
+    kept = _kept(adapter, inputs, steps)
+    index = torch.cat([text_of(inputs)[0].nonzero()[:, 0], visual[kept]]).sort().values
+    fewer = _fewer(given, index, kept)
+    with torch.no_grad():
+        hidden = language(**fewer).last_hidden_state
+        wanted = adapter.model.lm_head(hidden)
+    found = logits(adapter, inputs, steps)
+    torch.testing.assert_close(found[:, index], wanted)
+    assert not torch.allclose(found[:, -1], expected[:, -1])
+
+
+def _fewer(given, index, kept):
+    fewer = dict(given)
+    fewer["inputs_embeds"] = given["inputs_embeds"][:, index]
+    fewer["attention_mask"] = None
+    position = given.get("position_ids")
+    if position is None:
+        position = torch.arange(given["inputs_embeds"].shape[1])[None]
+    fewer["position_ids"] = position[..., index]
+    if given.get("visual_pos_masks") is not None:
+        fewer["visual_pos_masks"] = given["visual_pos_masks"][:, index]
+        fewer["deepstack_visual_embeds"] = [one[kept] for one in given["deepstack_visual_embeds"]]
+    return fewer
+
+
+def _kept(adapter, inputs, steps):
+    """The tokens that the only stage keeps."""
+    found = []
+    original = reducing._reductions
+    reducing._reductions = lambda *args: [found.append(one.kept) or one for one in original(*args)]
+    try:
+        logits(adapter, inputs, steps)
+    finally:
+        reducing._reductions = original
+    return found[0]
+
+
+@pytest.mark.parametrize("method", ["visionzip", "fastv", "sparsevlm", "pyramiddrop"])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_decoding_from_the_cache_is_decoding_without_it(adapter, method, beams):
+    inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
+    options = {**GREEDY, "num_beams": beams}
+    with torch.no_grad(), reduced(adapter, steps_of("ask", method, 5)):
+        found = adapter.model.generate(**inputs, **options)
+        expected = adapter.model.generate(**inputs, **options, use_cache=False) if beams == 1 else None
+    assert found.shape[1] == inputs["input_ids"].shape[1] + 4
+    if expected is not None and method == "visionzip":  # others would choose by each new token
+        assert torch.equal(found, expected)
+
+
+def test_merged_tokens_attend_as_often_as_they_are(adapter):
+    """Two tokens with one embedding and one position are as one of size 2."""
+    live = torch.ones(1, 3, dtype=torch.bool)
+    keys = Keys.of(live, torch.tensor([[1.0, 2.0, 1.0]]))
+    query, key, value = torch.randn(3, 1, 1, 3, 8, generator=torch.Generator().manual_seed(0))
+    mask = keys.mask(1, 0, torch.float32, "sdpa")
+    found = torch.nn.functional.scaled_dot_product_attention(query[:, :, -1:], key, value, attn_mask=mask)
+    twice = [0, 1, 1, 2]
+    expected = torch.nn.functional.scaled_dot_product_attention(query[:, :, -1:], key[:, :, twice], value[:, :, twice])
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_model_is_as_before(adapter):
+    inputs = inputs_for(adapter)
+    before = logits(adapter, inputs)
+    with pytest.raises(ZeroDivisionError), reduced(adapter, steps_of("ask", "visionzip", 4)):
+        raise ZeroDivisionError
+    assert torch.equal(logits(adapter, inputs), before)
+    copy.deepcopy(adapter.model)
+
+
+def test_questions_without_images_pass(adapter):
+    ids = torch.tensor([[8, 9, 10]])
+    with torch.no_grad(), reduced(adapter, steps_of("ask", "visionzip", 4)):
+        found = adapter.model(input_ids=ids).logits
+    with torch.no_grad():
+        torch.testing.assert_close(found, adapter.model(input_ids=ids).logits)
