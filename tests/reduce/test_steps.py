@@ -8,7 +8,7 @@ from texturevlm.reduce import METHODS, Step, check_needs, planned, stage_budget,
 
 
 def test_the_forms_of_a_step():
-    assert steps_of("ask", None) == ()
+    assert steps_of("ask", None) == steps_of("ask", []) == ()
     assert steps_of("ask", "visionzip", 64) == (Step("visionzip", 64),)
     assert steps_of("ask", [("tome", 0.5), ("fastv", {"keep": 64, "layer": 3})]) == (
         Step("tome", 0.5),
@@ -34,7 +34,7 @@ def test_the_forms_of_a_step():
         ("visionzip", None, "keep must be given for visionzip"),
         (None, 64, "keep needs reduce, one of random"),
         ("vision", 64, "reduce must be one of random, stride"),
-        ([], 64, "reduce must be a name or a list"),
+        ([], 64, "keep needs reduce"),
         (7, 64, "reduce must be a name or a list"),
         ([("tome", 1, 2)], 64, "reduce must be a name or a list"),
         ([("tome", {"keeps": 1})], 64, "option of tome must be one of keep, layer, got 'keeps'"),

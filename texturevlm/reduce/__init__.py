@@ -9,7 +9,7 @@ from texturevlm.reduce.context import Context
 from texturevlm.reduce.method import PLACES, Method, Stage, stage_budget
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.registry import METHODS
-from texturevlm.reduce.steps import Planned, Step, check_needs, planned, steps_of
+from texturevlm.reduce.steps import Planned, Step, check_needs, leaves_open, planned, steps_of
 
 __all__ = [
     "METHODS",
@@ -22,6 +22,7 @@ __all__ = [
     "Step",
     "check_needs",
     "column_sums",
+    "leaves_open",
     "planned",
     "stage_budget",
     "steps_of",

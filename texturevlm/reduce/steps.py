@@ -50,15 +50,15 @@ class Planned:
 def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tuple[Step, ...]:
     """Steps from the options `reduce` and `keep` of a function.
 
-    reduce: a name of METHODS; or a list of (name, keep) or (name, {"keep": …, "layer": …}); None: nothing
+    reduce: a name of METHODS; or a list of names, (name, keep) or (name, {"keep": …, "layer": …}); None or []: nothing
     keep:   for the steps that do not say it
     """
-    if reduce is None:
+    if reduce is None or (isinstance(reduce, (list, tuple)) and not reduce):
         if keep is not None:
             raise ValueError(f"{function}: keep needs reduce, one of {', '.join(METHODS)}, got keep={keep!r} alone")
         return ()
     given = [reduce] if isinstance(reduce, (str, Step)) else reduce
-    if not isinstance(given, Sequence) or not given:
+    if not isinstance(given, Sequence):
         raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {reduce!r}")
     return tuple(_step(function, one, keep) for one in given)
 
@@ -78,6 +78,13 @@ def _step(function: str, given: Any, keep: int | float | None) -> Step:
     if wanted is None:
         raise ValueError(f"{function}: keep must be given for {name}, got None")
     return Step(name, check_keep(function, name, wanted), _layers(function, name, options.get("layer")))
+
+
+def leaves_open(reduce: Any) -> bool:
+    """Whether a step of what `steps_of` takes does not say how many tokens stay."""
+    given = [reduce] if isinstance(reduce, (str, Step)) else reduce or ()
+    pairs = [("", one.keep) if isinstance(one, Step) else (one,) if isinstance(one, str) else one for one in given]
+    return any(len(one) < 2 or (isinstance(one[1], Mapping) and "keep" not in one[1]) for one in pairs)
 
 
 def check_keep(function: str, name: str, keep: int | float) -> int | float:

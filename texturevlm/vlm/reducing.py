@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce import Context, Planned, Reduction, Step, check_needs, planned, stage_budget
+from texturevlm.vlm.families import FAMILIES
 from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.masks import EXPLICIT, Keys
 from texturevlm.vlm.override import Override
@@ -49,14 +50,14 @@ def reduced(adapter: Any, steps: List[Step], *, function: str = "reduce") -> Ite
             undo.pop().remove()
 
 
-def check_reducible(function: str, adapter: Any, steps: List[Step]) -> None:
-    """Raise if models of an adapter's family cannot be reduced so. The adapter need not be bound."""
+def check_reducible(function: str, config: Any, steps: List[Step]) -> None:
+    """Raise if a model with this config cannot be reduced so."""
     if not steps:
         return
-    family = adapter.config.model_type
-    text = adapter.config.get_text_config()
-    if not adapter.reducible or "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        raise ValueError(f"{function}: reduce is for the Qwen-VL families and LLaVA-1.5 (docs/models.md), got {family}")
+    family, text = config.model_type, config.get_text_config()
+    if not FAMILIES[family][0].reducible or "sliding_attention" in (getattr(text, "layer_types", None) or ()):
+        known = ", ".join(name for name, (adapter, _) in FAMILIES.items() if adapter.reducible)
+        raise ValueError(f"{function}: reduce must be None for {family}, got {steps[0].method}; it works for {known}")
     planned(function, steps, text.num_hidden_layers)
     check_needs(function, steps, TOWER | INSIDE, family)
 
@@ -65,7 +66,7 @@ class Reducing:
     """The state of `reduced`."""
 
     def __init__(self, adapter: Any, steps: List[Step], function: str) -> None:
-        check_reducible(function, adapter, steps)
+        check_reducible(function, adapter.config, steps)
         self.adapter, self.language = adapter, adapter.language_of(adapter.model)
         self.implementation = self.language.config._attn_implementation
         if self.implementation not in EXPLICIT and not self.implementation.startswith("flash"):

@@ -69,6 +69,8 @@ def by_prompt(runs: Sequence[Seen], ids: Tensor, marks: Sequence[int]) -> list[S
     present = [mark for mark in marks if bool((ids == mark).any())]
     if not present:
         return []
+    if not runs:
+        raise ValueError("reduce: the vision tower must run while tokens are reduced, got its output from elsewhere")
     counts = [int((ids == mark).sum()) for mark in present]
     beams = sum(counts) // sum(len(one.image) for one in runs)
     taken, prompts = [0] * len(runs), []
