@@ -13,10 +13,10 @@ CPU := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),,+cpu)
 CPU_INDEX := --timeout 15 --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torch==$(2)"
 
-.PHONY: demo test test-oldest lint sanitize scout clean
+.PHONY: demo test test-oldest lint sanitize scout results-check results-mark clean
 
 demo: .venv/ready
-	$(BIN)/texturevlm look examples/invoice.png --fixation 1056,1227 --e0 0.1 --budget 273 --patch 16 --out demo.png
+	$(BIN)/texturevlm ask examples/invoice.png "What is the total?" --out demo.png
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -54,6 +54,13 @@ test-oldest: .venv-oldest/ready
 	$(call install_torch,.venv-oldest/bin/$(PIP),$(OLDEST_TORCH))
 	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[cuda,dev,eval,finetune,hf,ocr,train,video]"
 	touch .venv-oldest/ready
+
+# List the tables of results/ that today's code and weights did not make; `make results-mark` writes that into them.
+results-check: .venv/ready
+	$(BIN)/python -m studies.results_check
+
+results-mark: .venv/ready
+	$(BIN)/python -m studies.results_check --mark
 
 # Train the scout and put it into the package: `make scout DATA=../shared/data`, on a machine with a GPU, OCR and fonts.
 scout: .venv/ready

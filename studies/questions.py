@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from studies.study import PAGES, option, study_main
+from studies.study import OCR, PAGES, option, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import each_image
 from texturevlm.allocate.cascade import cascade
@@ -169,13 +169,15 @@ def study(options: argparse.Namespace) -> None:
             relevances=(relevance,),
             budgets=BUDGETS,
             metrics=("legibility",),
-            controls=(),
+            controlled=list(variants)[-1:],
+            ocr=options.ocr.split(","),
             out=options.out / name,
             pages=options.pages,
         )
         notes = [f"Command: `{options.command}`.", f"{len(data.samples)} questions of {options.data.name}: {asks}."]
+        notes.append(data.left_out)
         publish(evaluation, options.out / name, title=f"{name}: {asks}", notes=notes)
 
 
 ONLY = option("--only", metavar="A,B", help="these experiments (default: all)")
-main = study_main(__name__, __doc__, study, None, PAGES, ONLY)
+main = study_main(__name__, __doc__, study, None, PAGES, OCR, ONLY)

@@ -1,42 +1,55 @@
-"""How many token pixels tall text must be to be legible, and the effect of stretching it.
+"""How many token pixels tall text must be to be legible, and the effect of stretching it, for each OCR engine.
 
-    python -m studies.readable_height DATA --out results [--limit N] [--ocr auto]
+    python -m studies.readable_height DATA --out results [--limit N] [--ocr E,E] [--split train]
 
 Each box of an answer that OCR reads in the full image is shrunk (means of equal cells, enlarged again, as by `resized`)
 until it is a given number of token pixels tall, and read again. Then the same at equal token area, but shrunk more
-across than down, and the reverse. `recall` takes its threshold from here.
+across than down, and the reverse. The legibility curve (ops/legibility.py), the costs of stretching (allocate/value.py)
+and the threshold of `recall` come from here, so it measures `train` pages: those that judge must not fit. Pages at half
+size (docvqa_half) are enlarged to the size of the data set's pages before OCR.
 """
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from studies.study import READINGS, option, provenance, study_main
+from studies.study import OCR, READINGS, option, provenance, study_main
+from texturevlm.allocate.value import FREE
 from texturevlm.evaluate.data import Sample, load_data
-from texturevlm.evaluate.legibility import as_bytes, crop_boxes, similarity
+from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
-from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
+from texturevlm.evaluate.ocr import OcrEngine, cached_engines, open_engines
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.image import to_tensor
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import PixelBox, shrunk_axis
 
-HEIGHTS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24)  # token pixels
+HEIGHTS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24)  # token pixels
 RATIOS = (1 / 2, 2 / 3, 1, 3 / 2, 2)  # shrunk that many times more across than down
-STRETCHED = (5, 6, 7, 8, 9, 10, 12)  # token pixels of the square of the same area
+STRETCHED = (3, 4, 5, 6, 7, 8, 10)  # token pixels of the square of the same area
 SHARES = (0.8, 0.9, 0.95)  # of the ceiling
 
 Trial = tuple[float, float]  # height in token pixels, ratio
 FULL: Trial = (math.inf, 1.0)
+_SLOPES = np.arange(2, 10.01, 0.1)  # candidates of the curve's steepness
+_MIDDLES = np.arange(1.5, 8.01, 0.05)  # and of the height at which half is legible
+
+
+class Place(NamedTuple):
+    """One box of an answer: its page, and its legibility in each trial."""
+
+    page: str
+    scores: dict[Trial, float]
 
 
 def shrunk(image: Tensor, box: PixelBox, across: float, down: float) -> Tensor:
@@ -65,60 +78,79 @@ def trials(height: float) -> list[Trial]:
     ]
 
 
-def measure(samples: Sequence[Sample], ocr: OcrEngine) -> list[dict[Trial, float]]:
-    """For each box that OCR reads in the full image: its legibility in each trial."""
-    found = []
+def measure(samples: Sequence[Sample], engines: Mapping[str, OcrEngine]) -> dict[str, list[Place]]:
+    """For each engine: the boxes that it reads in the full image, with their legibility in each trial."""
+    found: dict[str, list[Place]] = {name: [] for name in engines}
     progress = Progress(len(samples), "questions")
     for sample in samples:
-        image = _grey(sample.image)
-        for box, place in zip(sample.boxes, crop_boxes(sample.boxes, sample.size)):
+        enlarge = round(sample.reduced)
+        image = _grey(sample.image, enlarge)
+        size = (image.shape[1], image.shape[2])
+        boxes = [[enlarge * edge for edge in box] for box in sample.boxes]
+        for box, place in zip(boxes, crop_boxes(boxes, size)):
             height = box[3] - box[1]
-            tried = trials(height)
+            tried = trials(height / enlarge)
             crops = []
             for wanted, ratio in tried:
                 side = height / wanted
                 crops.append(as_bytes(shrunk(image, place, side * ratio**0.5, side / ratio**0.5)))
-            texts = ocr.read(crops)
-            scores = {
-                trial: max(similarity(text, answer) for answer in sample.answers) for trial, text in zip(tried, texts)
-            }
-            if scores.pop(FULL) == 1:
-                found.append(scores)
+            for name, engine in engines.items():
+                scores = {
+                    trial: legibility_score([text], sample.answers) for trial, text in zip(tried, engine.read(crops))
+                }
+                if scores.pop(FULL) == 1:
+                    found[name].append(Place(sample.image.name, scores))
         progress.step()
     return found
 
 
 @lru_cache(maxsize=1)  # the questions of a page follow one another
-def _grey(path: Path) -> Tensor:
-    return to_tensor(path)[0].mean(0, keepdim=True)
+def _grey(path: Path, enlarge: int) -> Tensor:
+    grey = to_tensor(path).mean(1, keepdim=True)
+    return grey[0] if enlarge == 1 else functional.interpolate(grey, scale_factor=enlarge, mode="bicubic")[0]
 
 
-def summary(found: Sequence[dict[Trial, float]]) -> dict[str, Any]:
-    """Both tables, the heights at which shares of the ceiling are reached, and what stretching is worth."""
+def summary(found: Sequence[Place]) -> dict[str, Any]:
+    """Both tables of one engine, the heights at which shares of the ceiling are reached, and what stretching costs."""
     heights = []
     for height in HEIGHTS:
-        scores = [scores[height, 1.0] for scores in found if (height, 1.0) in scores]
-        if scores:
+        scores = [place.scores[height, 1.0] for place in found if (height, 1.0) in place.scores]
+        if 2 * len(scores) >= len(found):  # the few places that are taller are other text
             heights.append({"height": height, "places": len(scores), "legibility": float(np.mean(scores))})
     curve = [(row["height"], row["legibility"]) for row in heights]
     ceiling = max(score for _, score in curve)
     stretched = []
     for height in STRETCHED:
-        complete = [scores for scores in found if all((height, ratio) in scores for ratio in RATIOS)]
-        if not complete:
+        complete = [place for place in found if all((height, ratio) in place.scores for ratio in RATIOS)]
+        if 2 * len(complete) < len(found):
             continue
-        square = [scores[height, 1.0] for scores in complete]
+        square, pages = [place.scores[height, 1.0] for place in complete], [place.page for place in complete]
         for ratio in RATIOS:
-            own = [scores[height, ratio] for scores in complete]
+            own = [place.scores[height, ratio] for place in complete]
             row = {"height": height, "ratio": ratio, "places": len(own), "legibility": float(np.mean(own))}
-            stretched.append({**row, "difference": list(paired_difference(own, square))})
+            stretched.append({**row, "difference": list(paired_difference(own, square, groups=pages))})
+    middle, steepness = fitted_curve(curve, ceiling)
     return {
+        "places": len(found),
+        "pages": len({place.page for place in found}),
         "ceiling": ceiling,
         "heights": heights,
         "reached": {str(share): reached(curve, share * ceiling) for share in SHARES},
+        "half_legible": middle,
+        "steepness": steepness,
         "stretched": stretched,
-        "across": across_exponent(curve, stretched),
+        "across": stretch_exponent(curve, stretched, lambda ratio: ratio),
+        "along": stretch_exponent(curve, stretched, lambda ratio: 1 / (ratio * FREE)),
     }
+
+
+def fitted_curve(curve: Sequence[tuple[float, float]], ceiling: float) -> tuple[float, float]:
+    """The height h and the steepness a for which ceiling / (1 + (h / height)^a) is nearest to the curve."""
+    heights, scores = np.array(curve).T
+    middles, slopes = (part[..., None] for part in np.meshgrid(_MIDDLES, _SLOPES, indexing="ij"))
+    errors = np.square(ceiling / (1 + (middles / heights) ** slopes) - scores).sum(-1)
+    row, column = np.unravel_index(errors.argmin(), errors.shape)
+    return float(_MIDDLES[row]), float(_SLOPES[column])
 
 
 def reached(curve: Sequence[tuple[float, float]], wanted: float) -> float:
@@ -131,8 +163,10 @@ def reached(curve: Sequence[tuple[float, float]], wanted: float) -> float:
     return last
 
 
-def across_exponent(curve: Sequence[tuple[float, float]], stretched: Sequence[dict[str, Any]]) -> float:
-    """a, where text r times coarser across than down (r > 1) reads like unstretched text r^a smaller; least squares.
+def stretch_exponent(
+    curve: Sequence[tuple[float, float]], stretched: Sequence[dict[str, Any]], excess: Callable[[float], float]
+) -> float:
+    """a, where text whose `excess` of its ratio is e > 1 reads like unstretched text e^a smaller; least squares.
 
     Only from the steep part of the curve: where everything or nothing is read, the height is undetermined.
     """
@@ -140,41 +174,56 @@ def across_exponent(curve: Sequence[tuple[float, float]], stretched: Sequence[di
     rising = np.maximum.accumulate([score for _, score in curve])
     ratios, smaller = [], []
     for row in stretched:
-        if row["ratio"] > 1 and 0.25 <= row["legibility"] <= 0.9:
+        if excess(row["ratio"]) > 1.001 and 0.25 <= row["legibility"] <= 0.9:
             equal = float(np.interp(row["legibility"], rising, heights))
-            ratios.append(math.log(row["ratio"]))
+            ratios.append(math.log(excess(row["ratio"])))
             smaller.append(math.log(row["height"] / equal))
     return float(np.dot(ratios, smaller) / np.dot(ratios, ratios)) if ratios else 0.0
 
 
 def report(record: dict[str, Any]) -> str:
-    shares = ", ".join(f"{100 * float(share):.0f}% at {height:.1f}" for share, height in record["reached"].items())
-    stretched = []
-    for height in STRETCHED:
-        rows = [row for row in record["stretched"] if row["height"] == height]
-        if rows:
-            cells = [f"{row['legibility']:.3f}" + ("" if row["ratio"] == 1 else _bracket(row)) for row in rows]
-            stretched.append((height, *cells, rows[0]["places"]))
+    engines = record["engines"]
+    blocks = []
+    for name, own in engines.items():
+        shares = ", ".join(f"{100 * float(share):.0f}% at {height:.1f}" for share, height in own["reached"].items())
+        blocks += [
+            f"## {name}: stretched, at equal token area",
+            markdown_table(
+                ("height", *(f"r = {Fraction(ratio).limit_denominator(9)}" for ratio in RATIOS), "places"),
+                list(_stretched_rows(own)),
+            ),
+            f"Ceiling {own['ceiling']:.3f}; of it are reached: {shares} token pixels. The curve is nearest to "
+            f"1 / (1 + ({own['half_legible']:.2f} / height)^{own['steepness']:.1f}). Text that is r times coarser "
+            f"across than down (r > 1) reads like unstretched text r^{own['across']:.2f} times smaller; text that is "
+            f"r times finer across, from r = {FREE:g} on, like text (r / {FREE:g})^{own['along']:.2f} times smaller.",
+        ]
+    counts = "; ".join(f"{name}: {own['places']} places on {own['pages']} pages" for name, own in engines.items())
     return markdown_page(
         "# How tall text must stand in the tokens' pixels to be read",
-        provenance(record, record["ocr"]),
-        f"{record['places']} places of answers to {record['questions']} questions, those that OCR reads in the "
-        "full image. Height: of the answer's box, in token pixels. Legibility as in the evaluation, of one place.",
-        markdown_table(
-            ("height", "legibility", "places"),
-            [(row["height"], f"{row['legibility']:.3f}", row["places"]) for row in record["heights"]],
-        ),
-        f"The ceiling is {record['ceiling']:.3f}; of it are reached: {shares} token pixels.",
-        "## Stretched, at equal token area",
-        "Shrunk r times more across than down, so that the token pixels are r times wider than tall in the image; the "
-        "height is that of the unstretched square of the same area. In brackets: the paired difference to r = 1 with "
-        "its 95% bootstrap interval.",
-        markdown_table(
-            ("height", *(f"r = {Fraction(ratio).limit_denominator(9)}" for ratio in RATIOS), "places"), stretched
-        ),
-        f"Text that is r times coarser across than down (r > 1) reads like unstretched text r^{record['across']:.2f} "
-        "times smaller.",
+        provenance(record, *record["ocr"].values()),
+        f"Answers to {record['questions']} `{record['split']}` questions of {record['data']}, those places that the "
+        f"engine reads in the full image ({counts}). {record['left_out']} Height: of the answer's box, in "
+        "token pixels. Legibility as in the evaluation, of one place.",
+        markdown_table(("height", *(f"{name} (places)" for name in engines)), list(_height_rows(engines))),
+        "Below: shrunk r times more across than down, so that the token pixels are r times wider than tall in the "
+        "image; the height is that of the unstretched square of the same area. In brackets: the paired difference to "
+        "r = 1 with its 95% interval from resampling pages.",
+        *blocks,
     )
+
+
+def _height_rows(engines: Mapping[str, Any]) -> Iterator[Sequence[object]]:
+    for height in HEIGHTS:
+        rows = [[row for row in own["heights"] if row["height"] == height] for own in engines.values()]
+        if any(rows):
+            yield height, *(f"{row[0]['legibility']:.3f} ({row[0]['places']})" if row else "–" for row in rows)
+
+
+def _stretched_rows(own: dict[str, Any]) -> Iterator[Sequence[object]]:
+    for height in STRETCHED:
+        if rows := [row for row in own["stretched"] if row["height"] == height]:
+            cells = [f"{row['legibility']:.3f}" + ("" if row["ratio"] == 1 else _bracket(row)) for row in rows]
+            yield height, *cells, rows[0]["places"]
 
 
 def _bracket(row: dict[str, Any]) -> str:
@@ -184,12 +233,27 @@ def _bracket(row: dict[str, Any]) -> str:
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
-    samples = load_data(options.data, located=True, limit=options.limit).samples
-    ocr = CachedOcr(open_ocr(options.ocr), options.readings)
-    found = measure(samples, ocr)
-    counts = {"questions": len(samples), "places": len(found)}
-    return {"data": options.data.name, "ocr": ocr.name, **counts, **summary(found)}
+    data = load_data(options.data, split=options.split, located=True, limit=options.limit)
+    engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
+    found = measure(data.samples, engines)
+    if empty := [name for name, places in found.items() if not places]:
+        raise ValueError(f"readable_height: DATA must hold answers that OCR reads, got none by {', '.join(empty)}")
+    return {
+        "data": options.data.name,
+        "split": options.split,
+        "left_out": data.left_out,
+        "ocr": {name: engine.name for name, engine in engines.items()},
+        "questions": len(data.samples),
+        "engines": {name: summary(places) for name, places in found.items()},
+    }
 
 
-OCR = option("--ocr", default="auto", help="auto, tesseract or rapidocr (default: auto)")
-main = study_main(__name__, __doc__, study, report, OCR, READINGS)
+main = study_main(
+    __name__,
+    __doc__,
+    study,
+    report,
+    OCR,
+    READINGS,
+    option("--split", default="train", help="train or eval (default: train)"),
+)

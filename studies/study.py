@@ -1,7 +1,7 @@
 """What all studies share: the command line, one-line errors, and results written as JSON and as a report.
 
-An error of the caller is one line on stderr and status 2. Each result says by which command and with which versions it
-was made.
+An error of the caller is one line on stderr and status 2. Each result says by which command, which code and with which
+versions it was made.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from texturevlm.check import check_count
+from texturevlm.evaluate.provenance import origin
 
 MISTAKES = (ValueError, TypeError, OSError, ImportError)  # the caller's: no traceback
 RUN = "python -m "
@@ -29,7 +30,8 @@ def option(name: str, **settings: Any) -> Option:
 
 
 PAGES = option("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
-READINGS = option("--readings", type=Path, metavar="FILE", help="cache of what OCR read")
+READINGS = option("--readings", type=Path, metavar="DIR", help="cache of what OCR read, one file per engine")
+OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
 
 
 def study_parser(name: str, docstring: str | None, *options: Option) -> ArgumentParser:
@@ -74,7 +76,7 @@ def study_main(
     def work(options: Namespace) -> None:
         found = measure(options)
         if report is not None:
-            record = {"command": options.command, **versions(), **found}
+            record = {"command": options.command, **versions(), "code": str(origin(f"studies.{name}")), **found}
             print(write_study(options.out, name.replace("_", "-"), record, report))
 
     def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,9 +128,10 @@ def versions() -> dict[str, str]:
 
 
 def provenance(record: dict[str, Any], *details: str) -> str:
-    """The line of a report that says how to make it again, from a record with its command and `versions`."""
+    """The line of a report that says how to make it again, from a record with its command, code and `versions`."""
     made_with = f"torch {record['torch']}, Python {record['python']}"
-    return "; ".join([f"Command: `{record['command']}`", *details, made_with]) + "."
+    code = [record["code"]] if "code" in record else []
+    return "; ".join([f"Command: `{record['command']}`", *code, *details, made_with]) + "."
 
 
 def write_study(out: Path, name: str, record: Record, report: Callable[[Record], str]) -> str:

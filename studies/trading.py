@@ -7,7 +7,7 @@ tokens per page. Both are judged by expected value, which trading raises, and by
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import legibility_score
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.metrics import Delivered
-from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
+from texturevlm.evaluate.ocr import OcrEngine, cached_engines, open_engines
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.run import without_colour
 from texturevlm.evaluate.statistics import paired_difference
@@ -39,13 +39,14 @@ SPLITS = ("equal", "shared")
 
 
 class PageResult(NamedTuple):
-    """One page of one group: its tokens, expected value and legibility (None without OCR), per split."""
+    """One page of one group: its tokens and expected value per split, and its legibility per OCR engine and split."""
 
     relevance: str
     budget: int
     tokens: dict[str, int]
     value: dict[str, float]
-    legibility: dict[str, float] | None
+    legibility: dict[str, dict[str, float]]
+    group: int = 0
 
 
 def one_per_page(samples: Sequence[Sample]) -> list[Sample]:
@@ -68,9 +69,10 @@ def measure(
     patch: int,
     allocator: str,
     pages: PageCache,
-    ocr: OcrEngine | None,
+    engines: Mapping[str, OcrEngine],
+    number: int = 0,
 ) -> list[PageResult]:
-    """The results of one group of pages."""
+    """The results of one group of pages, which has this number."""
     choose = ALLOCATORS[allocator]
     textures = [Texture.open(sample.image) for sample in group]
     maps = []
@@ -84,65 +86,75 @@ def measure(
         tokens = dict(zip(SPLITS, (budget, count)))
         chosen = {split: choose(texture, own, budget=count, patch=patch) for split, count in tokens.items()}
         value = {split: float(expected_value(own, allocation)) for split, allocation in chosen.items()}
-        legibility = None if ocr is None else _legibility(ocr, sample, texture, chosen)
-        found.append(PageResult(relevance, budget, tokens, value, legibility))
+        legibility = _legibility(engines, sample, texture, chosen) if engines else {}
+        found.append(PageResult(relevance, budget, tokens, value, legibility, number))
     return found
 
 
-def _legibility(ocr: OcrEngine, sample: Sample, texture: Texture, chosen: dict[str, Allocation]) -> dict[str, float]:
+def _legibility(
+    engines: Mapping[str, OcrEngine], sample: Sample, texture: Texture, chosen: dict[str, Allocation]
+) -> dict[str, dict[str, float]]:
     shown = without_colour(texture)
     grey = median_grey(shown)
     crops = {split: Delivered(shown, grey, allocation).crops(sample) for split, allocation in chosen.items()}
-    texts = iter(ocr.read([crop for own in crops.values() for crop in own]))
-    return {split: legibility_score([next(texts) for _ in own], sample.answers) for split, own in crops.items()}
+    found: dict[str, dict[str, float]] = {}
+    for name, engine in engines.items():
+        texts = iter(engine.read([crop for own in crops.values() for crop in own]))
+        found[name] = {
+            split: legibility_score([next(texts) for _ in own], sample.answers) for split, own in crops.items()
+        }
+    return found
 
 
 def summary(results: Sequence[PageResult]) -> list[dict[str, Any]]:
-    """One row per relevance and budget: both splits, and their difference, paired by page."""
+    """One row per relevance and budget: both splits, and their difference, paired by page; groups are resampled."""
     rows = []
     for relevance, budget in dict.fromkeys((result.relevance, result.budget) for result in results):
         some = [result for result in results if (result.relevance, result.budget) == (relevance, budget)]
         shared = sorted(result.tokens["shared"] for result in some)
-        row: dict[str, Any] = {
-            "relevance": relevance,
-            "budget": budget,
-            "pages": len(some),
-            "tokens": {"least": shared[0], "middle": shared[len(shared) // 2], "most": shared[-1]},
-            "value": _compared([result.value for result in some]),
-        }
-        read = [result.legibility for result in some if result.legibility is not None]
-        rows.append({**row, "legibility": _compared(read) if read else None})
+        groups = [result.group for result in some]
+        rows.append(
+            {
+                "relevance": relevance,
+                "budget": budget,
+                "pages": len(some),
+                "tokens": {"least": shared[0], "middle": shared[len(shared) // 2], "most": shared[-1]},
+                "value": _compared([result.value for result in some], groups),
+                "legibility": {
+                    name: _compared([result.legibility[name] for result in some], groups) for name in some[0].legibility
+                },
+            }
+        )
     return rows
 
 
-def _compared(pairs: Sequence[dict[str, float]]) -> dict[str, Any]:
+def _compared(pairs: Sequence[dict[str, float]], groups: Sequence[int]) -> dict[str, Any]:
     columns = {split: [pair[split] for pair in pairs] for split in SPLITS}
     means = {split: float(np.mean(column)) for split, column in columns.items()}
-    return {**means, "difference": list(paired_difference(columns["shared"], columns["equal"]))}
+    difference = paired_difference(columns["shared"], columns["equal"], groups=groups)  # a group's pages share tokens
+    return {**means, "difference": list(difference)}
 
 
 def report(record: dict[str, Any]) -> str:
     heads = ["relevance", "k", "tokens per page when shared: least, middle, most", "expected value, each k", "shared"]
-    heads += ["difference", "legibility, each k", "shared", "difference", "pages"]
+    heads += ["difference", *(head for name in record["ocr"] for head in (f"{name}, each k", "shared", "difference"))]
     rows = []
     for row in record["rows"]:
         tokens = ", ".join(str(count) for count in row["tokens"].values())
-        compared = (*_cells(row["value"]), *_cells(row["legibility"]))
+        compared = [cell for one in (row["value"], *row["legibility"].values()) for cell in _cells(one)]
         rows.append((row["relevance"], row["budget"], tokens, *compared, row["pages"]))
     return markdown_page(
         "# One budget shared by a batch of pages against the same budget for each",
-        provenance(record, record["ocr"] or "no OCR"),
+        provenance(record, *(record["ocr"].values() or ["no OCR"])),
         f"Groups of {record['pages']} pages drawn at random, one question per page, allocator `{record['allocator']}`, "
         f"patches of {record['patch']}. Shared: the group's pages trade k tokens per page among themselves by expected "
-        f"value, none below {FLOOR:g} k or above {CEILING:g} k. Differences are paired by page, with 95% bootstrap "
-        "intervals.",
-        markdown_table(heads, rows),
+        f"value, none below {FLOOR:g} k or above {CEILING:g} k. Differences are paired by page, with 95% intervals "
+        "from resampling groups; legibility by each OCR engine.",
+        markdown_table([*heads, "pages"], rows),
     )
 
 
-def _cells(compared: dict[str, Any] | None) -> Sequence[str]:
-    if compared is None:
-        return ("–",) * 3
+def _cells(compared: dict[str, Any]) -> Sequence[str]:
     return f"{compared['equal']:.3f}", f"{compared['shared']:.3f}", format_interval(compared["difference"])
 
 
@@ -155,20 +167,22 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     batches = groups(samples, options.pages)
     if not batches:
         raise ValueError(f"trading: {options.data} must hold {options.pages} pages with boxes, got {len(samples)}")
-    ocr = None if options.ocr == "none" else CachedOcr(open_ocr(options.ocr), options.readings)
+    engines: dict[str, OcrEngine] = {}
+    if options.ocr != "none":
+        engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
     cache = PageCache(options.words or options.out / "pages")
     relevances = ["words", "none"] if find_spec("rapidocr") is not None else ["none"]
     results: list[PageResult] = []
     progress = Progress(len(batches) * len(relevances), "groups")
-    common: Any = {"patch": options.patch, "allocator": options.allocator, "pages": cache, "ocr": ocr}
-    for group in batches:
+    common: Any = {"patch": options.patch, "allocator": options.allocator, "pages": cache, "engines": engines}
+    for number, group in enumerate(batches):
         for relevance in relevances:
             for budget in budgets:
-                results += measure(group, relevance, budget, **common)
+                results += measure(group, relevance, budget, number=number, **common)
             progress.step()
     return {
         "data": options.data.name,
-        "ocr": ocr.name if ocr is not None else None,
+        "ocr": {name: engine.name for name, engine in engines.items()},
         "pages": options.pages,
         "patch": options.patch,
         "allocator": options.allocator,
@@ -185,7 +199,7 @@ main = study_main(
     option("--budgets", default=BUDGETS, help=f"tokens per page (default: {BUDGETS})"),
     option("--patch", type=int, default=32, help="side of a token (default: 32)"),
     option("--allocator", default="auto", help="a name of ALLOCATORS (default: auto)"),
-    option("--ocr", default="auto", help="auto, tesseract, rapidocr or none (default: auto)"),
+    option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr, or none (default: those installed)"),
     READINGS,
     option("--words", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)"),
 )

@@ -48,7 +48,10 @@ def test_allocate_writes_a_file_and_takes_an_allocator(page, tmp_path, capsys):
     [
         (["--allocator", "circles"], ["--allocator must be one of", "layers", "auto", "'circles'"]),
         (["--relevance", "smell"], ["--relevance must be one of auto, words", "'smell'"]),
-        (["--relevance", "attention"], ["--relevance must be one of auto, words, scout, none", "got 'attention'"]),
+        (
+            ["--relevance", "attention"],
+            ["--relevance must be one of auto, words, scout, prior, none", "attention"],
+        ),
         (["--budget", "0"], ["--budget: must be a whole number from 1, got '0'"]),
         (["--budget", "many"], ["--budget: must be a whole number from 1, got 'many'"]),
         (["--json", "nowhere/tokens.json"], ["nowhere/tokens.json"]),
@@ -160,7 +163,6 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
         (["ftp://example.org/a.png", "Q", "--model", "x"], ["http, https or data, got ftp://example.org/a.png"]),
         ([".", "Q", "--model", "x"], ["folder"]),
         (["page.png", "Q", "--model", "x", "--colour"], ["--colour"]),
-        (["page.png", "Q"], ["--model"]),
         (["page.png", "Q", "--model", "/nowhere/at/all"], ["load_vlm: no such folder: /nowhere/at/all"]),
         (["gone.png", "Q", "--model", "/nowhere/at/all"], ["no such file: gone.png"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--looks", "3"], ["--looks", "3"]),
@@ -206,6 +208,18 @@ def test_allocate_shares_a_budget_between_images(page, tmp_path, capsys):
         ["eval", ".", "--out", "new"],
         ["eval", ".", "--out", "new", "--device", "cuda:99"],
         ["eval", ".", "--out", "new", "--limit", "none"],
+        ["eval", "--out", "new"],
+        ["eval", "."],
+        ["eval", "--from", "gone.jsonl"],
+        ["eval", ".", "--from", "page.png"],
+        ["eval", "--from", "page.png"],
+        ["eval", "imagenet", ".", "--model", "m", "--out", "new"],
+        ["eval", "docvqa", "gone", "--model", "m", "--out", "new"],
+        ["eval", "docvqa", ".", "--model", "m"],
+        ["eval", "docvqa", ".", "--model", "m", "--out", "new", "--relevance", "attention"],
+        ["eval", "docvqa", ".", "--model", "m", "--out", "new", "--allocators", "circles"],
+        ["eval", "docvqa", ".", "--model", "m", "--out", "new", "--conditions", "none"],
+        ["eval", "docvqa", ".", "--model", "m", "--out", "new", "--batch", "0"],
         ["train", "gone.toml", "--out", "new"],
         ["train", "page.png", "--out", "new"],
         ["pack-pages", "gone", "--words", "w", "--out", "new"],
@@ -230,4 +244,4 @@ def test_every_command_is_in_a_file_of_its_own():
     from texturevlm.cli import COMMANDS
 
     files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
-    assert files - {"__init__", "arguments"} == set(COMMANDS)
+    assert files - {"__init__", "arguments", "eval_model"} == set(COMMANDS)

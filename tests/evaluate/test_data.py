@@ -31,7 +31,7 @@ def test_boxes_are_scaled_to_the_image_that_is_there(tmp_path):
     write_image(tmp_path / "a.png", (20, 30))
     write_rows(tmp_path, [row(size=[40, 60], boxes=[[10, 4, 20, 8]])])
     (sample,) = load_data(tmp_path).samples
-    assert sample.size == (20, 30) and sample.boxes == ((5, 2, 10, 4),)
+    assert sample.size == (20, 30) and sample.boxes == ((5, 2, 10, 4),) and sample.reduced == 2
 
 
 def test_a_photograph_turned_by_its_camera_is_upright(tmp_path):
@@ -53,6 +53,19 @@ def test_split_limit_and_places(tmp_path):
     with pytest.raises(ValueError, match="must hold train samples with boxes, got none"):
         load_data(tmp_path, split="train", located=True)
     assert len(load_data(tmp_path, split="train", located=None).samples) == 20
+    some = load_data(tmp_path, located=True, limit=3)
+    assert some.left_out == "10 of 20 questions have no located answer and are left out." and len(some.samples) == 3
+    write_rows(tmp_path, [one for one in rows if one["boxes"]])
+    assert load_data(tmp_path, located=True).left_out == "All 10 questions have a located answer."
+
+
+def test_a_kind_may_be_named(tmp_path):
+    write_image(tmp_path / "a.png")
+    write_rows(tmp_path, [row(id=1, kind="form"), row(id=2)])
+    assert [sample.kind for sample in load_data(tmp_path).samples] == ["form", ""]
+    write_rows(tmp_path, [row(kind=3)])
+    with pytest.raises(ValueError, match="kind must be text, got 3"):
+        load_data(tmp_path)
 
 
 def test_objects_are_those_of_all_classes_even_with_a_limit(tmp_path):
@@ -105,7 +118,7 @@ def test_a_missing_or_damaged_image_is_named(tmp_path):
 def test_no_such_folder_format_or_data(tmp_path):
     with pytest.raises(FileNotFoundError, match="must be a data set"):
         load_data(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"must hold questions\.jsonl or the release of one of docvqa, textvqa"):
+    with pytest.raises(ValueError, match=r"hold questions\.jsonl or the release of one of docvqa, infovqa"):
         load_data(tmp_path)
     with pytest.raises(ValueError, match="format must be one of auto, own, docvqa"):
         load_data(tmp_path, format="imagenet")
@@ -123,6 +136,18 @@ def docvqa(folder):
 def docvqa_later(folder):
     docvqa(folder / "spdocvqa_qas")
     shutil.move(folder / "spdocvqa_qas" / "documents", folder / "spdocvqa_images")
+
+
+def infovqa(folder):
+    entry = {
+        "questionId": 65718,
+        "question": "q?",
+        "image_local_name": "30.jpeg",
+        "answers": ["4"],
+        "data_split": "val",
+    }
+    dump(folder / "infographicsVQA_val_v1.0_withQT.json", {"dataset_name": "infographicVQA", "data": [entry]})
+    write_image(folder / "infographicsvqa_images" / "30.jpeg")
 
 
 def textvqa(folder):
@@ -179,9 +204,10 @@ def vizwiz(folder):
 RELEASES = {
     "docvqa": (docvqa, "7", ("0.28", "0.28%")),
     "docvqa, later archive": (docvqa_later, "7", ("0.28", "0.28%")),
-    "textvqa": (textvqa, "34602", ("nokia", "a")),
+    "infovqa": (infovqa, "65718", ("4",)),
+    "textvqa": (textvqa, "34602", (*["nokia"] * 9, "a")),
     "chartqa": (chartqa, "test_human-0", ("14",)),
-    "vqav2": (vqav2, "42000", ("down", "at table")),
+    "vqav2": (vqav2, "42000", ("down", "down", "at table")),
     "vizwiz": (vizwiz, "VizWiz_val_00000000", ("basil", "basil leaves")),
 }
 
@@ -202,7 +228,7 @@ def test_a_release_is_recognised_and_read(tmp_path, name, by_name):
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_missing_image_of_a_release_is_named(tmp_path, name):
     RELEASES[name][0](tmp_path)
-    for image in (path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg")):
+    for image in (path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg", ".jpeg")):
         image.unlink()
     with pytest.raises(ValueError, match="no such image"):
         load_data(tmp_path)

@@ -1,9 +1,12 @@
 """The score of what was read, and where it is read."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.legibility import (
     as_bytes,
     crop_boxes,
@@ -12,6 +15,8 @@ from texturevlm.evaluate.legibility import (
     pixel_box,
     similarity,
 )
+from texturevlm.evaluate.metrics import Delivered
+from texturevlm.types import Texture
 
 
 @pytest.mark.parametrize(
@@ -58,3 +63,13 @@ def test_bytes_of_a_picture():
 def test_pixels_of_a_box_are_inside_and_at_least_one():
     assert pixel_box((1.2, 2.7, 5.1, 6.0), (40, 60)) == (1, 2, 6, 6)
     assert pixel_box((70, -5, 90, -2), (40, 60)) == (59, 0, 60, 1)
+
+
+def test_crops_of_a_page_stored_at_half_size_are_enlarged():
+    texture = Texture.open(torch.rand(1, 60, 80))
+    delivered = Delivered(texture, torch.zeros(1))
+    sample = Sample("1", Path(), (60, 80), "?", ("x",), ((20.0, 20.0, 40.0, 30.0),))
+    (crop,) = delivered.crops(sample)
+    (large,) = delivered.crops(Sample(**{**vars(sample), "reduced": 1.98}))
+    assert crop.shape == (20, 40) and large.shape == (40, 80)
+    assert abs(large.astype(float).mean() - crop.mean()) < 2

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from texturevlm.evaluate import ocr
-from texturevlm.evaluate.ocr import _CHUNK, CachedOcr, RapidOcr, Tesseract, open_ocr
+from texturevlm.evaluate.ocr import _CHUNK, CachedOcr, RapidOcr, Tesseract, open_engines
 
 installed = pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract")
 
@@ -80,15 +80,15 @@ def test_a_program_that_hangs_is_told(tmp_path, monkeypatch):
 
 def test_unknown_and_missing_readers(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="name must be one of auto, tesseract, rapidocr"):
-        open_ocr("eyes")
+        open_engines(["tesseract", "eyes"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="an installed tesseract 5"):
-        open_ocr("tesseract")
+        open_engines(["tesseract"])
     old = tmp_path / "tesseract"
     old.write_text("#!/bin/sh\necho tesseract 4.1.1")
     old.chmod(0o755)
     with pytest.raises(ValueError, match="must be tesseract 5, got 'tesseract 4"):
-        open_ocr("tesseract")
+        open_engines(["tesseract"])
 
 
 def test_rapidocr_reads_lines():
@@ -96,7 +96,23 @@ def test_rapidocr_reads_lines():
     reader = RapidOcr()
     texts = reader.read([line("Invoice 1975"), np.repeat(line("52.00")[..., None], 3, 2), np.zeros((2, 2), np.uint8)])
     assert "1975" in texts[0] and "52.00" in texts[1] and len(texts) == 3
-    assert reader.name == "RapidOCR's recogniser"
+    assert "recogniser on the crop alone" in reader.name
+
+
+def test_auto_is_every_engine_that_is_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(ocr, "ENGINES", {"tesseract": Counting, "rapidocr": Counting})
+    there = {"tesseract", "rapidocr"}
+    monkeypatch.setattr(ocr.shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(ocr, "find_spec", lambda name: name if name in there else None)
+    assert list(open_engines()) == ["tesseract", "rapidocr"]
+    assert list(open_engines(["rapidocr", "auto"])) == ["rapidocr", "tesseract"]
+    there.remove("tesseract")
+    assert list(open_engines()) == ["rapidocr"]
+    there.clear()
+    with pytest.raises(ImportError, match="needs tesseract 5 on the PATH, or the extra ocr"):
+        open_engines()
+    with pytest.raises(ValueError, match="names must hold one of auto, tesseract, rapidocr, got none"):
+        open_engines([])
 
 
 def test_nothing_is_read_twice(tmp_path):

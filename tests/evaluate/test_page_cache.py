@@ -44,7 +44,8 @@ def test_who_reads_the_page(monkeypatch):
         return kept.read(relevance, question, None, None)
 
     monkeypatch.setattr(page_cache, "find_spec", lambda name: name)
-    assert read("words") == read("auto") == "words" and read("scout") == read("scout", " ") == "spots"
+    assert read("words") == read("auto") == "words"
+    assert read("scout") == read("scout", " ") == read("prior", "") == "spots"
     assert read("none") is None and read("words", " ") is None and read("auto", " ") is None and read(len) is None
     monkeypatch.setattr(page_cache, "find_spec", lambda name: None)
     assert read("words") is None and read("auto") == "spots" and read("auto", " ") is None
@@ -70,7 +71,7 @@ def test_a_run_charges_the_page_to_its_first_question(tmp_path, readings):
 
     choose = Reading()
     evaluation = run(write_folder(tmp_path / "data"), tmp_path / "out", relevances=["words", "none"], choose=choose)
-    assert set(choose.pages) == {("words", True, True), ("words", False, False), ("none", True, False)}
+    assert set(choose.pages) == {("words", True, True), ("words", False, False), ("none", False, False)}
     assert len(readings) == 3  # two pages and the loading of the models
     for row in evaluation.results.rows.values():
         asked = row.configuration.relevance == "words" and row.configuration.asked != "none"

@@ -2,18 +2,16 @@
 
 import gc
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
 
-import texturevlm
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from texturevlm import Allocation
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.metrics import suited
 from texturevlm.evaluate.page_cache import costed
+from texturevlm.evaluate.provenance import code_digest
 from texturevlm.evaluate.results import (
     FULL_IMAGE,
     IDEAL_RESIZE,
@@ -21,12 +19,10 @@ from texturevlm.evaluate.results import (
     OTHER,
     Configuration,
     Results,
-    code_digest,
 )
 from texturevlm.evaluate.run import configurations, evaluate, other_questions
 
 PATCH = 8
-PACKAGE = Path(texturevlm.__file__).parent
 
 
 class Ink:
@@ -64,12 +60,12 @@ class Choose:
 
 def run(folder, out, **options):
     choose = options.pop("choose", None) or Choose()
-    ocr = options.pop("ocr", None) or Ink()
+    ocr = options.pop("ocr", None) or {"ink": Ink()}
     given = {"allocators": ["near"], "relevances": ["given"], "budgets": [16], "patch": PATCH} | options
     return evaluate(load_data(folder).samples, ocr=ocr, out=out, choose=choose, **given)
 
 
-def scores(evaluation, allocator, asked="own", name="legibility"):
+def scores(evaluation, allocator, asked="own", name="legibility/ink"):
     return [
         row.scores[name]
         for row in evaluation.results.rows.values()
@@ -98,7 +94,7 @@ def test_a_run_has_baselines_controls_and_all_columns(tmp_path):
     )
     assert scores(evaluation, IDEAL_RESIZE, name="recall") == [0] * 4
     row = next(row for row in evaluation.results.rows.values() if row.configuration.allocator == "near")
-    assert row.tokens == 13 and row.ms > 0 and row.ms_page == 0 and row.image == "0.png" and len(row.read) == 1
+    assert row.tokens == 13 and row.ms > 0 and row.ms_page == 0 and row.image == "0.png" and len(row.read["ink"]) == 1
 
 
 def test_another_page_is_asked_about(tmp_path):
@@ -113,7 +109,7 @@ def test_a_second_run_does_nothing_again(tmp_path):
     folder = write_folder(tmp_path / "data")
     first = run(folder, tmp_path / "out")
     choose, ocr = Choose(), Ink()
-    second = run(folder, tmp_path / "out", choose=choose, ocr=ocr)
+    second = run(folder, tmp_path / "out", choose=choose, ocr={"ink": ocr})
     assert choose.calls == [] and ocr.crops == 0 and second.results.rows == first.results.rows
 
 
@@ -145,7 +141,7 @@ def test_more_budgets_and_metrics_can_be_added(tmp_path):
     both = run(folder, tmp_path / "out", metrics=["legibility", "fidelity"], budgets=[16], choose=choose)
     assert {budget for _, _, budget, _ in choose.calls} == {16}
     row = next(row for row in both.results.rows.values() if row.configuration == Configuration("near", "given", 16))
-    assert set(row.scores) == {"legibility", "psnr", "ssim", "psnr_box", "ssim_box"}
+    assert set(row.scores) == {"legibility/ink", "psnr", "ssim", "psnr_box", "ssim_box"}
 
 
 def test_results_of_other_settings_are_not_gone_on_with(tmp_path):
@@ -195,6 +191,9 @@ def test_the_configurations():
     found = configurations(["a", "grid"], ["words", "none"], [32, 64], [OTHER])
     assert len(found) == len(set(found)) == 1 + 2 * (2 + 4 + 1)
     assert Configuration("a", "words", 64, OTHER) in found and Configuration("a", "none", 64, OTHER) not in found
+    few = configurations(["a", "b"], ["words"], [32], [OTHER, NONE], ["b"])
+    assert [one.asked for one in few if one.allocator == "b"] == ["own", OTHER, NONE]
+    assert [one.asked for one in few if one.allocator == "a"] == ["own"]
     assert Configuration("a", "words", 64).method == "a, words" and Configuration(FULL_IMAGE).method == FULL_IMAGE
 
 
@@ -213,10 +212,10 @@ def test_objects_and_fidelity_need_no_ocr(tmp_path):
     write_image(tmp_path / "data" / "a.png", (160, 240))
     rows = [{"image": "a.png", "id": n, "name": f"c{n}", "boxes": [[0, 20, 80, 60]]} for n in range(2)]
     write_rows(tmp_path / "data", rows)
-    evaluation = run(tmp_path / "data", tmp_path / "out", ocr="no such engine", metrics=["objects", "fidelity"])
+    evaluation = run(tmp_path / "data", tmp_path / "out", ocr=["no such engine"], metrics=["objects", "fidelity"])
     row = next(row for row in evaluation.results.rows.values() if row.configuration.allocator == "near")
     assert {"fine_on_objects", "object_area", "object_iou", "psnr", "ssim_box"} <= set(row.scores)
-    assert evaluation.results.settings["ocr"] is None
+    assert evaluation.results.settings["ocr"] == {}
 
 
 @pytest.mark.parametrize(
@@ -244,24 +243,43 @@ def test_cost_counts_time_and_memory():
     assert small is None or small < 5
 
 
-def test_the_digest_covers_code_and_shipped_weights(tmp_path):
-    """Bug 8: the scout and its weights were left out, so resumed runs mixed results of two scouts."""
-    package = tmp_path / "texturevlm"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    known = {code_digest(package)}
-    assert known == {code_digest()}
-    for name in ("scout/spotter.py", "scout/scout.npz", "relevance/words.json", "ops/cover.cu", "text/strings.py"):
-        with (package / name).open("ab") as file:
-            file.write(b" ")
-        known.add(code_digest(package))
-    assert len(known) == 6
-    for name in ("commands/eval.py", "train/fit.py"):  # no result depends on these
-        (package / name).write_text("")
-    assert code_digest(package) in known
-
-
 def test_the_first_line_holds_the_settings(tmp_path):
     run(write_folder(tmp_path / "data", pages=1), tmp_path / "out")
     first = (tmp_path / "out" / "results.jsonl").read_text().splitlines()[0]
     settings = json.loads(first)["settings"]
-    assert settings["ocr"] == "ink" and settings["patch"] == PATCH and settings["code"] == code_digest()
+    assert settings["ocr"] == {"ink": "ink"} and settings["patch"] == PATCH and settings["code"] == code_digest()
+
+
+def test_every_engine_scores_the_same_crops_of_one_allocation(tmp_path):
+    class Blind(Ink):
+        name = "blind"
+
+        def read(self, crops):
+            super().read(crops)
+            return [""] * len(crops)
+
+    sharp, blind, choose = Ink(), Blind(), Choose()
+    folder = write_folder(tmp_path / "data")
+    both = run(folder, tmp_path / "out", ocr={"sharp": sharp, "blind": blind}, choose=choose)
+    assert scores(both, "near", name="legibility/sharp") == [1] * 4
+    assert scores(both, "near", name="legibility/blind") == [0] * 4
+    assert sharp.crops == blind.crops > 0
+    assert {path.name for path in (tmp_path / "out").glob("readings-*")} == {
+        "readings-sharp.jsonl",
+        "readings-blind.jsonl",
+    }
+    alone = Choose()
+    run(folder, tmp_path / "alone", ocr={"sharp": Ink()}, choose=alone)
+    assert len(choose.calls) == len(alone.calls)  # a second engine costs no second allocation
+
+
+def test_rows_name_the_strata_of_their_question(tmp_path):
+    folder = write_folder(tmp_path / "data", pages=1)
+    rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
+    rows[0] |= {"answers": ["a b", "long enough to be long"], "kind": "form"}
+    write_rows(folder, rows)
+    strata = {row.sample: row.strata for row in run(folder, tmp_path / "out").results.rows.values()}
+    assert strata == {
+        "0-alpha0": {"answer length": "1–3", "kind": "form"},
+        "0-beta0": {"answer length": "4–8"},
+    }

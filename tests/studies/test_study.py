@@ -23,7 +23,15 @@ from studies.study import (
 )
 from texturevlm.evaluate.markdown import format_interval
 
-SHARED = ("__init__", "baselines", "soft_tokens", "spotting", "study", "video_measures")  # no table of their own
+SHARED = (
+    "__init__",
+    "baselines",
+    "held_out",
+    "soft_tokens",
+    "spotting",
+    "study",
+    "video_measures",
+)  # no table of their own
 STUDIES = sorted(path.stem for path in Path(studies.__file__).parent.glob("*.py") if path.stem not in SHARED)
 
 
@@ -53,14 +61,16 @@ def test_a_complaint_is_one_line_and_status_2(capsys):
     assert said.err == "studies.own: --out must end in .npz, got weights\n" and said.out == ""
 
 
-def test_a_study_measures_and_reports(tmp_path, capsys):
+def test_a_study_measures_and_reports(tmp_path, capsys, monkeypatch):
     def measure(options):
         return {"limit": options.limit}
 
+    monkeypatch.setattr("studies.study.origin", lambda module: f"Code: {module}")
     main = study_main("studies.own_study", "Own.", measure, lambda record: f"at most {record['limit']}\n")
     assert main(["data", "--out", str(tmp_path), "--limit", "3"]) == 0
     record = json.loads((tmp_path / "own-study.json").read_text())
-    assert record == {"command": "python -m studies.own_study DATA --out DIR --limit 3", **versions(), "limit": 3}
+    made = {"command": "python -m studies.own_study DATA --out DIR --limit 3", **versions()}
+    assert record == {**made, "code": "Code: studies.own_study", "limit": 3}
     assert (tmp_path / "own-study.md").read_text() == "at most 3\n" and "at most 3" in capsys.readouterr().out
 
 
@@ -86,6 +96,8 @@ def test_a_report_names_command_versions_and_details():
     assert list(record) == ["command", "torch", "python"]
     made_with = f"torch {torch.__version__}, Python {platform.python_version()}."
     assert provenance(record) == f"Command: `python -m study DATA`; {made_with}"
+    coded = {**record, "code": "Code: a, digest 0"}
+    assert provenance(coded) == f"Command: `python -m study DATA`; Code: a, digest 0; {made_with}"
     assert provenance(record, "no OCR") == f"Command: `python -m study DATA`; no OCR; {made_with}"
 
 

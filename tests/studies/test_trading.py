@@ -54,7 +54,7 @@ def test_both_ways_have_the_same_total(tmp_path):
     group = [a_page(tmp_path, number, lines) for number, lines in enumerate((1, 20, 4))]
     ocr = Counting()
     options = {"patch": 8, "allocator": "layers", "pages": PageCache(tmp_path)}
-    results = [one for budget in (12, 30) for one in measure(group, "none", budget, ocr=ocr, **options)]
+    results = [one for budget in (12, 30) for one in measure(group, "none", budget, engines={"eyes": ocr}, **options)]
     assert ocr.crops == 2 * 2 * 3  # splits, budgets, pages
     for budget in (12, 30):
         some = [result for result in results if result.budget == budget]
@@ -62,18 +62,22 @@ def test_both_ways_have_the_same_total(tmp_path):
         assert all(0.25 * budget <= result.tokens["shared"] <= 4 * budget for result in some)
         total = {way: sum(result.value[way] for result in some) for way in ("equal", "shared")}
         assert total["shared"] >= total["equal"] - 1e-6
-    assert all(result.legibility == {"equal": 1.0, "shared": 1.0} for result in results)
-    assert measure(group, "none", 12, ocr=None, **options)[0].legibility is None
+    assert all(result.legibility == {"eyes": {"equal": 1.0, "shared": 1.0}} for result in results)
+    found = measure(group, "none", 12, engines={}, number=7, **options)[0]
+    assert found.legibility == {} and found.group == 7
 
 
-def test_the_summary_is_paired_by_page():
-    results = [
-        PageResult("none", 32, {"equal": 32, "shared": 20 + page}, {"equal": 0.2, "shared": 0.3 + page / 10}, None)
-        for page in range(3)
-    ]
-    (row,) = summary(results)
-    assert row["tokens"] == {"least": 20, "middle": 21, "most": 22} and row["legibility"] is None
-    assert row["value"]["difference"][0] == pytest.approx(0.2)
+def test_the_summary_is_paired_by_page_and_resamples_groups():
+    def page(number, group):
+        value = {"equal": 0.2, "shared": 0.3 + number / 10}
+        read = {"eyes": {"equal": 0.0, "shared": float(group)}}
+        return PageResult("none", 32, {"equal": 32, "shared": 20 + number}, value, read, group)
+
+    (row,) = summary([page(0, 0), page(1, 0), page(2, 0)])
+    assert row["tokens"] == {"least": 20, "middle": 21, "most": 22}
+    assert row["value"]["difference"] == pytest.approx([0.2, 0.2, 0.2])  # one group: nothing to resample
+    (row,) = summary([page(number, group) for group in (0, 1) for number in range(8)])
+    assert row["legibility"]["eyes"]["difference"] == [0.5, 0, 1]
 
 
 def test_the_command_writes_a_table(tmp_path, monkeypatch, capsys):

@@ -37,14 +37,14 @@ def last_logits(adapter, *inputs, **options):
         return adapter.model(**adapter.prepare(*inputs, **options)).logits[:, -1]
 
 
-@pytest.mark.parametrize("coordinates", ["fine", "native"])
-def test_first_token_is_that_of_transformers_own_forward(adapter, coordinates):
+@pytest.mark.parametrize("options", [{}, {"coordinates": "native"}, {"levels": "apart"}], ids=str)
+def test_first_token_is_that_of_transformers_own_forward(adapter, options):
     """One capture serves images of every size and questions of several lengths."""
-    fixed = FixedBudget(adapter, 11, coordinates=coordinates)
+    fixed = FixedBudget(adapter, 11, **options)
     for size, question in (((150, 260), QUESTION), ((90, 70), "and there ?"), ((300, 64), QUESTION)):
         texture = small.picture(*size)
         allocation = small.chosen(texture, adapter.side, 11)
-        wanted = last_logits(adapter, question, texture, allocation, coordinates=coordinates)
+        wanted = last_logits(adapter, question, texture, allocation, **options)
         assert difference(first_logits(fixed, question, texture, allocation), wanted) < 1e-4
     assert fixed.reasons == ["graphs are for a GPU, and this runs on cpu"]
 
@@ -66,8 +66,29 @@ def test_unused_slots_change_nothing(adapter):
     for name in ("centre", "ddx", "ddy"):
         getattr(allocation, name)[:, 6:] = nothing
     some = replace(allocation, valid=valid)
-    wanted = last_logits(adapter, QUESTION, texture, allocation.each(lambda column: column[:, :6]))
-    assert difference(first_logits(FixedBudget(adapter, 9, masked=True), QUESTION, texture, some), wanted) < 1e-4
+    for levels in ("joint", "apart"):
+        wanted = last_logits(adapter, QUESTION, texture, allocation.each(lambda column: column[:, :6]), levels=levels)
+        fixed = FixedBudget(adapter, 9, masked=True, levels=levels)
+        assert difference(first_logits(fixed, QUESTION, texture, some), wanted) < 1e-4
+
+
+def test_what_a_checkpoint_was_trained_with_is_used(adapter):
+    """The table in its config decides, for the plain path and the captured one alike."""
+    texture = small.picture(4 * adapter.side, 5 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 9)
+    own = {"levels": "apart", "coordinates": "native"}
+    wanted, stock = (last_logits(adapter, QUESTION, texture, allocation, **options) for options in (own, {}))
+    adapter.config.texturevlm = own
+    try:
+        other = adapter.beside(adapter.processor)
+        assert difference(last_logits(other, QUESTION, texture, allocation), wanted) == 0
+        assert difference(first_logits(FixedBudget(other, 9), QUESTION, texture, allocation), wanted) < 1e-4
+        assert difference(wanted, stock) > 1e-3
+        adapter.config.texturevlm = {"levels": "alone"}
+        with pytest.raises(ValueError, match=r"levels in texturevlm of .* must be one of joint, apart"):
+            adapter.beside(None)
+    finally:
+        del adapter.config.texturevlm
 
 
 def test_generation_goes_on_from_the_captured_prefill(adapter):

@@ -88,15 +88,15 @@ class Generator:
         watch.stage("decode")
         stopped = options.get("stop_strings") or options.get("stopping_criteria")
         ends, pad = self._ends(options), self.adapter.tokenizer.pad_token_id if stopped else None
-        each = len(found.sequences) // len(asked)
+        each, doubts = len(found.sequences) // len(asked), self._doubts(found, len(asked))
         answers = []
         for index, (text, ids, logprobs) in enumerate(
             zip(self.adapter.decode(found.sequences), found.sequences.tolist(), logprobs_of(found).tolist())
         ):
             length = length_of(ids, ends, pad)
             tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
-            chosen = asked[index // each].chosen
-            answers.append(Answer(text.strip(), tokens, logprobs[:length], chosen, {**seconds, **watch.seconds}))
+            chosen, doubt, taken = asked[index // each].chosen, doubts[index // each], {**seconds, **watch.seconds}
+            answers.append(Answer(text.strip(), tokens, logprobs[:length], chosen, taken, doubt))
         return _per_prompt(answers, len(asked))
 
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
@@ -125,6 +125,16 @@ class Generator:
             more["weights"] = [[one.weights for one in own.chosen] for own in asked]
         prompts, textures = [one.prompt for one in asked], [one.textures for one in asked]
         return partial(self.adapter.generate, prompts, textures, allocations, **more)
+
+    def _doubts(self, found: Any, prompts: int) -> list[float | None]:
+        """How likely an answer to each prompt was to begin as the one for what cannot be read, if there is one."""
+        said = self.adapter.trained.unreadable
+        if said is None:
+            return [None] * prompts
+        first = self.adapter.tokenizer(said, add_special_tokens=False)["input_ids"][0]
+        logits = found.logits[0][:: len(found.logits[0]) // prompts]  # the beams of a prompt begin alike
+        chances: list[float | None] = logits.float().softmax(-1)[:, first].tolist()
+        return chances
 
     def _ends(self, options: dict[str, Any]) -> list[int]:
         """The ids that end an answer."""

@@ -304,7 +304,7 @@ def load_vlm(
     keep: int | float | None = None,
     **options: Any,
 ) -> VLM:
-    """Load a vision-language model, from a hub id or a folder.
+    """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
 
     budget:    visual tokens that all images of a question share
     device:    a GPU if there is one

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,13 @@ from texturevlm.channels.pretrained import Checkpoint, optional, torch_device
 from texturevlm.vlm import FAMILIES
 
 ARCHITECTURES = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
+# Models that come with the package. A folder of the same name is reached as ./NAME.
+SHIPPED = {"reader": Path(__file__).parent.parent / "reader"}
+
+
+def shipped(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The folder of a model that comes with the package, if this is the name of one."""
+    return SHIPPED.get(model, model) if isinstance(model, str) else model
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ def find(
 ) -> FoundModel:
     """Find a model for `load_vlm`.
 
+    model:   a hub id, a folder, or a name of SHIPPED
     device:  a GPU if there is one and none is named; not with `device_map`
     dtype:   of torch, or its name; the checkpoint's own if None or "auto"
     options: of `from_pretrained`
@@ -72,7 +81,12 @@ def find(
         raise ValueError(f"load_vlm: device must not be given with device_map, got {got}")
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    place, wanted = _usable(device), _dtype(dtype)
+    place, wanted, model = _usable(device), _dtype(dtype), shipped(model)
+    if model in SHIPPED.values() and not (weights := Path(model) / "model.safetensors").is_file():
+        raise FileNotFoundError(
+            f"load_vlm: {weights} must hold the weights, which this copy of the package lacks; "
+            "`texturevlm ship-reader` writes them"
+        )
     checkpoint = Checkpoint.find("load_vlm", model, ARCHITECTURES, options)
     settings, _ = read_settings(checkpoint)
     return FoundModel(checkpoint, checkpoint.config(), settings, place, wanted)
@@ -82,7 +96,7 @@ def load_processor(
     function: str, model: str | os.PathLike[str], **options: Any
 ) -> tuple[PlainProcessor, Any, dict[str, Any]]:
     """The processor of a checkpoint without its model, the model's config, and the settings that were saved."""
-    checkpoint = Checkpoint.locate(function, model, options, ("config.json", FILE))
+    checkpoint = Checkpoint.locate(function, shipped(model), options, ("config.json", FILE))
     settings, config = read_settings(checkpoint)
     if config is None:
         config = checkpoint.known(ARCHITECTURES).config()

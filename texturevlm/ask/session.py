@@ -42,6 +42,7 @@ class ImageSession:
         self,
         question: str = "",
         *,
+        answer: str = "",
         looks: int | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
@@ -49,11 +50,11 @@ class ImageSession:
     ) -> Image.Image:
         """Draw what the model sees when it is asked: what the tokens show, the footprints, the relevance.
 
-        Arguments as for `VLM.ask`.
+        answer: to write behind the question; other arguments as for `VLM.ask`
         """
         chosen = self.choose(question, looks=looks, budget=budget, allocator=allocator, relevance=relevance)
         pictures = [
-            question_picture(image.texture, one.allocation, one.relevance, question)
+            question_picture(image.texture, one.allocation, one.relevance, f"{question}  {answer}".strip())
             for image, one in zip(self.images, chosen)
         ]
         return stacked(pictures)

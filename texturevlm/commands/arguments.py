@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
     def add_tokens(
-        self, budget: str = "tokens", *, patch: bool = True, scorers: str = "auto, words, scout or none"
+        self, budget: str = "tokens", *, patch: bool = True, scorers: str = "auto, words, scout, prior or none"
     ) -> None:
         """--budget, --patch, --allocator and --relevance."""
         self.add_count("--budget", budget, BUDGET)
@@ -94,6 +94,22 @@ def count(text: str) -> int:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+
+
+def names(text: str) -> list[str]:
+    """The type of an option that takes names A,B,C."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def counts(text: str) -> list[int]:
+    """The type of an option that takes whole numbers N,N from 1."""
+    try:
+        found = [int(number) for number in names(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be whole numbers N,N, got {text!r}") from None
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"must be whole numbers from 1, got {text!r}")
+    return found
 
 
 def check_out(out: Path, suffix: str, *, folder: bool = True) -> None:

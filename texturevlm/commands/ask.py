@@ -11,15 +11,15 @@ from texturevlm.paths import is_url
 
 
 def add_ask(commands: arguments.Commands) -> None:
-    usage = "%(prog)s IMAGE [IMAGE …] QUESTION --model PATH_OR_ID [options]"
+    usage = "%(prog)s IMAGE [IMAGE …] QUESTION [--model PATH_OR_ID] [options]"
     said = "Prints the answer on stdout, piece by piece, as the model generates it."
     parser = arguments.add_command(
         commands, "ask", _ask, "ask a vision-language model about images", usage=usage, description=said
     )
     # One argument, because argparse gives a second one nothing if an option stands between the images.
     parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help="images (files, URLs), then the question")
-    models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …)"
-    parser.add_option("--model", "PATH_OR_ID", models, required=True)
+    models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
+    parser.add_option("--model", "PATH_OR_ID", models, "reader")
     shared = "tokens that all images share, unless a texturevlm.json beside the model says otherwise"
     scorers = "auto, words, scout, none, or, with --looks 2, attention"
     parser.add_tokens(shared, patch=False, scorers=scorers)
@@ -31,14 +31,14 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_device()
     parser.add_option("--dtype", "T", "such as bfloat16 (default: the checkpoint's own)")
     parser.add_count("--max-new-tokens", "of the answer", 256)
-    parser.add_option("--out", "PNG", "draw what the model saw, too", type=Path)
+    parser.add_option("--out", "PNG", "draw what the model saw, and the answer, too", type=Path)
 
 
 def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    allocator, relevance = arguments.names_of(options, unusable=("embedding",))
+    allocator, relevance = arguments.names_of(options, unusable=("embedding", "prior"))
     budget = BUDGET if options.budget is None else options.budget
 
     import texturevlm as tv
@@ -60,11 +60,13 @@ def _ask(options: argparse.Namespace) -> int:
     if options.looks == 1 and arguments.reads_pages(model.relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
+    answer = ""
     for piece in session.ask(question, stream=True, max_new_tokens=options.max_new_tokens):
+        answer += piece
         print(piece, end="", flush=True)
     print()
     if options.out is not None:
-        session.look(question).save(options.out)
+        session.look(question, answer=answer.strip()).save(options.out)
         print(f"{options.out}: what the model saw", file=sys.stderr)
     return 0
 

@@ -7,7 +7,7 @@ layouts of public releases are in releases.py. An error about an entry names its
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -32,11 +32,13 @@ class Sample:
     image:    the file
     size:     (height, width) of the image in the file
     question: for a photograph with objects, the name of the object class
-    answers:  accepted alternatives; empty where there is none to read
+    answers:  accepted alternatives, as often as they were given (VQA accuracy counts them); empty where there is none
     boxes:    xyxy in the file's pixels, each holding the answer, or the objects of the class
     split:    train or eval
     name:     of the object class; empty for a question
     objects:  boxes of all objects of the image, of any class; empty for a question
+    kind:     of document or question, if the data set names one
+    reduced:  how many times smaller the image in the file is than the one that the data set gives boxes for
     """
 
     id: str
@@ -48,15 +50,35 @@ class Sample:
     split: str = "eval"
     name: str = ""
     objects: tuple[Box, ...] = ()
+    kind: str = ""
+    reduced: float = 1.0
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: its format, its samples, and one line per broken entry that was skipped."""
+    """A data set: its format, its samples, one line per broken entry that was skipped, and how many samples of the
+    split there are and have no box, if those were left out."""
 
     format: str
     samples: tuple[Sample, ...]
     skipped: tuple[str, ...] = ()
+    listed: int = 0
+    unlocated: int = 0
+
+    @property
+    def left_out(self) -> str:
+        """For reports: how many questions are not measured because nobody knows where their answer stands."""
+        if not self.unlocated:
+            return f"All {self.listed} questions have a located answer."
+        return f"{self.unlocated} of {self.listed} questions have no located answer and are left out."
+
+
+class NothingLeft(ValueError):
+    """A data set without any usable sample; `skipped` as in Data."""
+
+    def __init__(self, message: str, skipped: Sequence[str]) -> None:
+        super().__init__(message)
+        self.skipped = tuple(skipped)
 
 
 def load_data(
@@ -67,14 +89,16 @@ def load_data(
     limit: int | None = None,
     located: bool | None = False,
     skip_broken: bool = False,
+    answered: bool = False,
 ) -> Data:
     """The samples of a folder, in its order.
 
-    format:      own, docvqa, textvqa, chartqa, coco, vqav2 or vizwiz; auto recognises it by the files
+    format:      own, docvqa, infovqa, textvqa, chartqa, coco, vqav2 or vizwiz; auto recognises it by the files
     split:       train or eval (of a release: val, or test where that is what is reported); None takes all
     limit:       at most that many samples, evenly spread
     located:     only samples with boxes; None: if there are any, else all
     skip_broken: leave out entries that are broken or whose image is missing, and list them in `skipped`
+    answered:    whether an entry without answers counts as broken
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -100,6 +124,8 @@ def load_data(
             sample = _sample(row)
             if sample.id in seen:
                 raise ValueError(f"id must be new, got {sample.id!r} again, first at {seen[sample.id]}")
+            if answered and not any(answer.strip() for answer in sample.answers):
+                raise ValueError(f"answers must have at least one answer, got {list(sample.answers)!r:.60}")
         except (ValueError, TypeError) as error:
             skip(f"{place}: {error}")
             continue
@@ -107,7 +133,9 @@ def load_data(
         if split in (None, sample.split):
             chosen.append(sample)
     chosen = _with_objects(chosen)
+    listed, unlocated = len(chosen), 0
     if located or (located is None and any(sample.boxes for sample in chosen)):
+        unlocated = sum(not sample.boxes for sample in chosen)
         chosen = [sample for sample in chosen if sample.boxes]
     if limit is not None and limit < len(chosen):
         chosen = [chosen[index * len(chosen) // limit] for index in range(limit)]
@@ -120,8 +148,10 @@ def load_data(
             skip(f"sample {sample.id}: {error}")
     if not opened:
         wanted = f"{split or 'any'} samples" + (" with boxes" if located else "")
-        raise ValueError(f"load_data: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)")
-    return Data(format, tuple(opened), tuple(skipped))
+        raise NothingLeft(
+            f"load_data: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)", skipped
+        )
+    return Data(format, tuple(opened), tuple(skipped), listed, unlocated)
 
 
 def _own(folder: Path) -> Iterator[Entry]:
@@ -152,6 +182,7 @@ def _sample(row: Any) -> Sample:
     if "question" not in row and not name:
         raise ValueError("must have question, or cls and name, got neither")
     absent: dict[str, Any] = {"id": None, "image": None, "size": None, "answers": [], "boxes": [], "split": "eval"}
+    absent["kind"] = ""
     row = {**absent, "name": name, "question": name, **row}
     for field, (wanted, holds) in _FIELDS.items():
         if not holds(row[field]):
@@ -159,9 +190,9 @@ def _sample(row: Any) -> Sample:
     return Sample(
         id=str(row["id"]),
         size=tuple(row["size"] or (0, 0)),
-        answers=tuple(dict.fromkeys(row["answers"])),
+        answers=tuple(row["answers"]),
         boxes=tuple(map(tuple, row["boxes"])),
-        **{field: row[field] for field in ("image", "question", "split", "name")},
+        **{field: row[field] for field in ("image", "question", "split", "name", "kind")},
     )
 
 
@@ -185,6 +216,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "image": ("a file name", lambda value: isinstance(value, Path)),
     "size": ("[height, width]", lambda value: value is None or (_numbers(value, 2, int) and min(value) >= 1)),
     "name": ("text", lambda value: isinstance(value, str)),
+    "kind": ("text", lambda value: isinstance(value, str)),
     "question": ("text", lambda value: isinstance(value, str)),
     "answers": ("a list of texts", _texts),
     "boxes": ("a list of [x0, y0, x1, y1] with x0 < x1 and y0 < y1", _boxes),
@@ -210,7 +242,7 @@ def _at_size(sample: Sample, size: tuple[int, int]) -> Sample:
         tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in some)
         for some in (sample.boxes, sample.objects)
     )
-    return replace(sample, size=size, boxes=boxes, objects=objects)
+    return replace(sample, size=size, boxes=boxes, objects=objects, reduced=1 / down)
 
 
 def _image_size(path: Path) -> tuple[int, int]:

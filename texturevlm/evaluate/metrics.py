@@ -5,13 +5,13 @@ its function and add one line to METRICS.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv2d, interpolate, pad
 
 from texturevlm.check import check_shapes
 from texturevlm.evaluate.data import Sample
@@ -48,8 +48,12 @@ class Delivered:
         return image if box is None else image[:, box[1] : box[3], box[0] : box[2]]
 
     def crops(self, sample: Sample) -> list[LineCrop]:
-        """The answer's boxes with some margin, as an OCR engine takes them."""
-        return [as_bytes(self.picture(box)) for box in crop_boxes(sample.boxes, sample.size)]
+        """The answer's boxes with some margin, as an OCR engine takes them; at the size that the data set's page has,
+        if the file holds a smaller copy of it."""
+        parts = [self.picture(box) for box in crop_boxes(sample.boxes, sample.size)]
+        if (times := round(sample.reduced)) > 1:
+            parts = [interpolate(part[None], scale_factor=times, mode="bicubic")[0] for part in parts]
+        return [as_bytes(part) for part in parts]
 
     def scale(self, box: PixelBox) -> Tensor:
         """(h, w): image pixels per token pixel."""
@@ -61,27 +65,34 @@ class Delivered:
 
 @dataclass
 class Case:
-    """What is delivered for one sample, the scores that metrics gave it, and the texts that OCR read."""
+    """What is delivered for one sample, the scores that metrics gave it, and the texts that each OCR engine read."""
 
     sample: Sample
     delivered: Delivered
     scores: dict[str, float] = field(default_factory=dict)
-    read: tuple[str, ...] = ()
+    read: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Metric(NamedTuple):
-    """Which samples it can judge, and how it judges cases of such samples (with an OCR engine if it needs one)."""
+    """Which samples it can judge, and how it judges cases of such samples (with OCR engines if it needs them)."""
 
     suits: Callable[[Sample], bool]
-    judge: Callable[[Sequence[Case], OcrEngine | None], None]
+    judge: Callable[[Sequence[Case], Mapping[str, OcrEngine]], None]
 
 
-def _legibility(cases: Sequence[Case], ocr: OcrEngine | None) -> None:
+def _legibility(cases: Sequence[Case], engines: Mapping[str, OcrEngine]) -> None:
+    """One score per engine, all from the same crops."""
     crops = [case.delivered.crops(case.sample) for case in cases]
-    texts = iter(ocr.read([crop for own in crops for crop in own]) if ocr is not None else [])
-    for case, own in zip(cases, crops):
-        case.read = tuple(next(texts) for _ in own)
-        case.scores["legibility"] = legibility_score(case.read, case.sample.answers)
+    for name, engine in engines.items():
+        texts = iter(engine.read([crop for own in crops for crop in own]))
+        for case, own in zip(cases, crops):
+            case.read[name] = tuple(next(texts) for _ in own)
+            case.scores[by_engine("legibility", name)] = legibility_score(case.read[name], case.sample.answers)
+
+
+def by_engine(score: str, engine: str) -> str:
+    """The name of a score that an OCR engine gave."""
+    return f"{score}/{engine}"
 
 
 def _recall(delivered: Delivered, sample: Sample) -> dict[str, float]:
@@ -107,7 +118,7 @@ def _objects(delivered: Delivered, sample: Sample) -> dict[str, float]:
 def _each(score: Callable[[Delivered, Sample], dict[str, float]]) -> Callable[[Sequence[Case], object], None]:
     """Judge the cases one by one."""
 
-    def judge(cases: Sequence[Case], ocr: object) -> None:
+    def judge(cases: Sequence[Case], engines: object) -> None:
         for case in cases:
             case.scores.update(score(case.delivered, case.sample))
 

@@ -1,6 +1,7 @@
-"""OCR engines that read one line of text from a crop: Tesseract 5 where it is installed, else RapidOCR's recogniser.
+"""OCR engines that read one line of text from a crop: Tesseract 5, and RapidOCR's recogniser.
 
-An engine takes crops as bytes, (H, W) grey or (H, W, 3) colour, and returns one string per crop.
+An engine takes crops as bytes, (H, W) grey or (H, W, 3) colour, and returns one string per crop. `open_engines` opens
+several by name, so that a table can report what each of them reads.
 """
 
 import hashlib
@@ -9,8 +10,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -47,10 +50,10 @@ class Tesseract:
             raise ValueError(
                 f"Tesseract: program must be an installed tesseract 5, got {program!r}, which is not found"
             )
-        version = (run_tesseract([found, "--version"]).stdout.splitlines() or ["nothing"])[0]
-        if not version.startswith("tesseract 5"):
-            raise ValueError(f"Tesseract: program must be tesseract 5, got {version!r} ({found})")
-        self.program, self.name = found, f"{version} --psm 7"
+        release = (run_tesseract([found, "--version"]).stdout.splitlines() or ["nothing"])[0]
+        if not release.startswith("tesseract 5"):
+            raise ValueError(f"Tesseract: program must be tesseract 5, got {release!r} ({found})")
+        self.program, self.name = found, f"{release} --psm 7"
 
     def read(self, crops: Sequence[LineCrop]) -> list[str]:
         """One process per available processor."""
@@ -93,12 +96,12 @@ def run_tesseract(command: list[str]) -> "subprocess.CompletedProcess[str]":
 
 
 class RapidOcr:
-    """RapidOCR's recogniser alone (extra `ocr`): its model comes inside the wheel."""
-
-    name = "RapidOCR's recogniser"
+    """RapidOCR's recogniser alone (extra `ocr`), without its detector: its model comes inside the wheel."""
 
     def __init__(self) -> None:
-        self.engine = load_rapidocr("RapidOCR (used where tesseract 5 is not on the PATH)")
+        # Crops are small: threads cost more than they save, and one thread gives the same texts.
+        self.engine = load_rapidocr("RapidOCR", **{"EngineConfig.onnxruntime.intra_op_num_threads": 1})
+        self.name = f"RapidOCR {version('rapidocr')}, recogniser on the crop alone"
 
     def read(self, crops: Sequence[LineCrop]) -> list[str]:
         return [self._read_one(crop) for crop in crops]
@@ -112,13 +115,24 @@ class RapidOcr:
 ENGINES = {"tesseract": Tesseract, "rapidocr": RapidOcr}
 
 
-def open_ocr(name: str = "auto") -> OcrEngine:
-    """By name; `auto` takes Tesseract where it is installed, else RapidOCR."""
-    check_choice("open_ocr", "name", name, ["auto", *ENGINES])
-    if name == "auto":
-        name = "tesseract" if shutil.which("tesseract") else "rapidocr"
-    engine: OcrEngine = ENGINES[name]()
-    return engine
+def open_engines(names: Sequence[str] = ("auto",)) -> dict[str, OcrEngine]:
+    """Engines by name; `auto` stands for every one that is installed."""
+    if not names:
+        raise ValueError(f"open_engines: names must hold one of auto, {', '.join(ENGINES)}, got none")
+    wanted: dict[str, None] = {}
+    for name in names:
+        check_choice("open_engines", "name", name, ["auto", *ENGINES])
+        wanted.update(dict.fromkeys(_installed() if name == "auto" else [name]))
+    return {name: ENGINES[name]() for name in wanted}
+
+
+def _installed() -> list[str]:
+    found = {"tesseract": shutil.which("tesseract") is not None, "rapidocr": find_spec("rapidocr") is not None}
+    if not any(found.values()):
+        raise ImportError(
+            "open_engines: needs tesseract 5 on the PATH, or the extra ocr: pip install 'texturevlm[ocr]'"
+        )
+    return [name for name, there in found.items() if there]
 
 
 class CachedOcr:
@@ -142,3 +156,11 @@ class CachedOcr:
         digest = hashlib.blake2b(f"{self.name} {crop.shape}".encode(), digest_size=16)
         digest.update(np.ascontiguousarray(crop).tobytes())
         return digest.hexdigest()
+
+
+def cached_engines(engines: Mapping[str, OcrEngine], folder: Path | None) -> dict[str, OcrEngine]:
+    """Each engine with a cache of its own in a folder: readings-NAME.jsonl; None keeps readings in memory."""
+    return {
+        name: CachedOcr(engine, None if folder is None else folder / f"readings-{name}.jsonl")
+        for name, engine in engines.items()
+    }

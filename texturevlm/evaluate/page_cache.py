@@ -35,7 +35,7 @@ class PageCache:
     def read(self, scorer: Any, question: str, path: Path, texture: Texture) -> Timed | None:
         """What a scorer reads of the page for a question; None if it reads nothing."""
         asked, ocr = bool(question.strip()), find_spec("rapidocr") is not None
-        if scorer == "scout" or (scorer == "auto" and asked and not ocr):
+        if scorer in ("scout", "prior") or (scorer == "auto" and asked and not ocr):
             return self.spots(path, texture)
         return self.words(path, texture) if scorer in ("auto", "words") and asked and ocr else None
 

@@ -16,7 +16,7 @@ from texturevlm.evaluate.legibility import MOST_BOXES
 from texturevlm.rebuilding import PixelBox
 from texturevlm.types import Allocation
 
-LEGIBLE_HEIGHT = 6.0  # token pixels: the height of a line at which legibility reaches 80% of its ceiling
+LEGIBLE_HEIGHT = 6.0  # token pixels: from this height of a line on, both OCR engines reach 80% of their ceiling
 _LETTER = 0.5  # width of a letter, with its share of the spaces, over the height of its line
 _SLACK = 0.25  # a box counts as two lines if its letters would fill 1.75
 

@@ -1,50 +1,41 @@
-"""What a run leaves for people: report.md, report.csv, curves.png and failures.png."""
+"""What a run leaves for people: report.md, report.csv, rows.csv, curves.png and failures.png."""
 
 import csv
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from texturevlm.draw import footprints, to_pil
+from texturevlm.evaluate import compare
 from texturevlm.evaluate import results as runs
-from texturevlm.evaluate.data import Sample
-from texturevlm.evaluate.legibility import MOST_BOXES, crop_boxes
+from texturevlm.evaluate.compare import Lines, deciding, decision_rule, summarise, units
+from texturevlm.evaluate.figures import draw_curves, draw_failures, worst
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm.evaluate.results import (
-    Configuration,
-    Lines,
-    ResultRow,
-    Results,
-    by_configuration,
-    decision_rule,
-    summarise,
-    units,
-)
+from texturevlm.evaluate.provenance import EVALUATION, Origin, commit
+from texturevlm.evaluate.results import Configuration, Results, by_configuration
+from texturevlm.evaluate.rows import write_rows
 from texturevlm.evaluate.run import Evaluation
 from texturevlm.evaluate.statistics import pooled_ratio
-from texturevlm.rebuilding import rebuild, resized
-from texturevlm.types import Allocation, Texture
 
-# Colour-blind safe (Okabe and Ito), without the yellow, which is too faint on white. The first method is the baseline.
-_COLOURS = ("black", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-_LONGEST = 100  # letters of a caption
-Failure = tuple[Sample, ResultRow, ResultRow | None]  # the rows of the method and of the ideal resize
 _FULL = Configuration(runs.FULL_IMAGE)
 _ASKED = {runs.OWN: "its own", runs.OTHER: "another page's", runs.NONE: "none"}
 _CONFIGURATION = ("allocator", "relevance", "question", "budget")
 _CSV = "score_name allocator relevance budget question count score difference low high tokens"
+_WORDS_OCR = (
+    "`words` chooses by RapidOCR's detector and recogniser on the whole page; the score by rapidocr is its recogniser "
+    "on the crop alone."
+)
 
 
 def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[str] = ()) -> list[Path]:
     """Write tables and pictures; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
     summary = summarise(evaluation.results)
-    written = [out / "report.md", out / "report.csv"]
+    written = [out / "report.md", out / "report.csv", out / "rows.csv"]
     written[0].write_text(markdown(evaluation.results, summary, title=title, notes=notes), encoding="utf-8")
     _write_csv(written[1], summary)
+    write_rows(written[2], evaluation.results)
     name, lines = next(iter(summary.items()), ("", {}))
     if methods := _by_method(lines):
         written.append(out / "curves.png")
@@ -64,7 +55,8 @@ def publish(evaluation: Evaluation, out: Path, *, title: str, notes: Sequence[st
 
 
 def _spelled(name: str) -> str:
-    return name.replace("_", " ")
+    """legibility/rapidocr → legibility by rapidocr."""
+    return name.replace("_", " ").replace("/", " by ")
 
 
 def _by_method(lines: Lines) -> dict[str, dict[int, float]]:
@@ -78,7 +70,7 @@ def _by_method(lines: Lines) -> dict[str, dict[int, float]]:
 
 def shown(lines: Lines) -> Configuration | None:
     """Whose failures are drawn: the method with the best mean over budgets, at the middle budget."""
-    candidates = [own for own in lines if own.allocator not in runs.BASELINES and own.asked == runs.OWN]
+    candidates = [own for own in lines if own.allocator not in compare.BASELINES and own.asked == runs.OWN]
     if not candidates:
         return None
     scores = _by_method({own: lines[own] for own in candidates})
@@ -99,40 +91,89 @@ def _write_csv(path: Path, summary: Mapping[str, Lines]) -> None:
 
 
 def markdown(results: Results, summary: Mapping[str, Lines], *, title: str, notes: Sequence[str] = ()) -> str:
-    settings = results.settings
-    ocr = f"OCR: {settings['ocr']}. " if settings.get("ocr") else ""
+    settings, patch = results.settings, results.settings["patch"]
+    engines = "; ".join(f"{name}: {full}" for name, full in settings["ocr"].items())
+    asked_words = any(own.relevance in ("auto", "words") for own in by_configuration(results))
     blocks = [
         f"# {title}",
-        f"{ocr}A token is {settings['patch']}×{settings['patch']} pixels. Device {settings['device']}, "
-        f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads; code {settings['code']}.",
+        f"{Origin(EVALUATION, settings['code'], commit())}; device {settings['device']}, {platform.machine()}, "
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads. A token is {patch}×{patch} pixels.",
+        *([f"OCR engines: {engines}. " + (_WORDS_OCR if asked_words else "")] if engines else []),
         "The difference is to the ideal resize at the same budget (fractions of a token allowed), paired, with a 95% "
-        "bootstrap interval. Milliseconds are medians: of the first question about a page, with all work done once per "
-        "page (reading its words), and of a later one. Memory is the peak above what was held before.",
+        "interval from resampling pages. Milliseconds are medians: of the first question about a page, with all work "
+        "done once per page (reading its words), and of a later one. Memory is the peak above what was held before.",
         *notes,
     ]
-    for name, lines in summary.items():
-        blocks += [f"## {_spelled(name)}", *_overview(lines), _detail(lines)]
-    return markdown_page(*blocks, *_lift(results), *_decision(*next(iter(summary.items()), ("", {}))))
+    for names in by_score(summary):
+        lines = [summary[name] for name in names]
+        blocks += [f"## {_spelled(names[0].partition('/')[0])}", *_overview(names, lines), detail_table(names, lines)]
+    return markdown_page(*blocks, *_strata(results), *_lift(results), *_decision(results, summary))
 
 
-def _overview(lines: Lines) -> list[str]:
-    """A table: one row per budget, one column per method; and the ceiling."""
-    methods = _by_method(lines)
-    rows = [
-        (budget, *(f"{scores[budget]:.3f}" if budget in scores else "–" for scores in methods.values()))
-        for budget in sorted({budget for scores in methods.values() for budget in scores})
-    ]
-    full = [f"Full image: {lines[one].score:.3f} ({lines[one].samples} questions)." for one in (_FULL,) if one in lines]
-    return [markdown_table(("tokens", *methods), rows), *full]
+def by_score(names: Iterable[str]) -> list[list[str]]:
+    """The names of one score by several OCR engines together."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.partition("/")[0], []).append(name)
+    return list(found.values())
 
 
-def _detail(lines: Lines) -> str:
-    heads = [*_CONFIGURATION, "score", "difference to resize", "n", "tokens", "ms first", "ms later", "MB"]
+def _engine(name: str, alone: str) -> str:
+    """The OCR engine of a score's name; alone: if it has none."""
+    return name.partition("/")[2] or alone
+
+
+def _overview(names: Sequence[str], tables: Sequence[Lines]) -> list[str]:
+    """A table: one row per budget, one column per method, one number per engine; and the ceiling."""
+    methods = [_by_method(lines) for lines in tables]
     rows = []
-    for own, line in lines.items():
-        difference = "–" if line.difference is None else format_interval(line.difference)
-        rows.append((*_described(own), f"{line.score:.3f}", difference, line.samples, *map(_short, line[3:])))
+    for budget in sorted({budget for scores in methods[0].values() for budget in scores}):
+        cells = [[scores.get(method, {}).get(budget) for scores in methods] for method in methods[0]]
+        rows.append((budget, *(" / ".join("–" if one is None else f"{one:.3f}" for one in cell) for cell in cells)))
+    each = " / ".join(_engine(name, "") for name in names)
+    ceiling = " / ".join(f"{lines[_FULL].score:.3f}" for lines in tables if _FULL in lines)
+    full = [f"Full image: {ceiling} ({tables[0][_FULL].samples} questions)."] if ceiling else []
+    return [*([f"Each cell: {each}."] if len(names) > 1 else []), markdown_table(("tokens", *methods[0]), rows), *full]
+
+
+def _score_heads(names: Sequence[str]) -> list[str]:
+    return [head for name in names for head in (_engine(name, "score"), "difference to resize")]
+
+
+def _score_cells(lines: Sequence[Lines], own: Configuration) -> list[str]:
+    """Score and difference of each engine."""
+    cells = []
+    for line in (one.get(own) for one in lines):
+        cells.append("–" if line is None else f"{line.score:.3f}")
+        cells.append("–" if line is None or line.difference is None else format_interval(line.difference))
+    return cells
+
+
+def detail_table(names: Sequence[str], lines: Sequence[Lines]) -> str:
+    """A table: one row per configuration; score and difference by each engine, and the costs."""
+    heads = [*_CONFIGURATION, *_score_heads(names), "n", "tokens", "ms first", "ms later", "MB"]
+    rows = []
+    for own, line in lines[0].items():
+        rows.append((*_described(own), *_score_cells(lines, own), line.samples, *map(_short, line[3:])))
     return markdown_table(heads, rows)
+
+
+def _strata(results: Results) -> list[str]:
+    """The score that decides in each stratum: for each budget the methods and the ideal resize."""
+    strata = sorted({pair for row in results.rows.values() for pair in row.strata.items()})
+    heads: Sequence[str] = ()
+    rows = []
+    for key, value in strata:
+        summary = summarise(results, (key, value))
+        names = deciding(summary) if summary else []
+        lines = [summary[name] for name in names]
+        for own, line in lines[0].items() if lines else ():
+            if own.allocator not in ("resize", "grid") and own.asked == runs.OWN:
+                rows.append((f"{key} {value}", *_described(own), *_score_cells(lines, own), line.samples))
+                heads = ("stratum", *_CONFIGURATION, *_score_heads(names), "n")
+    if not rows:
+        return []
+    return ["## strata", "Length: letters and digits of the shortest accepted answer.", markdown_table(heads, rows)]
 
 
 def _described(own: Configuration) -> tuple[object, ...]:
@@ -150,7 +191,7 @@ def _lift(results: Results) -> list[str]:
     for own, found in by_configuration(results).items():
         if amounts := units(found, "fine_on_objects"):
             chances = units(found, "object_area")
-            lift = pooled_ratio(list(amounts.values()), [chances[image] for image in amounts])
+            lift = pooled_ratio([one.score for one in amounts.values()], [chances[image].score for image in amounts])
             rows.append((*_described(own), format_interval(lift, ".2f"), len(amounts)))
     if not rows:
         return []
@@ -162,118 +203,18 @@ def _lift(results: Results) -> list[str]:
     ]
 
 
-def _decision(name: str, lines: Lines) -> list[str]:
+def _decision(results: Results, summary: Mapping[str, Lines]) -> list[str]:
     rows = [
-        (method, f"{one.lead:+.3f} at {one.budget}", ", ".join(one.worth) or "**not worth its complexity**")
-        for method, one in decision_rule(lines).items()
+        (method, f"{format_interval(one.lead)} at {one.budget}", ", ".join(one.worth) or "**not worth its complexity**")
+        for method, one in decision_rule(results).items()
     ]
     if not rows:
         return ["No method beside the baselines was run."]
+    points, names = f"{100 * compare.POINTS:.0f} points", " and ".join(map(_spelled, deciding(summary)))
     return [
         "## Decision rule",
-        f"Worth its complexity: beats both `grid` and `resize` by more than {100 * runs.POINTS:.0f} points of "
-        f"{_spelled(name)}, or is {runs.SPEED:.0f} × faster at no loss of more than that, at some budget.",
-        markdown_table(("method", "largest lead", "verdict"), rows),
+        f"Worth its complexity at some budget: the lower bound of its lead over `grid` and over `resize` is above "
+        f"{points} of {names}; or it is {compare.SPEED:.0f} × faster and that bound is not below −{points}. The lead "
+        "shown is the least over rivals and OCR engines.",
+        markdown_table(("method", "surest lead", "verdict"), rows),
     ]
-
-
-def _figure(name: str, width: float, height: float) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError(f"{name}: needs the extra eval: pip install 'texturevlm[eval]'") from None
-    return Figure(figsize=(width, height), dpi=100, layout="constrained")
-
-
-def draw_curves(
-    methods: Mapping[str, Mapping[int, float]], path: Path, *, title: str, score: str, ceiling: float | None = None
-) -> None:
-    """Write a picture of method → budget → score: budgets on a logarithmic axis, the ceiling as a dashed line."""
-    budgets = sorted({budget for points in methods.values() for budget in points})
-    if not budgets:
-        raise ValueError("draw_curves: methods must have points, got none")
-    figure = _figure("draw_curves", 15, 8.6)
-    axes = figure.subplots()
-    for number, (name, points) in enumerate(methods.items()):
-        lap, index = divmod(number, len(_COLOURS))
-        x, y = zip(*sorted(points.items()))
-        axes.plot(x, y, label=name, color=_COLOURS[index], marker="o", linestyle=("-", "--", ":")[lap % 3])
-    if ceiling is not None:
-        axes.axhline(ceiling, color="grey", linestyle=(0, (4, 4)), label="full image")
-    axes.set_xscale("log")
-    axes.set_xticks(budgets, [str(budget) for budget in budgets])
-    axes.set_xticks([], minor=True)
-    axes.set(title=title, xlabel="tokens", ylabel=score)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    figure.savefig(path)
-
-
-def worst(
-    results: Results, samples: Sequence[Sample], configuration: Configuration, name: str, count: int = 6
-) -> list[Failure]:
-    """Where the method falls furthest behind resize, then where its score is lowest. One per page."""
-    found: list[tuple[float, float, Failure]] = []
-    for sample in samples:
-        row = results.rows.get((sample.id, configuration))
-        if row is not None and name in row.scores:
-            rival = results.rows.get((sample.id, Configuration(runs.IDEAL_RESIZE, budget=configuration.budget)))
-            score = row.scores[name]
-            behind = score - rival.scores.get(name, score) if rival is not None else 0.0
-            found.append((behind, score, (sample, row, rival)))
-    pages: dict[Path, Failure] = {}
-    for _, _, failure in sorted(found, key=lambda one: one[:2]):
-        pages.setdefault(failure[0].image, failure)
-    return list(pages.values())[:count]
-
-
-def draw_failures(
-    failures: Sequence[Failure],
-    name: str,
-    allocate: Callable[[Sample], Allocation],
-    path: Path,
-    *,
-    title: str,
-    patch: int,
-) -> None:
-    """Write a picture with one band per failure: the page with footprints and the answer's boxes, beside it the crops
-    and the texts.
-
-    name:     of the score
-    allocate: computes the tokens of a sample again, since a run keeps no allocations
-    """
-    figure = _figure("draw_failures", 14, 0.6 + 5 * len(failures))
-    figure.suptitle(title, parse_math=False)
-    for (sample, *rows), band in zip(failures, figure.subfigures(len(failures), 1, squeeze=False)[:, 0]):
-        scores = [f"{row.scores[name]:.2f}" for row in rows if row is not None and name in row.scores]
-        wanted = f"wanted: {' / '.join(sample.answers[:3])}" if sample.answers else sample.name
-        head = (sample.question or "no question", wanted, f"score: {', resize '.join(scores)}")
-        band.suptitle("\n".join(map(_cut, head)), fontsize="medium", parse_math=False)
-        read = [" | ".join(text.strip() for text in row.read) if row is not None else "" for row in rows]
-        _draw_failure(band, sample, read, allocate(sample), patch)
-    figure.savefig(path)
-
-
-def _draw_failure(band: Any, sample: Sample, read: Sequence[str], allocation: Allocation, patch: int) -> None:
-    texture = Texture.open(sample.image, device=allocation.centre.device)
-    axes = band.subplot_mosaic([["page", part] for part in range(3)], width_ratios=(1, 2))
-    axes["page"].imshow(footprints(to_pil(texture.levels[0]), allocation))
-    for x0, y0, x1, y1 in sample.boxes[:MOST_BOXES]:
-        axes["page"].plot((x0, x1, x1, x0, x0), (y0, y0, y1, y1, y0), color="#c82828")
-    for box in crop_boxes(sample.boxes[:1], sample.size):
-        crops = {
-            f"delivered; read: {read[0]}": rebuild(texture, allocation, box=box),
-            f"resize; read: {read[1]}": resized(texture, budget=allocation.budget, patch=patch, box=box),
-            "the image": texture.levels[0][..., box[1] : box[3], box[0] : box[2]],
-        }
-        for part, (caption, picture) in enumerate(crops.items()):
-            axes[part].imshow(to_pil(picture))
-            axes[part].set_title(_cut(caption), fontsize="small", parse_math=False)
-    for axis in axes.values():
-        axis.set_axis_off()
-
-
-def _cut(text: str) -> str:
-    """On one line, no longer than fits."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 1] + "…"

@@ -15,9 +15,11 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate import results as runs
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.metrics import METRICS, Case, Delivered, suited
-from texturevlm.evaluate.ocr import CachedOcr, OcrEngine, open_ocr
+from texturevlm.evaluate.ocr import OcrEngine, cached_engines, open_engines
 from texturevlm.evaluate.page_cache import PageCache, costed
-from texturevlm.evaluate.results import Configuration, ResultRow, Results, code_digest
+from texturevlm.evaluate.provenance import code_digest
+from texturevlm.evaluate.results import Configuration, ResultRow, Results
+from texturevlm.evaluate.strata import strata_of
 from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
@@ -39,9 +41,10 @@ def evaluate(
     budgets: Sequence[int] = BUDGETS,
     patch: int = 32,
     metrics: Sequence[str] | None = None,
-    ocr: OcrEngine | str = "auto",
+    ocr: Sequence[str] | Mapping[str, OcrEngine] = ("auto",),
     out: Path,
     controls: Sequence[str] = CONTROLS,
+    controlled: Sequence[str] | None = None,
     choose: Choose | None = None,
     device: torch.device | str = "cpu",
     pages: Path | None = None,
@@ -51,9 +54,10 @@ def evaluate(
 
     allocators: names, or a dict from names to what `choose_tokens` takes as allocator; relevances likewise
     metrics:    legibility, recall, fidelity, objects; None: those that the samples allow
-    ocr:        an engine, or its name
-    out:        folder for results.jsonl, readings.jsonl and the pages' words
-    controls:   other (another page's question), none (no question): for every allocator and relevance that asks
+    ocr:        names of OCR engines, or a dict from names to engines: each gives a score of legibility
+    out:        folder for results.jsonl, readings of OCR and the pages' words
+    controls:   other (another page's question), none (no question): for every relevance that asks
+    controlled: the allocators that the controls are run with; None: all
     choose:     replaces `texturevlm.choose_tokens`
     pages:      folder of the pages' words (default: in `out`)
     fresh:      discard the results in `out`
@@ -69,12 +73,13 @@ def evaluate(
         check_count("evaluate", "budget", budget, 1)
     for control in controls:
         check_choice("evaluate", "control", control, CONTROLS)
-    engine = open_ocr(ocr) if isinstance(ocr, str) and "legibility" in chosen else ocr
-    cached = None if isinstance(engine, str) else CachedOcr(engine, out / "readings.jsonl")
+    engines: Mapping[str, OcrEngine] = {}
+    if "legibility" in chosen:
+        engines = cached_engines(ocr if isinstance(ocr, Mapping) else open_engines(ocr), out)
     settings = {
         "images": str(judged[0].image.parent.resolve()),  # other data belongs in another folder
         "patch": check_count("evaluate", "patch", patch, 1),
-        "ocr": cached.name if cached is not None else None,
+        "ocr": {name: engine.name for name, engine in engines.items()},
         "device": str(device),
         "code": code_digest(),
     }
@@ -88,17 +93,21 @@ def evaluate(
         pages=PageCache(pages or out / "pages"),
         patch=patch,
         metrics=chosen,
-        ocr=cached,
+        engines=engines,
         device=torch.device(device),
     )
-    evaluation.run(configurations(list(allocators), list(relevances), budgets, controls))
+    evaluation.run(configurations(list(allocators), list(relevances), budgets, controls, controlled))
     return evaluation
 
 
 def configurations(
-    allocators: Sequence[str], relevances: Sequence[str], budgets: Sequence[int], controls: Sequence[str]
+    allocators: Sequence[str],
+    relevances: Sequence[str],
+    budgets: Sequence[int],
+    controls: Sequence[str],
+    controlled: Sequence[str] | None = None,
 ) -> list[Configuration]:
-    """Baselines first, then each allocator with each relevance, then the controls."""
+    """Baselines first, then each allocator with each relevance, then the controls of those that are controlled."""
     found = [Configuration(runs.FULL_IMAGE)]
     for budget in budgets:
         found += [Configuration(runs.IDEAL_RESIZE, budget=budget), Configuration("resize", runs.NONE, budget)]
@@ -106,9 +115,9 @@ def configurations(
         found += [
             Configuration(name, relevance, budget, asked)
             for asked in controls
-            for name in allocators
+            for name in (allocators if controlled is None else controlled)
             for relevance in relevances
-            if relevance != runs.NONE and name not in ("grid", "resize")
+            if relevance not in runs.UNASKED and name not in ("grid", "resize")
         ]
     return list(dict.fromkeys(found))
 
@@ -138,7 +147,7 @@ class Evaluation:
     pages: PageCache
     patch: int
     metrics: tuple[str, ...]
-    ocr: OcrEngine | None
+    engines: Mapping[str, OcrEngine]
     device: torch.device
     warm: set[str] = field(default_factory=set)  # methods whose models are loaded
     prepared: dict[Texture, tuple[Prepared, float]] = field(default_factory=dict)
@@ -162,6 +171,8 @@ class Evaluation:
         return self._choose(sample.image, texture, configuration, self._question(sample, configuration))[0]
 
     def _question(self, sample: Sample, configuration: Configuration) -> str:
+        if configuration.relevance in runs.UNASKED:
+            return ""  # it reads no question: one allocation serves all questions of a page
         return {runs.OWN: sample.question, runs.OTHER: self.others[sample.id], runs.NONE: ""}[configuration.asked]
 
     def _judge(self, image: Path, work: Sequence[tuple[Sample, Configuration]]) -> list[ResultRow]:
@@ -184,9 +195,18 @@ class Evaluation:
             cases.append(Case(sample, delivered))
             costs.append(cost)
         for name in self.metrics:
-            METRICS[name].judge([case for case in cases if METRICS[name].suits(case.sample)], self.ocr)
+            METRICS[name].judge([case for case in cases if METRICS[name].suits(case.sample)], self.engines)
         return [
-            ResultRow(sample.id, image.name, configuration, self.metrics, case.scores, read=case.read, **cost)
+            ResultRow(
+                sample.id,
+                image.name,
+                configuration,
+                self.metrics,
+                case.scores,
+                read=case.read,
+                strata=strata_of(sample),
+                **cost,
+            )
             for (sample, configuration), case, cost in zip(work, cases, costs)
         ]
 

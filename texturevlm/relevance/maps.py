@@ -74,8 +74,8 @@ class Relevance:
 
     @property
     def asked(self) -> bool:
-        """Whether something was asked: whether `mass` is more than the image's own salience."""
-        return self.scorer != "none"
+        """Whether something was asked: whether `mass` is more than what the image itself suggests."""
+        return self.scorer not in ("none", "prior")
 
 
 @dataclass(frozen=True)

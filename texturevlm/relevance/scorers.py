@@ -143,6 +143,17 @@ class ScoutScorer:
         return _on_cells(chance, maps.ink), maps
 
 
+class PriorScorer(ScoutScorer):
+    """What is usually asked about a page, by the scout; the question is not read. Photographs keep their salience."""
+
+    name, description, capturable, calibrated = "prior", "what is usually asked", False, False
+
+    def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
+        """The scout's answer to an empty question, which it was trained with."""
+        query = _on_cells(load_scout(device=prepared.text.device).where(prepared, ""), maps.ink)
+        return (query if maps.photograph is None else query * ~maps.photograph[:, None, None]), maps
+
+
 def _on_cells(chance: Tensor, ink: Tensor) -> Tensor:
     """The chances of spots (B, rows, columns) on the grid of `ink` (B, h, w); their sum stays."""
     rows, columns = chance.shape[1:]
@@ -158,6 +169,7 @@ def _on_cells(chance: Tensor, ink: Tensor) -> Tensor:
 SCORERS: dict[str, type[Scorer]] = {
     "words": WordsScorer,
     "scout": ScoutScorer,
+    "prior": PriorScorer,
     "embedding": EmbeddingScorer,
     "attention": AttentionScorer,
     "none": SalienceScorer,

@@ -73,6 +73,7 @@ def tower_loop(
     extent: Tensor,
     *,
     used: Tensor | None = None,
+    segments: Tensor | None = None,
     windows: Tensor | None = None,
     step: VisionStep = vision_step,
 ) -> tuple[Tensor, ...]:
@@ -82,6 +83,7 @@ def tower_loop(
     rows:          (B, N, 3 · T · p · p), normalised pixels
     patch, extent: (B, N, 2), positions, and the grid that they count on
     used:          (B, N), which patches are attended to; None: all
+    segments:      (B, N), patches of one segment attend to one another; None: all do
     windows:       (B, N, 2), the window of each patch, for a tower whose layers attend within windows
     returns        the tokens (B, K, D), then those for DeepStack
     """
@@ -94,7 +96,12 @@ def tower_loop(
         hidden = hidden + learned.view_as(hidden).to(hidden.dtype)
     cos, sin = (one.view(batch, 1, count, -1) for one in tower_rotary(tower, hidden, patch.flatten(0, 1)))
     everywhere = None if used is None else used[:, None, None, :]
-    inside = everywhere if windows is None else _same_window(windows, used)
+    if segments is not None:
+        everywhere = _same_group(segments[..., None], used)
+    inside = everywhere
+    if windows is not None:
+        within = windows if segments is None else torch.cat([windows, segments[..., None].to(windows)], -1)
+        inside = _same_group(within, used)
     whole, mergers = adapter.whole_blocks, adapter.deepstack_mergers
     further = []
     for index, block in enumerate(tower.blocks):
@@ -117,11 +124,11 @@ def tower_rotary(tower: Any, hidden: Tensor, patch: Tensor) -> tuple[Tensor, Ten
     return cos.float(), sin.float()
 
 
-def _same_window(windows: Tensor, used: Tensor | None) -> Tensor:
-    """(B, 1, N, N): patches of one window attend to each other, and each attends to itself."""
-    same = (windows[:, :, None] == windows[:, None]).all(-1)
+def _same_group(group: Tensor, used: Tensor | None) -> Tensor:
+    """(B, 1, N, N): patches of one group (B, N, n) attend to each other, and each attends to itself."""
+    same = (group[:, :, None] == group[:, None]).all(-1)
     if used is not None:
-        same = (same & used[:, None]) | torch.eye(windows.shape[1], dtype=torch.bool, device=windows.device)
+        same = (same & used[:, None]) | torch.eye(group.shape[1], dtype=torch.bool, device=group.device)
     return same.unsqueeze(1)
 
 

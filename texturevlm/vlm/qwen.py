@@ -45,6 +45,11 @@ class QwenAdapter(Adapter):
         return self.model.model.visual
 
     @property
+    def token_pixels(self) -> int:
+        """Pixels of a token, as the image processor counts them in its limits."""
+        return self.side**2
+
+    @property
     def row_width(self) -> int:
         width: int = super().row_width * self.moments
         return width
@@ -83,7 +88,7 @@ class QwenAdapter(Adapter):
     def patch_rows(self, pixels: Tensor) -> Tensor:
         return super().patch_rows(pixels.expand(-1, self.moments, -1, -1, -1))
 
-    def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
+    def pixel_inputs(self, views: Sequence[View], *, coordinates: str | None = None) -> dict[str, Tensor]:
         inputs: dict[str, Tensor] = {}
         for video, (rows, grids) in INPUTS.items():
             if some := [view for view in views if view.video == video]:
@@ -91,7 +96,7 @@ class QwenAdapter(Adapter):
                 inputs[grids] = self._pseudo_grids(some)
         return inputs
 
-    def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
+    def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         rows = torch.cat([self._rows(view, coordinates) for view in views])
         out = self.tower(rows.to(self.device, self.tower.dtype), grid_thw=self._pseudo_grids(views).to(self.device))
         counts = [len(view) for view in views]
@@ -150,14 +155,16 @@ class QwenAdapter(Adapter):
         """(..., M², 2) rows and columns of a token's patches → (..., 2), its window, for a tower that has windows."""
         return None
 
-    def groups(self, picture: Picture, *, levels: str = "joint", coordinates: str = "fine") -> list[list[View]]:
+    def groups(
+        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+    ) -> list[list[View]]:
         crops = coordinates == "crops"
         if crops and picture.weight is not None:
             raise ValueError("prepare: coordinates='crops' is the model's own input, which has no weights")
         if picture.is_video and self.videos:
             if crops:
                 raise ValueError("prepare: coordinates='crops' is for images, got a video")
-            return [self.video_views(picture, levels)]
+            return [self.video_views(picture, levels or self.trained.levels)]
         found = super().groups(picture, levels=levels)
         return [rectangles("prepare", view, self.side) for (view,) in found] if crops else found
 
@@ -165,7 +172,7 @@ class QwenAdapter(Adapter):
         """The views of a video: one, unless each moment has its own place in the prompt."""
         return [video_view("prepare", picture, self.side, levels=levels, moments=self.moments)]
 
-    def _rows(self, view: View, coordinates: str) -> Tensor:
+    def _rows(self, view: View, coordinates: str | None) -> Tensor:
         if view.grid is not None:
             return self.patch_rows(self.normalised(view.pixels))
         return self.packed_rows(view, coordinates)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from texturevlm.train.reader.alphabet import encode_text, training_ids
+from texturevlm.train.reader.alphabet import ILLEGIBLE, encode_text, training_ids
 from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
 from texturevlm.train.reader.questions import ReaderQuestion, TextLine, lines_of, place_questions, reading_order
@@ -23,7 +23,6 @@ from texturevlm.train.reader.views import (
     legible_height,
 )
 
-ILLEGIBLE = "?"  # the answer where the true one cannot be read
 # Samples over the height of type: it can be read; it cannot; between them nobody can tell. Choosers spend no more than
 # OCR needs, which is about 6: a reader that was never shown less than 8 would not read what they choose.
 _LEGIBLE, _HARD = 5.5, 4.0

@@ -1,0 +1,153 @@
+"""Every allocator with the scout at 64 and 273 tokens, on pages, receipts, forms, charts and photographs.
+
+    python -m studies.allocators DATA --out DIR [--sets docvqa_half,coco] [--limit N] [--words CACHE] [--ocr E,E]
+
+DATA holds the sets. Each gets a folder with a table: legibility by each OCR engine, or fine tokens on objects and
+fidelity for photographs; milliseconds and memory; the question of another page and no question, for `auto`. "all, best
+K" is the control of token reduction: the whole image at the file's own resolution is encoded, and only the K tokens of
+most relevance are kept. --limit N takes N pages per set with all their questions, drawn by a hash of their names.
+Charts have no boxes and no `eval` part: theirs are the images whose name has sha256 mod 5 = 0, and answers are located
+among the words that RapidOCR reads (CACHE keeps them).
+"""
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from studies.study import OCR, option, study_main
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.check import check_choice
+from texturevlm.evaluate.data import Data, Sample, load_data
+from texturevlm.evaluate.report import publish
+from texturevlm.evaluate.run import evaluate
+from texturevlm.relevance.ocr import load_page
+from texturevlm.train.pages import located
+
+BUDGETS, PATCH = (64, 273), 32
+CHART_PART = 5  # one chart in five is measured
+BEST_OF_ALL = "all, best K"
+TRAINED = "The scout was trained on all but one in twelve of these charts, with answers located in the same way."
+
+
+class Part(NamedTuple):
+    """The samples of a set that are measured, and what a report says about them."""
+
+    samples: Sequence[Sample]
+    notes: Sequence[str]
+
+
+class Measured(NamedTuple):
+    """How a set is measured: its part, the relevance, and the metrics."""
+
+    part: Callable[[Path, Path | None], Part]
+    relevance: str = "scout"
+    metrics: Sequence[str] = ("legibility",)
+
+
+def _eval_part(folder: Path, words: Path | None) -> Part:
+    data: Data = load_data(folder, split="eval", located=True)
+    return Part(data.samples, [data.left_out])
+
+
+def _photographs(folder: Path, words: Path | None) -> Part:
+    """One sample per photograph, with all its objects: nothing is asked, so the classes of objects do not differ."""
+    data = load_data(folder, split="eval", located=True)
+    first = {sample.image: sample for sample in reversed(data.samples)}
+    return Part([replace(sample, boxes=sample.objects) for sample in first.values()][::-1], ())
+
+
+def _charts(folder: Path, words: Path | None) -> Part:
+    samples = load_data(folder, split=None).samples
+    chosen = [sample for sample in samples if name_hash(sample.image) % CHART_PART == 0]
+    placed = [
+        replace(sample, boxes=tuple(located(load_page(sample.image, words and words / folder.name), sample.answers)))
+        for sample in chosen
+    ]
+    found = [sample for sample in placed if sample.boxes]
+    share = f"{len(found)} of {len(chosen)} answers ({100 * len(found) / max(1, len(chosen)):.0f}%) are located by OCR"
+    return Part(found, [f"{share}; the others are left out.", TRAINED])
+
+
+SETS = {
+    "docvqa_half": Measured(_eval_part),
+    "sroie": Measured(_eval_part),
+    "funsd": Measured(_eval_part),
+    "chartqa": Measured(_charts),
+    "coco": Measured(_photographs, "none", ("objects", "fidelity")),
+}
+
+
+def name_hash(path: Path) -> int:
+    """sha256 of a file's name, as a number."""
+    return int(hashlib.sha256(path.name.encode()).hexdigest(), 16)
+
+
+def sampled(samples: Sequence[Sample], pages: int | None) -> list[Sample]:
+    """All samples of the pages with the smallest hash; None takes every page."""
+    kept = set(sorted({sample.image for sample in samples}, key=name_hash)[:pages])
+    return [sample for sample in samples if sample.image in kept]
+
+
+def all_tokens(size: tuple[int, int]) -> int:
+    """How many tokens an image has at its own resolution."""
+    rows, columns = (-(-extent // PATCH) for extent in size)
+    return rows * columns
+
+
+def compared() -> dict[str, Any]:
+    """Name → allocator; `grid` and `resize` are part of every evaluation."""
+    names: dict[str, Any] = {name: name for name in ALLOCATORS if name not in ("resize", "grid")}
+    return {**names, BEST_OF_ALL: partial(ALLOCATORS["grid"], share=1e-9)}
+
+
+def study(options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    wanted = options.sets.split(",")
+    for name in wanted:
+        check_choice("allocators", "--sets", name, SETS)
+    for name in wanted:
+        print(name, file=sys.stderr)
+        measured = SETS[name]
+        part = measured.part(options.data / name, options.words)
+        samples = sampled(part.samples, options.limit)
+        if not samples:
+            raise ValueError(f"allocators: {options.data / name} must hold samples with a located answer, got none")
+        evaluation = evaluate(
+            samples,
+            allocators=compared(),
+            relevances=(measured.relevance,),
+            budgets=BUDGETS,
+            patch=PATCH,
+            metrics=measured.metrics,
+            ocr=options.ocr.split(","),
+            controlled=("auto",),
+            out=options.out / name,
+        )
+        pages, every = ({sample.image for sample in some} for some in (samples, part.samples))
+        encoded = median(all_tokens(sample.size) for sample in samples)
+        notes = [
+            f"Command: `{options.command}`.",
+            f"{len(samples)} samples on {len(pages)} of {len(every)} images of {name}.",
+            *part.notes,
+            f'"{BEST_OF_ALL}" encodes the whole image at its own resolution first, {encoded:.0f} tokens in the median.',
+        ]
+        publish(evaluation, options.out / name, title=f"Allocators on {name}", notes=notes)
+
+
+main = study_main(
+    __name__,
+    __doc__,
+    study,
+    None,
+    OCR,
+    option("--sets", default=",".join(SETS), metavar="A,B", help="data sets (default: all)"),
+    option("--words", type=Path, metavar="CACHE", help="cache of the words of charts, one folder per set"),
+)

@@ -1,0 +1,107 @@
+"""Variants compared on the pages that the training of the scout held out, all `train`: a setting must not be chosen on
+the pages that judge it later. Shared by the studies that choose settings.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from studies.study import provenance
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.legibility import legibility_score
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.metrics import Delivered
+from texturevlm.evaluate.ocr import OcrEngine, cached_engines, open_engines
+from texturevlm.evaluate.run import without_colour
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.progress import Progress
+from texturevlm.rebuilding import median_grey
+from texturevlm.train.pages import SETS, TrainingPage, held_out, train_rows
+from texturevlm.types import Allocation, Texture
+
+BUDGETS, PATCH = (64, 96, 273), 32
+MAIN_SET = "docvqa_half"
+# The samples of one page → for each sample: "budget/variant" → its tokens
+Variants = Callable[[Texture, Sequence[Sample]], list[dict[str, Allocation]]]
+
+
+def held_images(data: Path) -> set[str]:
+    """Images of the main set whose documents the training of the scout held out."""
+    rows = [(name, row) for name in SETS for row in train_rows(data, name, None)]
+    empty = np.zeros((1, 1), np.uint8)
+    pages = [TrainingPage(empty, (), (), name, f"{name}/{row.get('document', row['image'])}") for name, row in rows]
+    return {Path(row["image"]).name for (name, row), held in zip(rows, held_out(pages)) if held and name == MAIN_SET}
+
+
+def compare_variants(options: Any, variants: Variants, baseline: str) -> dict[str, Any]:
+    """The record of a study: the score of each variant by each engine, and its difference to the baseline."""
+    torch.set_num_threads(1)
+    held = held_images(options.data)
+    samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
+    chosen = [sample for sample in samples if sample.image.name in held][: options.limit]
+    if not chosen:
+        raise ValueError(f"{options.data} must hold questions of held-out documents, got none")
+    engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
+    found, pages = measure(chosen, engines, variants)
+    rows = {
+        name: {
+            key: {
+                "score": float(np.mean(scores)),
+                "difference": list(paired_difference(scores, own[f"{key.split('/')[0]}/{baseline}"], groups=pages)),
+            }
+            for key, scores in own.items()
+        }
+        for name, own in found.items()
+    }
+    names = {name: engine.name for name, engine in engines.items()}
+    counts = {"questions": len(chosen), "pages": len(set(pages))}
+    return {"ocr": names, **counts, "baseline": baseline, "rows": rows}
+
+
+def measure(
+    samples: Sequence[Sample], engines: Mapping[str, OcrEngine], variants: Variants
+) -> tuple[dict[str, dict[str, list[float]]], list[str]]:
+    """engine → "budget/variant" → scores, and the page of each score."""
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
+    by_image: dict[Path, list[Sample]] = {}
+    for sample in samples:
+        by_image.setdefault(sample.image, []).append(sample)
+    progress = Progress(len(by_image), "pages")
+    for image, own in by_image.items():
+        texture = Texture.open(image).mipmapped()
+        shown = without_colour(texture)
+        grey = median_grey(shown)
+        for sample, chosen in zip(own, variants(texture, own)):
+            crops = {key: Delivered(shown, grey, allocation).crops(sample) for key, allocation in chosen.items()}
+            for name, engine in engines.items():
+                texts = iter(engine.read([crop for some in crops.values() for crop in some]))
+                for key, some in crops.items():
+                    score = legibility_score([next(texts) for _ in some], sample.answers)
+                    found[name].setdefault(key, []).append(score)
+        progress.step()
+    return found, [image.name for image, own in by_image.items() for _ in own]
+
+
+def variants_page(title: str, about: str, record: dict[str, Any]) -> str:
+    """The report: one row per budget and variant, score and difference by each engine."""
+    engines, baseline = record["rows"], record["baseline"]
+    rows = []
+    for key in sorted(next(iter(engines.values())), key=lambda key: int(key.split("/")[0])):
+        budget, _, variant = key.partition("/")
+        cells = []
+        for own in engines.values():
+            lead = "–" if variant == baseline else format_interval(own[key]["difference"])
+            cells += [f"{own[key]['score']:.3f}", lead]
+        rows.append((budget, variant, *cells))
+    heads = [head for name in engines for head in (name, f"difference to {baseline}")]
+    return markdown_page(
+        f"# {title}",
+        provenance(record, *record["ocr"].values()),
+        f"{record['questions']} located questions on {record['pages']} `train` pages of {MAIN_SET} whose documents the "
+        f"training of the scout held out. {about} Tokens of {PATCH}×{PATCH}. Differences are paired, with 95% "
+        "intervals from resampling pages.",
+        markdown_table(("tokens", "variant", *heads), rows),
+    )

@@ -1,0 +1,82 @@
+"""The digest of what a table depends on, and what a table says about it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from texturevlm.evaluate.provenance import ROOT, Origin, code_digest, commit, dependencies, named_origin, origin
+
+
+def copied(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    shutil.copytree(ROOT / "texturevlm", root / "texturevlm", ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def test_the_digest_covers_code_and_shipped_weights(tmp_path):
+    """Bug 8: the scout and its weights were left out, so resumed runs mixed results of two scouts."""
+    root = copied(tmp_path)
+    known = {code_digest(root=root)}
+    assert known == {code_digest()}
+    names = "scout/spotter.py scout/scout.npz relevance/words.json ops/cover.cu text/strings.py evaluate/statistics.py"
+    for name in names.split():
+        with (root / "texturevlm" / name).open("ab") as file:
+            file.write(b" ")
+        known.add(code_digest(root=root))
+    (root / "texturevlm" / "relevance" / "new.safetensors").write_bytes(b"weights")
+    known.add(code_digest(root=root))
+    assert len(known) == 8
+    for name in ("commands/eval.py", "train/fit.py", "vlm/adapter.py", "evaluate/report.py"):  # no score needs these
+        (root / "texturevlm" / name).write_text("")
+    assert code_digest(root=root) in known
+
+
+def test_imports_inside_functions_count_and_names_are_no_modules(tmp_path):
+    files = {
+        "studies/a.py": "from texturevlm.b import thing\ndef late():\n    from texturevlm.deep import c\n",
+        "texturevlm/__init__.py": "import texturevlm.unused\n",
+        "texturevlm/unused.py": "",
+        "texturevlm/b.py": "import json\n",
+        "texturevlm/deep/__init__.py": "",
+        "texturevlm/deep/c.py": "from texturevlm import b as bees\n",
+        "texturevlm/deep/kernel.cu": "x",
+        "texturevlm/deep/notes.txt": "x",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = [path.relative_to(tmp_path).as_posix() for path in dependencies("studies.a", root=tmp_path)]
+    assert found == [
+        "studies/a.py",
+        "texturevlm/b.py",
+        "texturevlm/deep/__init__.py",
+        "texturevlm/deep/c.py",
+        "texturevlm/deep/kernel.cu",
+    ]
+    with pytest.raises(ValueError, match=r"module must be one of .*, got 'studies.z'"):
+        dependencies("studies.a+studies.z", root=tmp_path)
+
+
+def test_a_commit_says_whether_what_counts_was_changed(tmp_path):
+    root = copied(tmp_path)
+    (root / "readme").write_text("")
+    assert commit(root=root) == "unknown"
+    git = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e@e"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "m"]):
+        subprocess.run([*git, *command], check=True)
+    clean = commit(root=root)
+    assert len(clean) == 7
+    (root / "readme").write_text("changed")
+    assert commit(root=root) == clean
+    (root / "texturevlm" / "pipeline.py").write_text("")
+    assert commit(root=root) == f"{clean} with changes"
+
+
+def test_a_table_names_its_origin():
+    own = origin()
+    assert named_origin(f"# T\n\n{own}; device cpu.\n") == own
+    changed = Origin("studies.a", "0123456789abcdef", "1a2b3c4 with changes")
+    assert named_origin(f"x {changed}.") == changed
+    assert named_origin("# T\n\ncode e19ea43a49f11015") is None
