@@ -95,9 +95,7 @@ def test_a_family_that_cannot_be_reduced():
     from texturevlm import vlm
 
     adapter = vlm.adapt(*models.built("llava_onevision"))
-    with pytest.raises(
-        ValueError, match="VLM: reduce must be None for llava_onevision, got fastv; it works for"
-    ):
+    with pytest.raises(ValueError, match="VLM: reduce must be None for llava_onevision, got fastv; it works for"):
         models.asked(adapter, reduce="fastv", keep=4)
     with pytest.raises(ValueError, match="ask: reduce must be None for llava_onevision"):
         models.asked(adapter).ask(models.noise(64, 64), models.QUESTION, reduce="fastv", keep=4)

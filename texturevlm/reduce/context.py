@@ -88,4 +88,5 @@ class Context:
 def unit(vectors: Tensor) -> Tensor:
     """Vectors (..., D) of length 1 in float32; zero stays zero."""
     vectors = vectors.float()
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    length: Tensor = vectors.norm(dim=-1, keepdim=True)
+    return vectors / length.clamp(min=1e-12)

@@ -63,4 +63,5 @@ def stage_budget(count: int, keep: int, stages: int) -> int:
     """Tokens that the next of so many stages keeps, on the way from `count` to `keep` by one share per stage."""
     if stages == 1 or keep >= count:
         return min(keep, count)
-    return max(keep, min(count, round(count * (keep / count) ** (1 / stages))))
+    share: float = (keep / count) ** (1 / stages)
+    return max(keep, min(count, round(count * share)))

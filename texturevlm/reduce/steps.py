@@ -83,8 +83,12 @@ def _step(function: str, given: Any, keep: int | float | None) -> Step:
 def leaves_open(reduce: Any) -> bool:
     """Whether a step of what `steps_of` takes does not say how many tokens stay."""
     given = [reduce] if isinstance(reduce, (str, Step)) else reduce or ()
-    pairs = [("", one.keep) if isinstance(one, Step) else (one,) if isinstance(one, str) else one for one in given]
-    return any(len(one) < 2 or (isinstance(one[1], Mapping) and "keep" not in one[1]) for one in pairs)
+    return not all(isinstance(one, Step) or _says_keep(one) for one in given)
+
+
+def _says_keep(given: Any) -> bool:
+    more = None if isinstance(given, str) or len(given) < 2 else given[1]
+    return "keep" in more if isinstance(more, Mapping) else more is not None
 
 
 def check_keep(function: str, name: str, keep: int | float) -> int | float:

@@ -8,10 +8,11 @@ leave. Tokens keep their rotary positions, DeepStack's features leave or merge w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from texturevlm.vlm.override import Override
 from texturevlm.vlm.scan import TOWER, Seen, by_prompt
 from texturevlm.vlm.sequence import Sequence
 
+REPLACED = ("input_ids", "attention_mask", "visual_pos_masks", "deepstack_visual_embeds")  # what layers do not take
 INSIDE = {"keys", "queries", "asked", "question"}  # fields of a Context that a language model gives
 
 
@@ -73,8 +75,8 @@ class Reducing:
             wanted = f"{', '.join(EXPLICIT)} or flash_attention_2"
             raise ValueError(f"{function}: attn_implementation must be {wanted}, got {self.implementation}")
         self.plan = planned(function, steps, len(self.language.layers))
-        wanted = {name for one in self.plan if not one.after for name in one.stage.needs}
-        self.scan = adapter.scan(wanted & TOWER)
+        needed = {name for one in self.plan if not one.after for name in one.stage.needs}
+        self.scan = adapter.scan(needed & TOWER)
         self._ids: Tensor | None = None
         self._keys: WeakKeyDictionary[Any, list[Keys]] = WeakKeyDictionary()  # cache → the prompt's, per layer
 
@@ -88,47 +90,45 @@ class Reducing:
     def _before_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._ids = args[0] if args else kwargs.get("input_ids")
 
-    def _language_forward(
+    def _language_forward(self, **given: Any) -> Any:
+        ids, self._ids = self._ids, None
+        known = None if given.get("past_key_values") is None else self._keys.get(given["past_key_values"])
+        if known is not None:
+            return self._run(partial(self._continued, keys=known), **given)
+        seen = [] if ids is None else by_prompt(self.scan.runs(), ids, self.adapter.visual_ids)
+        if not seen:  # text alone
+            return self._forward.original(**given)
+        visual = torch.isin(ids, torch.tensor(self.adapter.visual_ids, device=given["inputs_embeds"].device))
+        mask = given.get("attention_mask")
+        live = torch.ones_like(visual) if mask is None else mask.bool()
+        deepstack = given.pop("deepstack_visual_embeds", None) or ()
+
+        def prompt(hidden: Tensor, position: Tensor, cache: Any, kwargs: dict[str, Any]) -> Tensor:
+            sequence = Sequence.of(hidden, position, live, visual & live, deepstack)
+            return self._prompt(sequence, seen, cache, kwargs)
+
+        return self._run(prompt, **given)
+
+    def _run(
         self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        layers: Callable[[Tensor, Tensor, Any, dict[str, Any]], Tensor],
+        *,
+        inputs_embeds: Tensor,
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
-        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        visual_pos_masks: Tensor | None = None,
-        deepstack_visual_embeds: Any = None,
         **kwargs: Any,
     ) -> Any:
+        """What is in front of the layers, and behind them."""
         from transformers import DynamicCache
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
-        ids, self._ids = self._ids, None
-        known = None if past_key_values is None else self._keys.get(past_key_values)
-        seen = [] if ids is None or known is not None else by_prompt(self.scan.runs(), ids, self.adapter.visual_ids)
-        if inputs_embeds is None or (known is None and not seen):  # text alone
-            return self._forward.original(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                inputs_embeds=inputs_embeds,
-                use_cache=use_cache,
-                **({} if visual_pos_masks is None else {"visual_pos_masks": visual_pos_masks}),
-                **({} if deepstack_visual_embeds is None else {"deepstack_visual_embeds": deepstack_visual_embeds}),
-                **kwargs,
-            )
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache(config=self.language.config)
+        others = {name: value for name, value in kwargs.items() if name not in REPLACED}
         position = self._positions(position_ids, inputs_embeds, past_key_values)
-        if known is not None:
-            hidden = self._continued(inputs_embeds, position, past_key_values, known, kwargs)
-        else:
-            visual = torch.isin(ids, torch.tensor(self.adapter.visual_ids, device=ids.device))
-            live = torch.ones_like(visual) if attention_mask is None else attention_mask.bool()
-            sequence = Sequence.of(inputs_embeds, position, live, visual & live, deepstack_visual_embeds or ())
-            hidden = self._prompt(sequence, seen, past_key_values, kwargs)
-        return BaseModelOutputWithPast(last_hidden_state=self.language.norm(hidden), past_key_values=past_key_values)
+        hidden = self.language.norm(layers(inputs_embeds, position, past_key_values, others))
+        return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
 
     def _prompt(self, sequence: Sequence, seen: List[Seen], cache: Any, kwargs: dict[str, Any]) -> Tensor:
         """Run the prompt; hidden states where its tokens stood."""
@@ -151,7 +151,7 @@ class Reducing:
         return sequence.restored(length)
 
     def _continued(
-        self, hidden: Tensor, position: Tensor, cache: Any, keys: List[Keys], kwargs: dict[str, Any]
+        self, hidden: Tensor, position: Tensor, cache: Any, kwargs: dict[str, Any], *, keys: List[Keys]
     ) -> Tensor:
         """Run tokens behind a prompt whose keys are in the cache."""
         for index, (layer, own) in enumerate(zip(self.language.layers, keys)):

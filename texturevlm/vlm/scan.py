@@ -193,7 +193,8 @@ class QwenScan(Scan):
 
     def _of_tokens(self, of_patches: Tensor) -> Tensor:
         """(patches, ...) → (tokens, merge², ...)"""
-        return of_patches.unflatten(0, (-1, self.adapter.merge**2))
+        found: Tensor = of_patches.unflatten(0, (-1, self.adapter.merge**2))
+        return found
 
 
 class LlavaScan(Scan):
@@ -236,5 +237,5 @@ class LlavaScan(Scan):
     def _heads(self, module: Any, projection: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """(B, tokens, H, d)"""
         hidden = args[0] if args else kwargs["hidden_states"]
-        projected: Tensor = projection(hidden)
-        return projected.unflatten(-1, (-1, module.head_dim))
+        projected: Tensor = projection(hidden).unflatten(-1, (-1, module.head_dim))
+        return projected
