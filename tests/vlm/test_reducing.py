@@ -294,3 +294,21 @@ def test_questions_without_images_pass(adapter):
         found = adapter.model(input_ids=ids).logits
     with torch.no_grad():
         torch.testing.assert_close(found, adapter.model(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize("method", ["visionzip", "tome"])
+def test_merged_tokens_weigh_what_they_stand_for_in_every_layer(adapter, method):
+    """Both merge all and drop none, so the last token attends as to the whole prompt; while decoding, too."""
+    inputs = inputs_for(adapter)
+    masks = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, __, kwargs: masks.append(kwargs["attention_mask"]), with_kwargs=True)
+        for layer in adapter.language_of(adapter.model).layers
+    ]
+    with torch.no_grad(), reduced(adapter, steps_of("ask", method, 5)):
+        adapter.model.generate(**inputs, **GREEDY)
+    for one in hooks:
+        one.remove()
+    length = inputs["input_ids"].shape[1]
+    found = [float(mask[0, 0, -1].exp().sum()) for mask in masks]
+    assert found == pytest.approx([length + step for step in range(4) for _ in range(3)], rel=1e-5)

@@ -32,16 +32,19 @@ INSIDE = {"keys", "queries", "asked", "question"}  # fields of a Context that a 
 
 
 @contextmanager
-def reduced(adapter: Any, steps: List[Step], *, function: str = "reduce") -> Iterator[None]:
+def reduced(
+    adapter: Any, steps: List[Step], *, endings: List[int] | None = None, function: str = "reduce"
+) -> Iterator[None]:
     """Inside, the model of an adapter reduces the visual tokens of every prompt. One thread at a time: hold its lock.
 
     adapter: bound
     steps:   in the order in which they act; none: nothing changes
+    endings: per prompt, tokens at its end that are an answer to be judged: no reduction looks at them
     """
     if not steps:
         yield
         return
-    run = Reducing(adapter, steps, function)
+    run = Reducing(adapter, steps, endings, function)
     undo: list[Any] = []
     try:
         for one in run.hooks():
@@ -67,7 +70,7 @@ def check_reducible(function: str, config: Any, steps: List[Step]) -> None:
 class Reducing:
     """The state of `reduced`."""
 
-    def __init__(self, adapter: Any, steps: List[Step], function: str) -> None:
+    def __init__(self, adapter: Any, steps: List[Step], endings: List[int] | None, function: str) -> None:
         check_reducible(function, adapter.config, steps)
         self.adapter, self.language = adapter, adapter.language_of(adapter.model)
         self.implementation = self.language.config._attn_implementation
@@ -77,6 +80,7 @@ class Reducing:
         self.plan = planned(function, steps, len(self.language.layers))
         needed = {name for one in self.plan if not one.after for name in one.stage.needs}
         self.scan = adapter.scan(needed & TOWER)
+        self.endings = endings
         self._ids: Tensor | None = None
         self._keys: WeakKeyDictionary[Any, list[Keys]] = WeakKeyDictionary()  # cache → the prompt's, per layer
 
@@ -192,7 +196,7 @@ class Reducing:
         return [self._context(sequence, before, sample, own, one) for sample, own in enumerate(seen)]
 
     def _context(self, sequence: Sequence, before: Sequence, sample: int, seen: Seen, one: Planned) -> Context:
-        where, asking = sequence.places(sample), sequence.asking(sample)
+        where, asking = sequence.places(sample), self._asking(sequence, sample)
         own, hidden = seen.part(sequence.token[sample, where]), sequence.hidden[sample]
         if one.after:
             found = self._attention(self.language.layers[one.after - 1], sequence, before, sample, set(one.stage.needs))
@@ -208,6 +212,9 @@ class Reducing:
             **found,
         )
 
+    def _asking(self, sequence: Sequence, sample: int) -> Tensor:
+        return sequence.asking(sample, 0 if self.endings is None else self.endings[sample])
+
     def _attention(
         self, layer: Any, sequence: Sequence, before: Sequence, sample: int, needs: set[str]
     ) -> dict[str, Tensor | None]:
@@ -217,7 +224,7 @@ class Reducing:
         """
         where, asking = (
             before.slots(sample, sequence.origin[sample, one])
-            for one in (sequence.places(sample), sequence.asking(sample))
+            for one in (sequence.places(sample), self._asking(sequence, sample))
         )
         given = layer.input_layernorm(before.hidden[sample, None])
         rotary = text_rotary(self.language, given, self._axes(before.position[sample, None]))

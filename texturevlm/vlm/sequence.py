@@ -56,9 +56,13 @@ class Sequence:
         """Where the visual tokens of a sample stand."""
         return self.visual[sample].nonzero()[:, 0]
 
-    def asking(self, sample: int) -> Tensor:
-        """Where the question's tokens stand: the text behind the last visual token, at least the last token."""
+    def asking(self, sample: int, ending: int = 0) -> Tensor:
+        """Where the question's tokens stand: the text behind the last visual token, at least the last token.
+
+        ending: tokens at the end that are the answer
+        """
         index = self.live[sample].nonzero()[:, 0]
+        index = index[: len(index) - ending]
         seen = self.places(sample)
         behind = index[index > seen[-1]] if len(seen) else index
         return behind if len(behind) else index[-1:]
