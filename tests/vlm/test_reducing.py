@@ -255,16 +255,33 @@ def test_positions_and_images_of_tokens(adapter, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["visionzip", "fastv", "sparsevlm", "pyramiddrop"])
-@pytest.mark.parametrize("beams", [1, 2])
-def test_decoding_from_the_cache_is_decoding_without_it(adapter, method, beams):
+def test_decoding_from_the_cache_is_a_forward_pass_over_prompt_and_answer(adapter, method):
+    """In a padded batch; the reduction does not look at the answer."""
     inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
-    options = {**GREEDY, "num_beams": beams}
+    steps, length = steps_of("ask", method, 5), inputs["input_ids"].shape[1]
+    with torch.no_grad(), reduced(adapter, steps):
+        found = adapter.model.generate(**inputs, **GREEDY, output_logits=True, return_dict_in_generate=True)
+    more = found.sequences[:, length:]
+    longer = {**inputs, "input_ids": found.sequences}
+    longer["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones_like(more)], 1)
+    if "mm_token_type_ids" in inputs:
+        longer["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(more)], 1)
+    if not isinstance(adapter, QwenAdapter):  # as `generate` counts them
+        longer["position_ids"] = adapter.positions(longer)
+    with torch.no_grad(), reduced(adapter, steps, endings=[more.shape[1]] * 2):
+        whole = adapter.model(**longer).logits[:, length - 1 : -1]
+    torch.testing.assert_close(torch.stack(found.logits, 1), whole, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["visionzip", "fastv"])
+def test_beams_of_a_batch_are_those_of_its_prompts(adapter, method):
+    inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
+    options = {**GREEDY, "num_beams": 3}
     with torch.no_grad(), reduced(adapter, steps_of("ask", method, 5)):
-        found = adapter.model.generate(**inputs, **options)
-        expected = adapter.model.generate(**inputs, **options, use_cache=False) if beams == 1 else None
-    assert found.shape[1] == inputs["input_ids"].shape[1] + 4
-    if expected is not None and method == "visionzip":  # others would choose by each new token
-        assert torch.equal(found, expected)
+        together = adapter.model.generate(**inputs, **options)[:, -4:]
+        for sample in range(2):
+            alone = adapter.model.generate(**_sample(adapter, inputs, sample), **options)[:, -4:]
+            assert torch.equal(together[sample], alone[0])
 
 
 def test_merged_tokens_attend_as_often_as_they_are(adapter):
