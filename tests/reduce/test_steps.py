@@ -4,21 +4,21 @@ import re
 
 import pytest
 
-from texturevlm.reduce import METHODS, Step, check_needs, planned, stage_budget, steps_of
+from texturevlm.reduce import METHODS, ReduceStep, check_needs, planned, stage_budget, steps_of
 
 
 def test_the_forms_of_a_step():
     assert steps_of("ask", None) == steps_of("ask", []) == ()
-    assert steps_of("ask", "visionzip", 64) == (Step("visionzip", 64),)
+    assert steps_of("ask", "visionzip", 64) == (ReduceStep("visionzip", 64),)
     assert steps_of("ask", [("tome", 0.5), ("fastv", {"keep": 64, "layer": 3})]) == (
-        Step("tome", 0.5),
-        Step("fastv", 64, (3,)),
+        ReduceStep("tome", 0.5),
+        ReduceStep("fastv", 64, (3,)),
     )
     assert steps_of("ask", ["tome", ("pyramiddrop", {"layer": [1, 2, 3]})], 9) == (
-        Step("tome", 9),
-        Step("pyramiddrop", 9, (1, 2, 3)),
+        ReduceStep("tome", 9),
+        ReduceStep("pyramiddrop", 9, (1, 2, 3)),
     )
-    assert steps_of("ask", steps_of("ask", "fastv", 5)) == (Step("fastv", 5),)
+    assert steps_of("ask", steps_of("ask", "fastv", 5)) == (ReduceStep("fastv", 5),)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_published_budgets_of_pyramiddrop():
 
 
 def test_a_share_and_a_number():
-    assert Step("fastv", 0.25).target(10) == 2
-    assert Step("fastv", 0.01).target(10) == 1
-    assert Step("fastv", 1.0).target(10) == 10
-    assert Step("fastv", 64).target(10) == 10
+    assert ReduceStep("fastv", 0.25).target(10) == 2
+    assert ReduceStep("fastv", 0.01).target(10) == 1
+    assert ReduceStep("fastv", 1.0).target(10) == 10
+    assert ReduceStep("fastv", 64).target(10) == 10
 
 
 def test_every_stage_acts_somewhere_known():

@@ -8,7 +8,7 @@ import torch
 
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.reduce import METHODS, Method, Stage, steps_of
+from texturevlm.reduce import METHODS, Method, ReduceStage, steps_of
 from texturevlm.vlm.masks import Keys
 from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
@@ -163,7 +163,7 @@ def spied(monkeypatch, *stages):
 
         return watched
 
-    own = tuple(Stage(spy(function), *more) for function, *more in stages)
+    own = tuple(ReduceStage(spy(function), *more) for function, *more in stages)
     monkeypatch.setitem(METHODS, "spy", Method(own))
     return found
 

@@ -16,7 +16,7 @@ from texturevlm.ask.decoding import in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message
 from texturevlm.ask.stream import streamed
-from texturevlm.reduce import Step
+from texturevlm.reduce import ReduceStep
 from texturevlm.types import Texture
 from texturevlm.vlm import Adapter, FixedBudget, reduced
 
@@ -33,7 +33,7 @@ class Asked:
     textures: list[Texture]
     chosen: list[Chosen]
     budget: int
-    reduce: tuple[Step, ...] = ()
+    reduce: tuple[ReduceStep, ...] = ()
 
 
 class Generator:

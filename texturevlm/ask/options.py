@@ -12,7 +12,7 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
-from texturevlm.reduce import Step
+from texturevlm.reduce import ReduceStep
 from texturevlm.vlm import FAMILIES, check_reducible
 
 RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
@@ -68,7 +68,7 @@ class Choosing:
     relevance: str
     looks: int
     tokens: str
-    reduce: tuple[Step, ...] = ()
+    reduce: tuple[ReduceStep, ...] = ()
 
     def check(self, config: Any) -> Choosing:
         """Raise if a model with this config cannot be asked so."""

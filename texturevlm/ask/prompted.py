@@ -17,7 +17,7 @@ from torch import Tensor
 from texturevlm.ask.decoding import GREEDY
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message, conversation_about
-from texturevlm.reduce import Step
+from texturevlm.reduce import ReduceStep
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import Adapter, reduced
 from texturevlm.vlm.adapter import answer_ids
@@ -142,7 +142,7 @@ def generated(
     prompts: Sequence[Prompted],
     *,
     place: Mapping[str, str] = NOWHERE,
-    reduce: Sequence[Step] = (),
+    reduce: Sequence[ReduceStep] = (),
     **options: Any,
 ) -> list[str]:
     """The answers to prompts of one kind.
@@ -163,7 +163,7 @@ def log_likelihoods(
     answers: Sequence[str],
     *,
     place: Mapping[str, str] = NOWHERE,
-    reduce: Sequence[Step] = (),
+    reduce: Sequence[ReduceStep] = (),
 ) -> list[list[float]]:
     """The log-probability of each token of a given answer, and of the token that ends it, if the model has one.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from texturevlm.reduce import Step, leaves_open, steps_of
+from texturevlm.reduce import ReduceStep, leaves_open, steps_of
 
 OVERSAMPLING = 2  # tokens that are sampled per token of the budget, if the reduction leads to the budget
 
 
-def sampled_and_kept(function: str, reduce: Any, keep: int | float | None, budget: int) -> tuple[int, tuple[Step, ...]]:
+def sampled_and_kept(
+    function: str, reduce: Any, keep: int | float | None, budget: int
+) -> tuple[int, tuple[ReduceStep, ...]]:
     """Tokens that are sampled, and the steps that reduce them.
 
     With a number that stays, the budget is sampled and reduced to that number. Without, the budget is what stays, and

@@ -33,7 +33,7 @@ from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.page_cache import PageCache, costed
 from texturevlm.journal import append
 from texturevlm.progress import Progress
-from texturevlm.reduce import Step
+from texturevlm.reduce import ReduceStep
 from texturevlm.vlm import Adapter, own_grid
 
 AT_ONCE = 16
@@ -179,7 +179,7 @@ class Asking:
             allocation = page.chosen(asked, condition.allocator, condition.relevance, sampled)
         return chosen_prompt(adapter, question, [page.prepared.texture], [allocation], place=self.place)
 
-    def _reduction(self, condition: Condition) -> tuple[int, tuple[Step, ...]]:
+    def _reduction(self, condition: Condition) -> tuple[int, tuple[ReduceStep, ...]]:
         """Tokens that are chosen, and the steps that reduce them to the budget."""
         return sampled_and_kept("eval", condition.reduce or None, None, condition.budget)
 

@@ -6,10 +6,10 @@ needs. How a model is hooked is the business of `vlm`.
 
 from texturevlm.reduce.attention import column_sums
 from texturevlm.reduce.context import Context
-from texturevlm.reduce.method import PLACES, Method, Stage, stage_budget
+from texturevlm.reduce.method import PLACES, Method, ReduceStage, stage_budget
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.registry import METHODS
-from texturevlm.reduce.steps import Planned, Step, check_needs, leaves_open, planned, steps_of
+from texturevlm.reduce.steps import Planned, ReduceStep, check_needs, leaves_open, planned, steps_of
 
 __all__ = [
     "METHODS",
@@ -17,9 +17,9 @@ __all__ = [
     "Context",
     "Method",
     "Planned",
+    "ReduceStage",
+    "ReduceStep",
     "Reduction",
-    "Stage",
-    "Step",
     "check_needs",
     "column_sums",
     "leaves_open",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 256  # rows of attention that are held at once
+ROWS_AT_ONCE = 256  # rows of attention that are held at once
 
 
 def column_sums(
@@ -15,7 +15,7 @@ def column_sums(
     scale: float,
     weights: Tensor | None = None,
     quadratic: bool = False,
-    block: int = BLOCK,
+    block: int = ROWS_AT_ONCE,
 ) -> Tensor:
     """Σ over rows of softmax(scale · query · keyᵀ), reduced over heads: what each key receives.
 

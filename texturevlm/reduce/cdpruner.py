@@ -17,7 +17,7 @@ from texturevlm.reduce.context import Context, unit
 from texturevlm.reduce.reduction import Reduction
 
 LEAST = 1e-6
-ROUNDING = 1e-4  # a gain below this share of a vector's length is an error of rounding
+NEGLIGIBLE = 1e-4  # a gain below this share of a vector's length is an error of rounding
 
 
 def determinantal(context: Context, keep: int) -> Reduction:
@@ -41,7 +41,7 @@ def greedy_map(vectors: Tensor, count: int) -> Tensor:
     chosen: list[Tensor] = []
     taken = torch.zeros_like(gain, dtype=torch.bool)
     for step in range(count):
-        worth = torch.where(gain > ROUNDING * length, gain, LEAST**2 * length)
+        worth = torch.where(gain > NEGLIGIBLE * length, gain, LEAST**2 * length)
         best = worth.masked_fill(taken, -math.inf).argmax()
         chosen.append(best)
         taken[best] = True

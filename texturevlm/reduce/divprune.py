@@ -13,7 +13,7 @@ from torch import Tensor
 
 from texturevlm.reduce.context import Context
 from texturevlm.reduce.reduction import Reduction
-from texturevlm.reduce.select import BLOCK
+from texturevlm.reduce.select import SIMILARITIES_AT_ONCE
 
 
 def farthest_points(context: Context, keep: int) -> Reduction:
@@ -32,8 +32,8 @@ def farthest_points(context: Context, keep: int) -> Reduction:
 def _loneliest(directions: Tensor) -> Tensor:
     """The token whose nearest neighbour is farthest away."""
     likeness = []
-    for first in range(0, len(directions), BLOCK):
-        rows = directions[first : first + BLOCK] @ directions.mT
+    for first in range(0, len(directions), SIMILARITIES_AT_ONCE):
+        rows = directions[first : first + SIMILARITIES_AT_ONCE] @ directions.mT
         rows.diagonal(first).fill_(-math.inf)
         likeness.append(rows.amax(-1))
     return torch.cat(likeness).argmin()

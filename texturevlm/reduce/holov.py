@@ -14,12 +14,12 @@ from texturevlm.reduce.context import Context
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import shared_out, top
 
-CROPS = 16
+RUNS = 16
 
 
 def by_crop(context: Context, keep: int) -> Reduction:
     """Share the budget over runs of tokens, then keep the highest scores in each. Needs received."""
-    crops = context.raster.tensor_split(min(CROPS, len(context)))
+    crops = context.raster.tensor_split(min(RUNS, len(context)))
     attention = context.need("received").float()
     variance = torch.zeros_like(attention)
     for crop in crops:

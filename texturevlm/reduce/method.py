@@ -14,7 +14,7 @@ Function = Callable[[Context, int], Reduction]
 
 
 @dataclass(frozen=True)
-class Stage:
+class ReduceStage:
     """One reduction.
 
     reduce: tokens and a budget, from 1 to their number → exactly as many
@@ -46,7 +46,7 @@ class Method:
             it gets
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[ReduceStage, ...]
 
     @property
     def acts(self) -> set[str]:

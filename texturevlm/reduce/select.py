@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 1024  # rows of similarities that are held at once
+SIMILARITIES_AT_ONCE = 1024  # rows of similarities that are held at once
 
 
 def top(scores: Tensor, count: int) -> Tensor:
@@ -28,7 +28,7 @@ def strided(order: Tensor, count: int) -> Tensor:
 
 def nearest(given: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The highest cosine to any target, and which one: directions (N, D), (M, D) → (N,), (N,)."""
-    best = [(rows @ targets.mT).max(-1) for rows in given.split(BLOCK)]
+    best = [(rows @ targets.mT).max(-1) for rows in given.split(SIMILARITIES_AT_ONCE)]
     return torch.cat([one.values for one in best]), torch.cat([one.indices for one in best])
 
 

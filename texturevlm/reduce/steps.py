@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.reduce.method import Stage
+from texturevlm.reduce.method import ReduceStage
 from texturevlm.reduce.registry import METHODS
 
 OPTIONS = ("keep", "layer")  # of a step, besides its method
 
 
 @dataclass(frozen=True)
-class Step:
+class ReduceStep:
     """One method.
 
     method: a name of METHODS
@@ -40,14 +40,14 @@ class Planned:
     after: layers of the language model that run before it; 0: behind the projector
     """
 
-    step: Step
-    stage: Stage
+    step: ReduceStep
+    stage: ReduceStage
     index: int
     left: int
     after: int
 
 
-def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tuple[Step, ...]:
+def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tuple[ReduceStep, ...]:
     """Steps from the options `reduce` and `keep` of a function.
 
     reduce: a name of METHODS; or a list of names, (name, keep) or (name, {"keep": …, "layer": …}); None or []: nothing
@@ -57,14 +57,14 @@ def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tup
         if keep is not None:
             raise ValueError(f"{function}: keep needs reduce, one of {', '.join(METHODS)}, got keep={keep!r} alone")
         return ()
-    given = [reduce] if isinstance(reduce, (str, Step)) else reduce
+    given = [reduce] if isinstance(reduce, (str, ReduceStep)) else reduce
     if not isinstance(given, Sequence):
         raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {reduce!r}")
     return tuple(_step(function, one, keep) for one in given)
 
 
-def _step(function: str, given: Any, keep: int | float | None) -> Step:
-    if isinstance(given, Step):
+def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
+    if isinstance(given, ReduceStep):
         given = (given.method, {"keep": given.keep, "layer": given.layers})
     pair = (given, {}) if isinstance(given, str) else given
     if not isinstance(pair, Sequence) or not 1 <= len(pair) <= 2:
@@ -77,13 +77,13 @@ def _step(function: str, given: Any, keep: int | float | None) -> Step:
     wanted = options.get("keep", keep)
     if wanted is None:
         raise ValueError(f"{function}: keep must be given for {name}, got None")
-    return Step(name, check_keep(function, name, wanted), _layers(function, name, options.get("layer")))
+    return ReduceStep(name, check_keep(function, name, wanted), _layers(function, name, options.get("layer")))
 
 
 def leaves_open(reduce: Any) -> bool:
     """Whether a step of what `steps_of` takes does not say how many tokens stay."""
-    given = [reduce] if isinstance(reduce, (str, Step)) else reduce or ()
-    return not all(isinstance(one, Step) or _says_keep(one) for one in given)
+    given = [reduce] if isinstance(reduce, (str, ReduceStep)) else reduce or ()
+    return not all(isinstance(one, ReduceStep) or _says_keep(one) for one in given)
 
 
 def _says_keep(given: Any) -> bool:
@@ -114,7 +114,7 @@ def _layers(function: str, name: str, layer: int | Sequence[int] | None) -> tupl
     return layers
 
 
-def planned(function: str, steps: Sequence[Step], layers: int) -> list[Planned]:
+def planned(function: str, steps: Sequence[ReduceStep], layers: int) -> list[Planned]:
     """The stages of all steps in the order in which they act in a language model of so many layers."""
     found: list[Planned] = []
     for index, step in enumerate(steps):
@@ -135,7 +135,7 @@ def planned(function: str, steps: Sequence[Step], layers: int) -> list[Planned]:
     return found
 
 
-def check_needs(function: str, steps: Sequence[Step], given: set[str], family: str) -> None:
+def check_needs(function: str, steps: Sequence[ReduceStep], given: set[str], family: str) -> None:
     """Raise if a method needs what models of a family cannot give."""
     for step in steps:
         if missing := sorted(METHODS[step.method].needs - given):

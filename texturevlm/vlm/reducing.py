@@ -19,12 +19,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from texturevlm.reduce import Context, Planned, Reduction, Step, check_needs, planned, stage_budget
+from texturevlm.reduce import Context, Planned, ReduceStep, Reduction, check_needs, planned, stage_budget
 from texturevlm.vlm.families import FAMILIES
 from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.masks import EXPLICIT, Keys
 from texturevlm.vlm.override import Override
-from texturevlm.vlm.scan import TOWER, Seen, by_prompt
+from texturevlm.vlm.scan import TOWER, Seen, seen_by_prompt
 from texturevlm.vlm.sequence import Sequence
 
 REPLACED = ("input_ids", "attention_mask", "visual_pos_masks", "deepstack_visual_embeds")  # what layers do not take
@@ -33,7 +33,7 @@ INSIDE = {"keys", "queries", "asked", "question"}  # fields of a Context that a 
 
 @contextmanager
 def reduced(
-    adapter: Any, steps: List[Step], *, endings: List[int] | None = None, function: str = "reduce"
+    adapter: Any, steps: List[ReduceStep], *, endings: List[int] | None = None, function: str = "reduce"
 ) -> Iterator[None]:
     """Inside, the model of an adapter reduces the visual tokens of every prompt. One thread at a time: hold its lock.
 
@@ -55,7 +55,7 @@ def reduced(
             undo.pop().remove()
 
 
-def check_reducible(function: str, config: Any, steps: List[Step]) -> None:
+def check_reducible(function: str, config: Any, steps: List[ReduceStep]) -> None:
     """Raise if a model with this config cannot be reduced so."""
     if not steps:
         return
@@ -70,7 +70,7 @@ def check_reducible(function: str, config: Any, steps: List[Step]) -> None:
 class Reducing:
     """The state of `reduced`."""
 
-    def __init__(self, adapter: Any, steps: List[Step], endings: List[int] | None, function: str) -> None:
+    def __init__(self, adapter: Any, steps: List[ReduceStep], endings: List[int] | None, function: str) -> None:
         check_reducible(function, adapter.config, steps)
         self.adapter, self.language = adapter, adapter.language_of(adapter.model)
         self.implementation = self.language.config._attn_implementation
@@ -99,8 +99,8 @@ class Reducing:
         known = None if given.get("past_key_values") is None else self._keys.get(given["past_key_values"])
         if known is not None:
             return self._run(partial(self._continued, keys=known), **given)
-        seen = [] if ids is None else by_prompt(self.scan.runs(), ids, self.adapter.visual_ids)
-        if not seen:  # text alone
+        seen = [] if ids is None else seen_by_prompt(self.scan.runs(), ids, self.adapter.visual_ids)
+        if ids is None or not seen:  # text alone
             return self._forward.original(**given)
         visual = torch.isin(ids, torch.tensor(self.adapter.visual_ids, device=given["inputs_embeds"].device))
         mask = given.get("attention_mask")

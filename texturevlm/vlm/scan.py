@@ -59,7 +59,7 @@ class Seen:
         return Seen(**found)
 
 
-def by_prompt(runs: Sequence[Seen], ids: Tensor, marks: Sequence[int]) -> list[Seen]:
+def seen_by_prompt(runs: Sequence[Seen], ids: Tensor, marks: Sequence[int]) -> list[Seen]:
     """What the tower saw of each prompt's visual tokens, in the order of the prompt.
 
     runs:  of the tower: images, then videos
