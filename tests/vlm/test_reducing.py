@@ -9,6 +9,7 @@ import torch
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.reduce import METHODS, Method, ReduceStage, steps_of
+from texturevlm.types import Texture
 from texturevlm.vlm.masks import Keys
 from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
@@ -91,6 +92,25 @@ def _sample(adapter, inputs, sample):
     rows = (visual * adapter.merge**2).tolist()
     grids = inputs["image_grid_thw"][sample : sample + 1]
     return found | {"pixel_values": inputs["pixel_values"].split(rows)[sample], "image_grid_thw": grids}
+
+
+def test_images_of_several_sizes_keep_their_order(adapter):
+    """LLaVA's tower runs images with equally many patches together."""
+    counts = (COUNT, 9, 9, COUNT)
+    inputs = inputs_for(adapter, prompts=(QUESTION,) * 4, counts=counts)
+    steps = steps_of("ask", ["visionzip"], 5)
+    found = logits(adapter, inputs, steps)[:, -1]
+    alone = [logits(adapter, _sample(adapter, inputs, sample), steps)[0, -1] for sample in range(4)]
+    torch.testing.assert_close(found, torch.stack(alone), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["visionzip", "fastv", "sparsevlm"])
+def test_eager_attention_is_as_sdpa(adapter, method, monkeypatch):
+    inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
+    expected = logits(adapter, inputs, steps_of("ask", method, 5))[:, -1]
+    monkeypatch.setattr(adapter.language_of(adapter.model).config, "_attn_implementation", "eager")
+    found = logits(adapter, inputs, steps_of("ask", method, 5))[:, -1]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 def kept_counts(adapter, inputs, steps):
@@ -329,3 +349,22 @@ def test_merged_tokens_weigh_what_they_stand_for_in_every_layer(adapter, method)
     length = inputs["input_ids"].shape[1]
     found = [float(mask[0, 0, -1].exp().sum()) for mask in masks]
     assert found == pytest.approx([length + step for step in range(4) for _ in range(3)], rel=1e-5)
+
+
+def test_a_video_that_stands_still_is_merged_along_time(adapter, monkeypatch):
+    """Beside an image: tokens of the two are told apart."""
+    if not adapter.videos:
+        pytest.skip("no videos")
+    found = spied(monkeypatch, (METHODS["prunevid"].stages[0].reduce,))
+    frame = torch.rand(1, 3, 2 * adapter.side, 2 * adapter.side)
+    video, image = Texture.open(frame.expand(6, -1, -1, -1)), small.picture(2 * adapter.side, 2 * adapter.side)
+    allocations = [small.full_grid(video, adapter.side, frames=range(0, 6, 2)), small.full_grid(image, adapter.side)]
+    inputs = adapter.prepare(QUESTION, [video, image], allocations)
+    expected = logits(adapter, inputs)
+    torch.testing.assert_close(logits(adapter, inputs, steps_of("ask", "spy", 1.0)), expected)
+    found.clear()
+    logits(adapter, inputs, steps_of("ask", "spy", 8))
+    context, reduction = found[0]
+    assert len(context) == 3 * 4 + 4  # two frames are one moment
+    assert context.position[:, 0].unique().numel() == 3
+    assert reduction.sizes(context.size).tolist() == [3.0] * 4 + [1.0] * 4

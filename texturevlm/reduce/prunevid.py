@@ -38,15 +38,13 @@ def static_then_spatial(context: Context, keep: int) -> Reduction:
 
 
 def segments(context: Context) -> Tensor:
-    """(N,): the segment of each token: frames in a row that are alike."""
-    moments = context.position[:, 0].unique()
-    means = [unit(context.features[context.position[:, 0] == one].float().mean(0)) for one in moments]
-    number, found = 0, torch.zeros(len(context), dtype=torch.long, device=context.features.device)
-    for index, moment in enumerate(moments):
-        if index and float(means[index] @ means[index - 1]) < ALIKE:
-            number += 1
-        found[context.position[:, 0] == moment] = number
-    return found
+    """(N,): the segment of each token: frames in a row of one video that are alike."""
+    frame = torch.stack([context.image.to(context.position), context.position[:, 0]], -1)
+    frames, member = frame.unique(dim=0, return_inverse=True)
+    means = torch.stack([context.features[member == index].float().mean(0) for index in range(len(frames))])
+    alike = (unit(means)[1:] * unit(means)[:-1]).sum(-1) >= ALIKE
+    begins = ~(alike & (frames[1:, 0] == frames[:-1, 0]))
+    return torch.cat([begins.new_zeros(1), begins]).cumsum(0)[member]
 
 
 def predecessors(context: Context, segment: Tensor) -> tuple[Tensor, Tensor]:

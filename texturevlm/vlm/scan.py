@@ -46,6 +46,13 @@ class Seen:
         found = {name: value[index] for name, value in rows.items() if value is not None}
         return Seen(**found, keys=None if self.keys is None else self.keys[:, index])
 
+    def as_video(self) -> Seen:
+        """With moments. Qwen3-VL has one picture per moment, each from moment 0 on."""
+        if bool((self.position[:, 0] != 0).any()):
+            return self
+        moment = self.image.to(self.position)[:, None]
+        return replace(self, position=torch.cat([moment, self.position[:, 1:]], 1), image=torch.zeros_like(self.image))
+
     @staticmethod
     def joined(parts: Sequence[Seen]) -> Seen:
         """The tokens of several, one after the other; images are counted on."""
@@ -81,7 +88,8 @@ def seen_by_prompt(runs: Sequence[Seen], ids: Tensor, marks: Sequence[int]) -> l
             if len(where) == 0:
                 continue
             part = run.part(taken[kind] + torch.arange(len(where), device=where.device))
-            parts.append(replace(part, image=part.image - part.image[0]))
+            part = replace(part, image=part.image - part.image[0])
+            parts.append(part if mark == marks[0] else part.as_video())
             slots.append(where)
             taken[kind] += len(where)
         if not parts:
