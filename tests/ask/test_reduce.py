@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from tests.ask import models
+from tests.ask.test_load import saved
+from texturevlm.ask import load_vlm
 from texturevlm.vlm import FAMILIES
 
 REDUCIBLE = [name for name in models.FAMILIES if FAMILIES[name][0].reducible]
@@ -111,3 +113,21 @@ def test_an_attention_that_cannot_be_masked(adapter):
             asked.ask(torch.rand(3, 64, 64), models.QUESTION, reduce="fastv", keep=2)
     finally:
         config._attn_implementation = before
+
+
+def test_a_folder_is_loaded_and_reduced(tmp_path):
+    folder = saved("qwen3_vl", tmp_path)
+    options = {"budget": 12, "relevance": "none", "device": "cpu"}
+    loaded = load_vlm(folder, reduce="visionzip", keep=5, dtype="bfloat16", **options)
+    answer, few = lengths(loaded)
+    assert answer
+    assert lengths(loaded, reduce=[])[1][0] - few[0] == 7
+    for wrong, message in [
+        ({"reduce": "visionzip", "keep": 13}, "load_vlm: keep of visionzip must be at most the budget, 12, got 13"),
+        ({"reduce": [("fastv", {"keep": 2, "layer": 9})]}, "load_vlm: layer of fastv must be between 1 and 2, got 9"),
+        ({"reduce": 7}, "load_vlm: reduce must be a name or a list"),
+        ({"reduce": "fastv", "keep": 9.0}, "load_vlm: keep of fastv must be a whole number of tokens, or a share"),
+    ]:
+        (folder / "model.safetensors").unlink(missing_ok=True)  # refused before the weights are read
+        with pytest.raises((ValueError, TypeError), match=message):
+            load_vlm(folder, **options, **wrong)
