@@ -368,3 +368,12 @@ def test_a_video_that_stands_still_is_merged_along_time(adapter, monkeypatch):
     assert len(context) == 3 * 4 + 4  # two frames are one moment
     assert context.position[:, 0].unique().numel() == 3
     assert reduction.sizes(context.size).tolist() == [3.0] * 4 + [1.0] * 4
+
+
+def test_flash_attention_refuses_merged_tokens_and_takes_dropped_ones():
+    live, size = torch.tensor([[False, True, True]]), torch.tensor([[1.0, 1.0, 2.0]])
+    with pytest.raises(ValueError, match="attn_implementation must be able to add: sdpa or eager, got flash_attention_2"):
+        Keys.of(live, size).mask(3, 0, torch.float32, "flash_attention_2")
+    dropped = Keys.of(live, torch.ones(1, 3)).mask(1, 1, torch.float32, "flash_attention_2")
+    assert dropped.tolist() == [[False, True, True, True]]
+    assert Keys.of(~live | live, torch.ones(1, 3)).mask(3, 0, torch.float32, "flash_attention_2") is None

@@ -138,15 +138,18 @@ class Reducing:
         """Run the prompt; hidden states where its tokens stood."""
         length, keys = sequence.hidden.shape[1], []
         targets: dict[tuple[int, int], int] = {}  # (step, sample) → tokens that stay
-        before = sequence
+        before, around = sequence, {}
         for index, layer in enumerate(self.language.layers):
-            for one in [one for one in self.plan if one.after == index]:
+            due = [one for one in self.plan if one.after == index]
+            for one in due:
                 contexts = self._contexts(sequence, before, seen, one)
                 sequence = sequence.reduced(_reductions(one, contexts, targets))
-            own = Keys.of(sequence.live, sequence.size)
+            if due or not keys:  # masks and rotary embeddings serve until tokens leave again
+                own = Keys.of(sequence.live, sequence.size)
+                around = self._around(sequence.hidden, sequence.position, own, 0)
             keys.append(own)
             before = sequence
-            hidden = self._layer(layer, sequence.hidden, sequence.position, own, 0, cache, kwargs)
+            hidden = _layer_output(layer, sequence.hidden, cache, around | kwargs)
             if index < len(sequence.deepstack):
                 hidden = hidden + sequence.deepstack[index]
             sequence = replace(sequence, hidden=hidden)
@@ -158,19 +161,18 @@ class Reducing:
         self, hidden: Tensor, position: Tensor, cache: Any, kwargs: dict[str, Any], *, keys: List[Keys]
     ) -> Tensor:
         """Run tokens behind a prompt whose keys are in the cache."""
-        for index, (layer, own) in enumerate(zip(self.language.layers, keys)):
-            later = cache.get_seq_length(index) - own.live.shape[1] + hidden.shape[1]
-            hidden = self._layer(layer, hidden, position, own, later, cache, kwargs)
+        own, around = None, {}
+        for index, (layer, one) in enumerate(zip(self.language.layers, keys)):
+            if one is not own:
+                own, later = one, cache.get_seq_length(index) - one.live.shape[1] + hidden.shape[1]
+                around = self._around(hidden, position, own, later)
+            hidden = _layer_output(layer, hidden, cache, around | kwargs)
         return hidden
 
-    def _layer(
-        self, layer: Any, hidden: Tensor, position: Tensor, keys: Keys, later: int, cache: Any, kwargs: dict[str, Any]
-    ) -> Tensor:
+    def _around(self, hidden: Tensor, position: Tensor, keys: Keys, later: int) -> dict[str, Any]:
+        """The arguments of layers that have these keys."""
         mask = keys.mask(hidden.shape[1], later, hidden.dtype, self.implementation)
-        rotary = self.language.rotary_emb(hidden, self._axes(position))
-        out = layer(hidden, attention_mask=mask, position_embeddings=rotary, past_key_values=cache, **kwargs)
-        found: Tensor = out[0] if isinstance(out, tuple) else out
-        return found
+        return {"attention_mask": mask, "position_embeddings": self.language.rotary_emb(hidden, self._axes(position))}
 
     # Positions: (B, L, A) here; the model's are (B, L), (3, B, L) or, with those of plain text in front, (4, B, L).
 
@@ -240,6 +242,12 @@ class Reducing:
             scores = scores.masked_fill(later | ~before.live[sample], -math.inf)
             found["asked"] = scores.softmax(-1).mean(0)[:, where]
         return found
+
+
+def _layer_output(layer: Any, hidden: Tensor, cache: Any, arguments: dict[str, Any]) -> Tensor:
+    out = layer(hidden, past_key_values=cache, **arguments)
+    found: Tensor = out[0] if isinstance(out, tuple) else out
+    return found
 
 
 def _reductions(one: Planned, contexts: List[Context], targets: dict[tuple[int, int], int]) -> list[Reduction]:

@@ -47,11 +47,6 @@ class Sequence:
         size = torch.ones(live.shape, device=hidden.device)
         return Sequence(hidden, position, live, visual, token, size, origin, tuple(spread))
 
-    @property
-    def merged(self) -> bool:
-        """Whether a token stands for more than one."""
-        return bool((self.size > 1).any())
-
     def places(self, sample: int) -> Tensor:
         """Where the visual tokens of a sample stand."""
         return self.visual[sample].nonzero()[:, 0]
