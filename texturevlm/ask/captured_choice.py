@@ -25,8 +25,8 @@ from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
 from texturevlm.types import COLOURS, COLUMNS, Allocation, Texture
 
-GRAPHS = 4  # each holds a copy of its image
-REMEMBERED = 64  # kinds of choices that came once
+MOST_CHOICES = 4  # each holds a copy of its image
+MOST_ONCE = 64  # kinds of choices that came once
 _MAPS = ("mass", "legible_scale", "ink", "photograph")
 
 
@@ -76,10 +76,10 @@ class CapturedChoice:
         if key not in self._kept:
             if key not in self._once:
                 self._once[key] = None
-                if len(self._once) > REMEMBERED:
+                if len(self._once) > MOST_ONCE:
                     self._once.popitem(last=False)
                 return None
-            while len(self._kept) >= GRAPHS:
+            while len(self._kept) >= MOST_CHOICES:
                 _, oldest = self._kept.popitem(last=False)
                 oldest.finish()
             self._kept[key] = Replay(function, inputs)
