@@ -136,7 +136,8 @@ class Reducing:
 
     def _prompt(self, sequence: Sequence, seen: List[Seen], cache: Any, kwargs: dict[str, Any]) -> Tensor:
         """Run the prompt; hidden states where its tokens stood."""
-        length, keys = sequence.hidden.shape[1], []
+        length = sequence.hidden.shape[1]
+        keys: list[Keys] = []
         targets: dict[tuple[int, int], int] = {}  # (step, sample) → tokens that stay
         before, around = sequence, {}
         for index, layer in enumerate(self.language.layers):
