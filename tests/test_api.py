@@ -35,7 +35,7 @@ FUNCTIONS = {
     "generate_mipmaps": "image, *, levels",
     "image_maps": "texture, *, patch",
     "load_scout": "path, *, device",
-    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, tokens, captured, options",
+    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, tokens, looks, captured, reduce, keep, options",
     "prepare": "texture, relevance, *, patch",
     "rebuild": "texture, allocation, *, box, grey",
     "resized": "texture, *, budget, patch, box",

@@ -30,6 +30,7 @@ LAYERS = [
     {"sampling"},
     {"rebuilding"},
     {"draw"},
+    {"reduce"},
     {"vlm"},
     {"pipeline"},
     {"capture"},

@@ -19,6 +19,7 @@ from texturevlm.evaluate.answers import ANSWER_METRICS, DATA_SETS
 from texturevlm.evaluate.asked_page import AskedPage, box_map
 from texturevlm.evaluate.conditions import (
     BLANK,
+    CHOSEN,
     FULL,
     INPUT_KINDS,
     ORACLE,
@@ -31,7 +32,10 @@ from texturevlm.evaluate.conditions import (
 )
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.page_cache import PageCache
+from texturevlm.reduce import steps_of
 from texturevlm.train.reader.alphabet import END, make_tokenizer
+from texturevlm.types import Texture
+from texturevlm.vlm import own_grid
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
 
@@ -68,6 +72,15 @@ def test_the_conditions_of_a_run():
     ]
     assert not any(one.kind == OWN for one in conditions(["auto"], ["none"], [6], own=False))
     assert [one.kind for one in conditions(["auto"], ["none"], [6], [FULL, TEXT])] == [FULL, TEXT]
+    some = conditions(["auto", "resize"], ["none"], [6], [CHOSEN], reductions=["fastv", "tome"])
+    assert [str(one) for one in some] == [
+        "auto, none at 6",
+        "auto, none, fastv at 6",
+        "auto, none, tome at 6",
+        "resize, none at 6",
+        "resize, none, fastv at 6",
+        "resize, none, tome at 6",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +219,33 @@ def test_likelihoods_are_those_of_the_logits(samples):
             prompted.log_likelihoods(adapter, prompts, ["a", ""])
         finally:
             adapter.model.generation_config.eos_token_id = kept
+
+
+@pytest.mark.parametrize("method", ["fastv", "cdpruner"])
+def test_a_reduction_does_not_look_at_the_answer_that_is_judged(method, samples):
+    """How likely an answer begins with 1 does not depend on how it goes on."""
+    adapter = model().adapter
+    texture = Texture.open(Image.open(samples[0].image).convert("RGB"))
+    allocation = own_grid(adapter, texture)
+    prompts = [prompted.chosen_prompt(adapter, "Where?", [texture], [allocation])] * 3
+    options = {"reduce": steps_of("eval", method, 3)}
+    found = prompted.log_likelihoods(adapter, prompts, ["1", "19", "1alpha"], **options)
+    assert [one[0] for one in found] == pytest.approx([found[0][0]] * 3, abs=1e-4)
+    assert found[0][0] != pytest.approx(prompted.log_likelihoods(adapter, prompts[:1], ["1"])[0][0], abs=1e-4)
+
+
+def test_reduced_conditions_choose_more_and_keep_the_budget(tmp_path, samples):
+    ask = asking(tmp_path, samples)
+    plain, reduced = Condition(CHOSEN, "resize", "none", 6), Condition(CHOSEN, "resize", "none", 6, "fastv")
+    ask.run(samples, [plain, reduced])
+    again = asking(tmp_path, samples).rows.rows
+    assert set(again) == {plain, reduced}
+    page = AskedPage(samples[0].image, ask.adapter, ask.words)
+    chosen = ask._prompt(reduced, samples[0], samples[1], page, None).tokens
+    assert 6 < chosen <= 12
+    assert again[reduced][0].tokens == 6
+    assert again[plain][0].tokens <= 6
+    assert [row.likelihood for row in again[plain].values()] != [row.likelihood for row in again[reduced].values()]
 
 
 def test_our_own_input_is_the_stock_models(samples):

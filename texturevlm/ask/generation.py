@@ -16,8 +16,9 @@ from texturevlm.ask.decoding import in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message
 from texturevlm.ask.stream import streamed
+from texturevlm.reduce import ReduceStep
 from texturevlm.types import Texture
-from texturevlm.vlm import Adapter, FixedBudget
+from texturevlm.vlm import Adapter, FixedBudget, reduced
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +26,14 @@ class Asked:
     """A prompt, its images and the tokens chosen in each.
 
     budget: that they were chosen for
+    reduce: what drops or merges them in the model
     """
 
     prompt: list[Message]
     textures: list[Texture]
     chosen: list[Chosen]
     budget: int
+    reduce: tuple[ReduceStep, ...] = ()
 
 
 class Generator:
@@ -100,11 +103,13 @@ class Generator:
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
         """Generate answers to prompts, in any thread."""
         generate, device = self._generate(asked, options), self.adapter.device
+        steps = asked[0].reduce
         here = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
         def work(**streaming: Any) -> Any:
             # Threads have a gradient mode, a device and a stream of their own.
-            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.adapter.model):
+            run = reduced(self.adapter, steps, function="ask")
+            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.adapter.model), run:
                 return generate(**in_one_config({**options, **streaming}))
 
         return work
@@ -161,6 +166,8 @@ class Generator:
             return f"models of {type(self.adapter).__name__} are not captured"
         if images > 1:
             return f"one image is captured, and these were {images}"
+        if asked[0].reduce:
+            return "reduced tokens are not captured"
         if _weighted(asked):
             return "weighted tokens are not captured"
         if asked[0].budget > slots:  # a smaller one leaves slots unused

@@ -30,18 +30,27 @@ from texturevlm.ask.options import (
 )
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import find
+from texturevlm.ask.reduction import sampled_and_kept
 from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
-from texturevlm.vlm import adapter_for
+from texturevlm.reduce import steps_of
+from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
-LOADING = ("device", "dtype", "tokens", "looks", "captured", *SETTINGS)  # options of `load_vlm`
-OWN = ("looks", "stream", "return_details", *SETTINGS)  # options of `ask` that are not those of `generate`
+LOADING = ("device", "dtype", "tokens", "looks", "captured", "reduce", "keep", *SETTINGS)  # options of `load_vlm`
+OWN = (
+    "looks",
+    "stream",
+    "return_details",
+    "reduce",
+    "keep",
+    *SETTINGS,
+)  # options of `ask` that are not those of `generate`
 
 
 class VLM:
@@ -49,7 +58,7 @@ class VLM:
 
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
-    tokens, looks: as in `load_vlm`
+    tokens, looks, reduce, keep: as in `load_vlm`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
                on a GPU
     budget, allocator, relevance: as in `attach`
@@ -67,6 +76,8 @@ class VLM:
         tokens: str = TOKENS[0],
         looks: int = 1,
         captured: bool | None = None,
+        reduce: Any = None,
+        keep: int | float | None = None,
     ) -> None:
         from texturevlm.ask.processor import TextureProcessor
 
@@ -86,6 +97,8 @@ class VLM:
         else:
             processor = attach(self.model, processor, **options)
         self.processor, self.tokens, self.looks = processor, tokens, looks
+        check_reducible("VLM", self.model.config, sampled_and_kept("VLM", reduce, keep, self.budget)[1])
+        self.reduce, self.keep = reduce, keep
         self.adapter = hooked(self.model, processor).beside(processor.processor)
         self.generator = Generator(self.adapter, processor, captured=captured)
         self._choice = CapturedChoice()
@@ -149,6 +162,8 @@ class VLM:
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
+        reduce: Any = None,
+        keep: int | float | None = None,
         max_new_tokens: int | None = None,
         **options: Any,
     ) -> Any:
@@ -161,13 +176,15 @@ class VLM:
         looks:     1, or 2: an overview first, then the rest of the budget where the attention of the model went
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
         return_details: return an Answer: the text, the log-probability of its tokens, the allocation, the times
-        budget, allocator, relevance: as in `load_vlm`, for this call alone
+        budget, allocator, relevance, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]: nothing is reduced
         max_new_tokens: at most so many in the answer; 256 if not given
         options:   of the model's `generate`. Decoding is greedy unless one of them asks for sampling: do_sample, a
                    temperature above 0, top_p, top_k and the like
         """
         self.check_attached()
-        how = self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)
+        how = self.choosing(
+            looks=looks, budget=budget, allocator=allocator, relevance=relevance, reduce=reduce, keep=keep
+        )
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
         if question is None and are_messages(images):
             images, question = None, images
@@ -190,7 +207,7 @@ class VLM:
         chosen = [session.chosen(one, how) for session, one in zip(sessions, questions)]
         watch.stage("choose")
         asked = [
-            Asked(conversation, [image.texture for image in session.images], own, how.budget)
+            Asked(conversation, [image.texture for image in session.images], own, how.budget, how.reduce)
             for conversation, session, own in zip(conversations, sessions, chosen)
         ]
         if stream:
@@ -210,14 +227,21 @@ class VLM:
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
+        reduce: Any = None,
+        keep: int | float | None = None,
     ) -> Choosing:
         """How the tokens of a question are chosen: as given, or as for every question; checked."""
+        if reduce is None:
+            reduce, keep = self.reduce, self.keep if keep is None else keep
+        wanted = check_count("ask", "budget", self.budget if budget is None else budget, 1)
+        sampled, steps = sampled_and_kept("ask", reduce, keep, wanted)
         return Choosing(
-            budget=self.budget if budget is None else budget,
+            budget=sampled,
             allocator=self.allocator if allocator is None else allocator,
             relevance=self.relevance if relevance is None else relevance,
             looks=self.looks if looks is None else looks,
             tokens=self.tokens,
+            reduce=steps,
         ).check(self.model.config)
 
     def look(
@@ -277,6 +301,8 @@ def load_vlm(
     tokens: str = TOKENS[0],
     looks: int = 1,
     captured: bool | None = None,
+    reduce: Any = None,
+    keep: int | float | None = None,
     **options: Any,
 ) -> VLM:
     """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
@@ -290,6 +316,10 @@ def load_vlm(
     looks:     1; or 2, for every question: an overview, then the rest of the budget where the model's attention went
     captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image), which makes the first
                question slower; by default on a GPU
+    reduce:    how tokens are dropped or merged inside the model, after they were chosen: a name of `reduce.METHODS`, or
+               a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in which they act
+    keep:      visual tokens of a question that stay, or their share (a float); by default as many as the budget, and
+               twice as many are chosen
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
     budget, allocator and relevance are those of the TextureProcessor that was saved beside the model, if there is one;
@@ -298,16 +328,20 @@ def load_vlm(
     given = {"budget": budget, "allocator": allocator, "relevance": relevance}
     given = {name: value for name, value in given.items() if value is not None}
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
+    steps_of("load_vlm", reduce, 1 if keep is None and reduce else keep)
     for name in [one for one in options if one not in HUB_OPTIONS]:
         if meant := near_miss(name, LOADING):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     found = find(model, device=device, dtype=dtype, **options)
     settings = {**DEFAULTS, **for_answers(found.settings), **given}
     _check("load_vlm", settings, tokens, looks)
-    check_context("load_vlm", settings["budget"], found.config)
+    sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])
+    check_context("load_vlm", sampled, found.config)
+    check_reducible("load_vlm", found.config, steps)
     check_family_looks("load_vlm", looks, found.config)
     network, processor = found.load()
-    return VLM(network, attach(network, processor, **settings), tokens=tokens, looks=looks, captured=captured)
+    own = attach(network, processor, **settings)
+    return VLM(network, own, tokens=tokens, looks=looks, captured=captured, reduce=reduce, keep=keep)
 
 
 def _check(function: str, settings: dict[str, Any], tokens: str, looks: int) -> None:

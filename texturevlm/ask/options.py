@@ -12,7 +12,8 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
-from texturevlm.vlm import FAMILIES
+from texturevlm.reduce import ReduceStep
+from texturevlm.vlm import FAMILIES, check_reducible
 
 RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
 PATCHES = {  # an option of image processors → of vision configs
@@ -57,13 +58,17 @@ def check_options(
 
 @dataclass(frozen=True)
 class Choosing:
-    """How the tokens of a question are chosen; the fields are options of `ask`, but for tokens."""
+    """How the tokens of a question are chosen; the fields are options of `ask`, but for tokens.
+
+    budget: tokens that are chosen; the steps of `reduce` follow
+    """
 
     budget: int
     allocator: str | Allocator
     relevance: str
     looks: int
     tokens: str
+    reduce: tuple[ReduceStep, ...] = ()
 
     def check(self, config: Any) -> Choosing:
         """Raise if a model with this config cannot be asked so."""
@@ -72,6 +77,7 @@ class Choosing:
         check_looks("ask", self.looks, self.relevance, self.tokens)
         check_family_looks("ask", self.looks, config)
         check_context("ask", self.budget, config)
+        check_reducible("ask", config, self.reduce)
         return self
 
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from texturevlm.ask.decoding import GREEDY
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message, conversation_about
+from texturevlm.reduce import ReduceStep
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm import Adapter
+from texturevlm.vlm import Adapter, reduced
 from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.places import grid_for
 from texturevlm.vlm.prompts import Picture
@@ -137,21 +138,32 @@ def batched_inputs(
 
 
 def generated(
-    adapter: Adapter, prompts: Sequence[Prompted], *, place: Mapping[str, str] = NOWHERE, **options: Any
+    adapter: Adapter,
+    prompts: Sequence[Prompted],
+    *,
+    place: Mapping[str, str] = NOWHERE,
+    reduce: Sequence[ReduceStep] = (),
+    **options: Any,
 ) -> list[str]:
     """The answers to prompts of one kind.
 
     place:   as in `chosen_prompt`
+    reduce:  what drops or merges visual tokens in the model
     options: of the model's `generate`; decoding is greedy unless they ask for sampling
     """
     inputs = batched_inputs(adapter, prompts, place=place)
-    with adapter.lock, torch.no_grad(), evaluating(adapter.model):
+    with adapter.lock, torch.no_grad(), evaluating(adapter.model), reduced(adapter, reduce):
         found = adapter.model.generate(**inputs, **(GREEDY | options))
     return [text.strip() for text in adapter.decode(answer_ids(found, inputs["input_ids"].shape[1]))]
 
 
 def log_likelihoods(
-    adapter: Adapter, prompts: Sequence[Prompted], answers: Sequence[str], *, place: Mapping[str, str] = NOWHERE
+    adapter: Adapter,
+    prompts: Sequence[Prompted],
+    answers: Sequence[str],
+    *,
+    place: Mapping[str, str] = NOWHERE,
+    reduce: Sequence[ReduceStep] = (),
 ) -> list[list[float]]:
     """The log-probability of each token of a given answer, and of the token that ends it, if the model has one.
 
@@ -166,7 +178,8 @@ def log_likelihoods(
         raise ValueError("log_likelihoods: answers must have at least one token, got an empty one")
     inputs = batched_inputs(adapter, prompts, endings, place=place)
     kept = 1 + max(len(ending) for ending in endings)
-    with adapter.lock, torch.no_grad(), evaluating(adapter.model):
+    run = reduced(adapter, reduce, endings=[len(ending) for ending in endings])
+    with adapter.lock, torch.no_grad(), evaluating(adapter.model), run:
         logits = adapter.model(**inputs, logits_to_keep=kept, use_cache=False).logits
     # Every prompt ends at the last position, because they are padded on the left.
     said = logits[:, -kept:-1].float().log_softmax(-1)

@@ -26,6 +26,10 @@ def add_model_options(parser: arguments.Parser) -> None:
     group.add_argument("--from", dest="rows", metavar="ROWS", help="make the table of an earlier run from its rows")
     kinds = "full, own, chosen, oracle, question, page, blank, text (default: all)"
     group.add_argument("--conditions", metavar="C,D", type=arguments.names, help=kinds)
+    reductions = (
+        "visionzip, fastv …: twice the budget is chosen, and the model reduces it to the budget (docs/rivals.md)"
+    )
+    group.add_argument("--reduce", metavar="M,N", type=arguments.names, help=reductions)
     group.add_argument("--batch", metavar="N", type=arguments.count, help="questions per batch (default: 16)")
     group.add_argument("--max-new-tokens", metavar="N", type=arguments.count, help="of an answer (default: 64)")
     suffix = (
@@ -96,6 +100,7 @@ def _check_names(options: argparse.Namespace) -> None:
     from texturevlm.check import check_choice
     from texturevlm.evaluate.answers import ANSWER_METRICS
     from texturevlm.evaluate.conditions import INPUT_KINDS
+    from texturevlm.reduce import METHODS
     from texturevlm.relevance import SCORERS
 
     if len(options.metrics or ()) > 1:
@@ -107,6 +112,8 @@ def _check_names(options: argparse.Namespace) -> None:
         check_choice("eval", "--allocators", name, KNOWN)
     for name in options.relevance or ():
         check_choice("eval", "--relevance", name, scorers)
+    for name in options.reduce or ():
+        check_choice("eval", "--reduce", name, METHODS)
     for name in options.conditions or ():
         check_choice("eval", "--conditions", name, INPUT_KINDS)
 
@@ -145,6 +152,8 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     from texturevlm.evaluate.answers import ANSWER_METRICS
     from texturevlm.evaluate.conditions import INPUT_KINDS, conditions
     from texturevlm.evaluate.page_cache import PageCache
+    from texturevlm.reduce import steps_of
+    from texturevlm.vlm import check_reducible
 
     vlm = load_vlm(options.model, device=options.device, dtype=options.dtype)
     wanted = conditions(
@@ -153,7 +162,10 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         options.budgets or BUDGETS,
         options.conditions or tuple(INPUT_KINDS),
         own=has_own_input(vlm.adapter),
+        reductions=options.reduce or (),
     )
+    for method in options.reduce or ():
+        check_reducible("eval", vlm.model.config, steps_of("eval", method, 1))
     how: dict[str, Any] = {
         "suffix": _suffix(vlm, options.suffix),
         "new_tokens": options.max_new_tokens or answering.NEW_TOKENS,

@@ -24,6 +24,7 @@ from texturevlm.ask.prompted import (
     log_likelihoods,
     own_prompt,
 )
+from texturevlm.ask.reduction import sampled_and_kept
 from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
 from texturevlm.evaluate.answers import Metric
 from texturevlm.evaluate.asked_page import AskedPage
@@ -32,6 +33,7 @@ from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.page_cache import PageCache, costed
 from texturevlm.journal import append
 from texturevlm.progress import Progress
+from texturevlm.reduce import ReduceStep
 from texturevlm.vlm import Adapter, own_grid
 
 AT_ONCE = 16
@@ -173,8 +175,13 @@ class Asking:
             allocation = page.located(self._enough(sample), condition.allocator, budget)
         else:
             asked = other.question if kind == QUESTION else sample.question
-            allocation = page.chosen(asked, condition.allocator, condition.relevance, budget)
+            sampled, _ = self._reduction(condition)
+            allocation = page.chosen(asked, condition.allocator, condition.relevance, sampled)
         return chosen_prompt(adapter, question, [page.prepared.texture], [allocation], place=self.place)
+
+    def _reduction(self, condition: Condition) -> tuple[int, tuple[ReduceStep, ...]]:
+        """Tokens that are chosen, and the steps that reduce them to the budget."""
+        return sampled_and_kept("eval", condition.reduce or None, None, condition.budget)
 
     def _enough(self, sample: Sample) -> Sequence[Any]:
         """The fewest boxes that hold the whole answer."""
@@ -209,7 +216,11 @@ class Asking:
             append(self.texts, ({"id": samples[n].id, "condition": str(condition), "said": one} for n, one in named))
         return {
             n: AnswerRow(
-                self.metric(text, samples[n].answers), likelihood, prompts[n].tokens, bool(text), *costs.get(n, ())
+                self.metric(text, samples[n].answers),
+                likelihood,
+                min(prompts[n].tokens, condition.budget) if condition.reduce else prompts[n].tokens,
+                bool(text),
+                *costs.get(n, ()),
             )
             for n, text, likelihood in zip(prompts, said, likelihoods)
         }
@@ -218,9 +229,10 @@ class Asking:
         self, condition: Condition, prompts: Sequence[Prompted], truth: Sequence[str]
     ) -> tuple[list[str], list[float]]:
         """Answers, and the mean log-likelihood of the true ones; in halves if the memory does not hold all."""
+        how: dict[str, Any] = {"place": self.place, "reduce": self._reduction(condition)[1]}
         try:
-            said = generated(self.adapter, prompts, max_new_tokens=self.new_tokens, place=self.place)
-            likely = [mean(one) for one in log_likelihoods(self.adapter, prompts, truth, place=self.place)]
+            said = generated(self.adapter, prompts, max_new_tokens=self.new_tokens, **how)
+            likely = [mean(one) for one in log_likelihoods(self.adapter, prompts, truth, **how)]
             return said, likely
         except torch.OutOfMemoryError:
             if len(prompts) == 1:
@@ -242,7 +254,8 @@ class Asking:
             fresh = page.again()
             shown = None if other_page is None else other_page.again()
             prompt = self._prompt(condition, sample, other, fresh, shown)
-            generated(self.adapter, [prompt], max_new_tokens=1, place=self.place)
+            steps = self._reduction(condition)[1]
+            generated(self.adapter, [prompt], max_new_tokens=1, place=self.place, reduce=steps)
             return fresh
 
         if condition not in self.warm:  # loading and compiling is not a question's cost

@@ -28,12 +28,16 @@ UNASKED = ("none", "prior")  # relevances that do not read the question
 
 @dataclass(frozen=True, order=True)
 class Condition:
-    """One kind of input; allocator, relevance and budget where the kind has them."""
+    """One kind of input; allocator, relevance and budget where the kind has them.
+
+    reduce: a name of `reduce.METHODS`: more tokens are chosen, and the model reduces them to the budget
+    """
 
     kind: str
     allocator: str = ""
     relevance: str = ""
     budget: int = 0
+    reduce: str = ""
 
     def __post_init__(self) -> None:
         check_choice("Condition", "kind", self.kind, INPUT_KINDS)
@@ -42,7 +46,7 @@ class Condition:
     @property
     def method(self) -> str:
         """In words, without the budget."""
-        how = ", ".join(part for part in (self.allocator, self.relevance) if part)
+        how = ", ".join(part for part in (self.allocator, self.relevance, self.reduce) if part)
         words = INPUT_KINDS[self.kind]
         return words if not how else how if self.kind == CHOSEN else f"{how}: {words}"
 
@@ -50,7 +54,8 @@ class Condition:
         return f"{self.method} at {self.budget}" if self.budget else self.method
 
     def to_json(self) -> list[str | int]:
-        return list(astuple(self))
+        *before, reduce = astuple(self)
+        return [*before, reduce] if reduce else before
 
 
 def conditions(
@@ -60,10 +65,12 @@ def conditions(
     kinds: Sequence[str] = tuple(INPUT_KINDS),
     *,
     own: bool = True,
+    reductions: Sequence[str] = (),
 ) -> list[Condition]:
     """All conditions of a run, the model's own first.
 
     own: whether the model's own processor can resize to a budget
+    reductions: names of `reduce.METHODS`, each beside every choice of tokens
     """
     most = max(budgets)
     found = [Condition(FULL), Condition(TEXT), Condition(BLANK, budget=most), Condition(PAGE, budget=most)]
@@ -71,10 +78,11 @@ def conditions(
         if own:
             found.append(Condition(OWN, budget=budget))
         for allocator in allocators:
+            asked = ["none"] if allocator == "resize" else relevances
+            for relevance in asked:
+                found += [Condition(CHOSEN, allocator, relevance, budget, one) for one in ("", *reductions)]
             if allocator == "resize":
-                found.append(Condition(CHOSEN, allocator, "none", budget))
                 continue
-            found += [Condition(CHOSEN, allocator, relevance, budget) for relevance in relevances]
             if allocator not in UNGUIDED:
                 found.append(Condition(ORACLE, allocator, "", budget))
                 asking = [relevance for relevance in relevances if relevance not in UNASKED]

@@ -7,6 +7,7 @@ from torch import nn
 from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm.vlm.families import ENCODERS, FAMILIES
+from texturevlm.vlm.reducing import check_reducible, reduced
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.weighted import grid_weights, own_grid, weighted
 
@@ -53,8 +54,10 @@ __all__ = [
     "Tokens",
     "adapt",
     "adapter_for",
+    "check_reducible",
     "grid_weights",
     "installed",
     "own_grid",
+    "reduced",
     "weighted",
 ]

@@ -48,6 +48,7 @@ class Adapter(ABC):
 
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
     videos: ClassVar[bool] = False
+    reducible: ClassVar[bool] = False  # whether `reduced` can drop and merge its tokens; then it has `scan`
     two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
     levels: ClassVar[Sequence[str]] = LEVELS[:1]
     coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]

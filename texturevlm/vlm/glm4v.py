@@ -23,6 +23,7 @@ from texturevlm.vlm.qwen import QwenAdapter
 class Glm4V(QwenAdapter):
     normalisation = CLIP
     captured = False
+    reducible = False
     two_looks = False  # its language model rotates pairs of neighbours
     videos = False  # a video has the placeholders of images, told apart by the tokens around them
 

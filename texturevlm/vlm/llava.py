@@ -9,12 +9,14 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED, CLIP
 from texturevlm.vlm.projected import ProjectedAdapter
+from texturevlm.vlm.scan import LlavaScan
 
 
 class Llava(ProjectedAdapter):
     """LLaVA-1.5."""
 
     normalisation = CLIP
+    reducible = True
 
     def tower_of(self, model: Any) -> Any:
         return model.model.vision_tower
@@ -31,6 +33,10 @@ class Llava(ProjectedAdapter):
         layers = [layers] if isinstance(layers, int) else layers
         return torch.cat([one[:, front:] for one in self.tower.run_layers(pixels, patch, layers)], -1)
 
+    def scan(self, wanted: set[str]) -> LlavaScan:
+        """What watches the tower for `reduced`."""
+        return LlavaScan(self, wanted)
+
     def project(self, hidden: Tensor) -> Tensor:
         projected: Tensor = self.model.model.multi_modal_projector(hidden)
         return projected
@@ -40,6 +46,7 @@ class LlavaOnevision(Llava):
     """LLaVA-OneVision, whose images end with a token for a new line."""
 
     normalisation = CENTRED
+    reducible = False  # its tokens for new lines are not seen by the tower
 
     def length(self, tokens: int) -> int:
         return tokens + 1

@@ -20,6 +20,7 @@ from texturevlm.vlm.packed import is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.scan import QwenScan
 from texturevlm.vlm.views import LEVELS, View, rectangles, video_view
 
 INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos", "video_grid_thw")}
@@ -27,6 +28,7 @@ INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos
 
 class QwenAdapter(Adapter):
     captured = True
+    reducible = True
     videos = True
     levels = LEVELS
     coordinates = (*COORDINATES, "crops")
@@ -123,6 +125,10 @@ class QwenAdapter(Adapter):
         first = begins.nonzero()[:, 0]
         ends = torch.cat([first, first.new_full((1,), len(begins))])
         return {"position_ids": patch, "cu_seqlens": ends.int()}
+
+    def scan(self, wanted: set[str]) -> QwenScan:
+        """What watches the tower for `reduced`."""
+        return QwenScan(self, wanted)
 
     def probe(self) -> None:
         super().probe()

@@ -1,0 +1,133 @@
+"""Questions to models whose visual tokens are reduced."""
+
+import pytest
+import torch
+
+from tests.ask import models
+from tests.ask.test_load import saved
+from texturevlm.ask import load_vlm
+from texturevlm.vlm import FAMILIES
+
+REDUCIBLE = [name for name in models.FAMILIES if FAMILIES[name][0].reducible]
+
+
+def lengths(vlm, **options):
+    """An answer, and how many tokens each layer of the language model read of the prompt."""
+    found = []
+    layers = vlm.adapter.language_of(vlm.model).layers
+    hooks = [layer.register_forward_pre_hook(lambda _, args: found.append(args[0].shape[1])) for layer in layers]
+    try:
+        answer = vlm.ask(models.noise(128, 128), models.QUESTION, relevance="none", max_new_tokens=3, **options)
+    finally:
+        for one in hooks:
+            one.remove()
+    return answer, found[: len(layers)]
+
+
+@pytest.fixture(params=REDUCIBLE, scope="module")
+def adapter(request):
+    from texturevlm import vlm
+
+    return vlm.adapt(*models.built(request.param))
+
+
+@pytest.fixture(scope="module")
+def plain(adapter):
+    return models.asked(adapter, budget=12, relevance="none")
+
+
+def test_tokens_leave(plain):
+    _, whole = lengths(plain)
+    words = whole[0] - 12
+    assert whole == [12 + words] * 3
+    assert lengths(plain, reduce="visionzip", keep=5)[1] == [5 + words] * 3
+    assert lengths(plain, reduce=[("tome", 0.5), ("fastv", 2)])[1] == [6 + words, 2 + words, 2 + words]
+
+
+def test_keeping_everything_changes_no_answer(plain):
+    answer, whole = lengths(plain)
+    assert lengths(plain, reduce="sparsevlm", keep=1.0) == (answer, whole)
+
+
+def test_without_keep_twice_the_budget_is_chosen_and_the_budget_stays(plain):
+    _, whole = lengths(plain)
+    words = whole[0] - 12
+    chosen = plain.ask(
+        models.noise(128, 128), models.QUESTION, budget=6, reduce="divprune", return_details=True, max_new_tokens=1
+    )
+    assert int(chosen.chosen[0].allocation.valid.sum()) > 6
+    assert lengths(plain, budget=6, reduce="divprune")[1] == [6 + words] * 3
+
+
+def test_a_vlm_that_always_reduces(adapter):
+    vlm = models.asked(adapter, budget=12, relevance="none", reduce="stride", keep=4)
+    _, few = lengths(vlm)
+    words = few[0] - 4
+    assert lengths(vlm, keep=3)[1] == [3 + words] * 3
+    assert lengths(vlm, reduce=[])[1] == [12 + words] * 3
+    assert (
+        "".join(vlm.ask(models.noise(128, 128), models.QUESTION, stream=True, max_new_tokens=3)).strip()
+        == lengths(vlm)[0]
+    )
+
+
+def test_several_questions_are_reduced_together(plain):
+    image = models.noise(128, 128)
+    questions = [models.QUESTION, "total ?"]
+    options = {"reduce": "visionzip", "keep": 5, "max_new_tokens": 3}
+    assert plain.ask(image, questions, **options) == [plain.ask(image, one, **options) for one in questions]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"reduce": "visionzip", "keep": 0}, "ask: keep of visionzip must be at least 1, got 0"),
+        ({"reduce": "visionzip", "keep": 13}, "ask: keep of visionzip must be at most the budget, 12, got 13"),
+        ({"reduce": "visonzip", "keep": 1}, "ask: reduce must be one of random, stride, tome"),
+        ({"keep": 1}, "ask: keep needs reduce"),
+        ({"reduce": [("fastv", {"keep": 1, "layer": 3})]}, "ask: layer of fastv must be between 1 and 2, got 3"),
+    ],
+)
+def test_what_is_refused_before_anything_is_opened(plain, options, message):
+    with pytest.raises(ValueError, match=message):
+        plain.ask("gone.png", models.QUESTION, **options)
+
+
+def test_a_family_that_cannot_be_reduced():
+    from texturevlm import vlm
+
+    adapter = vlm.adapt(*models.built("llava_onevision"))
+    with pytest.raises(ValueError, match="VLM: reduce must be None for llava_onevision, got fastv; it works for"):
+        models.asked(adapter, reduce="fastv", keep=4)
+    with pytest.raises(ValueError, match="ask: reduce must be None for llava_onevision"):
+        models.asked(adapter).ask(models.noise(64, 64), models.QUESTION, reduce="fastv", keep=4)
+
+
+def test_an_attention_that_cannot_be_masked(adapter):
+    asked = models.asked(adapter, budget=8, relevance="none")
+    config = adapter.language_of(adapter.model).config
+    before = config._attn_implementation
+    config._attn_implementation = "flex_attention"
+    try:
+        with pytest.raises(ValueError, match="attn_implementation must be sdpa, eager or flash_attention_2, got flex"):
+            asked.ask(torch.rand(3, 64, 64), models.QUESTION, reduce="fastv", keep=2)
+    finally:
+        config._attn_implementation = before
+
+
+def test_a_folder_is_loaded_and_reduced(tmp_path):
+    folder = saved("qwen3_vl", tmp_path)
+    options = {"budget": 12, "relevance": "none", "device": "cpu"}
+    loaded = load_vlm(folder, reduce="visionzip", keep=5, dtype="bfloat16", **options)
+    answer, few = lengths(loaded)
+    assert answer
+    assert lengths(loaded, reduce=[])[1][0] - few[0] == 7
+    for wrong, message in [
+        ({"reduce": "visionzip", "keep": 13}, "load_vlm: keep of visionzip must be at most the budget, 12, got 13"),
+        ({"reduce": [("fastv", {"keep": 2, "layer": 9})]}, "load_vlm: layer of fastv must be between 1 and 2, got 9"),
+        ({"reduce": 7}, "load_vlm: reduce must be a name or a list"),
+        ({"reduce": "fastv", "keep": 9.0}, "load_vlm: keep of fastv must be a whole number of tokens, or a share"),
+    ]:
+        (folder / "model.safetensors").unlink(missing_ok=True)  # refused before the weights are read
+        with pytest.raises((ValueError, TypeError), match=message):
+            load_vlm(folder, **options, **wrong)

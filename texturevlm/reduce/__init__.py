@@ -1,0 +1,29 @@
+"""Token reduction: published ways to drop or merge visual tokens after pixels were chosen, behind one contract.
+
+A method is pure tensor mathematics: a Context and a budget in, a Reduction out. It declares where it acts and what it
+needs. How a model is hooked is the business of `vlm`.
+"""
+
+from texturevlm.reduce.attention import column_sums
+from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import PLACES, Method, ReduceStage, stage_budget
+from texturevlm.reduce.reduction import Reduction
+from texturevlm.reduce.registry import METHODS
+from texturevlm.reduce.steps import Planned, ReduceStep, check_needs, leaves_open, planned, steps_of
+
+__all__ = [
+    "METHODS",
+    "PLACES",
+    "Context",
+    "Method",
+    "Planned",
+    "ReduceStage",
+    "ReduceStep",
+    "Reduction",
+    "check_needs",
+    "column_sums",
+    "leaves_open",
+    "planned",
+    "stage_budget",
+    "steps_of",
+]

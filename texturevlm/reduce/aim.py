@@ -1,0 +1,29 @@
+"""AIM (Zhong and others, 2024): ToMe behind the projector, then PageRank on the attention of the language model.
+
+Published: merge similar tokens down to a quarter. From layer 14 on, rank the visual tokens by five steps of PageRank on
+softmax(logits / 0.1), root mean square over the heads, and keep a linearly falling share, layer by layer.
+Ours: three layers drop instead of eight, and each stage keeps the same share. The power iteration streams: the
+attention matrix is computed again in blocks at each step.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from texturevlm.reduce.attention import column_sums
+from texturevlm.reduce.context import Context
+from texturevlm.reduce.reduction import Reduction
+from texturevlm.reduce.select import top
+
+STEPS, TEMPERATURE = 5, 0.1
+
+
+def page_rank(context: Context, keep: int) -> Reduction:
+    """Keep the tokens with the highest rank. Needs keys and queries."""
+    keys, queries = context.need("keys"), context.need("queries")
+    rank = torch.full((len(context),), 1 / len(context), device=keys.device)
+    scale = keys.shape[-1] ** -0.5 / TEMPERATURE
+    for _ in range(STEPS):
+        rank = column_sums(queries, keys, scale=scale, weights=rank, quadratic=True)
+        rank = rank / rank.sum()
+    return Reduction.keeping(top(rank, keep), len(context))

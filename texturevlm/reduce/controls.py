@@ -1,0 +1,24 @@
+"""Controls: random tokens, and every n-th token. Several published methods are not better than these."""
+
+from __future__ import annotations
+
+import torch
+
+from texturevlm.reduce.context import Context
+from texturevlm.reduce.reduction import Reduction
+from texturevlm.reduce.select import strided, top
+
+SEED = 0
+
+
+def random(context: Context, keep: int) -> Reduction:
+    """Keep tokens by chance, the same ones for the same places."""
+    noise = torch.rand(len(context), generator=torch.Generator().manual_seed(SEED)).to(context.features.device)
+    scores = torch.empty_like(noise)
+    scores[context.raster] = noise
+    return Reduction.keeping(top(scores, keep), len(context))
+
+
+def stride(context: Context, keep: int) -> Reduction:
+    """Keep evenly spaced tokens in raster order."""
+    return Reduction.keeping(strided(context.raster, keep), len(context))

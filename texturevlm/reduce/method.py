@@ -1,0 +1,67 @@
+"""What a method declares: its stages, where each acts and what each needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from texturevlm.check import check_count
+from texturevlm.reduce.context import Context
+from texturevlm.reduce.reduction import Reduction, everything
+
+PLACES = ("projector", "llm")  # behind the projector; between two layers of the language model
+Function = Callable[[Context, int], Reduction]
+
+
+@dataclass(frozen=True)
+class ReduceStage:
+    """One reduction.
+
+    reduce: tokens and a budget, from 1 to their number → exactly as many
+    place:  of PLACES
+    needs:  fields of Context besides those that are always there
+    depth:  for llm: after which share of the layers
+    """
+
+    reduce: Function
+    place: str = "projector"
+    needs: tuple[str, ...] = ()
+    depth: float = 0.0
+
+    def __call__(self, context: Context, keep: int) -> Reduction:
+        """Reduce to `keep` tokens; all of them stay if that is their number."""
+        check_count("reduce", "keep", keep, 1, len(context))
+        if missing := [name for name in self.needs if name not in context.given]:
+            raise ValueError(f"reduce: {self.reduce.__name__} needs {', '.join(missing)}, which the context lacks")
+        if keep == len(context):
+            return everything(keep, context.features.device)
+        return self.reduce(context, keep)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A published way to reduce tokens, or a control.
+
+    stages: in the order in which they act. The budget is reached by the last one; each keeps the same share of what
+            it gets
+    """
+
+    stages: tuple[ReduceStage, ...]
+
+    @property
+    def acts(self) -> set[str]:
+        """Where it acts."""
+        return {stage.place for stage in self.stages}
+
+    @property
+    def needs(self) -> set[str]:
+        """What it needs, at any place."""
+        return {name for stage in self.stages for name in stage.needs}
+
+
+def stage_budget(count: int, keep: int, stages: int) -> int:
+    """Tokens that the next of so many stages keeps, on the way from `count` to `keep` by one share per stage."""
+    if stages == 1 or keep >= count:
+        return min(keep, count)
+    share: float = (keep / count) ** (1 / stages)
+    return max(keep, min(count, round(count * share)))

@@ -1,0 +1,51 @@
+"""The registry: one entry per method, its stages in the order in which they act."""
+
+from __future__ import annotations
+
+from texturevlm.reduce.aim import page_rank
+from texturevlm.reduce.cdpruner import determinantal
+from texturevlm.reduce.controls import random, stride
+from texturevlm.reduce.divprune import farthest_points
+from texturevlm.reduce.fastv import last_token_attention
+from texturevlm.reduce.hired import by_tile
+from texturevlm.reduce.holov import by_crop
+from texturevlm.reduce.method import Method, ReduceStage
+from texturevlm.reduce.mmtok import coverage
+from texturevlm.reduce.prunevid import static_then_spatial
+from texturevlm.reduce.sparsevlm import rated
+from texturevlm.reduce.tome import merge_pairs
+from texturevlm.reduce.visionzip import dominant_and_contextual
+from texturevlm.reduce.vispruner import important_and_diverse
+from texturevlm.reduce.vscan import two_scans
+
+
+def _asked(depth: float) -> ReduceStage:
+    return ReduceStage(last_token_attention, "llm", ("asked",), depth)
+
+
+def _rated(depth: float) -> ReduceStage:
+    return ReduceStage(rated, "llm", ("asked", "question"), depth)
+
+
+def _ranked(depth: float) -> ReduceStage:
+    return ReduceStage(page_rank, "llm", ("keys", "queries"), depth)
+
+
+METHODS: dict[str, Method] = {
+    "random": Method((ReduceStage(random),)),
+    "stride": Method((ReduceStage(stride),)),
+    "tome": Method((ReduceStage(merge_pairs, needs=("keys",)),)),
+    "visionzip": Method((ReduceStage(dominant_and_contextual, needs=("keys", "received")),)),
+    "divprune": Method((ReduceStage(farthest_points),)),
+    "fastv": Method((_asked(2 / 32),)),
+    "pyramiddrop": Method((_asked(8 / 32), _asked(16 / 32), _asked(24 / 32))),
+    "sparsevlm": Method((_rated(2 / 32), _rated(6 / 32), _rated(15 / 32))),
+    "hired": Method((ReduceStage(by_tile, needs=("received", "shallow")),)),
+    "cdpruner": Method((ReduceStage(determinantal, needs=("question",)),)),
+    "vispruner": Method((ReduceStage(important_and_diverse, needs=("received",)),)),
+    "holov": Method((ReduceStage(by_crop, needs=("received",)),)),
+    "mmtok": Method((ReduceStage(coverage, needs=("question",)),)),
+    "vscan": Method((ReduceStage(two_scans, needs=("keys", "received", "shallow")), _asked(16 / 32))),
+    "aim": Method((ReduceStage(merge_pairs, needs=("keys",)), _ranked(14 / 32), _ranked(18 / 32), _ranked(21 / 32))),
+    "prunevid": Method((ReduceStage(static_then_spatial), _asked(10 / 32))),
+}

@@ -1,0 +1,146 @@
+"""What a user asks for: methods, budgets and layers, checked before slow work begins, and laid out for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from texturevlm.check import check_choice, check_count
+from texturevlm.reduce.method import ReduceStage
+from texturevlm.reduce.registry import METHODS
+
+OPTIONS = ("keep", "layer")  # of a step, besides its method
+
+
+@dataclass(frozen=True)
+class ReduceStep:
+    """One method.
+
+    method: a name of METHODS
+    keep:   visual tokens of a prompt that stay; or their share, a float above 0 and at most 1
+    layers: of the language model, after which its stages there act; None: the method's own
+    """
+
+    method: str
+    keep: int | float
+    layers: tuple[int, ...] | None = None
+
+    def target(self, count: int) -> int:
+        """Of so many tokens, how many stay. A prompt that has fewer than `keep` loses none."""
+        return max(1, round(self.keep * count)) if isinstance(self.keep, float) else min(self.keep, count)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One stage of a step in a model.
+
+    index: of the step
+    left:  stages of the step from this one on
+    after: layers of the language model that run before it; 0: behind the projector
+    """
+
+    step: ReduceStep
+    stage: ReduceStage
+    index: int
+    left: int
+    after: int
+
+
+def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tuple[ReduceStep, ...]:
+    """Steps from the options `reduce` and `keep` of a function.
+
+    reduce: a name of METHODS; or a list of names, (name, keep) or (name, {"keep": …, "layer": …}); None or []: nothing
+    keep:   for the steps that do not say it
+    """
+    if reduce is None or (isinstance(reduce, (list, tuple)) and not reduce):
+        if keep is not None:
+            raise ValueError(f"{function}: keep needs reduce, one of {', '.join(METHODS)}, got keep={keep!r} alone")
+        return ()
+    given = [reduce] if isinstance(reduce, (str, ReduceStep)) else reduce
+    if not isinstance(given, Sequence):
+        raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {reduce!r}")
+    return tuple(_step(function, one, keep) for one in given)
+
+
+def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
+    if isinstance(given, ReduceStep):
+        given = (given.method, {"keep": given.keep, "layer": given.layers})
+    pair = (given, {}) if isinstance(given, str) else given
+    if not isinstance(pair, Sequence) or not 1 <= len(pair) <= 2:
+        raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {given!r}")
+    name, more = pair if len(pair) == 2 else (pair[0], {})
+    check_choice(function, "reduce", name, METHODS)
+    options: Mapping[str, Any] = more if isinstance(more, Mapping) else {"keep": more}
+    for option in options:
+        check_choice(function, f"option of {name}", option, OPTIONS)
+    wanted = options.get("keep", keep)
+    if wanted is None:
+        raise ValueError(f"{function}: keep must be given for {name}, got None")
+    return ReduceStep(name, check_keep(function, name, wanted), _layers(function, name, options.get("layer")))
+
+
+def leaves_open(reduce: Any) -> bool:
+    """Whether a step of what `steps_of` takes does not say how many tokens stay."""
+    given = [reduce] if isinstance(reduce, (str, ReduceStep)) else reduce or ()
+    return not all(isinstance(one, ReduceStep) or _says_keep(one) for one in given)
+
+
+def _says_keep(given: Any) -> bool:
+    more = None if isinstance(given, str) or len(given) < 2 else given[1]
+    return "keep" in more if isinstance(more, Mapping) else more is not None
+
+
+def check_keep(function: str, name: str, keep: int | float) -> int | float:
+    """A number of tokens from 1 on, or a share."""
+    if not isinstance(keep, float):
+        return check_count(function, f"keep of {name}", keep, 1)
+    if not 0 < keep <= 1:
+        wanted = "a whole number of tokens, or a share above 0 and at most 1"
+        raise ValueError(f"{function}: keep of {name} must be {wanted}, got {keep!r}")
+    return keep
+
+
+def _layers(function: str, name: str, layer: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    if layer is None:
+        return None
+    layers = tuple(layer) if isinstance(layer, Sequence) else (layer,)
+    inside = [stage for stage in METHODS[name].stages if stage.place == "llm"]
+    if not inside:
+        known = ", ".join(one for one, method in METHODS.items() if "llm" in method.acts)
+        raise ValueError(f"{function}: layer is for {known}; {name} acts behind the projector, got layer={layer!r}")
+    if len(layers) != len(inside):
+        raise ValueError(f"{function}: layer must be {len(inside)} for {name}, one per stage, got {layer!r}")
+    return layers
+
+
+def planned(function: str, steps: Sequence[ReduceStep], layers: int) -> list[Planned]:
+    """The stages of all steps in the order in which they act in a language model of so many layers."""
+    found: list[Planned] = []
+    for index, step in enumerate(steps):
+        stages = METHODS[step.method].stages
+        own = iter(step.layers or ())
+        for number, stage in enumerate(stages):
+            after = 0
+            if stage.place == "llm":
+                usual = min(max(1, round(stage.depth * layers)), layers - 1)
+                after = check_count(function, f"layer of {step.method}", next(own, usual), 1, layers - 1)
+            if found and after < found[-1].after:
+                before = found[-1]
+                raise ValueError(
+                    f"{function}: reduce must be in the order of the model: {step.method} acts after layer {after}, "
+                    f"{before.step.method} before it in the list after layer {before.after}"
+                )
+            found.append(Planned(step, stage, index, len(stages) - number, after))
+    return found
+
+
+def check_needs(function: str, steps: Sequence[ReduceStep], given: set[str], family: str) -> None:
+    """Raise if a method needs what models of a family cannot give."""
+    for step in steps:
+        if missing := sorted(METHODS[step.method].needs - given):
+            works = ", ".join(name for name, method in METHODS.items() if method.needs <= given)
+            raise ValueError(
+                f"{function}: {step.method} needs {' and '.join(missing)}, which {family} does not give; "
+                f"these work: {works}"
+            )

@@ -1,0 +1,260 @@
+"""Run a model with reductions: visual tokens leave behind the projector, or between two layers of the language model.
+
+For as long as `reduced` lasts, the language model's forward is a loop over its own layers, between which tokens may
+leave. Tokens keep their rotary positions, DeepStack's features leave or merge with them, and merged tokens attend with
++ log(size). Layers have keys of different lengths, so each has a mask of its own, during decoding too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as List
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from texturevlm.reduce import Context, Planned, ReduceStep, Reduction, check_needs, planned, stage_budget
+from texturevlm.vlm.families import FAMILIES
+from texturevlm.vlm.loops import query_and_key, text_rotary
+from texturevlm.vlm.masks import EXPLICIT, Keys
+from texturevlm.vlm.override import Override
+from texturevlm.vlm.scan import TOWER, Seen, seen_by_prompt
+from texturevlm.vlm.sequence import Sequence
+
+REPLACED = ("input_ids", "attention_mask", "visual_pos_masks", "deepstack_visual_embeds")  # what layers do not take
+INSIDE = {"keys", "queries", "asked", "question"}  # fields of a Context that a language model gives
+
+
+@contextmanager
+def reduced(
+    adapter: Any, steps: List[ReduceStep], *, endings: List[int] | None = None, function: str = "reduce"
+) -> Iterator[None]:
+    """Inside, the model of an adapter reduces the visual tokens of every prompt. One thread at a time: hold its lock.
+
+    adapter: bound
+    steps:   in the order in which they act; none: nothing changes
+    endings: per prompt, tokens at its end that are an answer to be judged: no reduction looks at them
+    """
+    if not steps:
+        yield
+        return
+    run = Reducing(adapter, steps, endings, function)
+    undo: list[Any] = []
+    try:
+        for one in run.hooks():
+            undo.append(one)
+        yield
+    finally:
+        while undo:
+            undo.pop().remove()
+
+
+def check_reducible(function: str, config: Any, steps: List[ReduceStep]) -> None:
+    """Raise if a model with this config cannot be reduced so."""
+    if not steps:
+        return
+    family, text = config.model_type, config.get_text_config()
+    if not FAMILIES[family][0].reducible or "sliding_attention" in (getattr(text, "layer_types", None) or ()):
+        known = ", ".join(name for name, (adapter, _) in FAMILIES.items() if adapter.reducible)
+        raise ValueError(f"{function}: reduce must be None for {family}, got {steps[0].method}; it works for {known}")
+    planned(function, steps, text.num_hidden_layers)
+    check_needs(function, steps, TOWER | INSIDE, family)
+
+
+class Reducing:
+    """The state of `reduced`."""
+
+    def __init__(self, adapter: Any, steps: List[ReduceStep], endings: List[int] | None, function: str) -> None:
+        check_reducible(function, adapter.config, steps)
+        self.adapter, self.language = adapter, adapter.language_of(adapter.model)
+        self.implementation = self.language.config._attn_implementation
+        if self.implementation not in EXPLICIT and not self.implementation.startswith("flash"):
+            wanted = f"{', '.join(EXPLICIT)} or flash_attention_2"
+            raise ValueError(f"{function}: attn_implementation must be {wanted}, got {self.implementation}")
+        self.plan = planned(function, steps, len(self.language.layers))
+        needed = {name for one in self.plan if not one.after for name in one.stage.needs}
+        self.scan = adapter.scan(needed & TOWER)
+        self.endings = endings
+        self._ids: Tensor | None = None
+        self._keys: WeakKeyDictionary[Any, list[Keys]] = WeakKeyDictionary()  # cache → the prompt's, per layer
+
+    def hooks(self) -> Iterator[Any]:
+        """Hook the model; yields what has `remove`."""
+        yield from self.scan.hooks()
+        yield self.adapter.model.model.register_forward_pre_hook(self._before_model, with_kwargs=True)
+        self._forward = Override(self.language, "forward", self._language_forward)
+        yield self._forward
+
+    def _before_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._ids = args[0] if args else kwargs.get("input_ids")
+
+    def _language_forward(self, **given: Any) -> Any:
+        ids, self._ids = self._ids, None
+        known = None if given.get("past_key_values") is None else self._keys.get(given["past_key_values"])
+        if known is not None:
+            return self._run(partial(self._continued, keys=known), **given)
+        seen = [] if ids is None else seen_by_prompt(self.scan.runs(), ids, self.adapter.visual_ids)
+        if ids is None or not seen:  # text alone
+            return self._forward.original(**given)
+        visual = torch.isin(ids, torch.tensor(self.adapter.visual_ids, device=given["inputs_embeds"].device))
+        mask = given.get("attention_mask")
+        live = torch.ones_like(visual) if mask is None else mask.bool()
+        deepstack = given.pop("deepstack_visual_embeds", None) or ()
+
+        def prompt(hidden: Tensor, position: Tensor, cache: Any, kwargs: dict[str, Any]) -> Tensor:
+            sequence = Sequence.of(hidden, position, live, visual & live, deepstack)
+            return self._prompt(sequence, seen, cache, kwargs)
+
+        return self._run(prompt, **given)
+
+    def _run(
+        self,
+        layers: Callable[[Tensor, Tensor, Any, dict[str, Any]], Tensor],
+        *,
+        inputs_embeds: Tensor,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """What is in front of the layers, and behind them."""
+        from transformers import DynamicCache
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
+        if past_key_values is None and use_cache:
+            past_key_values = DynamicCache(config=self.language.config)
+        others = {name: value for name, value in kwargs.items() if name not in REPLACED}
+        position = self._positions(position_ids, inputs_embeds, past_key_values)
+        hidden = self.language.norm(layers(inputs_embeds, position, past_key_values, others))
+        return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
+
+    def _prompt(self, sequence: Sequence, seen: List[Seen], cache: Any, kwargs: dict[str, Any]) -> Tensor:
+        """Run the prompt; hidden states where its tokens stood."""
+        length = sequence.hidden.shape[1]
+        keys: list[Keys] = []
+        targets: dict[tuple[int, int], int] = {}  # (step, sample) → tokens that stay
+        before, around = sequence, {}
+        for index, layer in enumerate(self.language.layers):
+            due = [one for one in self.plan if one.after == index]
+            for one in due:
+                contexts = self._contexts(sequence, before, seen, one)
+                sequence = sequence.reduced(_reductions(one, contexts, targets))
+            if due or not keys:  # masks and rotary embeddings serve until tokens leave again
+                own = Keys.of(sequence.live, sequence.size)
+                around = self._around(sequence.hidden, sequence.position, own, 0)
+            keys.append(own)
+            before = sequence
+            hidden = _layer_output(layer, sequence.hidden, cache, around | kwargs)
+            if index < len(sequence.deepstack):
+                hidden = hidden + sequence.deepstack[index]
+            sequence = replace(sequence, hidden=hidden)
+        if cache is not None:
+            self._keys[cache] = keys
+        return sequence.restored(length)
+
+    def _continued(
+        self, hidden: Tensor, position: Tensor, cache: Any, kwargs: dict[str, Any], *, keys: List[Keys]
+    ) -> Tensor:
+        """Run tokens behind a prompt whose keys are in the cache."""
+        own, around = None, {}
+        for index, (layer, one) in enumerate(zip(self.language.layers, keys)):
+            if one is not own:
+                own, later = one, cache.get_seq_length(index) - one.live.shape[1] + hidden.shape[1]
+                around = self._around(hidden, position, own, later)
+            hidden = _layer_output(layer, hidden, cache, around | kwargs)
+        return hidden
+
+    def _around(self, hidden: Tensor, position: Tensor, keys: Keys, later: int) -> dict[str, Any]:
+        """The arguments of layers that have these keys."""
+        mask = keys.mask(hidden.shape[1], later, hidden.dtype, self.implementation)
+        return {"attention_mask": mask, "position_embeddings": self.language.rotary_emb(hidden, self._axes(position))}
+
+    # Positions: (B, L, A) here; the model's are (B, L), (3, B, L) or, with those of plain text in front, (4, B, L).
+
+    def _positions(self, given: Tensor | None, hidden: Tensor, cache: Any) -> Tensor:
+        if given is None:
+            past = 0 if cache is None else cache.get_seq_length()
+            given = (torch.arange(hidden.shape[1], device=hidden.device) + past).expand(hidden.shape[:2])
+        if given.dim() == 2:
+            given = given[None].expand(3 if self._mrope else 1, -1, -1)
+        given = given[1:] if len(given) == 4 else given
+        return given.movedim(0, -1).expand(len(hidden), -1, -1)
+
+    def _axes(self, position: Tensor) -> Tensor:
+        return position.movedim(-1, 0) if self._mrope else position[..., 0]
+
+    @property
+    def _mrope(self) -> bool:
+        return "mrope_section" in (getattr(self.language.config, "rope_parameters", None) or {})
+
+    # What methods know.
+
+    def _contexts(self, sequence: Sequence, before: Sequence, seen: List[Seen], one: Planned) -> list[Context]:
+        return [self._context(sequence, before, sample, own, one) for sample, own in enumerate(seen)]
+
+    def _context(self, sequence: Sequence, before: Sequence, sample: int, seen: Seen, one: Planned) -> Context:
+        where, asking = sequence.places(sample), self._asking(sequence, sample)
+        own, hidden = seen.part(sequence.token[sample, where]), sequence.hidden[sample]
+        if one.after:
+            found = self._attention(self.language.layers[one.after - 1], sequence, before, sample, set(one.stage.needs))
+        else:
+            found = {"keys": own.keys, "received": own.received, "shallow": own.shallow}
+        return Context(
+            features=hidden[where],
+            position=own.position,
+            size=sequence.size[sample, where],
+            weight=own.weight,
+            image=own.image,
+            question=hidden[asking],
+            **found,
+        )
+
+    def _asking(self, sequence: Sequence, sample: int) -> Tensor:
+        return sequence.asking(sample, 0 if self.endings is None else self.endings[sample])
+
+    def _attention(
+        self, layer: Any, sequence: Sequence, before: Sequence, sample: int, needs: set[str]
+    ) -> dict[str, Tensor | None]:
+        """Queries and keys of the visual tokens, and what the question's tokens attended to, in a layer that has run.
+
+        before: the input of the layer; tokens may have left since
+        """
+        where, asking = (
+            before.slots(sample, sequence.origin[sample, one])
+            for one in (sequence.places(sample), self._asking(sequence, sample))
+        )
+        given = layer.input_layernorm(before.hidden[sample, None])
+        rotary = text_rotary(self.language, given, self._axes(before.position[sample, None]))
+        attention = layer.self_attn
+        query, key = (one[0] for one in query_and_key(attention, given, *rotary, self.adapter.normed_heads))
+        key = key.repeat_interleave(len(query) // len(key), 0)
+        found: dict[str, Tensor | None] = {}
+        if needs & {"keys", "queries"}:
+            found |= {"keys": key[:, where], "queries": query[:, where]}
+        if "asked" in needs:
+            later = torch.arange(before.hidden.shape[1], device=where.device) > asking[:, None]
+            scores = query[:, asking].float() @ key.float().mT * attention.scaling + before.size[sample].log()
+            scores = scores.masked_fill(later | ~before.live[sample], -math.inf)
+            found["asked"] = scores.softmax(-1).mean(0)[:, where]
+        return found
+
+
+def _layer_output(layer: Any, hidden: Tensor, cache: Any, arguments: dict[str, Any]) -> Tensor:
+    out = layer(hidden, past_key_values=cache, **arguments)
+    found: Tensor = out[0] if isinstance(out, tuple) else out
+    return found
+
+
+def _reductions(one: Planned, contexts: List[Context], targets: dict[tuple[int, int], int]) -> list[Reduction]:
+    found = []
+    for sample, context in enumerate(contexts):
+        count = len(context)
+        target = targets.setdefault((one.index, sample), one.step.target(count))
+        found.append(one.stage(context, stage_budget(count, min(target, count), one.left)))
+    return found
