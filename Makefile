@@ -16,7 +16,7 @@ install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torc
 .PHONY: demo test test-oldest lint sanitize scout results-check results-mark clean
 
 demo: .venv/ready
-	$(BIN)/texturevlm look examples/invoice.png --fixation 1056,1227 --e0 0.1 --budget 273 --patch 16 --out demo.png
+	$(BIN)/texturevlm ask examples/invoice.png "What is the total?" --out demo.png
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

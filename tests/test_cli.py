@@ -49,7 +49,7 @@ def test_look_draws_the_photo(tmp_path, capsys):
     assert abs(resized - rebuilt).mean() > 1 and abs(rebuilt - footprints).mean() > 1
     said = capsys.readouterr()
     assert said.err == ""
-    for word in (str(out), "512×512", "150 tokens of 32×32", "200,300"):
+    for word in (str(out), "512×512", "150 tokens of 32×32", "200,300", "they cover 100% of it"):
         assert word in said.out
 
 

@@ -56,7 +56,11 @@ def test_a_wheel_contains_kernels_weights_and_types(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "texturevlm"
-    wanted = {path for suffix in ("py", "cu", "cuh", "json", "npz") for path in package.rglob(f"*.{suffix}")}
+    wanted = {
+        path
+        for suffix in ("py", "cu", "cuh", "json", "jinja", "npz", "safetensors")
+        for path in package.rglob(f"*.{suffix}")
+    }
     wanted.add(package / "py.typed")
     assert {str(path.relative_to(ROOT)) for path in wanted} <= names
     assert not any(name.startswith(("tests/", "studies/")) for name in names)

@@ -90,9 +90,8 @@ def conversation(*images, question=QUESTION):
 
 def inputs_of(processor, conversations, **options):
     """Tensors of one conversation or several, as every model card makes them."""
-    return processor.apply_chat_template(
-        conversations, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt", **options
-    )
+    options = {"add_generation_prompt": True, **options}
+    return processor.apply_chat_template(conversations, tokenize=True, return_dict=True, return_tensors="pt", **options)
 
 
 def users_code(model, processor, *images):

@@ -74,6 +74,9 @@ def test_messages_say_the_same_as_a_text_and_more(vlm):
     first = sure(vlm, None, both)
     marked = [*conversation(None, question=OTHER), both[1], *conversation(None)]
     assert torch.allclose(sure(vlm, [image, other], marked), first, atol=1e-4)
+    assert vlm.ask(both, **SHORT) == vlm.ask(None, both, **SHORT)
+    with pytest.raises(TypeError, match="ask: question must be text or messages, got NoneType"):
+        vlm.ask(image)
     assert vlm.ask(None, [both, inside], **SHORT) == [vlm.ask(None, both, **SHORT), vlm.ask(image, QUESTION, **SHORT)]
 
 
@@ -105,6 +108,9 @@ def plain_logprobs(vlm, answer, images, question):
 def test_log_probabilities_are_those_of_a_plain_forward_pass(vlm, options):
     images = [[picture(64, 96)], [picture(160, 100, seed=1), picture(64, 64)]]
     questions = [QUESTION, f"{OTHER} {QUESTION}"]
+    options = options | {
+        "suppress_tokens": vlm.adapter.visual_ids
+    }  # in a plain forward pass they would stand for images
     found = vlm.ask(images, questions, return_details=True, **SHORT, **options)
     for own, question, answers in zip(images, questions, found, strict=True):
         for answer in answers if "num_beams" in options else [answers]:
@@ -122,7 +128,7 @@ def test_details_of_a_captured_answer_are_the_same():
     for captured in (False, True):
         vlm = tv.VLM(model, processor, budget=30, relevance="none", captured=captured)
         answer = vlm.ask(picture(64, 96), QUESTION, return_details=True, **SHORT)
-        assert (vlm._fixed is not None) == captured
+        assert (vlm.generator.fixed is not None) == captured
         wanted = plain_logprobs(vlm, answer, [picture(64, 96)], QUESTION)
         assert torch.allclose(torch.tensor(answer.logprobs), wanted, atol=1e-4)
         assert list(answer.seconds) == ["open", "choose", "first_token", "decode"]

@@ -69,6 +69,27 @@ def test_detached_the_model_is_as_it_was(built):
     assert not hooks(model)
 
 
+def test_a_processor_whose_model_was_detached_says_so(built):
+    """The model would fail on its inputs, with an error about shapes."""
+    model, processor = built
+    image = picture(64, 64)
+    one, other = (tv.attach(model, processor, budget=4, relevance="none") for _ in range(2))
+    text = one.apply_chat_template(conversation(image), add_generation_prompt=True)
+    one.detach()
+    assert model(**one(text=text, images=image, return_tensors="pt")) is not None  # the other one holds the hooks
+    copied = pickle.loads(pickle.dumps(one))
+    other.detach()
+    for gone in (one, other):
+        with pytest.raises(ValueError, match=f"processor: its {type(model).__name__} was detached and takes no chosen"):
+            gone(text=text, images=image, return_tensors="pt")
+        assert gone(text="what is it ?", return_tensors="pt")["input_ids"].shape[0] == 1
+    assert copied(text=text, images=image, return_tensors="pt")  # knows of no model
+    again = tv.attach(model, one)
+    assert again.budget == 4 and model(**again(text=text, images=image, return_tensors="pt")) is not None
+    assert tv.VLM(model, other).ask(image, QUESTION, max_new_tokens=2)
+    tv.detach(model)
+
+
 def test_the_models_own_input_passes_an_attached_model_unchanged():
     model, processor = models.built("llava")
     stock = users_code(model, processor, picture(224, 224))
@@ -241,9 +262,9 @@ def test_a_vlm_is_pickled_without_its_graphs(qwen):
     asked = tv.VLM(model, processor, budget=9, relevance="none", captured=True)
     image = picture(100, 140)
     wanted = asked.ask(image, QUESTION, max_new_tokens=4)
-    assert asked._fixed is not None
+    assert asked.generator.fixed is not None
     other = pickle.loads(pickle.dumps(asked))
-    assert other._fixed is None and hooks(other.model) and other.adapter.lock is not asked.adapter.lock
+    assert other.generator.fixed is None and hooks(other.model) and other.adapter.lock is not asked.adapter.lock
     assert other.ask(image, QUESTION, max_new_tokens=4) == wanted
     other.detach()
     assert not hooks(other.model) and hooks(model)

@@ -7,6 +7,7 @@ import shutil
 import socket
 import time
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -121,6 +122,26 @@ def test_without_a_network_a_cached_model_is_loaded(monkeypatch, whole, tmp_path
         tv.load_vlm("some/model", cache_dir=tmp_path, device="cpu")
 
 
+def test_settings_come_from_the_hub_too(monkeypatch, whole, tmp_path):
+    """Here from its cache, where the files of the processor may be all there is."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    cached = tmp_path / "models--some--model"
+    snapshot = shutil.copytree(whole, cached / "snapshots" / ("0" * 40))
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0" * 40)
+    tv.TextureProcessor.from_pretrained(whole, budget=6, relevance="none").save_pretrained(snapshot)
+    model = tv.load_vlm("some/model", cache_dir=tmp_path, device="cpu")
+    assert (model.budget, model.relevance) == (6, "none")
+    processor = tv.TextureProcessor.from_pretrained("some/model", cache_dir=tmp_path)
+    assert processor.budget == 6 and processor.config.model_type == "qwen3_vl"
+    (snapshot / "config.json").unlink()
+    options = {"cache_dir": tmp_path}
+    assert hub.only_cached("f", "some/model", huggingface_hub, options, ["config.json", "texturevlm.json"])
+    with pytest.raises(ConnectionError, match="f: no network: "):
+        hub.only_cached("f", "some/model", huggingface_hub, options, ["config.json"])
+
+
 def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(hub, "PATIENCE", 0.1)
     monkeypatch.setattr("socket.create_connection", lambda *args, **options: time.sleep(1) or socket.socket())
@@ -217,10 +238,8 @@ def test_a_budget_beyond_the_context(whole, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"budget": None}, "budget must be a whole number, got None"),
         ({"budget": "24"}, "budget must be a whole number, got '24'"),
         ({"budget": (4, 9)}, r"budget must be a whole number, got \(4, 9\)"),
-        ({"relevance": None}, "relevance must be one of auto, .*, got None"),
         (
             {"relevance": tv.SCORERS["scout"]},
             "relevance must be one of auto, .*, got <class .*ScoutScorer",
@@ -258,11 +277,11 @@ def test_the_older_name_of_dtype(whole):
 
 
 @pytest.mark.parametrize(
-    "other", [np.zeros((3, 64, 64), np.uint8), torch.zeros(64, 64, 3), np.zeros((64, 64, 4), np.uint8)]
+    "other", [np.zeros((3, 64, 64), np.uint8), torch.zeros(64, 64, 3), np.zeros((64, 64, 5), np.uint8)]
 )
 def test_channels_elsewhere_are_not_listed_one_by_one(other):
     vlm = tv.VLM(*models.built("qwen3_vl"), budget=9, relevance="none")
-    said = r"got (64|4) channels \(channel_0, channel_1, channel_2, …\); an array is \(H, W, C\), a tensor \(C, H, W\)"
+    said = r"got (64|5) channels \(channel_0, channel_1, channel_2, …\); an array is \(H, W, C\), a tensor \(C, H, W\)"
     with pytest.raises(ValueError, match=f"prepare: image must be grey or red, green and blue, {said}"):
         vlm.ask(other, QUESTION)
 

@@ -36,9 +36,9 @@ def test_a_capture_is_made_again_for_a_model_that_was_cast():
     for dtype in (torch.float32, torch.float64, torch.float32):
         adapter.model.to(dtype)
         assert captured.ask(image, QUESTION, **SHORT) == plain.ask(image, QUESTION, **SHORT)
-        first = captured._fixed
+        first = captured.generator.fixed
         captured.ask(image, QUESTION, **SHORT)
-        assert captured._fixed is first and not first.stale
+        assert captured.generator.fixed is first and not first.stale
     adapter.model.to(torch.bfloat16)
     assert first.stale
 

@@ -96,6 +96,16 @@ def test_qwen_is_attached_asked_saved_and_loaded(qwen, tmp_path):
     assert all(torch.equal(other[name], inputs[name]) for name in inputs)
 
 
+def test_of_saved_parts_auto_processor_makes_only_a_tokenizer(qwen, tmp_path):
+    """As `save_pretrained` says; ours loads them."""
+    from transformers import AutoProcessor, ProcessorMixin
+
+    tv.load_vlm(qwen, budget=9, device="cpu").processor.save_pretrained(tmp_path)
+    found = AutoProcessor.from_pretrained(tmp_path)
+    assert not isinstance(found, ProcessorMixin) and found("What?")["input_ids"]
+    assert TextureProcessor.from_pretrained(tmp_path).budget == 9
+
+
 def test_llava_by_auto_processor(llava, tmp_path):
     """Which needs no torchvision."""
     from transformers import AutoProcessor, LlavaProcessor

@@ -87,8 +87,8 @@ def test_one_question(adapter):
         image = models.noise(*size)
         seen.append(told(plain.ask, image, QUESTION))
         check_same(told(replayed.ask, image, QUESTION), seen[-1])
-    assert replayed.reasons == [] and plain._fixed is None
-    assert replayed._fixed.tower.reason is None and len(replayed._fixed.prefills) == 1
+    assert replayed.reasons == [] and plain.generator.fixed is None
+    assert replayed.generator.fixed.tower.reason is None and len(replayed.generator.fixed.prefills) == 1
     assert distance(seen[0][1][0], seen[1][1][0]) > 2 * ROUNDING
 
 
@@ -98,7 +98,7 @@ def test_several_questions_on_one_image(adapter):
     for question in (QUESTION, "and there ?", "what is the total and what is there ? " * 4):
         plain, replayed = (told(session.ask, question, relevance="none") for session in sessions)
         check_same(replayed, plain)
-    assert sessions[1].model.reasons == [] and len(sessions[1].model._fixed.prefills) == 2
+    assert sessions[1].model.reasons == [] and len(sessions[1].model.generator.fixed.prefills) == 2
 
 
 @pytest.mark.parametrize("size", [(260, 200), (700, 300)])
@@ -106,7 +106,7 @@ def test_two_looks(adapter, size):
     image = models.noise(*size)
     plain, replayed = both(adapter)
     check_same(told(replayed.ask, image, QUESTION, looks=2), told(plain.ask, image, QUESTION, looks=2))
-    assert replayed.reasons == [] and replayed._fixed.tower is not None
+    assert replayed.reasons == [] and replayed.generator.fixed.tower is not None
 
 
 def test_a_stream_captures_in_its_thread_and_on_the_stream_of_its_caller(adapter):
@@ -121,7 +121,7 @@ def test_a_stream_captures_in_its_thread_and_on_the_stream_of_its_caller(adapter
             assert torch.cuda.current_stream() == side
     finally:
         hook.remove()
-    assert replayed.reasons == [] and replayed._fixed.tower is not None
+    assert replayed.reasons == [] and replayed.generator.fixed.tower is not None
     assert streams and set(streams) == {side}
     check_same(told(replayed.ask, image, QUESTION, stream=True), wanted)
     check_same(told(replayed.ask, image, QUESTION), wanted)
@@ -138,7 +138,7 @@ def test_streams_in_turns_do_not_mix(adapter):
     texts = [(first + "".join(rest)).strip() for first, rest in zip(begun, streams)]
     for question, text, one in zip(questions, texts, scores):
         check_same((text, one.steps), told(plain.ask, image, question))
-    assert replayed.reasons == [] and len(replayed._fixed.prefills) == 2
+    assert replayed.reasons == [] and len(replayed.generator.fixed.prefills) == 2
 
 
 def test_a_model_that_went_away_and_came_back(adapter):
@@ -204,7 +204,7 @@ def test_compiled_in_the_thread_of_a_stream():
     replayed = models.asked(adapter, budget=BUDGET, relevance="none")
     image = models.noise(150, 260)
     check_same(told(replayed.ask, image, QUESTION, stream=True), told(plain.ask, image, QUESTION))
-    assert replayed.reasons == [] and replayed._fixed.tower.reason is None
+    assert replayed.reasons == [] and replayed.generator.fixed.tower.reason is None
 
 
 @pytest.mark.parametrize("relevance", ["scout", "none"])

@@ -1,5 +1,7 @@
 """Loading: a folder gives a model that answers; what is missing or wrong is named."""
 
+import json
+
 import pytest
 import torch
 
@@ -7,6 +9,9 @@ import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION
 from tests.test_cli import status
+from tests.vlm import small
+from texturevlm.ask import load_vlm, session
+from texturevlm.ask.attention import question_attention
 
 SHORT = {"max_new_tokens": 4}
 
@@ -62,8 +67,6 @@ def test_a_wrong_dtype_is_refused(tmp_path, dtype):
 
 def test_a_chat_template_of_old_is_found(tmp_path):
     """LLaVA-1.5 keeps it in a file of the processor's."""
-    import json
-
     path = saved("llava", tmp_path)
     (path / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match=r"must have a chat template \(chat_template.jinja\), got none in"):
@@ -105,6 +108,92 @@ def test_what_is_no_model_is_refused():
         tv.load_vlm(None)
     with pytest.raises(ValueError, match="load_vlm: budget must be at least 1, got 0"):
         tv.load_vlm("/nowhere/at/all", budget=0)
+
+
+def test_what_a_saved_processor_says_is_the_default(tmp_path):
+    path = saved("qwen3_vl", tmp_path)
+    given = tv.TextureProcessor.from_pretrained(path, budget=5, allocator="fit", relevance="scout")
+    given.save_pretrained(path)
+    model = tv.load_vlm(path, device="cpu")
+    assert (model.budget, model.allocator, model.relevance) == (5, "fit", "scout")
+    model = tv.load_vlm(path, device="cpu", budget=7, allocator="auto", relevance="none")
+    assert (model.budget, model.allocator, model.relevance) == (7, "auto", "none")
+    assert tv.load_vlm(path, device="cpu", relevance="none").budget == 5
+    assert tv.TextureProcessor.from_pretrained(path, budget=None).budget == 5
+
+
+@pytest.mark.parametrize(("pair", "wanted"), [((4, 9), 9), ((300, 512), 300), ((32, 512), 273)])
+def test_settings_for_training_give_one_budget_and_one_relevance(tmp_path, pair, wanted):
+    path = saved("qwen3_vl", tmp_path)
+    given = tv.TextureProcessor.from_pretrained(path, budget=pair, relevance=("scout", "none"))
+    given.save_pretrained(path)
+    model = tv.load_vlm(path, device="cpu")
+    assert (model.budget, model.relevance) == (wanted, "scout")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"budget": 4096}, "load_vlm: budget must leave room in the model's context of 4096 tokens, got 4096"),
+        ({"relevance": "smell"}, "load_vlm: relevance must be one of .*, got 'smell'"),
+        ({"model": None}, "load_vlm: .*texturevlm.json must be as save_pretrained wrote it"),
+    ],
+)
+def test_wrong_settings_are_named_before_the_weights_are_read(tmp_path, change, said):
+    path = saved("qwen3_vl", tmp_path)
+    tv.TextureProcessor.from_pretrained(path).save_pretrained(path)
+    file = path / "texturevlm.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    (path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=said):
+        tv.load_vlm(path, device="cpu")
+
+
+def test_two_looks_of_a_family_that_cannot_are_refused_before_the_weights_are_read(tmp_path, capsys):
+    small.MORE["gemma3"]()[0].config.save_pretrained(tmp_path)  # there are no weights
+    said = r"looks must be 1 for gemma3, got 2 \(see docs/models.md\)"
+    with pytest.raises(ValueError, match=f"load_vlm: {said}"):
+        tv.load_vlm(tmp_path, device="cpu", looks=2)
+    assert status("ask", "examples/invoice.png", "What?", "--model", tmp_path, "--looks", 2, "--device", "cpu") == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("texturevlm ask: load_vlm: looks must be 1 for gemma3")
+
+
+def test_looks_for_every_question(tmp_path, monkeypatch):
+    path = saved("qwen3_vl", tmp_path)
+    once, twice = (tv.load_vlm(path, budget=12, device="cpu", looks=looks) for looks in (1, 2))
+    image = models.noise(300, 400)
+    looked = []
+    monkeypatch.setattr(session, "question_attention", lambda *args: looked.append(1) or question_attention(*args))
+    assert twice.ask(image, QUESTION, **SHORT) == once.ask(image, QUESTION, looks=2, **SHORT) and len(looked) == 2
+    assert twice.ask(image, QUESTION, looks=1, **SHORT) == once.ask(image, QUESTION, **SHORT) and len(looked) == 2
+    with pytest.raises(ValueError, match="load_vlm: relevance with looks=2 must be one of auto, attention, got 'none'"):
+        tv.load_vlm(path, looks=2, relevance="none")
+
+
+def test_the_address_of_a_page_is_no_model(capsys):
+    page = "https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct/tree/main"
+    said = r"model must be a hub id \(Qwen/Qwen3-VL-2B-Instruct\) or a folder, got the URL https://hugg"
+    with pytest.raises(ValueError, match=f"load_vlm: {said}"):
+        tv.load_vlm(page)
+    assert status("ask", "examples/invoice.png", "What?", "--model", page) == 2
+    assert "model must be a hub id (Qwen/Qwen3-VL-2B-Instruct) or" in capsys.readouterr().err.splitlines()[-1]
+    with pytest.raises(ValueError, match=r"load_vlm: model must be a hub id or a folder, got the URL https://a\.org"):
+        tv.load_vlm("https://a.org")
+
+
+def test_the_command_asks_as_the_saved_processor_says(tmp_path, capsys, monkeypatch):
+    path = saved("qwen3_vl", tmp_path)
+    tv.TextureProcessor.from_pretrained(path, budget=5, relevance="none").save_pretrained(path)
+    asked = []
+    monkeypatch.setattr(tv, "load_vlm", lambda *args, **options: asked.append(load_vlm(*args, **options)) or asked[-1])
+    command = ("ask", "examples/invoice.png", "What?", "--model", path, "--device", "cpu", "--max-new-tokens", 2)
+    assert status(*command) == 0 and status(*command, "--budget", 6, "--relevance", "scout") == 0
+    assert [(one.budget, one.relevance) for one in asked] == [(5, "none"), (6, "scout")]
+    capsys.readouterr()
+    assert status("ask", "--help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "auto, words, scout, none, or, with --looks 2, attention" in said
+    assert "piece by piece, as the model generates it" in said
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -116,7 +116,7 @@ def test_weights_go_straight_to_their_device_where_accelerate_is_installed(monke
     ("options", "said"),
     [
         ({"attn_implementation": "fast"}, "one that takes attn_implementation, got .*fast"),
-        ({"bugdet": 3}, "one that takes bugdet, got .*unexpected keyword argument 'bugdet'"),
+        ({"wheels": 3}, "one that takes wheels, got .*unexpected keyword argument 'wheels'"),
         ({"quantization_config": 3}, "one that takes quantization_config, got "),
     ],
 )
@@ -124,3 +124,12 @@ def test_an_option_that_the_model_does_not_take_is_named(folder, options, said):
     with pytest.raises(ValueError, match=f"load_vlm: model must be {said}") as raised:
         tv.load_vlm(folder, device="cpu", **options)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("bugdet", "budget"), ("relevence", "relevance"), ("devices", "device"), ("look", "looks")]
+)
+def test_a_misspelled_option_is_named(wrong, meant):
+    said = rf"load_vlm: options must be those of load_vlm .*, got {wrong} \(did you mean {meant}\?\)"
+    with pytest.raises(TypeError, match=said):
+        tv.load_vlm("/nowhere/at/all", **{wrong: 3})

@@ -3,6 +3,8 @@
 import copy
 import json
 import pickle
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import OPTIONS, QUESTION, conversation, inputs_of, picture, visual_tokens
 from tests.vlm import small
+from texturevlm import vlm
 from texturevlm.ask import processor as module
 from texturevlm.ask.processor import TextureProcessor
 from texturevlm.vlm.packed import unpack
@@ -178,15 +181,13 @@ def test_the_mask_of_the_assistants_tokens(attached):
     model, processor = attached
     reply = {"role": "assistant", "content": [{"type": "text", "text": "total 4 2"}]}
     prompts = [[*conversation(picture(288, 288)), reply], [*conversation(), reply]]
-    found = processor.apply_chat_template(
-        prompts,
-        chat_template=TRAINING,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        return_assistant_tokens_mask=True,
-        processor_kwargs={"padding": True},
-    )
+    options = {"chat_template": TRAINING, "return_assistant_tokens_mask": True}
+    padded = {"processor_kwargs": {"padding": True}}
+    if vlm.installed() < (5, 18):
+        with pytest.raises(ImportError, match=r"return_assistant_tokens_mask with images needs .* 5\.18 .* got 5\.\d+"):
+            inputs_of(processor, prompts, **options)
+        return
+    found = inputs_of(processor, prompts, add_generation_prompt=False, **options, **padded)
     for ids, mask in zip(found["input_ids"], found["assistant_masks"]):
         assert processor.tokenizer.convert_ids_to_tokens(ids[mask.bool()]) == ["total", "4", "2"]
     assert visual_tokens(model, found, (1, 0)) == [9, 0]
@@ -205,6 +206,12 @@ def test_unknown_options_are_refused_by_name(processor):
     for given in ({"wheels": 4}, {"images_kwargs": {"wheels": 4}}, {"text_kwargs": {"wheels": 4}}):
         with pytest.raises(TypeError, match=r"processor: options must be those for text \(add_.*got wheels"):
             processor(picture(64, 64), SHORT, **given)
+    with pytest.raises(TypeError, match=r"got return_tensor \(did you mean return_tensors\?\)"):
+        processor(picture(64, 64), SHORT, return_tensor="pt")
+    with pytest.raises(TypeError, match="processor: budget must be given to attach or to TextureProcessor"):
+        processor(picture(64, 64), SHORT, budget=4)
+    with pytest.raises(TypeError, match=r"from_pretrained: .*, got bugdet \(did you mean budget\?\)"):
+        TextureProcessor.from_pretrained("/nowhere/at/all", bugdet=4)
 
 
 def test_bad_input_is_named_before_transformers_sees_it(processor):
@@ -316,6 +323,30 @@ def test_saved_and_loaded_with_its_options(attached, tmp_path):
     attached_again.detach()
 
 
+@pytest.mark.parametrize(("options", "name"), [({}, "mine"), ({"repo_id": "us/ours", "private": True}, "us/ours")])
+def test_settings_are_pushed_to_the_hub(attached, tmp_path, monkeypatch, options, name):
+    from transformers.utils import hub
+
+    _, processor = attached
+    pushed, made = {}, []
+
+    class Api:
+        def create_repo(self, repo_id, **options):
+            made.append((repo_id, options.get("private")))
+            return SimpleNamespace(repo_id=repo_id)
+
+    def upload(self, folder, repo_id, **options):
+        pushed[repo_id] = {path.name: path.read_text() for path in Path(folder).glob("*.json")}
+
+    monkeypatch.setattr(hub, "hf_api", Api)
+    monkeypatch.setattr(hub, "create_and_tag_model_card", lambda *args, **options: SimpleNamespace(save=lambda path: 0))
+    monkeypatch.setattr(hub.PushToHubMixin, "_upload_modified_files", upload)
+    processor.save_pretrained(tmp_path / "mine", push_to_hub=True, **options)
+    assert list(pushed) == [name] and made == [(name, options.get("private"))]
+    for files in (*pushed.values(), {path.name: path.read_text() for path in (tmp_path / "mine").glob("*.json")}):
+        assert json.loads(files["texturevlm.json"])["budget"] == 9 and "tokenizer_config.json" in files
+
+
 def test_what_cannot_be_saved_is_named(qwen, tmp_path):
     model, given = qwen
     processor = TextureProcessor(given, model.config, allocator=lambda *_: None)
@@ -326,7 +357,7 @@ def test_what_cannot_be_saved_is_named(qwen, tmp_path):
     table = json.loads((tmp_path / "texturevlm.json").read_text())
     assert table["budget"] == 9 and table["model"]["model_type"] == "qwen3_vl"
     (tmp_path / "texturevlm.json").write_text("{")
-    with pytest.raises(ValueError, match=r"from_pretrained: .*texturevlm.json must be as save_pretrained wrote it"):
+    with pytest.raises(ValueError, match=r"TextureProcessor: .*texturevlm.json must be as save_pretrained wrote it"):
         TextureProcessor.from_pretrained(tmp_path)
 
 

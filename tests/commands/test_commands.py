@@ -71,7 +71,7 @@ def test_look_for_a_question_draws_what_is_seen_the_footprints_and_the_relevance
     options = ["--query", "what is it?", "--relevance", "none", "--budget", 8, "--out", "seen.png"]
     assert status("look", page, *options) == 0
     said = capsys.readouterr().out
-    assert "seen.png: 300×200 seen with 8 tokens of 32×32" in said
+    assert "seen.png: 300×200 seen with 8 tokens of 32×32" in said and "they cover 32% of it" in said
     with Image.open(tmp_path / "seen.png") as picture:
         pixels = np.asarray(picture.convert("RGB"), dtype=float)
     head = 44 + 40  # the question, then the panels' titles
@@ -163,7 +163,6 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
         (["ftp://example.org/a.png", "Q", "--model", "x"], ["http, https or data, got ftp://example.org/a.png"]),
         ([".", "Q", "--model", "x"], ["folder"]),
         (["page.png", "Q", "--model", "x", "--colour"], ["--colour"]),
-        (["page.png", "Q"], ["--model"]),
         (["page.png", "Q", "--model", "/nowhere/at/all"], ["load_vlm: no such folder: /nowhere/at/all"]),
         (["gone.png", "Q", "--model", "/nowhere/at/all"], ["no such file: gone.png"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--looks", "3"], ["--looks", "3"]),
@@ -209,6 +208,18 @@ def test_allocate_shares_a_budget_between_images(page, tmp_path, capsys):
         ["eval", ".", "--out", "new"],
         ["eval", ".", "--out", "new", "--device", "cuda:99"],
         ["eval", ".", "--out", "new", "--limit", "none"],
+        ["eval", "--out", "new"],
+        ["eval", "."],
+        ["eval", "--from", "gone.jsonl"],
+        ["eval", ".", "--from", "page.png"],
+        ["eval", "--from", "page.png"],
+        ["eval", "imagenet", ".", "--model", "m", "--out", "new"],
+        ["eval", "docvqa", "gone", "--model", "m", "--out", "new"],
+        ["eval", "docvqa", ".", "--model", "m"],
+        ["eval", "docvqa", ".", "--model", "m", "--out", "new", "--relevance", "attention"],
+        ["eval", "docvqa", ".", "--model", "m", "--out", "new", "--allocators", "circles"],
+        ["eval", "docvqa", ".", "--model", "m", "--out", "new", "--conditions", "none"],
+        ["eval", "docvqa", ".", "--model", "m", "--out", "new", "--batch", "0"],
         ["train", "gone.toml", "--out", "new"],
         ["train", "page.png", "--out", "new"],
         ["pack-pages", "gone", "--words", "w", "--out", "new"],
@@ -233,4 +244,4 @@ def test_every_command_is_in_a_file_of_its_own():
     from texturevlm.cli import COMMANDS
 
     files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
-    assert files - {"__init__", "arguments"} == set(COMMANDS)
+    assert files - {"__init__", "arguments", "eval_model"} == set(COMMANDS)

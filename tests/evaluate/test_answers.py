@@ -1,6 +1,6 @@
 """Metrics of answers: values worked out by hand, and known behaviours of the official evaluation codes."""
 
-import builtins
+from random import Random
 
 import pytest
 
@@ -17,6 +17,7 @@ from texturevlm.evaluate.answers import (
     token_f1,
     vqa_accuracy,
 )
+from texturevlm.text.edits import edit_distance
 
 
 def people(count: int, answer: str = "cat") -> list[str]:
@@ -212,18 +213,15 @@ def test_bad_input_names_the_function_and_the_argument(name):
 
 
 def test_every_data_set_has_a_metric():
-    assert set(DATA_SETS) == {"docvqa", "infovqa", "chartqa", "textvqa", "vqav2", "vizwiz", "sroie", "funsd"}
+    assert set(DATA_SETS) == {"docvqa", "infovqa", "chartqa", "textvqa", "vqav2", "vizwiz", "sroie", "funsd", "coco"}
     assert set(DATA_SETS.values()) == set(ANSWER_METRICS)
 
 
-def test_anls_without_rapidfuzz_names_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest, **options):
-        if name.startswith("rapidfuzz"):
-            raise ImportError(name)
-        return real(name, *rest, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"anls: needs the extra eval: pip install 'texturevlm\[eval\]'"):
-        anls("a", ["a"])
+def test_the_edit_distance_is_that_of_rapidfuzz():
+    """Whose speed is not needed here, and which need not be installed."""
+    distance = pytest.importorskip("rapidfuzz.distance").Levenshtein.distance
+    random = Random(0)
+    for _ in range(500):
+        one, other = ("".join(random.choices("abcé 𝛼", k=random.randrange(9))) for _ in range(2))
+        assert edit_distance(one, other) == distance(one, other), (one, other)
+    assert edit_distance("kitten", "sitting") == 3 and edit_distance("", "") == 0

@@ -118,7 +118,7 @@ def test_a_missing_or_damaged_image_is_named(tmp_path):
 def test_no_such_folder_format_or_data(tmp_path):
     with pytest.raises(FileNotFoundError, match="must be a data set"):
         load_data(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"must hold questions\.jsonl or the release of one of docvqa, textvqa"):
+    with pytest.raises(ValueError, match=r"hold questions\.jsonl or the release of one of docvqa, infovqa"):
         load_data(tmp_path)
     with pytest.raises(ValueError, match="format must be one of auto, own, docvqa"):
         load_data(tmp_path, format="imagenet")
@@ -136,6 +136,18 @@ def docvqa(folder):
 def docvqa_later(folder):
     docvqa(folder / "spdocvqa_qas")
     shutil.move(folder / "spdocvqa_qas" / "documents", folder / "spdocvqa_images")
+
+
+def infovqa(folder):
+    entry = {
+        "questionId": 65718,
+        "question": "q?",
+        "image_local_name": "30.jpeg",
+        "answers": ["4"],
+        "data_split": "val",
+    }
+    dump(folder / "infographicsVQA_val_v1.0_withQT.json", {"dataset_name": "infographicVQA", "data": [entry]})
+    write_image(folder / "infographicsvqa_images" / "30.jpeg")
 
 
 def textvqa(folder):
@@ -192,9 +204,10 @@ def vizwiz(folder):
 RELEASES = {
     "docvqa": (docvqa, "7", ("0.28", "0.28%")),
     "docvqa, later archive": (docvqa_later, "7", ("0.28", "0.28%")),
-    "textvqa": (textvqa, "34602", ("nokia", "a")),
+    "infovqa": (infovqa, "65718", ("4",)),
+    "textvqa": (textvqa, "34602", (*["nokia"] * 9, "a")),
     "chartqa": (chartqa, "test_human-0", ("14",)),
-    "vqav2": (vqav2, "42000", ("down", "at table")),
+    "vqav2": (vqav2, "42000", ("down", "down", "at table")),
     "vizwiz": (vizwiz, "VizWiz_val_00000000", ("basil", "basil leaves")),
 }
 
@@ -215,7 +228,7 @@ def test_a_release_is_recognised_and_read(tmp_path, name, by_name):
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_missing_image_of_a_release_is_named(tmp_path, name):
     RELEASES[name][0](tmp_path)
-    for image in (path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg")):
+    for image in (path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg", ".jpeg")):
         image.unlink()
     with pytest.raises(ValueError, match="no such image"):
         load_data(tmp_path)

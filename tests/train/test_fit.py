@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train.toy import CONFIG, Toy
+from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import draw_examples, fit, generator_at, rate_at
 from texturevlm.train.run_files import checkpoints, load_checkpoint
 
@@ -171,3 +172,39 @@ def test_examples_of_a_step():
     assert draw_examples(10, 8, seed=0, step=15) != draw_examples(10, 8, seed=0, step=16)
     assert set(draw_examples(5, 2000, seed=1, step=3)) == set(range(5))
     assert draw_examples(1000, 4, seed=0, step=0) == [722, 684, 443, 3]  # trained weights rest on these
+
+
+class OnDevice:
+    """Batches of two shapes, on a GPU."""
+
+    def __init__(self):
+        torch.manual_seed(3)
+        self.module = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 1))
+
+    def batch(self, step):
+        x = torch.randn(4 + step % 2, 6, generator=generator_at(0, step))
+        return {"x": x.cuda(), "y": x.sum(1, keepdim=True).cuda()}
+
+    def losses(self, batch, step):
+        return {"square": (self.module(batch["x"]) - batch["y"]).square().mean()}
+
+    def evaluate(self):
+        return {}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_captured_steps_are_ordinary_steps(tmp_path, optimiser):
+    config = FitConfig(steps=40, optimiser=optimiser, rate=0.01, warmup=5, clip=1.0, device="cuda", log_every=1)
+    for captured in (False, True):
+        fit(OnDevice(), replace(config, captured=captured), tmp_path / str(captured))
+    plain, replayed = (curve(tmp_path / name) for name in ("False", "True"))
+    for name in ("loss", "rate", "gradient"):
+        values = [[float(row[name]) for row in rows] for rows in (plain, replayed)]
+        assert values[1] == pytest.approx(values[0], rel=0.02, abs=1e-4)
+    assert float(plain[-1]["loss"]) < 0.7 * float(plain[0]["loss"])
+
+
+def test_steps_are_captured_on_a_gpu_alone():
+    with pytest.raises(ValueError, match="captured must be false unless device is cuda, got 'cpu'"):
+        FitConfig(captured=True)

@@ -1,4 +1,4 @@
-"""texturevlm ship-scout: the weights of two runs become the one file that the package reads."""
+"""texturevlm ship-scout and ship-reader: the weights of runs become what the package reads."""
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
+from texturevlm.train.reader.network import make_network
 from texturevlm.types import Texture
 
 WIDTHS = (8, 12, 16)
@@ -56,3 +57,50 @@ def test_complaints(runs, tmp_path, capsys):
         said = capsys.readouterr().err.strip()
         assert said.startswith("texturevlm ship-scout: ") and message in said and "\n" not in said
         assert not (tmp_path / "own.npz").exists()
+
+
+def test_the_reader_s_folder_is_a_stock_checkpoint(tmp_path, capsys):
+    """From a run with the head that is dropped, and again from parts of its weights."""
+    from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
+
+    torch.manual_seed(2)
+    trained = make_network()
+    state = {f"network.{name}": tensor.clone() for name, tensor in trained.state_dict().items()}
+    step = tmp_path / "run" / "step-00000007"
+    step.mkdir(parents=True)
+    (step / "config.json").write_text("{}")
+    save_file({**state, "letter_head.weight": torch.zeros(3)}, step / "weights.safetensors")
+    assert status("ship-reader", tmp_path / "run", "--out", tmp_path / "reader", "--budget", "96") == 0
+    assert "reader: 39.5 MB of weights" in capsys.readouterr().out
+    loaded = Qwen3VLForConditionalGeneration.from_pretrained(tmp_path / "reader", dtype=torch.float32)
+    for name, tensor in trained.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor.bfloat16().float()), name
+    assert '"budget": 96' in (tmp_path / "reader" / "texturevlm.json").read_text()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "reader")
+    assert tokenizer.decode(tokenizer("12,066.31 €?").input_ids) == "12,066.31 ?"
+    assert tokenizer.decode(tokenizer("?").input_ids) == "I cannot read it"
+    names = sorted(state)
+    for part in range(2):
+        save_file({name: state[name] for name in names[part::2]}, tmp_path / f"part-{part}.safetensors")
+    parts = [tmp_path / f"part-{part}.safetensors" for part in range(2)]
+    assert status("ship-reader", *parts, "--out", tmp_path / "again") == 0
+    weights = "model.safetensors"
+    assert (tmp_path / "again" / weights).read_bytes() == (tmp_path / "reader" / weights).read_bytes()
+
+
+def test_complaints_about_the_reader(tmp_path, capsys):
+    (tmp_path / "text.safetensors").write_text("weights")
+    (tmp_path / "empty").mkdir()
+    save_file({"lm_head.weight": torch.zeros(128, 384)}, tmp_path / "some.safetensors")
+    for given, message in [
+        (["none"], "no such file or folder: none"),
+        (["text.safetensors"], "text.safetensors must be a file of weights (safetensors), got "),
+        (["empty"], "RUN_OR_WEIGHTS must be a run with a checkpoint, or a file of weights, got "),
+        (["some.safetensors"], "some.safetensors must hold the reader's weights, got "),
+        (["some.safetensors", "--out", str(tmp_path / "no" / "where")], "--out must be in a folder that exists"),
+    ]:
+        paths = [one if one == "none" or one.startswith(("-", "/")) else str(tmp_path / one) for one in given]
+        assert status("ship-reader", "--out", str(tmp_path / "out"), *paths) == 2
+        said = capsys.readouterr().err.strip()
+        assert said.startswith("texturevlm ship-reader: ") and message in said and "\n" not in said
+        assert not (tmp_path / "out").exists()

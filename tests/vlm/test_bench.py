@@ -146,7 +146,7 @@ def test_our_resize_reads_as_many_tokens_as_transformers(small):
 def test_a_gain_is_split_into_tokens_and_capture():
     note = vlm_same.gain_note((3508, 2480), 600e3, vlm_same.Resized(40e3, 10e3, 12.5e3))
     assert "is 60.0 × faster" in note and "15.0 × by fewer tokens" in note and "4.0 × by capture" in note
-    assert "+2.50 ms" in note
+    assert "2.50 ms more" in note
 
 
 def test_compiled_rows_say_why_they_are_missing(small, monkeypatch):

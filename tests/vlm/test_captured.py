@@ -26,20 +26,26 @@ def difference(one, other):
     return float((one - other).detach().abs().max())
 
 
+def first_logits(fixed, prompts, texture, allocation):
+    """(B, V), of the first token of the answers."""
+    ids = fixed._spelled("generate", prompts, texture, allocation)
+    return fixed.prefill(ids, fixed.encode(texture, allocation)).logits
+
+
 def last_logits(adapter, *inputs, **options):
     with torch.no_grad():
         return adapter.model(**adapter.prepare(*inputs, **options)).logits[:, -1]
 
 
-@pytest.mark.parametrize("coordinates", ["fine", "native"])
-def test_first_token_is_that_of_transformers_own_forward(adapter, coordinates):
+@pytest.mark.parametrize("options", [{}, {"coordinates": "native"}, {"levels": "apart"}], ids=str)
+def test_first_token_is_that_of_transformers_own_forward(adapter, options):
     """One capture serves images of every size and questions of several lengths."""
-    fixed = FixedBudget(adapter, 11, coordinates=coordinates)
+    fixed = FixedBudget(adapter, 11, **options)
     for size, question in (((150, 260), QUESTION), ((90, 70), "and there ?"), ((300, 64), QUESTION)):
         texture = small.picture(*size)
         allocation = small.chosen(texture, adapter.side, 11)
-        wanted = last_logits(adapter, question, texture, allocation, coordinates=coordinates)
-        assert difference(fixed.first_logits(question, texture, allocation), wanted) < 1e-4
+        wanted = last_logits(adapter, question, texture, allocation, **options)
+        assert difference(first_logits(fixed, question, texture, allocation), wanted) < 1e-4
     assert fixed.reasons == ["graphs are for a GPU, and this runs on cpu"]
 
 
@@ -60,8 +66,29 @@ def test_unused_slots_change_nothing(adapter):
     for name in ("centre", "ddx", "ddy"):
         getattr(allocation, name)[:, 6:] = nothing
     some = replace(allocation, valid=valid)
-    wanted = last_logits(adapter, QUESTION, texture, allocation.each(lambda column: column[:, :6]))
-    assert difference(FixedBudget(adapter, 9, masked=True).first_logits(QUESTION, texture, some), wanted) < 1e-4
+    for levels in ("joint", "apart"):
+        wanted = last_logits(adapter, QUESTION, texture, allocation.each(lambda column: column[:, :6]), levels=levels)
+        fixed = FixedBudget(adapter, 9, masked=True, levels=levels)
+        assert difference(first_logits(fixed, QUESTION, texture, some), wanted) < 1e-4
+
+
+def test_what_a_checkpoint_was_trained_with_is_used(adapter):
+    """The table in its config decides, for the plain path and the captured one alike."""
+    texture = small.picture(4 * adapter.side, 5 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 9)
+    own = {"levels": "apart", "coordinates": "native"}
+    wanted, stock = (last_logits(adapter, QUESTION, texture, allocation, **options) for options in (own, {}))
+    adapter.config.texturevlm = own
+    try:
+        other = adapter.beside(adapter.processor)
+        assert difference(last_logits(other, QUESTION, texture, allocation), wanted) == 0
+        assert difference(first_logits(FixedBudget(other, 9), QUESTION, texture, allocation), wanted) < 1e-4
+        assert difference(wanted, stock) > 1e-3
+        adapter.config.texturevlm = {"levels": "alone"}
+        with pytest.raises(ValueError, match=r"levels in texturevlm of .* must be one of joint, apart"):
+            adapter.beside(None)
+    finally:
+        del adapter.config.texturevlm
 
 
 def test_generation_goes_on_from_the_captured_prefill(adapter):
@@ -108,8 +135,7 @@ def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
     for name in ("_spelled", "encode", "prefill"):
         noted(name)
     fixed.generate(QUESTION, texture, allocation, max_new_tokens=1)
-    fixed.first_logits(QUESTION, texture, allocation)
-    assert done == ["encode", "_spelled", "prefill"] * 2
+    assert done == ["encode", "_spelled", "prefill"]
 
 
 def test_the_first_step_serves_its_own_generation_only(adapter):
@@ -138,7 +164,7 @@ def test_prompts_of_a_batch_may_differ_in_length(adapter):
     texture = small.picture(3 * adapter.side, 3 * adapter.side, batch=2)
     allocation = small.chosen(texture, adapter.side, 4)
     prompts = [QUESTION, "and ?"]
-    ours = FixedBudget(adapter, 4, batch=2).first_logits(prompts, texture, allocation)
+    ours = first_logits(FixedBudget(adapter, 4, batch=2), prompts, texture, allocation)
     assert difference(ours, last_logits(adapter, prompts, texture, allocation)) < 1e-4
     with pytest.raises(ValueError, match="one length in tokens"):
         FixedBudget(adapter, 4, batch=2).generate(prompts, texture, allocation)
@@ -195,9 +221,8 @@ def test_rotated_footprints_are_refused(adapter):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     turned = replace(allocation, ddy=allocation.ddy + torch.tensor([0.1, 0]))
-    for run in (FixedBudget(adapter, 4).generate, FixedBudget(adapter, 4).first_logits):
-        with pytest.raises(ValueError, match="must have upright footprints"):
-            run(QUESTION, texture, turned)
+    with pytest.raises(ValueError, match="must have upright footprints"):
+        FixedBudget(adapter, 4).generate(QUESTION, texture, turned)
 
 
 def test_what_lies_on_another_device_is_refused(adapter):
@@ -268,8 +293,8 @@ def test_layers_that_cannot_be_compiled_run_as_they_are(adapter, monkeypatch):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     fixed = FixedBudget(adapter, 4, compiled=True)
-    found = fixed.first_logits(QUESTION, texture, allocation)
-    assert torch.equal(found, FixedBudget(adapter, 4, compiled=False).first_logits(QUESTION, texture, allocation))
+    found = first_logits(fixed, QUESTION, texture, allocation)
+    assert torch.equal(found, first_logits(FixedBudget(adapter, 4, compiled=False), QUESTION, texture, allocation))
     assert "torch.compile failed: no compiler here" in fixed.reasons
 
 
@@ -297,7 +322,7 @@ def test_captured_answers_are_those_of_transformers(family):
         texture = small.picture(*size).to("cuda")
         allocation = small.chosen(small.picture(*size), adapter.side, 11).to("cuda")
         wanted = last_logits(adapter, QUESTION, texture, allocation)
-        assert difference(fixed.first_logits(QUESTION, texture, allocation), wanted) < 2e-2
+        assert difference(first_logits(fixed, QUESTION, texture, allocation), wanted) < 2e-2
     assert fixed.reasons == []
 
 

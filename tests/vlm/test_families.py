@@ -328,6 +328,24 @@ def test_a_tower_that_ignores_positions_is_refused(built, monkeypatch):
     vlm.adapt(model, processor).restore()
 
 
+def test_a_second_adapter_that_fails_leaves_the_first_in_place(built, monkeypatch):
+    model = FAMILIES[built[0].config.model_type]()[0]
+    before = hidden_state(model)
+    first = vlm.adapt(model, built[1])
+    texture = small.picture(2 * first.side, 3 * first.side)
+    inputs = first.prepare(QUESTION, texture, small.chosen(texture, first.side, 5))
+    wanted = logits(first, inputs)
+    other = copy.copy(built[1])
+    with monkeypatch.context() as patched:
+        patched.setattr(type(first), "probe", lambda self: self.refuse("everything"))
+        with pytest.raises(RuntimeError, match="ignores everything"):
+            vlm.adapt(model, other)
+    assert vlm.adapt(model) is first and torch.equal(logits(first, inputs), wanted)
+    second = vlm.adapt(model, other)
+    assert second is not first and torch.equal(logits(second, inputs), wanted)
+    assert hidden_state(second.restore()) == before
+
+
 def test_a_tower_that_ignores_one_argument_is_refused(built, monkeypatch):
     model, processor = built
     kind = type(vlm.adapter_for(model.config))

@@ -22,6 +22,8 @@ class Answer:
     logprobs: log-probability of each of them, before temperature and other processing
     chosen:   per image, the tokens that the model saw and the relevance that they were chosen by
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
+    unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
+              a model whose config names no such answer
     """
 
     text: str
@@ -29,6 +31,7 @@ class Answer:
     logprobs: list[float]
     chosen: list[Chosen]
     seconds: dict[str, float]
+    unreadable: float | None = None
 
     @property
     def logprob(self) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import nn
 
@@ -18,8 +18,10 @@ from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FAMILIES, Adapter, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
 
+DEFAULTS: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE}
 WRAPPERS = ("get_base_model", "_orig_mod", "module")  # of PEFT, of torch.compile, of data parallel training
 _ATTACHED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # processor → model
+_LAST: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()  # processor → the model that it was attached to last
 
 
 def attach(
@@ -41,7 +43,7 @@ def attach(
 
     network = network_of("attach", model)
     given = {"budget": budget, "allocator": allocator, "relevance": relevance}
-    options: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE}
+    options = dict(DEFAULTS)
     if isinstance(processor, TextureProcessor):
         options = {name: getattr(processor, name) for name in options}
     options |= {name: value for name, value in given.items() if value is not None}
@@ -99,8 +101,21 @@ def hooked(network: Any, processor: Any) -> Adapter:
     adapter: Adapter | None = getattr(network, ATTRIBUTE, None)
     if adapter is None:
         adapter = adapter_for(network.config).bind(network)
-    _ATTACHED[processor] = network
+    _ATTACHED[processor], _LAST[processor] = network, ref(network)
     return adapter
+
+
+def check_still_hooked(processor: Any) -> None:
+    """Raise if the model of a processor was detached: it would fail on chosen tokens with an error about shapes.
+
+    A processor that was never attached, such as a copy in a worker, knows of no model.
+    """
+    network = _LAST[processor]() if processor in _LAST else None
+    if network is not None and not hasattr(network, ATTRIBUTE):
+        raise ValueError(
+            f"processor: its {type(network).__name__} was detached and takes no chosen tokens; attach it once more, "
+            "or use the model's own processor (.processor)"
+        )
 
 
 def unwrapped(model: Any) -> Any:

@@ -18,7 +18,6 @@ from texturevlm.ask.messages import conversation_about
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.views import still_views
 
 LONGEST_MAP = 256  # cells along the longer side of what `pointed_at` paints
 
@@ -52,10 +51,11 @@ def question_attention(
     visual = ids == adapter.model.config.image_token_id
     asking = slice(int(visual.nonzero()[-1]) + 1, len(ids))
     found: list[Tensor] = []
+    normed = adapter.normed_heads
 
     def stop_here(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        found.append(_weights(attention, hidden, text_rotary(language, hidden, positions), asking))
+        found.append(_weights(attention, hidden, text_rotary(language, hidden, positions), asking, normed))
         raise _Enough
 
     hook = language.layers[number].self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
@@ -83,9 +83,9 @@ def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -
     return [_painted(one, allocation) for one, allocation in zip(split, allocations)]
 
 
-def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice) -> Tensor:
+def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice, normed: bool) -> Tensor:
     """(L,): the attention of some tokens to all, by the mean over them and over the heads."""
-    query, key = (one[0].float() for one in query_and_key(attention, hidden, *rotary))
+    query, key = (one[0].float() for one in query_and_key(attention, hidden, *rotary, normed))
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
     scores: Tensor = query[:, asking] @ key.mT * attention.scaling
     later = torch.ones_like(scores[0], dtype=torch.bool).triu(asking.start + 1)
@@ -97,7 +97,7 @@ def _by_slot(
 ) -> list[Tensor]:
     found, taken = [], 0
     for texture, allocation in zip(textures, allocations):
-        (view,) = still_views("ask", Picture(texture, allocation), adapter.side)
+        ((view,),) = adapter.groups(Picture(texture, allocation))
         own = weights[taken : taken + len(view)]
         found.append(weights.new_zeros(allocation.budget).index_put((view.slot.to(weights.device),), own))
         taken += adapter.length(len(view))

@@ -35,6 +35,9 @@ class CapturedChoice:
         self._kept: OrderedDict[tuple[Any, ...], Replay | None] = OrderedDict()  # None: seen once
         self._lock = Lock()  # a replay overwrites what the last one made
 
+    def __reduce__(self) -> tuple[type[CapturedChoice], tuple[()]]:
+        return CapturedChoice, ()  # graphs stay on their device
+
     def __call__(
         self, image: PreparedImage, question: str, *, budget: int, allocator: str | Allocator, relevance: str
     ) -> Chosen | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 
@@ -37,13 +36,15 @@ def _flat(images: Any) -> list[Any]:
     if isinstance(images, (list, tuple)):
         return [image for part in images for image in _flat(part)]
     if isinstance(images, (Tensor, np.ndarray)):
-        return [_channels_first(image) for image in (images if images.ndim == 4 else [images])]
+        return [_as_opened(image) for image in (images if images.ndim == 4 else [images])]
     return [images]
 
 
-def _channels_first(image: Tensor | np.ndarray[Any, Any]) -> Any:
-    """An image whose channels come first or last, as transformers tells them apart."""
-    found = torch.as_tensor(image)
-    if found.ndim == 3 and found.shape[0] not in (1, 3) and found.shape[-1] in (1, 3, 4):
-        return found.movedim(-1, 0)
-    return found
+def _as_opened(image: Tensor | np.ndarray[Any, Any]) -> Any:
+    """An array (H, W, C) or a tensor (C, H, W), whose channels may have come first or last."""
+    if image.ndim != 3:
+        return image
+    last = image.shape[0] not in (1, 3) and image.shape[-1] in (1, 3, 4)  # as transformers tells them apart
+    if isinstance(image, Tensor):
+        return image.movedim(-1, 0) if last else image
+    return image if last else np.moveaxis(image, 0, -1)

@@ -46,7 +46,7 @@ def images_of(conversation: Sequence[Message]) -> list[Any]:
             if block.get("type") in ("image", "image_url"):
                 key = next((key for key in IMAGE_KEYS if block.get(key) is not None), None)
                 held = None if key is None else block[key]
-                held = held.get("url") if isinstance(held, dict) else held
+                held = held.get("url", held) if isinstance(held, dict) else held
                 found.append(f"data:;base64,{held}" if key == "base64" else held)
     return found
 

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from PIL import Image
 
-from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
-from texturevlm.ask.attachment import attach, attached_to, hooked, network_of
-from texturevlm.ask.capturable import not_captured_because
+from texturevlm.ask.answer import Stopwatch
+from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of
 from texturevlm.ask.captured_choice import CapturedChoice
-from texturevlm.ask.choose import Chosen, in_slots
-from texturevlm.ask.evaluating import evaluating
+from texturevlm.ask.choose import Chosen
+from texturevlm.ask.decoding import decoding, several_sequences
+from texturevlm.ask.generation import Asked, Generator
 from texturevlm.ask.messages import conversation_with, images_of, question_in
-from texturevlm.ask.options import RELEVANCES, TOKENS, check_belongs, check_context, check_options
+from texturevlm.ask.options import (
+    RELEVANCES,
+    TOKENS,
+    Choosing,
+    check_belongs,
+    check_context,
+    check_family_looks,
+    check_looks,
+    check_options,
+    near_miss,
+)
 from texturevlm.ask.prepared import PreparedImage
-from texturevlm.ask.pretrained import load
+from texturevlm.ask.pretrained import find
+from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
-from texturevlm.ask.stream import streamed
+from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
-from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
-from texturevlm.vlm import FixedBudget, adapter_for
+from texturevlm.vlm import adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
-# A checkpoint's own settings of sampling would be warned of.
-GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+LOADING = ("device", "dtype", "tokens", "looks", "captured", *SETTINGS)  # options of `load_vlm`
+OWN = ("looks", "stream", "return_details", *SETTINGS)  # options of `ask` that are not those of `generate`
 
 
 class VLM:
@@ -39,20 +49,32 @@ class VLM:
 
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
-    tokens:    as in `load_vlm`
+    tokens, looks: as in `load_vlm`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
                on a GPU
-    options:   budget, allocator and relevance as in `attach`
+    budget, allocator, relevance: as in `attach`
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
 
     def __init__(
-        self, model: Any, processor: Any, *, tokens: str = TOKENS[0], captured: bool | None = None, **options: Any
+        self,
+        model: Any,
+        processor: Any,
+        *,
+        budget: int | None = None,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
+        tokens: str = TOKENS[0],
+        looks: int = 1,
+        captured: bool | None = None,
     ) -> None:
         from texturevlm.ask.processor import TextureProcessor
 
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
+        check_family_looks("VLM", check_count("VLM", "looks", looks, 1, 2), self.model.config)
+        given = {"budget": budget, "allocator": allocator, "relevance": relevance}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         own = isinstance(processor, TextureProcessor)
         for name in ("budget", "relevance"):
             if isinstance(one := options.get(name, getattr(processor, name) if own else None), (tuple, list)):
@@ -63,15 +85,14 @@ class VLM:
             check_belongs("VLM", inner, config, adapter_for(config, inner))
         else:
             processor = attach(self.model, processor, **options)
-        self.processor, self.tokens, self.captured = processor, tokens, captured
+        self.processor, self.tokens, self.looks = processor, tokens, looks
         self.adapter = hooked(self.model, processor).beside(processor.processor)
+        self.generator = Generator(self.adapter, processor, captured=captured)
         self._choice = CapturedChoice()
-        self._fixed: FixedBudget | None = None
-        self._unfixed: str | None = None  # why the last answer was not captured
 
     @property
     def budget(self) -> int:
-        """Tokens that all images of a question get together."""
+        """Tokens that all images of a question get together unless `ask` says otherwise."""
         return int(self.processor.budget)
 
     @property
@@ -91,14 +112,8 @@ class VLM:
         return self.adapter.device
 
     @property
-    def _wants_capture(self) -> bool:
-        return self.device.type == "cuda" if self.captured is None else self.captured
-
-    @property
     def reasons(self) -> list[str]:
-        if self._unfixed:
-            return [self._unfixed]
-        return [] if self._fixed is None else self._fixed.reasons
+        return self.generator.reasons
 
     def __repr__(self) -> str:
         allocator = getattr(self.allocator, "__name__", self.allocator)
@@ -108,18 +123,15 @@ class VLM:
             f"budget={self.budget}, allocator={allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_fixed": None, "_choice": None}  # graphs stay on their device
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._choice = CapturedChoice()
         self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
 
     def prepare(self, images: Any) -> ImageSession:
         """Prepare images for any number of questions: mip levels, maps and words are made once.
 
-        images: a path, a URL, bytes, a PIL image, an array (H, W[, C]), a tensor (C, H, W) or a Texture; or a list
+        images: a path, a URL, bytes, an open file, a PIL image, an array (H, W[, C]), a tensor (C, H, W), a Texture or
+                a dict with bytes or path as `datasets` has it; or a list. Floats are from 0 to 1
         """
         given = list(images) if isinstance(images, (list, tuple)) else [images]
         if not given:
@@ -129,40 +141,43 @@ class VLM:
     def ask(
         self,
         images: Any,
-        question: Any,
+        question: Any = None,
         *,
-        looks: int = 1,
+        looks: int | None = None,
         stream: bool = False,
         return_details: bool = False,
+        budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
-        max_new_tokens: int = 256,
+        max_new_tokens: int | None = None,
         **options: Any,
     ) -> Any:
         """Answer a question about images: a text. A list of questions gets a list of answers.
 
         images:    as for `prepare`; several share the budget. With a list of questions: all are about these images,
-                   unless there is one list of images per question. None if the messages hold the images
+                   unless there is one list of images per question. None if the messages hold the images; the messages
+                   may also stand here, alone
         question:  a text, a conversation (messages with system prompt and history), or a list of those
         looks:     1, or 2: an overview first, then the rest of the budget where the attention of the model went
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
         return_details: return an Answer: the text, the log-probability of its tokens, the allocation, the times
-        allocator, relevance: as in `choose_tokens`, without `embedding`
-        options:   of the model's `generate`; decoding is greedy unless they ask for sampling
+        budget, allocator, relevance: as in `load_vlm`, for this call alone
+        max_new_tokens: at most so many in the answer; 256 if not given
+        options:   of the model's `generate`. Decoding is greedy unless one of them asks for sampling: do_sample, a
+                   temperature above 0, top_p, top_k and the like
         """
         self.check_attached()
-        check_count("ask", "max_new_tokens", max_new_tokens, 1)
+        how = self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)
+        options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
+        if question is None and is_conversation(images) and "role" in images[0]:
+            images, question = None, images
         many = isinstance(question, (list, tuple)) and not is_conversation(question)
         prompts = list(question) if many else [question]
         if not prompts:
             raise ValueError("ask: question must be a text, messages, or a list of those, got an empty list")
         questions = [question_in("ask", prompt) for prompt in prompts]
-        options = {"max_new_tokens": max_new_tokens, **({} if "do_sample" in options else GREEDY), **options}
-        if options.get("stop_strings"):
-            options.setdefault("tokenizer", self.adapter.tokenizer)  # `generate` needs it to find them
-        several = [name for name in ("num_beams", "num_return_sequences") if (options.get(name) or 1) > 1]
-        if stream and (many or return_details or several):
-            also = "a list of questions" if many else "return_details" if return_details else several[0]
+        also = "a list of questions" if many else "return_details" if return_details else several_sequences(options)
+        if stream and also:
             raise ValueError(f"ask: stream must be False with {also}, got True")
         watch = Stopwatch(self.device, wait=return_details)
         sessions = self._sessions(images, prompts)
@@ -171,28 +186,57 @@ class VLM:
             for prompt, session in zip(prompts, sessions)
         ]
         watch.stage("open")
-        chosen = [
-            session.choose(one, looks=looks, allocator=allocator, relevance=relevance)
-            for session, one in zip(sessions, questions)
-        ]
+        chosen = [session.chosen(one, how) for session, one in zip(sessions, questions)]
         watch.stage("choose")
-        items = list(zip(conversations, sessions, chosen))
+        asked = [
+            Asked(conversation, [image.texture for image in session.images], own, how.budget)
+            for conversation, session, own in zip(conversations, sessions, chosen)
+        ]
         if stream:
-            criteria = options.pop("stopping_criteria", None)
-            return streamed(self._work(items, options), self.adapter.tokenizer, criteria)
-        answers: list[Any] = []
-        for first in range(0, len(items), BATCH):
-            batch = items[first : first + BATCH]
-            answers += self._details(batch, options, watch) if return_details else self._texts(batch, options)
-        return answers if many else answers[0]
+            return self.generator.stream(asked[0], options)
+        batches = [asked[first : first + BATCH] for first in range(0, len(asked), BATCH)]
+        if return_details:
+            answers = [self.generator.details(batch, options, watch.seconds) for batch in batches]
+        else:
+            answers = [self.generator.texts(batch, options) for batch in batches]
+        each = list(chain(*answers))
+        return each if many else each[0]
 
-    def look(self, images: Any, question: str = "", **options: Any) -> Image.Image:
-        """Draw what the model sees when it is asked; options `looks`, `allocator`, `relevance`."""
-        return self.prepare(images).look(question, **options)
+    def choosing(
+        self,
+        *,
+        looks: int | None = None,
+        budget: int | None = None,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
+    ) -> Choosing:
+        """How the tokens of a question are chosen: as given, or as for every question; checked."""
+        return Choosing(
+            budget=self.budget if budget is None else budget,
+            allocator=self.allocator if allocator is None else allocator,
+            relevance=self.relevance if relevance is None else relevance,
+            looks=self.looks if looks is None else looks,
+            tokens=self.tokens,
+        ).check(self.model.config)
+
+    def look(
+        self,
+        images: Any,
+        question: str = "",
+        *,
+        looks: int | None = None,
+        budget: int | None = None,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
+    ) -> Image.Image:
+        """Draw what the model sees when it is asked; arguments as for `ask`."""
+        self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)  # before slow work
+        session = self.prepare(images)
+        return session.look(question, looks=looks, budget=budget, allocator=allocator, relevance=relevance)
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
         """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
-        return self._choice(image, question, **options) if self._wants_capture else None
+        return self._choice(image, question, **options) if self.generator.wanted else None
 
     def check_attached(self) -> None:
         """Raise if the model was detached."""
@@ -220,116 +264,55 @@ class VLM:
             return [self.prepare(own) for own in images]
         return [self.prepare(images)] * len(prompts)
 
-    def _work(self, items: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
-        """Generate answers to prompts, in any thread."""
-        generate = self._generate(items, options)
-        here = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
-
-        def work(**streaming: Any) -> Any:
-            # Threads have a gradient mode, a device and a stream of their own.
-            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.model):
-                return generate(**options, **streaming)
-
-        return work
-
-    def _generate(self, items: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
-        prompts = [prompt for prompt, _, _ in items]
-        textures = [[image.texture for image in session.images] for _, session, _ in items]
-        allocations = [[one.allocation for one in own] for _, _, own in items]
-        fixed = self._fixed_budget(sum(len(own) for own in textures), options)
-        if fixed is not None:
-            return partial(fixed.generate, prompts[0], textures[0][0], in_slots(allocations[0][0], fixed.budget))
-        more: dict[str, Any] = {}
-        if self.tokens == "weighted":
-            more["weights"] = [[one.weights for one in own] for _, _, own in items]
-        return partial(self.adapter.generate, prompts, textures, allocations, **more)
-
-    def _texts(self, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        found = self._work(items, options)()
-        texts = [text.strip() for text in self.adapter.decode(getattr(found, "sequences", found))]
-        return _per_question(texts, len(items))
-
-    def _details(self, items: Sequence[Any], options: dict[str, Any], opened: Stopwatch) -> list[Any]:
-        watch = Stopwatch(self.device, wait=True)
-        criteria = [*(options.get("stopping_criteria") or ()), FirstToken(watch)]
-        wanted = {"output_logits": True, "return_dict_in_generate": True, "stopping_criteria": criteria}
-        found = self._work(items, {**options, **wanted})()
-        watch.stage("decode")
-        seconds = {**opened.seconds, **watch.seconds}
-        stopped = options.get("stop_strings") or options.get("stopping_criteria")
-        ends, pad = self._ends(options), self.adapter.tokenizer.pad_token_id if stopped else None
-        each = len(found.sequences) // len(items)
-        answers = []
-        for index, (text, ids, logprobs) in enumerate(
-            zip(self.adapter.decode(found.sequences), found.sequences.tolist(), logprobs_of(found).tolist())
-        ):
-            length = length_of(ids, ends, pad)
-            tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
-            answers.append(Answer(text.strip(), tokens, logprobs[:length], items[index // each][2], seconds))
-        return _per_question(answers, len(items))
-
-    def _ends(self, options: dict[str, Any]) -> list[int]:
-        """The ids that end an answer."""
-        found = options.get("eos_token_id")
-        found = getattr(self.model.generation_config, "eos_token_id", None) if found is None else found
-        return [] if found is None else [found] if isinstance(found, int) else list(found)
-
-    def _fixed_budget(self, images: int, options: dict[str, Any]) -> FixedBudget | None:
-        """The captured path, if it is wanted and possible for an answer about so many images."""
-        self._unfixed = None
-        if not self._wants_capture:
-            return None
-        if not self.adapter.captured:
-            self._unfixed = f"models of {type(self.adapter).__name__} are not captured"
-        elif images > 1:
-            self._unfixed = f"one image is captured, and these were {images}"
-        elif self.tokens == "weighted":
-            self._unfixed = "weighted tokens are not captured"
-        elif reason := not_captured_because(options, getattr(self.model, "generation_config", None)):
-            self._unfixed = reason
-        elif self._fixed is None or self._fixed.stale or self._fixed.budget != self.budget:
-            self._fixed = None  # its memory is needed
-            try:
-                self._fixed = FixedBudget(self.adapter, self.budget, masked=True)
-            except ValueError as error:
-                self._unfixed = str(error)
-        return None if self._unfixed else self._fixed
-
 
 def load_vlm(
     model: str | os.PathLike[str],
     *,
-    budget: int = BUDGET,
+    budget: int | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
-    allocator: str | Allocator = ALLOCATOR,
-    relevance: str = RELEVANCE,
+    allocator: str | Allocator | None = None,
+    relevance: str | None = None,
     tokens: str = TOKENS[0],
+    looks: int = 1,
     captured: bool | None = None,
     **options: Any,
 ) -> VLM:
-    """Load a vision-language model, from a hub id or a folder.
+    """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
 
     budget:    visual tokens that all images of a question share
     device:    a GPU if there is one
     dtype:     the checkpoint's own if None or "auto"
-    allocator, relevance: how the tokens are chosen, as in `choose_tokens`
+    allocator, relevance: how the tokens are chosen, as in `choose_tokens`, without `embedding`
     tokens:    chosen; or weighted: the model's own full grid, each token multiplied by its relevance (1 for the most
                relevant one), whatever the budget
+    looks:     1; or 2, for every question: an overview, then the rest of the budget where the model's attention went
     captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image), which makes the first
                question slower; by default on a GPU
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
+    budget, allocator and relevance are those of the TextureProcessor that was saved beside the model, if there is one;
+    else the defaults of `attach`.
     """
-    check_options("load_vlm", check_count("load_vlm", "budget", budget, 1), allocator, relevance, tokens)
-    check_choice("load_vlm", "relevance", relevance, RELEVANCES)  # one: several are for training
-    check = partial(check_context, "load_vlm", budget)
-    network, processor = load(model, device=device, dtype=dtype, check=check, **options)
-    chosen = attach(network, processor, budget=budget, allocator=allocator, relevance=relevance)
-    return VLM(network, chosen, tokens=tokens, captured=captured)
+    given = {"budget": budget, "allocator": allocator, "relevance": relevance}
+    given = {name: value for name, value in given.items() if value is not None}
+    _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
+    for name in [one for one in options if one not in HUB_OPTIONS]:
+        if meant := near_miss(name, LOADING):
+            raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
+    found = find(model, device=device, dtype=dtype, **options)
+    settings = {**DEFAULTS, **for_answers(found.settings), **given}
+    _check("load_vlm", settings, tokens, looks)
+    check_context("load_vlm", settings["budget"], found.config)
+    check_family_looks("load_vlm", looks, found.config)
+    network, processor = found.load()
+    return VLM(network, attach(network, processor, **settings), tokens=tokens, looks=looks, captured=captured)
 
 
-def _per_question(answers: list[Any], questions: int) -> list[Any]:
-    """One answer per question, or one list where `generate` returns several sequences."""
-    each = len(answers) // questions
-    return answers if each == 1 else [answers[at : at + each] for at in range(0, len(answers), each)]
+def _check(function: str, settings: dict[str, Any], tokens: str, looks: int) -> None:
+    """One budget and one relevance: several are for training."""
+    check_count(function, "budget", settings["budget"], 1)
+    check_options(function, **settings, tokens=tokens)
+    relevance = check_choice(function, "relevance", settings["relevance"], RELEVANCES)
+    if looks != 1:
+        check_looks(function, looks, relevance, tokens)

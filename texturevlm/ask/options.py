@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
+from texturevlm.vlm import FAMILIES
 
 RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
 PATCHES = {  # an option of image processors → of vision configs
@@ -18,6 +21,13 @@ PATCHES = {  # an option of image processors → of vision configs
     "temporal_patch_size": "temporal_patch_size",
 }
 TOKENS = ("chosen", "weighted")
+LIKENESS = 0.76  # how alike a misspelled name and the one that was meant are, for difflib
+
+
+def near_miss(name: str, known: Collection[str]) -> str:
+    """What may have been meant by the name of an unknown option, for an error; empty if nothing comes near."""
+    near = difflib.get_close_matches(name, sorted(known), 1, LIKENESS)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def check_options(
@@ -45,16 +55,43 @@ def check_options(
     check_choice(function, "tokens", tokens, TOKENS)
 
 
-def check_looks(looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
+@dataclass(frozen=True)
+class Choosing:
+    """How the tokens of a question are chosen; the fields are options of `ask`, but for tokens."""
+
+    budget: int
+    allocator: str | Allocator
+    relevance: str
+    looks: int
+    tokens: str
+
+    def check(self, config: Any) -> Choosing:
+        """Raise if a model with this config cannot be asked so."""
+        check_options("ask", check_count("ask", "budget", self.budget, 1), self.allocator, self.relevance, self.tokens)
+        check_choice("ask", "relevance", self.relevance, RELEVANCES)  # one: several are for training
+        check_looks("ask", self.looks, self.relevance, self.tokens)
+        check_family_looks("ask", self.looks, config)
+        check_context("ask", self.budget, config)
+        return self
+
+
+def check_looks(function: str, looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
     """Whether this relevance and these tokens allow so many looks."""
     if looks not in (1, 2):
-        raise ValueError(f"ask: looks must be 1 or 2, got {looks!r}")
-    check_choice("ask", "relevance", relevance, RELEVANCES)
+        raise ValueError(f"{function}: looks must be 1 or 2, got {looks!r}")
+    check_choice(function, "relevance", relevance, RELEVANCES)
     if looks == 2:
-        check_choice("ask", "tokens with looks=2", tokens, TOKENS[:1])
-        check_choice("ask", "relevance with looks=2", relevance, ("auto", "attention"))
+        check_choice(function, "tokens with looks=2", tokens, TOKENS[:1])
+        check_choice(function, "relevance with looks=2", relevance, ("auto", "attention"))
     elif relevance == "attention":
-        raise ValueError("ask: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+        raise ValueError(f"{function}: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+
+
+def check_family_looks(function: str, looks: int, config: Any) -> None:
+    """Whether a model with this config can be asked in so many looks."""
+    family = config.model_type
+    if looks == 2 and not FAMILIES[family][0].two_looks:
+        raise ValueError(f"{function}: looks must be 1 for {family}, got 2 (see docs/models.md)")
 
 
 def check_context(function: str, budget: int | tuple[int, int], config: Any) -> None:
@@ -76,13 +113,14 @@ def check_belongs(function: str, processor: Any, config: Any, adapter: Any) -> N
             f"{function}: processor must belong to the model, whose image token is {token}, "
             f"got a tokenizer of {known} tokens"
         )
-    pairs = {"image token": (getattr(processor, "image_token_id", None), adapter.mark_id)}
+    # Gemma 3 calls either of them its image token, depending on the version of transformers.
+    pairs = {"image token": (getattr(processor, "image_token_id", None), [adapter.mark_id, token])}
     for name, of_model in PATCHES.items():
-        pairs[name] = (getattr(processor.image_processor, name, None), getattr(config.vision_config, of_model, None))
+        pairs[name] = (getattr(processor.image_processor, name, None), [getattr(config.vision_config, of_model, None)])
     for name, (got, wanted) in pairs.items():
-        if isinstance(got, int) and isinstance(wanted, int) and got != wanted:
+        if isinstance(got, int) and isinstance(wanted[0], int) and got not in wanted:
             raise ValueError(
-                f"{function}: processor must belong to the model, whose {name} is {wanted}, "
+                f"{function}: processor must belong to the model, whose {name} is {wanted[0]}, "
                 f"got {type(processor).__name__} with {got}"
             )
     try:

@@ -9,30 +9,19 @@ from typing import Any
 
 import torch
 
+from texturevlm.ask.sources import open_image
 from texturevlm.pipeline import question_chance
 from texturevlm.relevance import Prepared, Relevance, Scorer
-from texturevlm.types import COLOURS, Texture
 
 
 class PreparedImage:
     """An image for a model whose tokens are `patch` × `patch` samples.
 
-    source: what `Texture.open` takes, or a Texture; one image
+    source: as for `open_image`
     """
 
     def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:
-        texture = source.to(device) if isinstance(source, Texture) else Texture.open(source, device=device)
-        if texture.batch != 1:
-            raise ValueError(f"prepare: each image must be one image, got a batch of {texture.batch}; give a list")
-        if texture.names == ("grey",):
-            texture = Texture(tuple(level.expand(-1, 3, -1, -1) for level in texture.levels), COLOURS)
-        if not set(COLOURS) <= set(texture.names):
-            names = texture.names if len(texture.names) < 4 else (*texture.names[:3], "…")
-            raise ValueError(
-                f"prepare: image must be grey or red, green and blue, got {len(texture.names)} channels "
-                f"({', '.join(names)}); an array is (H, W, C), a tensor (C, H, W)"
-            )
-        self.texture = texture.to(dtype=torch.float32).mipmapped()
+        self.texture = open_image(source, device).mipmapped()
         self.patch = patch
         self.prepared = Prepared(self.texture, patch=patch)
 

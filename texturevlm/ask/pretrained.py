@@ -6,14 +6,24 @@ The parts are loaded one by one, because the Qwen processors of transformers nee
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from texturevlm.ask.saved import FILE, read_settings
 from texturevlm.channels.pretrained import Checkpoint, optional, torch_device
 from texturevlm.vlm import FAMILIES
+
+ARCHITECTURES = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
+# Models that come with the package. A folder of the same name is reached as ./NAME.
+SHIPPED = {"reader": Path(__file__).parent.parent / "reader"}
+
+
+def shipped(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The folder of a model that comes with the package, if this is the name of one."""
+    return SHIPPED.get(model, model) if isinstance(model, str) else model
 
 
 @dataclass(frozen=True)
@@ -23,27 +33,43 @@ class PlainProcessor:
     tokenizer: Any
     image_processor: Any
 
-    def save_pretrained(self, folder: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> list[str]:
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> list[str]:
         """Both parts in one folder."""
-        parts = (self.tokenizer, self.image_processor)
-        return [
-            str(file) for part in parts for file in part.save_pretrained(folder, push_to_hub=push_to_hub, **options)
-        ]
+        return [str(file) for part in (self.tokenizer, self.image_processor) for file in part.save_pretrained(folder)]
 
 
-def load(
+@dataclass(frozen=True)
+class FoundModel:
+    """A model whose weights are not read yet.
+
+    config:   of the model
+    settings: of the TextureProcessor that was saved beside it; none if there is none
+    """
+
+    checkpoint: Checkpoint
+    config: Any
+    settings: dict[str, Any]
+    place: torch.device
+    dtype: torch.dtype | None
+
+    def load(self) -> tuple[Any, PlainProcessor]:
+        """The model in evaluation mode, and its processor."""
+        processor = _processor(self.checkpoint, self.config)
+        return self.checkpoint.network(self.place, self.dtype), processor
+
+
+def find(
     model: str | os.PathLike[str],
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
-    check: Callable[[Any], None],
     **options: Any,
-) -> tuple[Any, PlainProcessor]:
-    """The model in evaluation mode, and its processor.
+) -> FoundModel:
+    """Find a model for `load_vlm`.
 
+    model:   a hub id, a folder, or a name of SHIPPED
     device:  a GPU if there is one and none is named; not with `device_map`
     dtype:   of torch, or its name; the checkpoint's own if None or "auto"
-    check:   takes the config, and raises before the weights are loaded
     options: of `from_pretrained`
     """
     if (older := options.pop("torch_dtype", None)) is not None:  # the name of dtype in most model cards
@@ -55,25 +81,26 @@ def load(
         raise ValueError(f"load_vlm: device must not be given with device_map, got {got}")
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    place, wanted = _usable(device), _dtype(dtype)
-    architectures = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
-    checkpoint = Checkpoint.find("load_vlm", model, architectures, options)
-    check(config := checkpoint.config())
-    processor = _processor(checkpoint, config)
-    return checkpoint.network(place, wanted), processor
+    place, wanted, model = _usable(device), _dtype(dtype), shipped(model)
+    if model in SHIPPED.values() and not (weights := Path(model) / "model.safetensors").is_file():
+        raise FileNotFoundError(
+            f"load_vlm: {weights} must hold the weights, which this copy of the package lacks; "
+            "`texturevlm ship-reader` writes them"
+        )
+    checkpoint = Checkpoint.find("load_vlm", model, ARCHITECTURES, options)
+    settings, _ = read_settings(checkpoint)
+    return FoundModel(checkpoint, checkpoint.config(), settings, place, wanted)
 
 
 def load_processor(
-    function: str, model: str | os.PathLike[str], config: Any = None, **options: Any
-) -> tuple[PlainProcessor, Any]:
-    """The processor of a checkpoint without its model, and the model's config unless it is given."""
+    function: str, model: str | os.PathLike[str], **options: Any
+) -> tuple[PlainProcessor, Any, dict[str, Any]]:
+    """The processor of a checkpoint without its model, the model's config, and the settings that were saved."""
+    checkpoint = Checkpoint.locate(function, shipped(model), options, ("config.json", FILE))
+    settings, config = read_settings(checkpoint)
     if config is None:
-        architectures = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
-        checkpoint = Checkpoint.find(function, model, architectures, options)
-        config = checkpoint.config()
-    else:
-        checkpoint = Checkpoint(function, os.fspath(model), "", options)
-    return _processor(checkpoint, config), config
+        config = checkpoint.known(ARCHITECTURES).config()
+    return _processor(checkpoint, config), config, settings
 
 
 def _processor(checkpoint: Checkpoint, config: Any) -> PlainProcessor:

@@ -6,7 +6,6 @@ on the CPU and never touches the model: what it returns says where every patch l
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -19,23 +18,25 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import AutoConfig, BatchFeature, ProcessorMixin
+from transformers import BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
+from texturevlm.ask.attachment import check_still_hooked, detach
 from texturevlm.ask.choose import choose
 from texturevlm.ask.layout import by_prompt
-from texturevlm.ask.messages import question_of, without_marks
-from texturevlm.ask.options import check_belongs, check_context, check_options
+from texturevlm.ask.messages import images_of, question_of, without_marks
+from texturevlm.ask.options import check_belongs, check_context, check_options, near_miss
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.questions import Questions
+from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
-from texturevlm.vlm import FAMILIES, adapter_for
+from texturevlm.vlm import FAMILIES, adapter_for, installed
 from texturevlm.vlm.prompts import Picture, is_conversation
 from texturevlm.vlm.views import View
 
-FILE = "texturevlm.json"  # beside the files of the processor
+MASKED = (5, 18)  # of transformers: masks of the assistant's tokens are right behind images since then
 OWN_SAMPLING = "texturevlm samples images, and the budget decides how"
 NOT_FOR_IMAGES = {"return_tensors", "text_kwargs", "images_kwargs", "common_kwargs", "videos_kwargs", "return_metadata"}
 
@@ -113,6 +114,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if wrong := [one for one in texts if not isinstance(one, str)]:
             raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
         self._check_image_options(options)
+        if images is not None:
+            check_still_hooked(self)
         views = self._views(texts, images, question)
         found = super().__call__(images=views or None, text=texts, **options)
         if "input_ids" in found:
@@ -127,6 +130,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if wrong := [one for one in batch if not is_conversation(one)]:
             wanted = "messages, or a list of conversations"
             raise TypeError(f"apply_chat_template: conversation must be {wanted}, got {wrong[0]!r:.60}")
+        if options.get("return_assistant_tokens_mask") and installed() < MASKED and any(map(images_of, batch)):
+            wanted, got = (".".join(map(str, one)) for one in (MASKED, installed()))
+            raise ImportError(
+                "apply_chat_template: return_assistant_tokens_mask with images needs transformers "
+                f"{wanted} or newer, because masks are misaligned before, got {got}"
+            )
         questions = [without_marks(question_of(one), self.adapter.marks) for one in batch]
         with self.questions.rendering(questions):
             found = super().apply_chat_template(conversation, *args, **options)
@@ -134,15 +143,20 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         return found
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> Any:
-        """The model's own processor, which stays loadable by itself, and our options beside it."""
+        """The files of the model's own processor, and texturevlm.json with our options beside them.
+
+        `TextureProcessor.from_pretrained` and `load_vlm` load them. `AutoProcessor` loads a processor of transformers
+        that was wrapped (Qwen's needs torchvision); of the parts that `load_vlm` loaded it makes only a tokenizer.
+        push_to_hub, options: as for transformers' `push_to_hub`; repo_id is the name of the folder unless it is given
+        """
         if not isinstance(self.allocator, str):
             raise ValueError(f"save_pretrained: allocator must be a name to be saved, got {self.allocator!r:.60}")
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
-        saved = self.processor.save_pretrained(folder, push_to_hub=push_to_hub, **options)
-        table = {"budget": self.budget, "allocator": self.allocator, "relevance": self.relevance}
-        table["model"] = self.config.to_dict()
-        (folder / FILE).write_text(json.dumps(table, indent=1, default=str) + "\n")
+        saved = self.processor.save_pretrained(folder)
+        write_settings(folder, self)
+        if push_to_hub:  # by itself, because the processor's own would push nothing that it did not write
+            self.push_to_hub(options.pop("repo_id", folder.resolve().name), **options)
         return saved
 
     @classmethod
@@ -150,30 +164,17 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         """From a folder of `save_pretrained`, or from any checkpoint of a family; options override what is saved."""
         from texturevlm.ask.pretrained import load_processor
 
-        own = {one: options.pop(one) for one in ("budget", "allocator", "relevance") if one in options}
+        given = {one: options.pop(one, None) for one in SETTINGS}
+        own = {one: value for one, value in given.items() if value is not None}
         if unknown := [one for one in options if one not in HUB_OPTIONS]:
-            known = ", ".join(("budget", "allocator", "relevance", *HUB_OPTIONS))
-            raise TypeError(f"from_pretrained: options must be of {known}, got {', '.join(unknown)}")
-        beside, config = Path(name) / FILE, None
-        if beside.is_file():
-            try:
-                saved = json.loads(beside.read_text())
-                model = saved.pop("model")
-                config = AutoConfig.for_model(model.pop("model_type"), **model)
-                if isinstance(saved["budget"], list):
-                    saved["budget"] = tuple(saved["budget"])
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(
-                    f"from_pretrained: {beside} must be as save_pretrained wrote it, got {error!r:.80}"
-                ) from error
-            own = saved | own
-        processor, config = load_processor("TextureProcessor", name, config, **options)
-        return cls(processor, config, **own)
+            known = (*SETTINGS, *HUB_OPTIONS)
+            got = f"{', '.join(unknown)}{near_miss(unknown[0], known)}"
+            raise TypeError(f"from_pretrained: options must be of {', '.join(known)}, got {got}")
+        processor, config, saved = load_processor("TextureProcessor", name, **options)
+        return cls(processor, config, **saved | own)
 
     def detach(self) -> Any:
         """Undo `attach`: the model reads whole images again if no other processor is attached to it."""
-        from texturevlm.ask.attachment import detach
-
         return detach(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -296,10 +297,11 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         for name, value in given.items():
             if name in for_images - for_text:
                 raise ValueError(f"processor: {name} has no effect, because {OWN_SAMPLING}; got {name}={value!r:.40}")
+            if name in SETTINGS:
+                raise TypeError(f"processor: {name} must be given to attach or to TextureProcessor, got it in a call")
             if name not in for_text:
-                raise TypeError(
-                    f"processor: options must be those for text ({', '.join(sorted(for_text))}), got {name}"
-                )
+                got = f"{name}{near_miss(name, for_text)}"
+                raise TypeError(f"processor: options must be those for text ({', '.join(sorted(for_text))}), got {got}")
 
 
 def _add_missing(found: BatchFeature, id_inputs: Callable[[Tensor], dict[str, Tensor]]) -> None:

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask.attention import pointed_at, question_attention
 from texturevlm.ask.choose import Chosen, check_budget, choose, joined, spend
 from texturevlm.ask.evaluating import evaluating
-from texturevlm.ask.options import check_looks
+from texturevlm.ask.options import Choosing
 from texturevlm.ask.prepared import PreparedImage
-from texturevlm.check import check_choice
 from texturevlm.draw import question_picture, stacked
 from texturevlm.pipeline import MIN_CHANCE, Allocator
 from texturevlm.relevance import AttentionScorer, Relevance
@@ -40,14 +38,23 @@ class ImageSession:
         """The answer, or a list of answers to a list of questions; options of `VLM.ask`."""
         return self.model.ask(self, question, **options)
 
-    def look(self, question: str = "", **options: Any) -> Image.Image:
+    def look(
+        self,
+        question: str = "",
+        *,
+        answer: str = "",
+        looks: int | None = None,
+        budget: int | None = None,
+        allocator: str | Allocator | None = None,
+        relevance: str | None = None,
+    ) -> Image.Image:
         """Draw what the model sees when it is asked: what the tokens show, the footprints, the relevance.
 
-        options: of `choose`
+        answer: to write behind the question; other arguments as for `VLM.ask`
         """
-        chosen = self.choose(question, **options)
+        chosen = self.choose(question, looks=looks, budget=budget, allocator=allocator, relevance=relevance)
         pictures = [
-            question_picture(image.texture, one.allocation, one.relevance, question)
+            question_picture(image.texture, one.allocation, one.relevance, f"{question}  {answer}".strip())
             for image, one in zip(self.images, chosen)
         ]
         return stacked(pictures)
@@ -56,31 +63,29 @@ class ImageSession:
         self,
         question: str = "",
         *,
-        looks: int = 1,
+        looks: int | None = None,
+        budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
     ) -> list[Chosen]:
         """Choose the tokens of each image, without asking the model for an answer; arguments as for `VLM.ask`."""
         if not isinstance(question, str):
             raise TypeError(f"ask: question must be text, got {type(question).__name__}")
-        model = self.model
-        allocator = model.allocator if allocator is None else allocator
-        if isinstance(allocator, str):
-            check_choice("ask", "allocator", allocator, ALLOCATORS)
-        scorer = model.relevance if relevance is None else relevance
-        check_looks(looks, scorer, model.tokens)
-        if looks == 2 and not model.adapter.two_looks:
-            raise ValueError(f"ask: looks must be 1 for {model.adapter.config.model_type}, got 2 (see docs/models.md)")
-        check_budget(model.budget, len(self.images))
+        how = self.model.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)
+        return self.chosen(question, how)
+
+    def chosen(self, question: str, how: Choosing) -> list[Chosen]:
+        """The tokens of each image."""
+        check_budget(how.budget, len(self.images))
         for image in self.images:
-            image.on(model.device)
-        if looks == 2:
-            return self._second_look(question, allocator)
-        if model.tokens == "weighted":
-            maps = [image.relevance(question, relevance=scorer) for image in self.images]
+            image.on(self.model.device)
+        if how.looks == 2:
+            return self._second_look(question, how)
+        if how.tokens == "weighted":
+            maps = [image.relevance(question, relevance=how.relevance) for image in self.images]
             return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
-        options: Any = {"budget": model.budget, "allocator": allocator, "relevance": scorer}
-        captured = model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
+        options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
+        captured = self.model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
         return choose(self.images, question, **options) if captured is None else [captured]
 
     def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
@@ -89,15 +94,15 @@ class ImageSession:
         weights = weights / weights.amax(1, keepdim=True).clamp(min=1e-30)
         return Chosen(own_grid(self.model.adapter, texture), relevance, weights)
 
-    def _second_look(self, question: str, allocator: str | Allocator) -> list[Chosen]:
+    def _second_look(self, question: str, how: Choosing) -> list[Chosen]:
         model = self.model
         model.check_attached()
-        first = max(len(self.images), round(model.budget * FIRST_LOOK))
+        first = max(len(self.images), round(how.budget * FIRST_LOOK))
         maps = [image.relevance("", relevance="none") for image in self.images]
         overview = spend(self.images, maps, [1.0] * len(maps), first, "fit")
         used = sum(int(one.allocation.valid.sum()) for one in overview)
         coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in overview)
-        if coarsest <= FINEST or model.budget - used < len(self.images):
+        if coarsest <= FINEST or how.budget - used < len(self.images):
             return overview
         allocations = [one.allocation for one in overview]
         textures = [image.texture for image in self.images]
@@ -106,7 +111,7 @@ class ImageSession:
         pointed = pointed_at(attention, allocations)
         maps = [image.relevance(question, relevance=AttentionScorer(one)) for image, one in zip(self.images, pointed)]
         chances = [max(MIN_CHANCE, float(one.sum())) for one in pointed]
-        closer = spend(self.images, maps, chances, model.budget - used, allocator)
+        closer = spend(self.images, maps, chances, how.budget - used, how.allocator)
         return [
             Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(overview, closer)
         ]

@@ -1,6 +1,7 @@
 """Whether a model of the hub must come from the cache. Asked once, because transformers retries for half a minute."""
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -10,12 +11,13 @@ from urllib.request import getproxies, proxy_bypass
 PATIENCE = 3.0  # seconds to reach the hub
 
 
-def only_cached(function: str, name: str, hub: Any, options: dict[str, Any]) -> bool:
+def only_cached(function: str, name: str, hub: Any, options: dict[str, Any], files: Sequence[str]) -> bool:
     """Whether the hub cannot or must not be asked for a model; raises if the cache does not have it then.
 
     name:    a hub id
     hub:     the package huggingface_hub
     options: of `from_pretrained`
+    files:   of which the cache has one if it has the model
     """
     if options.get("local_files_only"):
         reason = "local_files_only is set"
@@ -27,8 +29,9 @@ def only_cached(function: str, name: str, hub: Any, options: dict[str, Any]) -> 
             return False
         reason = f"no network: {urlsplit(hub.constants.ENDPOINT).hostname} cannot be reached ({found})"
     cache = options.get("cache_dir") or hub.constants.HF_HUB_CACHE
-    config = f"{options['subfolder']}/config.json" if options.get("subfolder") else "config.json"
-    if not isinstance(hub.try_to_load_from_cache(name, config, cache, options.get("revision")), str):
+    folder = f"{options['subfolder']}/" if options.get("subfolder") else ""
+    places = [hub.try_to_load_from_cache(name, folder + file, cache, options.get("revision")) for file in files]
+    if not any(isinstance(one, str) for one in places):
         raise ConnectionError(f"{function}: {reason}, and {name} is neither a folder nor in the cache {Path(cache)}")
     return True
 

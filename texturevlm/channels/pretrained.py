@@ -5,12 +5,13 @@ import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch.nn import functional
 
 from texturevlm.channels.hub import only_cached
 from texturevlm.check import check_choice
+from texturevlm.paths import is_url
 
 HUB_OPTIONS = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "subfolder", "force_download")
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
@@ -87,9 +89,20 @@ class Checkpoint:
     def find(
         cls, function: str, model: ModelPath, architectures: Mapping[str, str], options: Mapping[str, Any] = NO_OPTIONS
     ) -> "Checkpoint":
-        """Read the type of a model.
+        """Read the type of a model; arguments as for `locate` and `known`."""
+        return cls.locate(function, model, options).known(architectures)
 
-        architectures: the class for each model_type that will do
+    @classmethod
+    def locate(
+        cls,
+        function: str,
+        model: ModelPath,
+        options: Mapping[str, Any] = NO_OPTIONS,
+        files: Sequence[str] = ("config.json",),
+    ) -> "Checkpoint":
+        """A folder, or a hub id whose files can be had. Nothing is read yet.
+
+        files: of which the cache must have one if the hub cannot be asked
         """
         if not model or not isinstance(model, (str, os.PathLike)):
             wanted = "a hub id or a folder with a model of transformers"
@@ -97,19 +110,42 @@ class Checkpoint:
         name = os.fspath(model)
         options = {"trust_remote_code": False, **options}
         if not os.path.isdir(name):
+            if is_url(name):
+                raise ValueError(f"{function}: model must be a hub id {_id_in(name)}or a folder, got the URL {name}")
             if os.path.isabs(name) or name.startswith((".", "~")) or name.count("/") > 1:
                 raise FileNotFoundError(f"{function}: no such folder: {name}")
             with model_errors(function, f"a hub id or a folder, got {name}"):
-                if only_cached(function, name, optional(function, "huggingface_hub"), options):
+                if only_cached(function, name, optional(function, "huggingface_hub"), options, files):
                     options["local_files_only"] = True
-        found = cls(function, name, "", options)
-        with found.errors("complete and undamaged" if os.path.isdir(name) else "a hub id or a folder"):
+        return cls(function, name, "", options)
+
+    def known(self, architectures: Mapping[str, str]) -> "Checkpoint":
+        """Read the type of the model.
+
+        architectures: the class for each model_type that will do
+        """
+        with self.errors("complete and undamaged" if os.path.isdir(self.name) else "a hub id or a folder"):
             # the table alone: AutoConfig would want the code of a model that is unknown anyway
-            table, _ = optional(function, "transformers").PreTrainedConfig.get_config_dict(name, **found.shared)
+            config = optional(self.function, "transformers").PreTrainedConfig
+            table, _ = config.get_config_dict(self.name, **self.shared)
             if "model_type" not in table:
                 raise ValueError("config.json with a model_type is missing")
-        kind = check_choice(function, f"model_type of {name}", table["model_type"], architectures)
-        return replace(found, architecture=architectures[kind])
+        kind = check_choice(self.function, f"model_type of {self.name}", table["model_type"], architectures)
+        return replace(self, architecture=architectures[kind])
+
+    def file(self, name: str) -> Path | None:
+        """A further file of the checkpoint, on this machine; None if it has none of this name."""
+        where = {one: value for one, value in self.shared.items() if one != "trust_remote_code"}
+        with self.errors("complete and undamaged" if os.path.isdir(self.name) else "a hub id or a folder"):
+            found = optional(self.function, "transformers.utils").cached_file(
+                self.name,
+                name,
+                **where,
+                _raise_exceptions_for_missing_entries=False,
+                # without the hub, what the cache lacks may exist there: as good as missing
+                _raise_exceptions_for_connection_errors=not where.get("local_files_only"),
+            )
+        return None if found is None else Path(found)
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -176,6 +212,12 @@ class Checkpoint:
     @property
     def _class(self) -> Any:
         return getattr(optional(self.function, "transformers"), self.architecture)
+
+
+def _id_in(url: str) -> str:
+    """The id in the address of a page of the hub, for an error."""
+    parts = urlsplit(url).path.strip("/").split("/")
+    return f"({'/'.join(parts[:2])}) " if len(parts) > 1 else ""
 
 
 def damaged(folder: str) -> str | None:

@@ -43,14 +43,15 @@ class Parser(argparse.ArgumentParser):
     def add_device(self) -> None:
         self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
-    def add_tokens(self, budget: str = "tokens", *, patch: bool = True) -> None:
+    def add_tokens(
+        self, budget: str = "tokens", *, patch: bool = True, scorers: str = "auto, words, scout, prior or none"
+    ) -> None:
         """--budget, --patch, --allocator and --relevance."""
         self.add_count("--budget", budget, BUDGET)
         if patch:
             self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
         self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")
-        scorers = f"what finds the answer's place: auto, words, scout, prior or none (default: {RELEVANCE})"
-        self.add_option("--relevance", "NAME", scorers)
+        self.add_option("--relevance", "NAME", f"what finds the answer's place: {scorers} (default: {RELEVANCE})")
 
     def add_page_data(self) -> None:
         """DATA, --words and --limit of the commands that learn from pages."""
@@ -93,6 +94,22 @@ def count(text: str) -> int:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+
+
+def names(text: str) -> list[str]:
+    """The type of an option that takes names A,B,C."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def counts(text: str) -> list[int]:
+    """The type of an option that takes whole numbers N,N from 1."""
+    try:
+        found = [int(number) for number in names(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be whole numbers N,N, got {text!r}") from None
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"must be whole numbers from 1, got {text!r}")
+    return found
 
 
 def check_out(out: Path, suffix: str, *, folder: bool = True) -> None:

@@ -6,17 +6,24 @@ import sys
 from pathlib import Path
 
 from texturevlm.commands import arguments
+from texturevlm.defaults import BUDGET
 from texturevlm.paths import is_url
 
 
 def add_ask(commands: arguments.Commands) -> None:
-    usage = "%(prog)s IMAGE [IMAGE …] QUESTION --model PATH_OR_ID [options]"
-    parser = arguments.add_command(commands, "ask", _ask, "ask a vision-language model about images", usage=usage)
+    usage = "%(prog)s IMAGE [IMAGE …] QUESTION [--model PATH_OR_ID] [options]"
+    said = "Prints the answer on stdout, piece by piece, as the model generates it."
+    parser = arguments.add_command(
+        commands, "ask", _ask, "ask a vision-language model about images", usage=usage, description=said
+    )
     # One argument, because argparse gives a second one nothing if an option stands between the images.
     parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help="images (files, URLs), then the question")
-    models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …)"
-    parser.add_option("--model", "PATH_OR_ID", models, required=True)
-    parser.add_tokens("tokens that all images share", patch=False)
+    models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
+    parser.add_option("--model", "PATH_OR_ID", models, "reader")
+    shared = "tokens that all images share, unless a texturevlm.json beside the model says otherwise"
+    scorers = "auto, words, scout, none, or, with --looks 2, attention"
+    parser.add_tokens(shared, patch=False, scorers=scorers)
+    parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went"
     parser.add_option("--looks", None, looks, 1, type=int, choices=(1, 2))
     weighted = "weighted: the model's own full grid, each token weighted by relevance"
@@ -24,7 +31,7 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_device()
     parser.add_option("--dtype", "T", "such as bfloat16 (default: the checkpoint's own)")
     parser.add_count("--max-new-tokens", "of the answer", 256)
-    parser.add_option("--out", "PNG", "draw what the model saw, too", type=Path)
+    parser.add_option("--out", "PNG", "draw what the model saw, and the answer, too", type=Path)
 
 
 def _ask(options: argparse.Namespace) -> int:
@@ -32,32 +39,34 @@ def _ask(options: argparse.Namespace) -> int:
     if options.out is not None:
         arguments.check_out(options.out, ".png")
     allocator, relevance = arguments.names_of(options, unusable=("embedding", "prior"))
+    budget = BUDGET if options.budget is None else options.budget
 
     import texturevlm as tv
     from texturevlm.ask.choose import check_budget
     from texturevlm.ask.options import check_looks, check_options
 
-    check_options("ask", options.budget, allocator, relevance, options.tokens)
-    check_looks(options.looks, relevance, options.tokens)
-    check_budget(options.budget, len(images))
+    check_options("ask", budget, allocator, relevance, options.tokens)
+    check_looks("ask", options.looks, relevance, options.tokens)
+    check_budget(budget, len(images))
     device = arguments.device_of(options)
     textures = [tv.Texture.open(image) for image in images]  # a bad image is refused before a model is loaded
     _quiet_bars()
     with arguments.announced(f"loading {options.model}"):
-        given = {name: getattr(options, name) for name in ("budget", "dtype", "tokens")}
+        names = ("budget", "allocator", "relevance", "dtype", "tokens", "looks")
+        given = {name: getattr(options, name) for name in names}
         # Not captured: that takes longer than one question.
-        model = tv.load_vlm(
-            options.model, device=device, allocator=allocator, relevance=relevance, captured=False, **given
-        )
+        model = tv.load_vlm(options.model, device=device, captured=False, **given)
     session = model.prepare(textures)
-    if options.looks == 1 and arguments.reads_pages(relevance, question):
+    if options.looks == 1 and arguments.reads_pages(model.relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
-    for piece in session.ask(question, looks=options.looks, stream=True, max_new_tokens=options.max_new_tokens):
+    answer = ""
+    for piece in session.ask(question, stream=True, max_new_tokens=options.max_new_tokens):
+        answer += piece
         print(piece, end="", flush=True)
     print()
     if options.out is not None:
-        session.look(question, looks=options.looks).save(options.out)
+        session.look(question, answer=answer.strip()).save(options.out)
         print(f"{options.out}: what the model saw", file=sys.stderr)
     return 0
 

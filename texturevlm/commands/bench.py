@@ -6,7 +6,8 @@ from pathlib import Path
 
 from texturevlm.commands import arguments
 
-BENCHMARKS = ("engine", "channels", "allocate", "vlm", "video", "scout")  # texturevlm/bench/NAME.py has bench_NAME
+# texturevlm/bench/NAME.py has bench_NAME.
+BENCHMARKS = ("engine", "channels", "allocate", "vlm", "reader", "video", "scout")
 
 
 def add_bench(commands: arguments.Commands) -> None:

@@ -71,6 +71,7 @@ def _report(options: argparse.Namespace, allocation: "Allocation", where: str = 
     height, width = allocation.size
     print(
         f"{options.out}: {width}×{height} seen with {int(allocation.valid.sum())} tokens of "
-        f"{allocation.patch}×{allocation.patch}, from {finest:.2f} pixels per sample{where} to {coarsest:.2f}"
+        f"{allocation.patch}×{allocation.patch}, from {finest:.2f} pixels per sample{where} to {coarsest:.2f}; "
+        f"they cover {allocation.coverage.item():.0%} of it"
     )
     return 0

@@ -89,7 +89,7 @@ class Replay:
             try:
                 # Other threads may use the GPU meanwhile.
                 graph = torch.cuda.graph(self.graph, stream=capturing, capture_error_mode="thread_local")
-                with _nothing_collected(), graph:
+                with nothing_collected(), graph:
                     self.outputs = self.function(*self.inputs)
             except RuntimeError as error:
                 self.reason = f"the capture failed: {_first_line(error)}"
@@ -115,7 +115,7 @@ class Replay:
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
+def nothing_collected() -> Iterator[None]:
     """No garbage collection inside: a capture fails if another graph is destroyed meanwhile."""
     collecting = gc.isenabled()
     gc.disable()

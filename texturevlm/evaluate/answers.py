@@ -9,6 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from texturevlm.text.edits import edit_distance
+
 Metric = Callable[[str, Sequence[str]], float]
 
 ANLS_THRESHOLD = 0.5  # a similarity below it counts as 0
@@ -57,15 +59,11 @@ _FULL_STOP = re.compile(r"\.(?!\d)")  # not the point of a decimal number
 def anls(prediction: str, answers: Sequence[str]) -> float:
     """Normalised Levenshtein similarity to the nearest answer, without regard to case; 0 if it is below one half."""
     _check("anls", prediction, answers)
-    try:
-        from rapidfuzz.distance import Levenshtein
-    except ImportError:
-        raise ImportError("anls: needs the extra eval: pip install 'texturevlm[eval]'") from None
     said = _one_spaced(prediction.lower())
     nearest = 0.0
     for answer in answers:
         true = _one_spaced(answer.lower())
-        nearest = max(nearest, 1 - Levenshtein.distance(said, true) / max(len(said), len(true), 1))
+        nearest = max(nearest, 1 - edit_distance(said, true) / max(len(said), len(true), 1))
     return nearest if nearest >= ANLS_THRESHOLD else 0.0
 
 
@@ -119,6 +117,13 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
     return max(_f1((said & true).total(), said.total(), true.total()) for true in map(Counter, map(str.split, answers)))
 
 
+def yes_or_no(prediction: str, answers: Sequence[str]) -> float:
+    """1 if the first "yes" or "no" of the prediction is the answer, as POPE counts them; 0 if there is neither."""
+    _check("yes_or_no", prediction, answers)
+    said = [word for word in re.findall(r"[a-z]+", prediction.lower()) if word in ("yes", "no")]
+    return float(bool(said) and said[0] in answers)
+
+
 def field_f1(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> float:
     """F1 over all fields of all pages together, as SROIE task 3 defines it.
 
@@ -142,6 +147,7 @@ ANSWER_METRICS: dict[str, Metric] = {
     "relaxed_accuracy": relaxed_accuracy,
     "exact_match": exact_match,
     "token_f1": token_f1,
+    "yes_or_no": yes_or_no,
 }
 DATA_SETS = {
     "docvqa": "anls",
@@ -152,6 +158,7 @@ DATA_SETS = {
     "vizwiz": "vqa_accuracy",
     "sroie": "exact_match",
     "funsd": "token_f1",
+    "coco": "yes_or_no",
 }
 
 

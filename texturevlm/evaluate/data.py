@@ -7,7 +7,7 @@ layouts of public releases are in releases.py. An error about an entry names its
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ class Sample:
     image:    the file
     size:     (height, width) of the image in the file
     question: for a photograph with objects, the name of the object class
-    answers:  accepted alternatives; empty where there is none to read
+    answers:  accepted alternatives, as often as they were given (VQA accuracy counts them); empty where there is none
     boxes:    xyxy in the file's pixels, each holding the answer, or the objects of the class
     split:    train or eval
     name:     of the object class; empty for a question
@@ -73,6 +73,14 @@ class Data:
         return f"{self.unlocated} of {self.listed} questions have no located answer and are left out."
 
 
+class NothingLeft(ValueError):
+    """A data set without any usable sample; `skipped` as in Data."""
+
+    def __init__(self, message: str, skipped: Sequence[str]) -> None:
+        super().__init__(message)
+        self.skipped = tuple(skipped)
+
+
 def load_data(
     folder: Path | str,
     *,
@@ -81,14 +89,16 @@ def load_data(
     limit: int | None = None,
     located: bool | None = False,
     skip_broken: bool = False,
+    answered: bool = False,
 ) -> Data:
     """The samples of a folder, in its order.
 
-    format:      own, docvqa, textvqa, chartqa, coco, vqav2 or vizwiz; auto recognises it by the files
+    format:      own, docvqa, infovqa, textvqa, chartqa, coco, vqav2 or vizwiz; auto recognises it by the files
     split:       train or eval (of a release: val, or test where that is what is reported); None takes all
     limit:       at most that many samples, evenly spread
     located:     only samples with boxes; None: if there are any, else all
     skip_broken: leave out entries that are broken or whose image is missing, and list them in `skipped`
+    answered:    whether an entry without answers counts as broken
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -114,6 +124,8 @@ def load_data(
             sample = _sample(row)
             if sample.id in seen:
                 raise ValueError(f"id must be new, got {sample.id!r} again, first at {seen[sample.id]}")
+            if answered and not any(answer.strip() for answer in sample.answers):
+                raise ValueError(f"answers must have at least one answer, got {list(sample.answers)!r:.60}")
         except (ValueError, TypeError) as error:
             skip(f"{place}: {error}")
             continue
@@ -136,7 +148,9 @@ def load_data(
             skip(f"sample {sample.id}: {error}")
     if not opened:
         wanted = f"{split or 'any'} samples" + (" with boxes" if located else "")
-        raise ValueError(f"load_data: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)")
+        raise NothingLeft(
+            f"load_data: {folder} ({format}) must hold {wanted}, got none ({len(skipped)} were broken)", skipped
+        )
     return Data(format, tuple(opened), tuple(skipped), listed, unlocated)
 
 
@@ -176,7 +190,7 @@ def _sample(row: Any) -> Sample:
     return Sample(
         id=str(row["id"]),
         size=tuple(row["size"] or (0, 0)),
-        answers=tuple(dict.fromkeys(row["answers"])),
+        answers=tuple(row["answers"]),
         boxes=tuple(map(tuple, row["boxes"])),
         **{field: row[field] for field in ("image", "question", "split", "name", "kind")},
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from texturevlm.rebuilding import PixelBox
+from texturevlm.text.edits import edit_distance
 
 MOST_BOXES = 3  # of an answer that are read
 LEAST_SIMILAR = 0.5  # a similarity below this counts as nothing read
@@ -49,16 +50,12 @@ def legibility_score(texts: Sequence[str], answers: Sequence[str]) -> float:
 
 def similarity(text: str, answer: str) -> float:
     """Letters and digits only: 1 if the answer is contained, else normalised Levenshtein similarity, 0 if under 0.5."""
-    try:
-        from rapidfuzz.distance import Levenshtein
-    except ImportError:
-        raise ImportError("similarity: needs the extra eval: pip install 'texturevlm[eval]'") from None
     read, wanted = letters_and_digits(text), letters_and_digits(answer)
     if not wanted:  # an answer such as "?" cannot be judged by letters and digits
         return 0.0
     if wanted in read:
         return 1.0
-    close = 1 - Levenshtein.distance(read, wanted) / max(len(read), len(wanted))
+    close = 1 - edit_distance(read, wanted) / max(len(read), len(wanted))
     return close if close >= LEAST_SIMILAR else 0.0
 
 

@@ -107,6 +107,14 @@ def _docvqa(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]
 
 
 @_each("data")
+def _infovqa(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
+    """infographicsvqa_images/ beside the questions."""
+    name = Path(entry["image_local_name"]).name
+    folders = [parent / stem for stem in ("infographicsvqa_images", "images") for parent in (path.parent, folder)]
+    return _row(entry["questionId"], _image(name, *folders), entry["question"], entry.get("answers", []))
+
+
+@_each("data")
 def _textvqa(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
     """train_images/ holds the images of train and val."""
     folders = [folder / "train_images", folder / "train_val_images" / "train_images", folder / "test_images"]
@@ -188,6 +196,9 @@ def _coco(path: Path, folder: Path) -> Iterator[Entry]:
 
 RELEASES = {
     "docvqa": Release(("train_v1.0*",), ("val_v1.0*", "test_v1.0*"), _docvqa),
+    "infovqa": Release(
+        ("infographicsVQA_train_v1.0*",), ("infographicsVQA_val_v1.0*", "infographicsVQA_test_v1.0*"), _infovqa
+    ),
     "textvqa": Release(("TextVQA_*_train",), ("TextVQA_*_val", "TextVQA_*_test"), _textvqa),
     "chartqa": Release(
         ("train_human train_augmented",), ("test_human test_augmented", "val_human val_augmented"), _chartqa

@@ -34,7 +34,7 @@ TASKS = {
     "reader": "texturevlm.train.reader.task:ReaderTask",
 }
 # What a resumed run may change: nothing that the loss curve depends on.
-MAY_CHANGE = ("device", "save_every", "evaluate_every", "log_every", "keep", "ahead")
+MAY_CHANGE = ("device", "save_every", "evaluate_every", "log_every", "keep", "ahead", "captured")
 _Settings = TypeVar("_Settings")
 
 
@@ -58,6 +58,7 @@ class FitConfig:
     log_every: int = 10
     keep: int = 2  # number of checkpoints
     ahead: int = 0  # batches that are prepared ahead, in threads
+    captured: bool = False  # whether steps are CUDA graphs, one per shape of batch; the task's losses must allow that
     losses: dict[str, float] = field(default_factory=dict)  # weights of the task's losses; 1 for those not given
 
     def __post_init__(self) -> None:
@@ -66,6 +67,8 @@ class FitConfig:
         check_choice("FitConfig", "precision", self.precision, ("float32", "bfloat16"))
         check_choice("FitConfig", "optimiser", self.optimiser, ("adamw", "muon"))
         check_choice("FitConfig", "schedule", self.schedule, ("cosine", "linear"))
+        if self.captured and not self.device.startswith("cuda"):
+            raise ValueError(f"FitConfig: captured must be false unless device is cuda, got {self.device!r}")
         for name in ("rate", "decay", "clip", "seconds"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"FitConfig: {name} must be at least 0, got {getattr(self, name)!r}")

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.progress import Progress
+from texturevlm.train.captured_step import CapturedSteps, Run
 from texturevlm.train.config import MAY_CHANGE, FitConfig, to_json
 from texturevlm.train.muon import Muon
 from texturevlm.train.run_files import Log, checkpoints, load_checkpoint, save_checkpoint
@@ -91,13 +93,21 @@ def fit(
     optimiser = _optimiser(task.module, config)
     kept = {"fit": to_json(config), "task": dict(settings or {})}
     first = _begin(out, task.module, optimiser, kept, resume)
+    run: Run = partial(_trained, task, config, optimiser, device)
+    if config.captured:
+        run = CapturedSteps(run, optimiser, device)
     log, progress = Log(out, step=first), Progress(config.steps, "steps", done=first)
     found: dict[str, float] = {}
     begun, last = 0.0, False
     for step, batch in _batches(task, range(first, config.steps), config.ahead):
         begun = begun or time.monotonic()  # after the first batch, which may take long
         spent = (time.monotonic() - begun) / config.seconds if config.seconds else 0.0
-        numbers = _step(task, config, optimiser, device, step, batch, spent)
+        falls: Any = {"steps": config.steps, "warmup": config.warmup, "schedule": config.schedule, "spent": spent}
+        rate = rate_at(step, rate=config.rate, **falls)
+        _set_rate(optimiser, rate)
+        numbers = dict(run((batch, None if config.captured else step)))
+        length = numbers.pop("gradient")
+        numbers |= {"rate": torch.tensor(rate, dtype=torch.float64), "gradient": length}
         done, last = step + 1, step + 1 == config.steps or spent >= 1
         progress.step()
         saves, evaluates, logs = (
@@ -109,11 +119,11 @@ def fit(
             progress.note = f", loss {read['loss']:.4f}"
             if logs:
                 log.losses(done, read)
+        if saves:  # first: an evaluation may take long, and a run may be killed meanwhile
+            save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep)
         if evaluates:
             found = evaluated(task)
             log.evaluation(done, found)
-        if saves:
-            save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep)
         if last:
             break
     log.close()
@@ -149,23 +159,25 @@ def _batches(task: Task, steps: range, ahead: int) -> Iterator[tuple[int, Any]]:
                 made.cancel()
 
 
-def _step(
-    task: Task,
-    config: FitConfig,
-    optimiser: torch.optim.Optimizer,
-    device: torch.device,
-    step: int,
-    batch: Any,
-    spent: float,
-) -> dict[str, Tensor]:
-    """One optimiser step; returns the loss, its parts, the rate and the norm of the gradient."""
-    falls: Any = {"steps": config.steps, "warmup": config.warmup, "schedule": config.schedule, "spent": spent}
-    rate = rate_at(step, rate=config.rate, **falls)
+def _set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     for group in optimiser.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # graphs read it there
+        else:
+            group["lr"] = rate
+
+
+def _trained(
+    task: Task, config: FitConfig, optimiser: torch.optim.Optimizer, device: torch.device, given: tuple[Any, int | None]
+) -> dict[str, Tensor]:
+    """One optimiser step on a batch; returns the loss, its parts and the norm of the gradient.
+
+    given: the batch and its step number, which a graph does not know
+    """
+    batch, step = given
     task.module.train()
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-        parts = task.losses(batch, step)
+        parts = task.losses(batch, step or 0)
     if unknown := [name for name in config.losses if name not in parts]:
         raise ValueError(f"fit: losses may have {', '.join(parts)}, got {unknown[0]!r}")
     loss = torch.stack([part.float() * config.losses.get(name, 1.0) for name, part in parts.items()]).sum()
@@ -173,7 +185,7 @@ def _step(
     torch.autograd.backward(loss)
     length = nn.utils.clip_grad_norm_(task.module.parameters(), config.clip or math.inf)
     optimiser.step()
-    return {"loss": loss, **parts, "rate": torch.tensor(rate, dtype=torch.float64), "gradient": length}
+    return {"loss": loss, **parts, "gradient": length}
 
 
 def _read(numbers: Mapping[str, Tensor], step: int) -> dict[str, float]:
@@ -188,8 +200,8 @@ def _read(numbers: Mapping[str, Tensor], step: int) -> dict[str, float]:
 
 def _optimiser(module: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
     if config.optimiser == "muon":
-        return Muon(module, lr=config.rate, decay=config.decay)
-    return torch.optim.AdamW(_groups(module, config.decay), lr=config.rate)
+        return Muon(module, lr=config.rate, decay=config.decay, capturable=config.captured)
+    return torch.optim.AdamW(_groups(module, config.decay), lr=config.rate, capturable=config.captured)
 
 
 def _groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:
@@ -204,8 +216,8 @@ def _groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 def _begin(out: Path, module: nn.Module, optimiser: torch.optim.Optimizer, kept: dict[str, Any], resume: bool) -> int:
     """Restore the last checkpoint, if there is one; returns the step to continue from."""
-    for partial in out.glob(".step-*"):  # what a kill while writing left behind
-        shutil.rmtree(partial, ignore_errors=True)
+    for unfinished in out.glob(".step-*"):  # what a kill while writing left behind
+        shutil.rmtree(unfinished, ignore_errors=True)
     before = checkpoints(out)
     if not before:
         return 0

@@ -37,10 +37,13 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 class Muon(torch.optim.AdamW):
     """AdamW, with the matrices of `module` by Muon; embeddings, heads and all else by AdamW.
 
-    decay: weight decay of the matrices
+    decay:      weight decay of the matrices
+    capturable: as for AdamW: whether steps may be captured in a graph
     """
 
-    def __init__(self, module: nn.Module, *, lr: float, decay: float = 0.02, momentum: float = 0.95) -> None:
+    def __init__(
+        self, module: nn.Module, *, lr: float, decay: float = 0.02, momentum: float = 0.95, capturable: bool = False
+    ) -> None:
         names = dict(module.named_parameters())
         own = {name: one for name, one in names.items() if one.requires_grad}
         matrices = [one for name, one in own.items() if one.dim() == 2 and not ("embed" in name or "head" in name)]
@@ -50,7 +53,9 @@ class Muon(torch.optim.AdamW):
             {"params": matrices, "weight_decay": decay, "muon": True},
         ]
         self.momentum = momentum
-        super().__init__([group for group in groups if group["params"]], lr=lr, betas=(0.9, 0.98))
+        super().__init__(
+            [group for group in groups if group["params"]], lr=lr, betas=(0.9, 0.98), capturable=capturable
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -73,9 +78,9 @@ class Muon(torch.optim.AdamW):
             moments = [self._moment(parameter) for parameter in parameters]
             torch._foreach_lerp_(moments, gradients, 1 - self.momentum)
             ahead = torch.stack(torch._foreach_lerp(gradients, moments, self.momentum))
-            change = orthogonalised(ahead).float() * (0.2 * max(shape) ** 0.5)
+            change = orthogonalised(ahead).float() * (-0.2 * max(shape) ** 0.5 * group["lr"])
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(parameters, list(change.unbind(0)), alpha=-group["lr"])
+            torch._foreach_add_(parameters, list(change.unbind(0)))
 
     def _moment(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

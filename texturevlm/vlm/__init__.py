@@ -22,23 +22,27 @@ def adapt(model: nn.Module, processor: Any = None) -> Any:
     earlier: Adapter | None = getattr(model, ATTRIBUTE, None)
     if earlier is not None and processor in (None, earlier.processor):
         return earlier
-    fresh = adapter_for(getattr(model, "config", None), processor, name=type(model).__name__)
-    if earlier is not None:
-        earlier.restore()
-    return fresh.bind(model)
+    return adapter_for(getattr(model, "config", None), processor, name=type(model).__name__).bind(model)
 
 
 def adapter_for(config: Any, processor: Any = None, *, name: str = "a model without config") -> Adapter:
     """The adapter of a config's family, not yet bound to a model."""
-    from transformers import __version__
-
     family = getattr(config, "model_type", name)
     known = {**{kind: adapter for kind, (adapter, _) in FAMILIES.items()}, **ENCODERS}
     if family not in known:
         raise ValueError(f"adapt: model must be one of {', '.join(known)}, got {family}")
-    if tuple(int(part) for part in __version__.split(".")[:2]) < OLDEST:
-        raise ImportError(f"adapt: transformers must be {OLDEST[0]}.{OLDEST[1]} or newer, got {__version__}")
+    if (version := installed()) < OLDEST:
+        wanted, got = (".".join(map(str, one)) for one in (OLDEST, version))
+        raise ImportError(f"adapt: transformers must be {wanted} or newer, got {got}")
     return known[family](config, processor)
+
+
+def installed() -> tuple[int, int]:
+    """The version of transformers."""
+    from transformers import __version__
+
+    major, minor = __version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 __all__ = [
@@ -50,6 +54,7 @@ __all__ = [
     "adapt",
     "adapter_for",
     "grid_weights",
+    "installed",
     "own_grid",
     "weighted",
 ]

@@ -27,6 +27,7 @@ from texturevlm.vlm.places import COORDINATES, Places, frame, places
 from texturevlm.vlm.probe import moves
 from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
 from texturevlm.vlm.tokens import Tokens
+from texturevlm.vlm.trained import trained_as
 from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
@@ -42,6 +43,7 @@ class Adapter(ABC):
     processor: of the model, or its tokenizer, or None: then prompts are token ids
     model:     once `bind` has hooked it
     lock:      held while the model runs in a thread: hooks and graphs serve one run at a time
+    trained:   how the checkpoint was trained to read chosen tokens
     """
 
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
@@ -58,6 +60,7 @@ class Adapter(ABC):
         self.tokenizer = getattr(processor, "tokenizer", processor)
         self.model: Any = None
         self.lock = RLock()
+        self.trained = trained_as(config, self.levels, self.coordinates)
         self._undo: list[Any] = []
 
     # What a processor needs.
@@ -94,7 +97,7 @@ class Adapter(ABC):
         """Rows and columns of tokens that the unmodified model would use for an image (height, width)."""
 
     @abstractmethod
-    def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
+    def pixel_inputs(self, views: Sequence[View], *, coordinates: str | None = None) -> dict[str, Tensor]:
         """The inputs of the model that hold packed rows."""
 
     def id_inputs(self, ids: Tensor) -> dict[str, Tensor]:
@@ -108,12 +111,17 @@ class Adapter(ABC):
         """Hook a model so that it takes packed rows; yields what has `remove`, one after another."""
 
     @abstractmethod
-    def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
+    def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         """Run the vision tower of the bound model: embeddings (n, D) per view; further lists for DeepStack."""
 
     def language_of(self, model: Any) -> Any:
         """The language model, whose `layers` attend."""
         return model.model.language_model
+
+    @property
+    def normed_heads(self) -> bool:
+        """Whether that normalises queries and keys: Qwen3 does, whichever family it is the language model of."""
+        return "q_norm" in dict(self.language_of(self.model).layers[0].self_attn.named_children())
 
     def positions(self, inputs: dict[str, Tensor]) -> Tensor:
         """Positions of the language model for prepared inputs, as its rotary embedding takes them."""
@@ -123,18 +131,26 @@ class Adapter(ABC):
     # The rest is the same for every family.
 
     def bind(self, model: nn.Module) -> Adapter:
-        """Hook a model. If anything fails the model is as before."""
-        self.model = model
+        """Hook a model in the place of the adapter that it has. If anything fails the model is as before."""
+        earlier: Adapter | None = getattr(model, ATTRIBUTE, None)
+        if earlier is not None:
+            earlier.restore()
         try:
-            for undo in self.hooks(model):
-                self._undo.append(undo)
-            setattr(model, ATTRIBUTE, self)
+            self._hook(model)
             if self.device.type != "meta":
                 self.probe()
         except BaseException:
             self.restore()
+            if earlier is not None:
+                earlier._hook(model)
             raise
         return self
+
+    def _hook(self, model: nn.Module) -> None:
+        self.model = model
+        for undo in self.hooks(model):
+            self._undo.append(undo)
+        setattr(model, ATTRIBUTE, self)
 
     def beside(self, processor: Any) -> Adapter:
         """An adapter of the same model for another processor; this one keeps the hooks."""
@@ -180,14 +196,14 @@ class Adapter(ABC):
         return texts
 
     def encode(
-        self, texture: Texture, allocation: Allocation, *, levels: str = "joint", coordinates: str = "fine"
+        self, texture: Texture, allocation: Allocation, *, levels: str | None = None, coordinates: str | None = None
     ) -> Tokens:
         """The vision tower on the chosen patches alone: embeds (B, K, D), in the allocation's slots.
 
         texture, allocation: B images of one size, K upright footprints each
         levels, coordinates: as for `prepare`
         """
-        self._check_options("encode", levels, coordinates, COORDINATES)
+        levels, coordinates = self._options("encode", levels, coordinates, COORDINATES)
         views = still_views("encode", Picture(texture, allocation), self.side, levels=levels)
         return to_tokens(allocation, views, self.embed(views, coordinates=coordinates))
 
@@ -197,8 +213,8 @@ class Adapter(ABC):
         textures: Any,
         allocations: Any,
         *,
-        levels: str = "joint",
-        coordinates: str = "fine",
+        levels: str | None = None,
+        coordinates: str | None = None,
         fps: float = 2.0,
         weights: Any = None,
     ) -> dict[str, Tensor]:
@@ -214,9 +230,10 @@ class Adapter(ABC):
                      scale; crops: every rectangle of one scale is an ordinary image by itself, at stock positions
         fps:         frames per second of the videos
         weights:     (B, K) per allocation: factors of the embeddings of each token, differentiable; 1 by default
-        levels, coordinates and videos other than the first are for families that have them.
+        Levels and coordinates are by default those that the checkpoint was trained with: joint and fine unless its
+        config says otherwise. Others, and videos, are for families that have them.
         """
-        self._check_options("prepare", levels, coordinates, self.coordinates)
+        levels, coordinates = self._options("prepare", levels, coordinates, self.coordinates)
         ids: list[list[int]] = []
         views: list[View] = []
         for prompt, pictures in pair("prepare", prompts, textures, allocations, weights):
@@ -233,13 +250,15 @@ class Adapter(ABC):
         inputs = self.prepare(prompts, textures, allocations, **own)
         return answer_ids(self.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
 
-    def groups(self, picture: Picture, *, levels: str = "joint", coordinates: str = "fine") -> list[list[View]]:
+    def groups(
+        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+    ) -> list[list[View]]:
         """The views of a picture, one group per placeholder."""
         if picture.is_video:
             raise ValueError(
                 f"prepare: textures must be images for {type(self).__name__}, got a video: give its frames as images"
             )
-        return [[view] for view in still_views("prepare", picture, self.side, levels=levels)]
+        return [[view] for view in still_views("prepare", picture, self.side, levels=levels or self.trained.levels)]
 
     def filling(self, group: Sequence[View], fps: float) -> str:
         """What a group of views puts in the place of its mark."""
@@ -265,19 +284,23 @@ class Adapter(ABC):
         return ids
 
     def assemble(
-        self, ids: Sequence[Sequence[int]], views: Sequence[View], *, coordinates: str = "fine"
+        self, ids: Sequence[Sequence[int]], views: Sequence[View], *, coordinates: str | None = None
     ) -> dict[str, Tensor]:
         """Inputs from token ids (per sample, one placeholder per visual token) and the views that they stand for."""
+        inputs = self.text_inputs(ids)
+        self.check_placeholders(inputs["input_ids"], views)
+        inputs |= self.pixel_inputs(views, coordinates=coordinates)
+        return {name: value.to(self.device) for name, value in inputs.items()}
+
+    def text_inputs(self, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """The inputs that follow from token ids, padded on the left, on the CPU."""
         length = max(len(one) for one in ids)
         input_ids = torch.full((len(ids), length), getattr(self.tokenizer, "pad_token_id", None) or 0)
         mask = torch.zeros_like(input_ids)
         for sample, own in enumerate(ids):
             input_ids[sample, length - len(own) :] = torch.as_tensor(own)
             mask[sample, length - len(own) :] = 1
-        inputs = {"input_ids": input_ids, "attention_mask": mask, **self.id_inputs(input_ids)}
-        self.check_placeholders(input_ids, views)
-        inputs |= self.pixel_inputs(views, coordinates=coordinates)
-        return {name: value.to(self.device) for name, value in inputs.items()}
+        return {"input_ids": input_ids, "attention_mask": mask, **self.id_inputs(input_ids)}
 
     def check_placeholders(self, ids: Tensor, views: Sequence[View]) -> None:
         """The ids must have one placeholder per visual token."""
@@ -291,11 +314,16 @@ class Adapter(ABC):
         """The ids that stand for visual tokens."""
         return [self.config.image_token_id]
 
-    def places(self, view: View, coordinates: str = "fine") -> Places:
+    def places(self, view: View, coordinates: str | None = None) -> Places:
         """Where the tokens of a view lie."""
         lie = frame(view.size, self.grid_for(view.size)).to(view.centre)
         return places(
-            view.centre.detach(), view.step.detach(), lie, side=self.side, merge=self.merge, coordinates=coordinates
+            view.centre.detach(),
+            view.step.detach(),
+            lie,
+            side=self.side,
+            merge=self.merge,
+            coordinates=coordinates or self.trained.coordinates,
         )
 
     def patch_rows(self, pixels: Tensor) -> Tensor:
@@ -305,7 +333,7 @@ class Adapter(ABC):
         cut = pixels.reshape(count, moments, channels, self.merge, inner, self.merge, inner)
         return cut.permute(0, 3, 5, 2, 1, 4, 6).reshape(count * self.merge**2, -1)
 
-    def packed_rows(self, view: View, coordinates: str = "fine") -> Tensor:
+    def packed_rows(self, view: View, coordinates: str | None = None) -> Tensor:
         """The tokens of a view as packed rows."""
         rows = self.patch_rows(self.normalised(view.pixels))
         where, patches = self.places(view, coordinates), self.merge**2
@@ -351,9 +379,15 @@ class Adapter(ABC):
             f"{__version__}, so its answers would be wrong; install a version that texturevlm supports"
         )
 
-    def _check_options(self, function: str, levels: str, coordinates: str, allowed: Sequence[str]) -> None:
+    def _options(
+        self, function: str, levels: str | None, coordinates: str | None, allowed: Sequence[str]
+    ) -> tuple[str, str]:
+        """Checked levels and coordinates; those of the checkpoint where none are given."""
+        levels = self.trained.levels if levels is None else levels
+        coordinates = self.trained.coordinates if coordinates is None else coordinates
+        known = [one for one in allowed if one in self.coordinates]
         check_choice(function, "levels", levels, self.levels)
-        check_choice(function, "coordinates", coordinates, [one for one in allowed if one in self.coordinates])
+        return levels, check_choice(function, "coordinates", coordinates, known)
 
 
 def answer_ids(found: Any, length: int) -> Any:

@@ -25,7 +25,7 @@ from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_ste
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
-from texturevlm.vlm.views import check_readable
+from texturevlm.vlm.views import LEVELS, check_readable
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
 SWITCHES = ("_disable_adapters", "_active_adapter", "merged_adapters", "scaling")  # of the layers of PEFT
@@ -69,7 +69,7 @@ class FixedBudget:
     batch:       images (and prompts) per call
     masked:      whether allocations may have unused slots; if not, attention runs without a mask
     compiled:    whether the layers go through torch.compile; by default on a GPU
-    coordinates: fine or native, as for `prepare`
+    levels, coordinates: as for `prepare`, without crops
     bucket:      prompts are padded to a multiple of it
     `tower` and `prefills` (by length, the oldest is dropped first) are captured when they are first needed.
     """
@@ -82,13 +82,17 @@ class FixedBudget:
         batch: int = 1,
         masked: bool = False,
         compiled: bool | None = None,
-        coordinates: str = "fine",
+        levels: str | None = None,
+        coordinates: str | None = None,
         bucket: int = 32,
     ) -> None:
         self.adapter, self.masked = adapter, masked
         self.budget = check_count("FixedBudget", "budget", budget, 1)
         self.batch = check_count("FixedBudget", "batch", batch, 1)
         self.bucket = check_count("FixedBudget", "bucket", bucket, 1)
+        trained = adapter.trained
+        self.levels = check_choice("FixedBudget", "levels", trained.levels if levels is None else levels, LEVELS)
+        coordinates = trained.coordinates if coordinates is None else coordinates
         self.coordinates = check_choice("FixedBudget", "coordinates", coordinates, COORDINATES)
         self.device = adapter.model.device
         spread = sorted({str(one.device) for one in adapter.model.parameters()})
@@ -120,7 +124,7 @@ class FixedBudget:
     def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
         """Sample the footprints and run the vision tower on them.
 
-        allocation: upright footprints; only `first_logits` and `generate` check that, so that nothing here waits
+        allocation: upright footprints; only `generate` checks that, so that nothing here waits
         """
         self._check("encode", texture, allocation)
         patches = sample(texture, allocation)
@@ -157,12 +161,6 @@ class FixedBudget:
         prompt = {"input_ids": inputs[0], "attention_mask": live, "position_ids": position}
         return PrefillOutput(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
 
-    def first_logits(self, prompts: Any, texture: Texture, allocation: Allocation) -> Tensor:
-        """(B, V): logits of the first token of the answers."""
-        check_readable("first_logits", texture, allocation, self.adapter.side)
-        seen = self.encode(texture, allocation)  # a GPU runs the tower while the prompt is spelled
-        return self.prefill(self._spelled("first_logits", prompts, texture, allocation), seen).logits
-
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Any:
         """The ids of the answers, (B, N): the logits of the first token are captured, the rest is `model.generate`.
 
@@ -173,7 +171,7 @@ class FixedBudget:
                 f"generate: num_beams must be 1 under a fixed budget, got {beams}; use the adapter's generate"
             )
         check_readable("generate", texture, allocation, self.adapter.side)
-        seen = self.encode(texture, allocation)
+        seen = self.encode(texture, allocation)  # a GPU runs the tower while the prompt is spelled
         ids = self._spelled("generate", prompts, texture, allocation)
         length = len(ids[0])
         if any(len(one) != length for one in ids):
@@ -187,10 +185,11 @@ class FixedBudget:
         self, pixels: Tensor, centre: Tensor, step: Tensor, frames: Tensor, valid: Tensor
     ) -> tuple[Tensor, ...]:
         adapter = self.adapter
-        order = self._reading_order(centre, valid)
+        scale = step.amin(-1).log2().round()
+        order = self._reading_order(centre, scale, valid)
         pixels = torch.take_along_dim(pixels, order[..., None, None, None], 1)
         centre, step = (torch.take_along_dim(one, order[..., None], 1) for one in (centre, step))
-        used = torch.take_along_dim(valid, order, 1)
+        used, scale = (torch.take_along_dim(one, order, 1) for one in (valid, scale))
         if self.masked:  # what lies in unused slots must be finite, since 0 · NaN is NaN
             centre, step = centre.where(used[..., None], 0.0), step.where(used[..., None], 1.0)
         lie = places(centre, step, frames, side=adapter.side, merge=adapter.merge, coordinates=self.coordinates)
@@ -200,25 +199,30 @@ class FixedBudget:
             rows = rows.view(*used.shape, -1).where(used[..., None], 0.0)
         windows = adapter.windows(lie.patch)
         if windows is not None:
-            windows = windows[:, :, None].expand_as(lie.patch).flatten(1, 2)
+            windows = self._of_patches(windows)
         embeds = tower_loop(
-            adapter.tower,
+            adapter,
             rows.view(self.batch, self.budget * adapter.merge**2, -1),
             lie.patch.flatten(1, 2),
             lie.extent.flatten(1, 2),
-            used=used[..., None].expand(-1, -1, adapter.merge**2).flatten(1) if self.masked else None,
+            used=self._of_patches(used) if self.masked else None,
+            segments=self._of_patches(scale) if self.levels == "apart" else None,
             windows=windows,
             step=self._vision_step,
         )
         return lie.token, used, *embeds
 
-    @staticmethod
-    def _reading_order(centre: Tensor, valid: Tensor) -> Tensor:
-        """(B, K): row by row, unused slots last."""
+    def _reading_order(self, centre: Tensor, scale: Tensor, valid: Tensor) -> Tensor:
+        """(B, K): row by row, coarse before fine if levels are apart, unused slots last."""
         order = centre[..., 0].argsort(stable=True)
-        for key in (centre[..., 1], (~valid).to(centre.dtype)):
+        coarse_first = (-scale,) if self.levels == "apart" else ()
+        for key in (centre[..., 1], *coarse_first, (~valid).to(centre.dtype)):
             order = order.gather(1, key.gather(1, order).argsort(stable=True))
         return order
+
+    def _of_patches(self, column: Tensor) -> Tensor:
+        """(B, K, ...) → (B, K · merge², ...): each token's value for its patches."""
+        return column.repeat_interleave(self.adapter.merge**2, 1)
 
     def _run_prefill(
         self,
@@ -237,7 +241,7 @@ class FixedBudget:
         index = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         live = (index <= last[:, None]).scatter(1, where, used)
         logits, *caches = prefill_loop(
-            self.adapter.model,
+            self.adapter,
             ids,
             position,
             where,

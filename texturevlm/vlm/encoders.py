@@ -36,12 +36,12 @@ class Encoder(Adapter):
     def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
         return self.tower.table_side, self.tower.table_side
 
-    def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
+    def pixel_inputs(self, views: Sequence[View], *, coordinates: str | None = None) -> dict[str, Tensor]:
         raise NotImplementedError(
             f"prepare: model must be a vision-language model, got {self.config.model_type}: use `encode` or `features`"
         )
 
-    def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
+    def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         """The tower's last hidden states."""
         front = self.tower.in_front
         return [self._run(views, self.tower.tower, lambda out: out.last_hidden_state[:, front:])]

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.vlm.places import bilinear_taps
-
 VisionStep = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None], Tensor]
-TextStep = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
+TextStep = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor, Tensor]]
 
 
 def vision_step(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
@@ -35,13 +33,16 @@ def vision_step(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tens
 
 
 def text_step(
-    layer: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None
+    layer: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, normed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer of a Qwen language model: hidden (B, L, D) → hidden, and its keys and values (B, heads, L, d)."""
+    """One layer of a Qwen language model: hidden (B, L, D) → hidden, and its keys and values (B, heads, L, d).
+
+    normed: `normed_heads` of the adapter
+    """
     batch, length, _ = hidden.shape
     attention = layer.self_attn
     given = layer.input_layernorm(hidden)
-    query, key = query_and_key(attention, given, cos, sin)
+    query, key = query_and_key(attention, given, cos, sin, normed)
     value = attention.v_proj(given).view(batch, length, -1, attention.head_dim).transpose(1, 2)
     found = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=attention.scaling, enable_gqa=True
@@ -50,11 +51,11 @@ def text_step(
     return hidden + layer.mlp(layer.post_attention_layernorm(hidden)), key, value
 
 
-def query_and_key(attention: Any, given: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def query_and_key(attention: Any, given: Tensor, cos: Tensor, sin: Tensor, normed: bool) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys (B, heads, L, d) of one layer of a language model, for its input (B, L, D)."""
     shape = (*given.shape[:2], -1, attention.head_dim)
     query, key = attention.q_proj(given).view(shape), attention.k_proj(given).view(shape)
-    if hasattr(attention, "q_norm"):  # Qwen3 has norms, whichever family it is the language model of
+    if normed:
         query, key = attention.q_norm(query), attention.k_norm(key)
     return rotated(query.transpose(1, 2), cos, sin), rotated(key.transpose(1, 2), cos, sin)
 
@@ -66,40 +67,47 @@ def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def tower_loop(
-    tower: Any,
+    adapter: Any,
     rows: Tensor,
     patch: Tensor,
     extent: Tensor,
     *,
     used: Tensor | None = None,
+    segments: Tensor | None = None,
     windows: Tensor | None = None,
     step: VisionStep = vision_step,
 ) -> tuple[Tensor, ...]:
     """The vision tower on B images of K tokens, M² patches each (N = K · M²).
 
+    adapter:       a QwenAdapter, bound
     rows:          (B, N, 3 · T · p · p), normalised pixels
     patch, extent: (B, N, 2), positions, and the grid that they count on
     used:          (B, N), which patches are attended to; None: all
+    segments:      (B, N), patches of one segment attend to one another; None: all do
     windows:       (B, N, 2), the window of each patch, for a tower whose layers attend within windows
     returns        the tokens (B, K, D), then those for DeepStack
     """
     batch, count, _ = rows.shape
+    tower = adapter.tower
     weight = tower.patch_embed.proj.weight
     hidden = functional.linear(rows.to(weight.dtype), weight.flatten(1), tower.patch_embed.proj.bias)
-    if hasattr(tower, "pos_embed"):
-        indices, weights = bilinear_taps(patch.flatten(0, 1), extent.flatten(0, 1), tower.num_grid_per_side)
-        learned = (tower.pos_embed(indices) * weights[..., None]).sum(1).view_as(hidden)
-        hidden = hidden + learned.to(hidden.dtype)
+    learned = adapter.learned_positions(patch.flatten(0, 1), extent.flatten(0, 1))
+    if learned is not None:
+        hidden = hidden + learned.view_as(hidden).to(hidden.dtype)
     cos, sin = (one.view(batch, 1, count, -1) for one in tower_rotary(tower, hidden, patch.flatten(0, 1)))
     everywhere = None if used is None else used[:, None, None, :]
-    inside = everywhere if windows is None else _same_window(windows, used)
-    whole = getattr(tower, "fullatt_block_indexes", range(len(tower.blocks)))
-    deep = list(getattr(tower, "deepstack_visual_indexes", ()))
+    if segments is not None:
+        everywhere = _same_group(segments[..., None], used)
+    inside = everywhere
+    if windows is not None:
+        within = windows if segments is None else torch.cat([windows, segments[..., None].to(windows)], -1)
+        inside = _same_group(within, used)
+    whole, mergers = adapter.whole_blocks, adapter.deepstack_mergers
     further = []
     for index, block in enumerate(tower.blocks):
         hidden = step(block, hidden, cos, sin, everywhere if index in whole else inside)
-        if index in deep:
-            further.append(tower.deepstack_merger_list[deep.index(index)](hidden.flatten(0, 1)))
+        if index in mergers:
+            further.append(mergers[index](hidden.flatten(0, 1)))
     found = [tower.merger(hidden.flatten(0, 1)), *further]
     return tuple(one.view(batch, -1, one.shape[-1]) for one in found)
 
@@ -116,16 +124,16 @@ def tower_rotary(tower: Any, hidden: Tensor, patch: Tensor) -> tuple[Tensor, Ten
     return cos.float(), sin.float()
 
 
-def _same_window(windows: Tensor, used: Tensor | None) -> Tensor:
-    """(B, 1, N, N): patches of one window attend to each other, and each attends to itself."""
-    same = (windows[:, :, None] == windows[:, None]).all(-1)
+def _same_group(group: Tensor, used: Tensor | None) -> Tensor:
+    """(B, 1, N, N): patches of one group (B, N, n) attend to each other, and each attends to itself."""
+    same = (group[:, :, None] == group[:, None]).all(-1)
     if used is not None:
-        same = (same & used[:, None]) | torch.eye(windows.shape[1], dtype=torch.bool, device=windows.device)
+        same = (same & used[:, None]) | torch.eye(group.shape[1], dtype=torch.bool, device=group.device)
     return same.unsqueeze(1)
 
 
 def prefill_loop(
-    model: Any,
+    adapter: Any,
     ids: Tensor,
     position: Tensor,
     where: Tensor,
@@ -137,6 +145,7 @@ def prefill_loop(
 ) -> tuple[Tensor, ...]:
     """The language model on a prompt of B samples, padded on the right, where causal attention needs no mask.
 
+    adapter:   a QwenAdapter, bound
     ids:       (B, L)
     position:  (3, B, L), time, row and column
     where:     (B, K), positions of the visual tokens in the prompt
@@ -145,7 +154,7 @@ def prefill_loop(
     live:      (B, L), which ids are attended to; None: all
     returns    logits of the next token (B, V), then keys and values of each layer, (B, heads, L, d)
     """
-    language = model.model.language_model
+    language = adapter.language_of(adapter.model)
     hidden = language.embed_tokens(ids)
     spread = where[..., None].expand(-1, -1, hidden.shape[-1])
     hidden = hidden.scatter(1, spread, visual.to(hidden.dtype))
@@ -157,13 +166,14 @@ def prefill_loop(
         itself = torch.eye(length, dtype=torch.bool, device=ids.device)
         mask = ((before & live[:, None]) | itself).unsqueeze(1)
     caches: list[Tensor] = []
+    normed = adapter.normed_heads
     for index, layer in enumerate(language.layers):
-        hidden, key, value = step(layer, hidden, cos, sin, mask)
+        hidden, key, value = step(layer, hidden, cos, sin, mask, normed)
         caches += [key, value]
         if index < len(deepstack):
             hidden = hidden.scatter_add(1, spread, deepstack[index].to(hidden.dtype))
     end = hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[-1]))
-    return model.lm_head(language.norm(end))[:, 0], *caches
+    return adapter.model.lm_head(language.norm(end))[:, 0], *caches
 
 
 def text_rotary(language: Any, hidden: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:

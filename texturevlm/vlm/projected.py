@@ -62,7 +62,7 @@ class ProjectedAdapter(Adapter):
         side = square_side(vision.image_size) // self.side
         return side, side
 
-    def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
+    def pixel_inputs(self, views: Sequence[View], *, coordinates: str | None = None) -> dict[str, Tensor]:
         rows = [self.packed_rows(view, coordinates) for view in views]
         return {"pixel_values": pad_sequence(rows, batch_first=True)}
 
@@ -77,7 +77,7 @@ class ProjectedAdapter(Adapter):
         self._expansion = Override(model, "_expand_inputs_for_generation", self._expanded)
         yield self._expansion
 
-    def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
+    def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         rows = self.pixel_inputs(views)["pixel_values"].to(self.device)
         return [self._embedded(rows, weighted=False)]
 

@@ -7,7 +7,7 @@ come from the same rows. Rows without geometry pass unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,11 @@ class QwenAdapter(Adapter):
     def tower(self) -> Any:
         """The vision tower of the bound model."""
         return self.model.model.visual
+
+    @property
+    def token_pixels(self) -> int:
+        """Pixels of a token, as the image processor counts them in its limits."""
+        return self.side**2
 
     @property
     def row_width(self) -> int:
@@ -81,7 +86,7 @@ class QwenAdapter(Adapter):
     def patch_rows(self, pixels: Tensor) -> Tensor:
         return super().patch_rows(pixels.expand(-1, self.moments, -1, -1, -1))
 
-    def pixel_inputs(self, views: Sequence[View], *, coordinates: str = "fine") -> dict[str, Tensor]:
+    def pixel_inputs(self, views: Sequence[View], *, coordinates: str | None = None) -> dict[str, Tensor]:
         inputs: dict[str, Tensor] = {}
         for video, (rows, grids) in INPUTS.items():
             if some := [view for view in views if view.video == video]:
@@ -89,13 +94,12 @@ class QwenAdapter(Adapter):
                 inputs[grids] = self._pseudo_grids(some)
         return inputs
 
-    def embed(self, views: Sequence[View], *, coordinates: str = "fine") -> list[list[Tensor]]:
+    def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         rows = torch.cat([self._rows(view, coordinates) for view in views])
         out = self.tower(rows.to(self.device, self.tower.dtype), grid_thw=self._pseudo_grids(views).to(self.device))
         counts = [len(view) for view in views]
-        return [
-            list(one.split(counts)) for one in (out.pooler_output, *(getattr(out, "deepstack_features", None) or ()))
-        ]
+        further = out.deepstack_features if self.deepstack_mergers else ()
+        return [list(one.split(counts)) for one in (out.pooler_output, *further)]
 
     def hooks(self, model: Any) -> Iterator[Any]:
         self._forward = Override(self.tower, "forward", self._tower_forward)
@@ -125,18 +129,36 @@ class QwenAdapter(Adapter):
         if (ignored := ignored_argument(self)) is not None:
             self.refuse(f"its argument {ignored}")
 
+    # Where the towers of the families differ.
+
+    @property
+    def whole_blocks(self) -> Collection[int]:
+        """The blocks of the tower that attend to all patches, not within windows."""
+        return range(len(self.tower.blocks))
+
+    @property
+    def deepstack_mergers(self) -> dict[int, Any]:
+        """Block → the merger of its output for DeepStack."""
+        return {}
+
+    def learned_positions(self, patch: Tensor, extent: Tensor) -> Tensor | None:
+        """(N, D), read from the tower's table for patches (N, 2) on grids (N, 2); None: it has no table."""
+        return None
+
     def windows(self, patch: Tensor) -> Tensor | None:
         """(..., M², 2) rows and columns of a token's patches → (..., 2), its window, for a tower that has windows."""
         return None
 
-    def groups(self, picture: Picture, *, levels: str = "joint", coordinates: str = "fine") -> list[list[View]]:
+    def groups(
+        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+    ) -> list[list[View]]:
         crops = coordinates == "crops"
         if crops and picture.weight is not None:
             raise ValueError("prepare: coordinates='crops' is the model's own input, which has no weights")
         if picture.is_video and self.videos:
             if crops:
                 raise ValueError("prepare: coordinates='crops' is for images, got a video")
-            return [self.video_views(picture, levels)]
+            return [self.video_views(picture, levels or self.trained.levels)]
         found = super().groups(picture, levels=levels)
         return [rectangles("prepare", view, self.side) for (view,) in found] if crops else found
 
@@ -144,7 +166,7 @@ class QwenAdapter(Adapter):
         """The views of a video: one, unless each moment has its own place in the prompt."""
         return [video_view("prepare", picture, self.side, levels=levels, moments=self.moments)]
 
-    def _rows(self, view: View, coordinates: str) -> Tensor:
+    def _rows(self, view: View, coordinates: str | None) -> Tensor:
         if view.grid is not None:
             return self.patch_rows(self.normalised(view.pixels))
         return self.packed_rows(view, coordinates)
@@ -163,7 +185,7 @@ class QwenAdapter(Adapter):
         out = self._forward.original(pixels, *args, **kwargs | added)
         weight = weight[:: self.merge**2]
         out.pooler_output = out.pooler_output * weight
-        if getattr(out, "deepstack_features", None) is not None:
+        if self.deepstack_mergers:
             out.deepstack_features = [one * weight for one in out.deepstack_features]
         return out
 

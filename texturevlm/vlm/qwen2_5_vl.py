@@ -4,6 +4,8 @@ A token belongs to the window that holds its centre. There is no position table 
 tokens whose third position is time.
 """
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,11 @@ class Qwen2_5_VL(QwenAdapter):
             "window_index": order,
             "cu_window_seqlens": (ends * per_token).int(),
         }
+
+    @property
+    def whole_blocks(self) -> Collection[int]:
+        blocks: Collection[int] = self.tower.fullatt_block_indexes
+        return blocks
 
     def windows(self, patch: Tensor) -> Tensor:
         """(..., M², 2) rows and columns of a token's patches → (..., 2), the row and column of its window."""

@@ -5,6 +5,7 @@ patches of a token and need nothing. A video is a row of moments, each with its 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -28,6 +29,15 @@ class Qwen3VL(QwenAdapter):
         else:  # before 5.15
             taps = {"bilinear_indices": indices.T, "bilinear_weights": weights.T}
         return super().tower_arguments(patch, extent, begins) | taps
+
+    @property
+    def deepstack_mergers(self) -> dict[int, Any]:
+        return dict(zip(self.tower.deepstack_visual_indexes, self.tower.deepstack_merger_list))
+
+    def learned_positions(self, patch: Tensor, extent: Tensor) -> Tensor:
+        indices, weights = bilinear_taps(patch, extent, self.tower.num_grid_per_side)
+        table: Tensor = self.tower.pos_embed(indices)
+        return (table * weights[..., None]).sum(1)
 
     def video_views(self, picture: Picture, levels: str) -> list[View]:
         """One view per moment: each has its own place in the prompt."""

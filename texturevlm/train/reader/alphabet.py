@@ -5,6 +5,9 @@ The image stands after the question, so that visual tokens attend to it. Without
 
 from __future__ import annotations
 
+import re
+import string
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,14 +24,42 @@ _NAMES = {
     VIDEO: "<|video_pad|>",
     READ: "<|read|>",
 }
-_PLAIN = {"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "\u00a0": " ", "\n": " ", "\t": " "}
+ILLEGIBLE = "?"  # the answer where the true one cannot be read
+_SPELLED = "I cannot read it"  # how it is shown
+# What has no accent to drop and no equal in ASCII (by NFKD).
+_PLAIN = {
+    **dict.fromkeys("‘’‛′", "'"),
+    **dict.fromkeys("“”„″", '"'),
+    **dict.fromkeys("‐‑‒–—―−", "-"),
+    "\n": " ",
+    "\t": " ",
+    "×": "x",
+    "ß": "ss",
+    "æ": "ae",
+    "Æ": "AE",
+    "œ": "oe",
+    "Œ": "OE",
+    "½": "1/2",
+    "¼": "1/4",
+    "¾": "3/4",
+    "ø": "o",
+    "Ø": "O",
+    "ł": "l",
+    "Ł": "L",
+    "đ": "d",
+    "Đ": "D",
+    "ı": "i",
+}
+_CODES = {ord(sign): plain for sign, plain in _PLAIN.items()}
+_DIGITS_AND_LETTERS = string.digits + string.ascii_letters
 # Text, then images: "question <|vision_start|><|image_pad|><|vision_end|> <|answer|> answer <|end|>".
-CHAT_TEMPLATE = """
+CHAT_TEMPLATE = (
+    """
 {%- for message in messages -%}
 {%- set parts = [{"type": "text", "text": message.content}] if message.content is string else message.content -%}
 {%- if message.role == "user" -%}
 {%- set text = parts | selectattr("type", "equalto", "text") | map(attribute="text") | join(" ") | trim -%}
-{{- text if text else "<|read|>" -}}
+{{- text if text | select("in", "KNOWN") | first is defined else "<|read|>" -}}
 {%- for part in parts if part.type == "image" -%}<|vision_start|><|image_pad|><|vision_end|>{%- endfor -%}
 {%- for part in parts if part.type == "video" -%}<|vision_start|><|video_pad|><|vision_end|>{%- endfor -%}
 {%- elif message.role == "assistant" -%}
@@ -36,12 +67,15 @@ CHAT_TEMPLATE = """
 {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}<|answer|>{%- endif -%}
-""".strip().replace("\n", "")
+""".strip()
+    .replace("\n", "")
+    .replace("KNOWN", _DIGITS_AND_LETTERS)
+)
 
 
 def encode_text(text: str) -> list[int]:
-    """The ids of a text; characters beyond ASCII are dropped."""
-    plain = text.translate(str.maketrans("".join(_PLAIN), "".join(_PLAIN.values())))
+    """The ids of a text: accents are dropped, signs become their equals in ASCII, and what has none is dropped."""
+    plain = unicodedata.normalize("NFKD", text.translate(_CODES))
     return [FIRST + ord(sign) - 32 for sign in plain if 32 <= ord(sign) < 127]
 
 
@@ -77,9 +111,11 @@ def make_tokenizer() -> Any:
     unused = {f"<|unused{number}|>": number for number in range(VOCABULARY) if number not in taken.values()}
     tokenizer = Tokenizer(models.WordLevel({**taken, **unused}, unk_token=_NAMES[PAD]))
     replaced = [normalizers.Replace(sign, plain) for sign, plain in _PLAIN.items()]
-    tokenizer.normalizer = normalizers.Sequence([*replaced, normalizers.Replace(Regex("[^ -~]"), "")])
+    dropped = normalizers.Replace(Regex("[^ -~]"), "")
+    tokenizer.normalizer = normalizers.Sequence([*replaced, normalizers.NFKD(), dropped])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
+    spelled = decoders.Replace(Regex(rf"^{re.escape(ILLEGIBLE)}$"), _SPELLED)
+    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), spelled])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=_NAMES[PAD],

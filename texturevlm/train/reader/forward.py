@@ -29,7 +29,7 @@ class Prompts(NamedTuple):
     segment: (B, K), falling; tokens of one segment attend to one another in the tower; None if all do
     token:   (B, K, 2), rows and columns of tokens
     after:   (B,), how far the text after the image is moved on: the larger side of the image's grid
-    count:   (B,), how many of the visual tokens are used, the first ones
+    used:    (B,), how many of the visual tokens are used, the first ones
     ids:     (B, T), the text without the image
     before:  (B,), how many ids stand before the image
     length:  (B,), how many ids there are; padding follows
@@ -41,7 +41,7 @@ class Prompts(NamedTuple):
     segment: Tensor | None
     token: Tensor
     after: Tensor
-    count: Tensor
+    used: Tensor
     ids: Tensor
     before: Tensor
     length: Tensor
@@ -79,7 +79,8 @@ def vision_block(block: Any, x: Tensor, cos: Tensor, sin: Tensor, groups: Tensor
     k = (k.float() * cos + _half_turned(k.float()) * sin).to(v.dtype)
     if groups is not None and groups.dim() == 1:
         q, k, v = (one.transpose(1, 2).reshape(batch * count, heads, -1) for one in (q, k, v))
-        mixed = varlen_attn(q, k, v, groups, groups, count, count).view(batch, count, width)
+        flat: Any = varlen_attn(q, k, v, groups, groups, count, count)
+        mixed = flat.view(batch, count, width)
     else:
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=groups)
         mixed = mixed.transpose(1, 2).reshape(batch, count, width)
@@ -127,7 +128,7 @@ class BatchedReader(nn.Module):
         self.network = network
         functions: list[Callable[..., Tensor]] = [vision_block, text_block, merge_patches]
         if compiled:
-            functions = [torch.compile(one, dynamic=False) for one in functions]
+            functions = [torch.compile(one, dynamic=True) for one in functions]  # one version for all shapes
         self._vision, self._text, self._merge = functions
 
     def look(self, prompts: Prompts) -> tuple[Tensor, list[Tensor], Tensor]:
@@ -144,7 +145,7 @@ class BatchedReader(nn.Module):
         angle = (prompts.patch[..., None].float() * tower.rotary_pos_emb.inv_freq).flatten(-2)
         angle = torch.cat([angle, angle], -1)[:, None]
         cos, sin = angle.cos(), angle.sin()
-        groups = None if prompts.segment is None else attention_groups(prompts.segment, prompts.count)
+        groups = None if prompts.segment is None else attention_groups(prompts.segment, prompts.used)
         deep = []
         for number, block in enumerate(tower.blocks):
             x = self._vision(block, x, cos, sin, groups, tower.config.num_heads)
@@ -156,7 +157,7 @@ class BatchedReader(nn.Module):
     def read(self, image: Tensor, deep: list[Tensor], prompts: Prompts) -> Tensor:
         """The last hidden states (B, T, D) of the ids."""
         model = self.network.model.language_model
-        config, ids, before, count = model.config, prompts.ids, prompts.before[:, None], prompts.count[:, None]
+        config, ids, before, count = model.config, prompts.ids, prompts.before[:, None], prompts.used[:, None]
         batch, room, width = image.shape
         length = ids.shape[1]
         at = torch.arange(length + room, device=ids.device)[None]

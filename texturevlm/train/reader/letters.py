@@ -21,6 +21,10 @@ class LetterHead(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, 2 * VOCABULARY)
+        half = PATCH / 2
+        corners = torch.tensor([[-half, -half], [half, -half], [-half, half], [half, half]])
+        self.corners: Tensor
+        self.register_buffer("corners", corners, persistent=False)  # made once: a captured step copies nothing
 
     def forward(self, patches: Tensor, prompts: Prompts, centre: Tensor, step: Tensor, marks: Tensor) -> Tensor:
         """The loss.
@@ -29,10 +33,8 @@ class LetterHead(nn.Module):
         centre, step: (B, K, 2), of the tokens in pixels
         marks:        (B, T, 2), about where each letter of the answer stands, x then y; far outside for blanks
         """
-        half = PATCH / 2
-        corners = torch.tensor([[-half, -half], [half, -half], [-half, half], [half, half]], device=centre.device)
-        middle = (centre[:, :, None] + corners * step[:, :, None]).flatten(1, 2)  # of patches
-        reach = (step[:, :, None] * half).expand(-1, -1, 4, -1).flatten(1, 2)
+        middle = (centre[:, :, None] + self.corners * step[:, :, None]).flatten(1, 2)  # of patches
+        reach = (step[:, :, None] * (PATCH / 2)).expand(-1, -1, 4, -1).flatten(1, 2)
         gap = marks[:, :, None] - middle[:, None]  # (B, T, 4K, 2)
         found, where = (gap.abs() <= reach[:, None]).all(-1).max(-1)
         number = torch.arange(marks.shape[1], device=centre.device)[None] + prompts.before[:, None] + 2

@@ -7,13 +7,28 @@ from typing import Any
 
 import torch
 
+from texturevlm.ask.pretrained import PlainProcessor
 from texturevlm.channels.pretrained import optional
-from texturevlm.train.reader.alphabet import END, IMAGE, PAD, START, STOP, VIDEO, VOCABULARY, make_tokenizer
+from texturevlm.defaults import BUDGET
+from texturevlm.train.reader.alphabet import (
+    END,
+    ILLEGIBLE,
+    IMAGE,
+    PAD,
+    START,
+    STOP,
+    VIDEO,
+    VOCABULARY,
+    make_tokenizer,
+)
 
 PATCH, MERGE = 16, 2
 TOKEN_SIDE = PATCH * MERGE  # pixels of a token
 _MOST_PIXELS = 4096 * TOKEN_SIDE**2  # a larger image is shrunk by the image processor, before tokens are chosen
 _LEAST_PIXELS = 16 * TOKEN_SIDE**2
+# How training lays tokens, for whoever asks: see vlm/trained.py.
+_TRAINED = {"levels": "apart", "coordinates": "native", "unreadable": ILLEGIBLE}
+_HEAD, _DROPPED = "network.", "letter_head."  # of the names in a checkpoint of `texturevlm train`
 
 
 def make_config() -> Any:
@@ -56,6 +71,7 @@ def make_config() -> Any:
         vision_start_token_id=START,
         vision_end_token_id=STOP,
         tie_word_embeddings=True,
+        texturevlm=_TRAINED,
     )
 
 
@@ -75,15 +91,27 @@ def make_network(config: Any = None) -> Any:
     return network
 
 
-def load_weights(network: Any, file: Path) -> None:
-    """Load a safetensors file of weights in any precision; tied weights may be missing in it."""
-    state = optional("reader", "safetensors.torch").load_file(file)
-    found = network.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+def load_weights(network: Any, *files: Path) -> None:
+    """Load weights in any precision: of the network, or of a checkpoint of training. Tied ones may be missing.
+
+    files: safetensors; parts of one set if there are several
+    """
+    state: dict[str, torch.Tensor] = {}
+    safetensors = optional("reader", "safetensors")
+    for file in files:
+        try:
+            with safetensors.safe_open(file, "pt") as parts:
+                state |= {name: parts.get_tensor(name) for name in parts.keys()}  # noqa: SIM118
+        except (safetensors.SafetensorError, OSError) as error:
+            raise ValueError(f"reader: {file} must be a file of weights (safetensors), got {error}") from None
+    own = {name.removeprefix(_HEAD): tensor.float() for name, tensor in state.items() if not name.startswith(_DROPPED)}
+    found = network.load_state_dict(own, strict=False)
     network.tie_weights()
     missing = [name for name in found.missing_keys if name != "lm_head.weight"]
     if missing or found.unexpected_keys:
+        names = ", ".join(map(str, files))
         raise ValueError(
-            f"reader: {file} must hold the reader's weights, got {missing[:3]} missing "
+            f"reader: {names} must hold the reader's weights, got {missing[:3]} missing "
             f"and {found.unexpected_keys[:3]} unknown"
         )
 
@@ -101,8 +129,13 @@ def make_image_processor() -> Any:
     )
 
 
-def save_folder(network: Any, folder: Path) -> None:
-    """Write what `tv.load_vlm(folder)` loads: config, weights in bfloat16, tokenizer, template, image processor."""
+def save_folder(network: Any, folder: Path, *, budget: int = BUDGET) -> None:
+    """Write what `tv.load_vlm(folder)` loads: config, weights in bfloat16, processor, and how tokens are chosen.
+
+    budget: tokens where none are named; they are chosen by the scout, which it was trained with
+    """
+    from texturevlm.ask.processor import TextureProcessor
+
     network.to(torch.bfloat16).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    make_image_processor().save_pretrained(folder)
+    processor = PlainProcessor(make_tokenizer(), make_image_processor())
+    TextureProcessor(processor, network.config, budget=budget, relevance="scout").save_pretrained(folder)

@@ -8,6 +8,7 @@ views.npz (see chosen.py).
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from PIL import Image
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.train.pages import HELD_OUT, train_rows
+from texturevlm.train.reader.bill import bill
 from texturevlm.train.reader.chosen import ChosenView, ChosenViews, choose_views, save_views
 from texturevlm.train.reader.questions import LABELS, ReaderQuestion, entry_questions
 from texturevlm.train.render import Vocabulary, render_page
@@ -92,6 +94,7 @@ def shop(page: Sheet, column: Column, y: float) -> float:
 PAGE_KINDS = {
     **LAYOUTS,
     "form": LAYOUTS["form"]._replace(weight=5),
+    "bill": PageKind(4, (notes, fields), 0.0, (bill,), most=(0, 2)),
     "receipt": PageKind(4, (fields, heading, notes), 0.0, (shop, purchases), most=(0, 2), strip=True),
 }
 
@@ -124,14 +127,14 @@ class PackedPages:
         self._files = [(folder / row["file"]).read_bytes() for row in self.rows]
         self._views = ChosenViews(folder)
 
-    def split(self, seed: int = 7) -> tuple[list[int], list[int]]:
-        """The pages to learn from, and those of held-out documents."""
-        documents = sorted({row["document"] for row in self.rows})
-        order = np.random.default_rng(seed).permutation(len(documents))
-        held = {documents[index] for index in order[: len(documents) // HELD_OUT]}
-        numbers = range(len(self.rows))
-        learned = [number for number in numbers if self.rows[number]["document"] not in held]
-        return learned, [number for number in numbers if self.rows[number]["document"] in held]
+    def split(self) -> tuple[list[int], list[int]]:
+        """The pages to learn from, and those of held-out documents: the same ones whatever else is packed."""
+        learned: list[int] = []
+        held: list[int] = []
+        for number, row in enumerate(self.rows):
+            digest = hashlib.blake2b(row["document"].encode(), digest_size=8).digest()
+            (learned if int.from_bytes(digest, "big") % HELD_OUT else held).append(number)
+        return learned, held
 
     def page(self, number: int, scale: float = 1.0) -> ReaderPage:
         """One page, `scale` times as large."""

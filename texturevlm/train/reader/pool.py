@@ -136,7 +136,7 @@ class Pool:
         larger = own["magnified"][:, None, None]
         patch, extent, token, after = positions(centre * larger, step * larger, meta[:, :2] * larger[:, 0])
         segment = None if name in CROPS else own["segment"].long()
-        text = (own[field].long() for field in ("count", "ids", "before", "length"))
+        text = (own[field].long() for field in ("used", "ids", "before", "length"))
         prompts = Prompts(pixels, patch, extent, segment, token, after, *text)
         return Batch(prompts, centre, step, own["marks"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ LABELS: list[str] = _WORDING["labels"]
 NAMED = ("field", "leader", "item", "sum", "cell")  # kinds that are asked for by their label
 _SHORTEST = 3  # characters of what a question names
 _FOLLOWING = 3  # words of what follows
+_RATE = re.compile(r"\s*\(?\d[\d.,]*\s*%\)?")  # "VAT 19 %", "Tax (8.5%)"
+_NUMBER = re.compile(r"\b(?:[Nn]umber|NUMBER|[Nn]o\b\.?|NO\b\.?)|#")
 TextLine = list[int]  # numbers of words, from left to right
 
 
@@ -44,7 +47,7 @@ def entry_questions(
         forms = _WORDING[wording].get(kind)
         if count[key] > 1 or not forms or (kind in NAMED and len(label) < 2) or (kind == "cell" and not head):
             continue
-        asked = str(rng.choice(forms)).format(label=_cased(label, rng), head=_cased(head, rng))
+        asked = str(rng.choice(forms)).format(label=_cased(_called(label, rng), rng), head=_cased(head, rng))
         boxes, named = _boxes(words, entry.value), _boxes(words, entry.label + entry.head)
         found.append(ReaderQuestion(kind, asked, _text(words, entry.value), boxes, named))
     return found
@@ -148,6 +151,15 @@ def _boxes(words: Sequence[PlacedWord], numbers: Sequence[int]) -> tuple[Box, ..
 def _around(words: Sequence[PlacedWord], numbers: Sequence[int]) -> Box:
     x0, y0, x1, y1 = zip(*(words[number][1] for number in numbers))
     return min(x0), min(y0), max(x1), max(y1)
+
+
+def _called(label: str, rng: np.random.Generator) -> str:
+    """A label as a question may call it: without its rate, with another word for number."""
+    short = _RATE.sub("", label).strip()
+    label = short if len(short) > 1 and rng.random() < 0.7 else label
+    if rng.random() < 0.5:
+        label = _NUMBER.sub(str(rng.choice(("number", "Number", "No", "No.", "#"))), label)
+    return label
 
 
 def _cased(text: str, rng: np.random.Generator) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from texturevlm.train.reader.alphabet import encode_text, training_ids
+from texturevlm.train.reader.alphabet import ILLEGIBLE, encode_text, training_ids
 from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
 from texturevlm.train.reader.questions import ReaderQuestion, TextLine, lines_of, place_questions, reading_order
@@ -23,9 +23,10 @@ from texturevlm.train.reader.views import (
     legible_height,
 )
 
-ILLEGIBLE = "?"  # the answer where the true one cannot be read
-_LEGIBLE, _HARD = 8.0, 6.0  # samples over the height of type: it can be read; between them nobody can tell
-_TOLD = 0.2  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
+# Samples over the height of type: it can be read; it cannot; between them nobody can tell. Choosers spend no more than
+# OCR needs, which is about 6: a reader that was never shown less than 8 would not read what they choose.
+_LEGIBLE, _HARD = 5.5, 4.0
+_TOLD = 0.08  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
 _AHEAD = 0.5  # share of the views of a real page that were made ahead by choosers
 _FAR = -1e6  # where a letter without a place stands
 _TALLEST = 60  # pixels of a word that is read
@@ -49,14 +50,14 @@ class Shape(NamedTuple):
         """A random budget."""
         if rng.random() < 0.6:
             return int(rng.choice(self.budgets))
-        return round(np.exp(rng.uniform(np.log(self.budgets[0]), np.log(self.budgets[-1]))))
+        return int(np.exp(rng.uniform(np.log(self.budgets[0]), np.log(self.budgets[-1]))))
 
 
 SHAPES = {
     "line": Shape(16, 48, 12, ((1, 16), (2, 8), (2, 8), (4, 4))),
     "block": Shape(48, 112, 6, ((2, 24), (3, 16), (4, 12), (6, 8), (8, 6))),
-    "few": Shape(96, 96, 4, budgets=(32, 64, 96)),
-    "many": Shape(288, 96, 6, budgets=(97, 160, 273, 273, 288)),
+    "few": Shape(96, 96, 6, budgets=(32, 64, 96)),
+    "many": Shape(288, 96, 10, budgets=(97, 160, 273, 273, 288)),
 }
 CROPS = tuple(name for name, shape in SHAPES.items() if shape.grids)
 
@@ -249,7 +250,7 @@ def sample_fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
     return {
         "tokens": ((shape.tokens, 4), np.float32),
         "segment": ((shape.tokens,), np.int8),
-        "count": ((), np.int16),  # of tokens
+        "used": ((), np.int16),  # tokens
         "magnified": ((), np.float32),
         "ids": ((shape.length,), np.uint8),
         "before": ((), np.int16),
@@ -269,7 +270,7 @@ def as_arrays(name: str, samples: Sequence[ReaderSample]) -> dict[str, np.ndarra
         one = samples[number % len(samples)]
         used = len(one.tokens)
         arrays["tokens"][number] = one.tokens[np.arange(SHAPES[name].tokens) % used]  # unused ones repeat others
-        arrays["segment"][number, :used], arrays["count"][number] = one.segment, used
+        arrays["segment"][number, :used], arrays["used"][number] = one.segment, used
         arrays["magnified"][number] = one.magnified
         arrays["ids"][number, : len(one.ids)], arrays["length"][number] = one.ids, len(one.ids)
         arrays["before"][number], arrays["keep"][number] = one.before, one.keep

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.check import check_count
+from texturevlm.evaluate.answers import anls
 from texturevlm.train.fit import generator_at
 from texturevlm.train.reader.alphabet import decode_ids
 from texturevlm.train.reader.forward import BatchedReader, answer_loss, answers
@@ -27,7 +28,7 @@ from texturevlm.train.reader.network import load_weights, make_network
 from texturevlm.train.reader.pages import PAGE_SIZE, PackedPages, ReaderPage, make_vocabulary, rendered
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
-from texturevlm.train.reader.scores import anls, error_rate
+from texturevlm.train.reader.scores import error_rate
 from texturevlm.train.render import Vocabulary, find_fonts
 from texturevlm.train.render.fonts import families
 
@@ -154,7 +155,7 @@ class ReaderTask:
                 if shape in CROPS:
                     found[f"{name}_{shape}_cer"] = error_rate(pairs)
                 else:
-                    found[f"{name}_{shape}_anls"] = sum(anls(*pair) for pair in pairs) / len(pairs)
+                    found[f"{name}_{shape}_anls"] = sum(anls(said, [true]) for said, true in pairs) / len(pairs)
         return found
 
     def _said(self, pool: Pool, shape: str) -> list[tuple[str, str]]:

@@ -1,0 +1,167 @@
+"""How often a reader makes up a number, with which confidence, where there is nothing to read.
+
+    python -m studies.reader_honesty DATA --out results [--limit N] [--model reader] [--split train]
+
+DATA holds coco/ and sroie/. Asked are photographs, blank paper, and pages turned by 90° and 180°, mirrored, cut into
+shuffled squares, or in another alphabet; upright pages are the control, where numbers are right. An answer with digits
+counts as sure if the mean probability of its tokens (geometric) reaches a threshold.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from studies.study import evenly, option, provenance, study_main
+from texturevlm.ask import VLM, Answer, load_vlm
+from texturevlm.evaluate.data import load_data
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
+from texturevlm.progress import Progress
+
+QUESTIONS = ("What is the total?", "What is the date?", "What is the invoice number?", "To whom is it addressed?")
+SURE = (0.5, 0.8, 0.9)  # mean probabilities of a token
+SQUARE = 24  # pixels of a scrambled page: smaller than words
+PAPER = (1100, 850)
+LONGEST = 60  # tokens of an answer
+FOREIGN = (
+    *("Итого", "Дата", "Получатель", "Покупатель", "Сумма", "Счёт"),
+    *("Σύνολο", "Ημερομηνία", "Παραλήπτης", "Τιμολόγιο"),
+)
+
+
+def scrambled(page: Image.Image) -> Image.Image:
+    """A page cut into squares, which are shuffled and turned."""
+    table = np.asarray(page.convert("L"))
+    rows, columns = (extent // SQUARE for extent in table.shape)
+    squares = table[: rows * SQUARE, : columns * SQUARE].reshape(rows, SQUARE, columns, SQUARE).swapaxes(1, 2)
+    squares = np.random.default_rng(0).permutation(squares.reshape(-1, SQUARE, SQUARE)).transpose(0, 2, 1)
+    whole = squares.reshape(rows, columns, SQUARE, SQUARE).swapaxes(1, 2).reshape(rows * SQUARE, -1)
+    return Image.fromarray(np.ascontiguousarray(whole))
+
+
+def blank(number: int) -> Image.Image:
+    """Paper: white, grey, with grain, or with a shadow."""
+    paper = np.full(PAPER, (255.0, 235.0, 245.0, 240.0)[number % 4])
+    if number % 4 == 2:
+        paper += np.random.default_rng(number).normal(0, 6, PAPER)
+    if number % 4 == 3:
+        paper -= np.linspace(0, 90, PAPER[1])[None]
+    return Image.fromarray(paper.clip(0, 255).astype(np.uint8))
+
+
+def foreign(number: int) -> Image.Image:
+    """A page of Russian and Greek words without digits."""
+    import matplotlib
+
+    path = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    page = Image.new("L", PAPER[::-1], 255)
+    draw, y, rng = ImageDraw.Draw(page), 60, np.random.default_rng(number)
+    while y < PAPER[0] - 60:
+        size = int(rng.integers(14, 30))
+        draw.text((60, y), " ".join(rng.choice(FOREIGN, 4)), 20, font=ImageFont.truetype(str(path), size))
+        y += 2 * size
+    return page
+
+
+CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "upright page": lambda page: page,
+    "page turned by 90°": lambda page: page.transpose(Image.Transpose.ROTATE_90),
+    "page turned by 180°": lambda page: page.transpose(Image.Transpose.ROTATE_180),
+    "page mirrored": ImageOps.mirror,
+    "page scrambled": scrambled,
+}
+
+
+def pictures(options: argparse.Namespace) -> dict[str, list[Callable[[], Image.Image]]]:
+    """By kind, functions that make or open each picture."""
+    photographs, pages = (_files(options, folder) for folder in ("coco", "sroie"))
+    found: dict[str, list[Callable[[], Image.Image]]] = {"photograph": [partial(_opened, file) for file in photographs]}
+    for kind in CHANGES:
+        found[kind] = [partial(_changed, kind, file) for file in pages]
+    for kind, make in (("blank paper", blank), ("another alphabet", foreign)):
+        found[kind] = [partial(make, number) for number in range(min(8, len(pages)))]
+    return found
+
+
+def _files(options: argparse.Namespace, folder: str) -> list[Path]:
+    samples = load_data(options.data / folder, split=options.split).samples
+    return evenly(sorted({sample.image for sample in samples}), options.limit)
+
+
+def _opened(file: Path) -> Image.Image:
+    return Image.open(file).convert("RGB")
+
+
+def _changed(kind: str, file: Path) -> Image.Image:
+    return CHANGES[kind](_opened(file))
+
+
+def judged(answer: Answer, unreadable: str) -> dict[str, Any]:
+    """Whether an answer holds digits, whether it says that it cannot read, and how sure it is."""
+    sure = math.exp(answer.logprob / max(1, len(answer.tokens)))
+    return {
+        "text": answer.text,
+        "digits": any(sign.isdigit() for sign in answer.text),
+        "refused": answer.text == unreadable,
+        "sure": sure,
+        "unreadable": answer.unreadable,
+    }
+
+
+def asked(model: VLM, picture: Image.Image) -> Iterator[dict[str, Any]]:
+    """Each question about a picture, judged."""
+    said = model.adapter.trained.unreadable or ""
+    ids = model.adapter.tokenizer(said, add_special_tokens=False)["input_ids"]
+    unreadable = model.adapter.decode(torch.tensor([ids]))[0] if ids else ""
+    answers = model.ask(picture, list(QUESTIONS), return_details=True, max_new_tokens=LONGEST)
+    for question, answer in zip(QUESTIONS, answers):
+        yield {"question": question, **judged(answer, unreadable)}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    made = pictures(options)
+    chosen = {"budget": options.budget} if options.budget else {}
+    model = load_vlm(options.model, relevance="scout", **chosen)
+    progress = Progress(sum(map(len, made.values())), "pictures")
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for kind, opened in made.items():
+        rows[kind] = []
+        for open_one in opened:
+            rows[kind] += asked(model, open_one())
+            progress.step()
+    return {"model": options.model, "budget": model.budget, "split": options.split, "rows": rows}
+
+
+def report(record: dict[str, Any]) -> str:
+    table = []
+    for kind, rows in record["rows"].items():
+        sure = [[row["digits"] and row["sure"] >= least for row in rows] for least in SURE]
+        doubts = [row["unreadable"] or 0.0 for row in rows]
+        refused, digits = ([row[name] for row in rows] for name in ("refused", "digits"))
+        table.append([kind, len(rows), *(f"{np.mean(one):.3f}" for one in (refused, doubts, digits, *sure))])
+    heads = ["picture", "answers", "says that it cannot read", "mean probability of that", "answers with digits"]
+    return markdown_page(
+        "# Made-up numbers",
+        f"{record['model']}, {record['budget']} tokens by the scout, split {record['split']}, {len(QUESTIONS)} "
+        "questions per picture. Shares of the answers; a sure one has at least this mean probability per token. Only "
+        "on upright pages is there a number to read.",
+        markdown_table([*heads, *(f"digits, sure ≥ {least}" for least in SURE)], table),
+        provenance(record),
+    )
+
+
+main = study_main(
+    __name__,
+    __doc__,
+    measure,
+    report,
+    option("--model", default="reader", metavar="PATH_OR_ID", help="(default: reader)"),
+    option("--budget", type=int, metavar="N", help="tokens (default: the model's)"),
+    option("--split", default="train", choices=("train", "eval"), help="(default: train)"),
+)

@@ -1,0 +1,41 @@
+"""The study of made-up numbers, on two pictures and a small reader with random weights."""
+
+import json
+
+import numpy as np
+from PIL import Image
+
+from studies import reader_honesty as honesty
+from tests.evaluate.folders import write_folder, write_rows
+from tests.train.test_reader import small_network
+from texturevlm.ask import Answer
+from texturevlm.train.reader.network import save_folder
+
+
+def test_the_table_is_made(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(honesty, "LONGEST", 3)
+    save_folder(small_network(), tmp_path / "reader")
+    write_folder(tmp_path / "sroie", pages=1)
+    (tmp_path / "coco").mkdir()
+    Image.new("RGB", (60, 40), "green").save(tmp_path / "coco" / "0.png")
+    row = {"id": "0", "image": "0.png", "size": [40, 60], "question": "Where?", "answers": [], "boxes": []}
+    write_rows(tmp_path / "coco", [{**row, "split": "eval"}])
+    given = [str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--budget", "24"]
+    assert honesty.main([*given, "--split", "eval"]) == 0
+    record = json.loads((tmp_path / "out" / "reader-honesty.json").read_text())
+    assert {len(rows) for rows in record["rows"].values()} == {len(honesty.QUESTIONS)}
+    assert len(record["rows"]) == 8 and "| blank paper | 4 |" in capsys.readouterr().out
+    assert all(0 <= one["unreadable"] <= 1 for rows in record["rows"].values() for one in rows)
+
+
+def test_an_answer_is_judged():
+    sure = honesty.judged(Answer("12.50", ["1", "2"], [-0.1, -0.3], [], {}, 0.2), "no")
+    assert sure["digits"] and not sure["refused"] and abs(sure["sure"] - np.exp(-0.2)) < 1e-9
+    assert honesty.judged(Answer("no", ["?"], [-0.1], [], {}, 0.9), "no")["refused"]
+
+
+def test_a_scrambled_page_keeps_its_ink():
+    page = np.zeros((100, 130), np.uint8)
+    page[10:40, 20:90] = 255
+    found = np.asarray(honesty.scrambled(Image.fromarray(page)))
+    assert found.shape == (96, 120) and found.sum() == page[:96, :120].sum() and (found != page[:96, :120]).any()

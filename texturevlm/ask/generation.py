@@ -1,0 +1,176 @@
+"""Generate the answers to prompts whose tokens are chosen, from a captured prefill where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
+from texturevlm.ask.capturable import not_captured_because
+from texturevlm.ask.choose import Chosen, in_slots
+from texturevlm.ask.evaluating import evaluating
+from texturevlm.ask.messages import Message
+from texturevlm.ask.stream import streamed
+from texturevlm.types import Texture
+from texturevlm.vlm import Adapter, FixedBudget
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A prompt, its images and the tokens chosen in each.
+
+    budget: that they were chosen for
+    """
+
+    prompt: list[Message]
+    textures: list[Texture]
+    chosen: list[Chosen]
+    budget: int
+
+
+class Generator:
+    """Generates with one model.
+
+    adapter:   of the model
+    processor: a TextureProcessor; the model is captured for its budget
+    captured:  whether it is; None: on a GPU
+    fixed:     the captured model, once one was needed
+    """
+
+    def __init__(self, adapter: Adapter, processor: Any, *, captured: bool | None) -> None:
+        self.adapter, self.processor, self.captured = adapter, processor, captured
+        self.fixed: FixedBudget | None = None
+        self._unfixed: str | None = None  # why the last answer was not captured
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the last answer, or a part of it, was not captured although it should have been."""
+        if self._unfixed:
+            return [self._unfixed]
+        return [] if self.fixed is None else self.fixed.reasons
+
+    @property
+    def wanted(self) -> bool:
+        """Whether capture is wanted."""
+        return self.adapter.device.type == "cuda" if self.captured is None else self.captured
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "fixed": None}  # graphs stay on their device
+
+    def texts(self, asked: Sequence[Asked], options: dict[str, Any]) -> list[Any]:
+        """The answers; a list per prompt if the options make several sequences."""
+        found = self._work(asked, options)()
+        texts = [text.strip() for text in self.adapter.decode(getattr(found, "sequences", found))]
+        return _per_prompt(texts, len(asked))
+
+    def stream(self, asked: Asked, options: dict[str, Any]) -> Iterator[str]:
+        """The pieces of one answer, as they come."""
+        criteria = options.get("stopping_criteria")
+        others = {name: value for name, value in options.items() if name != "stopping_criteria"}
+        return streamed(self._work([asked], others), self.adapter.tokenizer, criteria)
+
+    def details(self, asked: Sequence[Asked], options: dict[str, Any], seconds: dict[str, float]) -> list[Any]:
+        """The answers with their details.
+
+        seconds: of the stages before
+        """
+        watch = Stopwatch(self.adapter.device, wait=True)
+        criteria = [*(options.get("stopping_criteria") or ()), FirstToken(watch)]
+        wanted = {"output_logits": True, "return_dict_in_generate": True, "stopping_criteria": criteria}
+        found = self._work(asked, {**options, **wanted})()
+        watch.stage("decode")
+        stopped = options.get("stop_strings") or options.get("stopping_criteria")
+        ends, pad = self._ends(options), self.adapter.tokenizer.pad_token_id if stopped else None
+        each, doubts = len(found.sequences) // len(asked), self._doubts(found, len(asked))
+        answers = []
+        for index, (text, ids, logprobs) in enumerate(
+            zip(self.adapter.decode(found.sequences), found.sequences.tolist(), logprobs_of(found).tolist())
+        ):
+            length = length_of(ids, ends, pad)
+            tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
+            chosen, doubt, taken = asked[index // each].chosen, doubts[index // each], {**seconds, **watch.seconds}
+            answers.append(Answer(text.strip(), tokens, logprobs[:length], chosen, taken, doubt))
+        return _per_prompt(answers, len(asked))
+
+    def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
+        """Generate answers to prompts, in any thread."""
+        generate, device = self._generate(asked, options), self.adapter.device
+        here = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+        def work(**streaming: Any) -> Any:
+            # Threads have a gradient mode, a device and a stream of their own.
+            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.adapter.model):
+                return generate(**options, **streaming)
+
+        return work
+
+    def _generate(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
+        fixed = self._fixed_budget(asked, options)
+        if fixed is not None:
+            (one,) = asked
+            slots = in_slots(one.chosen[0].allocation, fixed.budget)
+            return partial(fixed.generate, one.prompt, one.textures[0], slots)
+        allocations = [[one.allocation for one in own.chosen] for own in asked]
+        more: dict[str, Any] = {}
+        if _weighted(asked):
+            more["weights"] = [[one.weights for one in own.chosen] for own in asked]
+        prompts, textures = [one.prompt for one in asked], [one.textures for one in asked]
+        return partial(self.adapter.generate, prompts, textures, allocations, **more)
+
+    def _doubts(self, found: Any, prompts: int) -> list[float | None]:
+        """How likely an answer to each prompt was to begin as the one for what cannot be read, if there is one."""
+        said = self.adapter.trained.unreadable
+        if said is None:
+            return [None] * prompts
+        first = self.adapter.tokenizer(said, add_special_tokens=False)["input_ids"][0]
+        logits = found.logits[0][:: len(found.logits[0]) // prompts]  # the beams of a prompt begin alike
+        chances: list[float | None] = logits.float().softmax(-1)[:, first].tolist()
+        return chances
+
+    def _ends(self, options: dict[str, Any]) -> list[int]:
+        """The ids that end an answer."""
+        found = options.get("eos_token_id")
+        config = options.get("generation_config") or self.adapter.model.generation_config
+        found = getattr(config, "eos_token_id", None) if found is None else found
+        return [] if found is None else [found] if isinstance(found, int) else list(found)
+
+    def _fixed_budget(self, asked: Sequence[Asked], options: dict[str, Any]) -> FixedBudget | None:
+        """The captured path, if it is wanted and possible for these answers."""
+        self._unfixed = None
+        if not self.wanted:
+            return None
+        self._unfixed = self._not_fixed_because(asked, options)
+        slots = self.processor.budget
+        if self._unfixed is None and (self.fixed is None or self.fixed.stale or self.fixed.budget != slots):
+            self.fixed = None  # its memory is needed
+            try:
+                self.fixed = FixedBudget(self.adapter, slots, masked=True)
+            except ValueError as error:
+                self._unfixed = str(error)
+        return None if self._unfixed else self.fixed
+
+    def _not_fixed_because(self, asked: Sequence[Asked], options: dict[str, Any]) -> str | None:
+        images, slots = sum(len(one.textures) for one in asked), self.processor.budget
+        if not self.adapter.captured:
+            return f"models of {type(self.adapter).__name__} are not captured"
+        if images > 1:
+            return f"one image is captured, and these were {images}"
+        if _weighted(asked):
+            return "weighted tokens are not captured"
+        if asked[0].budget > slots:  # a smaller one leaves slots unused
+            return f"a budget of {asked[0].budget} is not captured, because it is above the {slots} of this VLM"
+        return not_captured_because(options, getattr(self.adapter.model, "generation_config", None))
+
+
+def _weighted(asked: Sequence[Asked]) -> bool:
+    return asked[0].chosen[0].weights is not None
+
+
+def _per_prompt(answers: list[Any], prompts: int) -> list[Any]:
+    """One answer per prompt, or one list where `generate` returns several sequences."""
+    each = len(answers) // prompts
+    return answers if each == 1 else [answers[at : at + each] for at in range(0, len(answers), each)]

@@ -1,0 +1,82 @@
+"""What a model is shown when it is asked: its own input, the tokens that we choose, and the controls.
+
+A condition is one row of a table of answers. All conditions of a run ask the same questions of the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from texturevlm.check import check_choice, check_count
+
+FULL, OWN, CHOSEN, ORACLE = "full", "own", "chosen", "oracle"
+QUESTION, PAGE, BLANK, TEXT = "question", "page", "blank", "text"
+INPUT_KINDS = {
+    FULL: "full resolution, by the model's own processor",
+    OWN: "resized by the model's own processor (max_pixels)",
+    CHOSEN: "chosen",
+    ORACLE: "chosen by the true boxes (oracle)",
+    QUESTION: "chosen by another page's question",
+    PAGE: "another page, resized by the model's own processor",
+    BLANK: "a blank page",
+    TEXT: "no image",
+}
+UNGUIDED = ("resize", "grid")  # allocators without an oracle and a wrong question
+UNASKED = ("none", "prior")  # relevances that do not read the question
+
+
+@dataclass(frozen=True, order=True)
+class Condition:
+    """One kind of input; allocator, relevance and budget where the kind has them."""
+
+    kind: str
+    allocator: str = ""
+    relevance: str = ""
+    budget: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("Condition", "kind", self.kind, INPUT_KINDS)
+        check_count("Condition", "budget", self.budget, 0)
+
+    @property
+    def method(self) -> str:
+        """In words, without the budget."""
+        how = ", ".join(part for part in (self.allocator, self.relevance) if part)
+        words = INPUT_KINDS[self.kind]
+        return words if not how else how if self.kind == CHOSEN else f"{how}: {words}"
+
+    def __str__(self) -> str:
+        return f"{self.method} at {self.budget}" if self.budget else self.method
+
+    def to_json(self) -> list[str | int]:
+        return list(astuple(self))
+
+
+def conditions(
+    allocators: Sequence[str],
+    relevances: Sequence[str],
+    budgets: Sequence[int],
+    kinds: Sequence[str] = tuple(INPUT_KINDS),
+    *,
+    own: bool = True,
+) -> list[Condition]:
+    """All conditions of a run, the model's own first.
+
+    own: whether the model's own processor can resize to a budget
+    """
+    most = max(budgets)
+    found = [Condition(FULL), Condition(TEXT), Condition(BLANK, budget=most), Condition(PAGE, budget=most)]
+    for budget in sorted(budgets):
+        if own:
+            found.append(Condition(OWN, budget=budget))
+        for allocator in allocators:
+            if allocator == "resize":
+                found.append(Condition(CHOSEN, allocator, "none", budget))
+                continue
+            found += [Condition(CHOSEN, allocator, relevance, budget) for relevance in relevances]
+            if allocator not in UNGUIDED:
+                found.append(Condition(ORACLE, allocator, "", budget))
+                asking = [relevance for relevance in relevances if relevance not in UNASKED]
+                found += [Condition(QUESTION, allocator, relevance, budget) for relevance in asking]
+    return [one for one in dict.fromkeys(found) if one.kind in kinds]

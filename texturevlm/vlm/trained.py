@@ -1,0 +1,46 @@
+"""How a checkpoint was trained to read chosen tokens: the table `texturevlm` of its config.json.
+
+Published checkpoints have no such table: they were trained on whole grids, and the first choices below suit them. A
+checkpoint that was trained on chosen tokens names its own, so that nobody has to know them to ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from texturevlm.check import check_choice
+from texturevlm.vlm.places import COORDINATES
+from texturevlm.vlm.views import LEVELS
+
+TABLE = "texturevlm"  # of config.json
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a checkpoint was trained with.
+
+    levels, coordinates: as for `Adapter.prepare`
+    unreadable:          the answer that means that the true one cannot be read; None: it has none
+    """
+
+    levels: str = LEVELS[0]
+    coordinates: str = COORDINATES[0]
+    unreadable: str | None = None
+
+
+def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES) -> Trained:
+    """What a model's config says.
+
+    levels, coordinates: those that its family has
+    """
+    table = getattr(config, TABLE, None) or {}
+    known = [field.name for field in fields(Trained)]
+    for name in table:
+        check_choice("adapt", f"{TABLE} of config.json", name, known)
+    found = Trained(**table)
+    check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)
+    allowed = [one for one in coordinates if one in COORDINATES]
+    check_choice("adapt", f"coordinates in {TABLE} of config.json", found.coordinates, allowed)
+    return found
