@@ -58,14 +58,15 @@ def test_a_table_made_again_loses_its_mark(tables):
 def test_committed_rows_give_the_committed_numbers(path):
     """All means, and a few intervals: each takes a tenth of a second."""
     results = read_rows(path)
-    every, names = by_configuration(results), score_names(results)
+    every = by_configuration(results)
+    scores = {name: {own: units(rows, name) for own, rows in every.items()} for name in score_names(results)}
     with path.with_name(path.name.replace("-rows", "")).open(newline="") as file:
         table = list(csv.DictReader(file))
     checked = 0
     for line in table:
-        known = {own: units(rows, line["score_name"]) for own, rows in every.items()}
+        known = scores[line["score_name"]]
         own = Configuration(line["allocator"], line["relevance"], int(line["budget"] or 0), line["question"])
-        assert line["score_name"] in names and len(known[own]) == int(line["count"])
+        assert len(known[own]) == int(line["count"])
         assert mean(unit.score for unit in known[own].values()) == pytest.approx(float(line["score"]), abs=1e-3)
         if line["low"] and own.allocator == "auto" and checked < 3:
             assert to_resize(own, known).low == pytest.approx(float(line["low"]), abs=2e-3)
