@@ -233,6 +233,15 @@ def test_a_pillow_that_does_not_share_memory_gives_the_same_image(monkeypatch):
     assert worst(level0(given), as_channels(noise(4, 6, 3)) / 255) < 1e-7
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("pinned", [0, 1 << 20])
+def test_an_image_of_any_size_reaches_a_gpu(monkeypatch, pinned):
+    monkeypatch.setattr(image, "MOST_PINNED", pinned)
+    given = noise(4, 6, 3)
+    found = Texture.open(Image.fromarray(given), device="cuda").levels[0][0].cpu()
+    assert worst(found, as_channels(given) / 255) < 1e-7
+
+
 def test_paths_that_hold_no_image_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"Texture\.open: no such file: .*nowhere\.png"):
         Texture.open(tmp_path / "nowhere.png")

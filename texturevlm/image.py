@@ -23,6 +23,7 @@ from texturevlm.paths import is_url
 
 MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is more likely a mistake or an attack
 MAX_BYTES = 1 << 28  # of a download: what that many pixels take as a camera's JPEG, and more
+MOST_PINNED = 1 << 24  # pixels of an image that goes to a GPU through pinned memory, which torch does not give back
 PATIENCE = 10  # seconds without an answer from a server
 SCHEMES = re.compile(r"(https?:/|data:)", re.IGNORECASE)
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
@@ -133,7 +134,8 @@ def _bytes(image: Image.Image, device: torch.device) -> Tensor:
     """(H, W, 3) uint8 on a device."""
     # Pillow keeps 4 bytes per pixel. Its rows are copied as they are, into memory that a GPU can read (torch keeps such
     # memory for the next image): np.asarray packs them to 3 bytes and joins them, which takes as long as decoding.
-    staged = torch.empty((image.height, image.width, 4), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    pinned = device.type == "cuda" and image.height * image.width <= MOST_PINNED
+    staged = torch.empty((image.height, image.width, 4), dtype=torch.uint8, pin_memory=pinned)
     staged[0, 0, 3] = 0
     shared = Image.frombuffer("RGBX", image.size, staged.numpy(), "raw", "RGBX", 0, 1)
     shared.im.paste(image.im, (0, 0, *image.size))

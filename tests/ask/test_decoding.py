@@ -1,5 +1,7 @@
 """Options of an answer: misspelled or impossible ones are named before slow work; temperature means sampling."""
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import GenerationConfig
@@ -50,6 +52,14 @@ def unopened(asked, monkeypatch):
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
         ({"num_return_sequences": 3}, "options must be as generate takes them, got .*num_return_sequences"),
         ({"cache_implementation": "fast"}, "options must be as generate takes them, got .*cache_implementation"),
+        ({"generation_config": {"top_k": 2}}, "generation_config must be a GenerationConfig, got dict"),
+        ({"stopping_criteria": print}, "stopping_criteria must be a list, got builtin_function_or_method"),
+        ({"logits_processor": print}, "logits_processor must be a list, got builtin_function_or_method"),
+        ({"stream": True, "streamer": print}, "stream must be False with a streamer, got True"),
+        (
+            {"stream": True, "generation_config": GenerationConfig(num_beams=2)},
+            "stream must be False with num_beams, got True",
+        ),
         ({"budget": 0}, "budget must be at least 1, got 0"),
         ({"budget": "9"}, "budget must be a whole number, got '9'"),
         ({"budget": (4, 9)}, r"budget must be a whole number, got \(4, 9\)"),
@@ -100,6 +110,32 @@ def test_a_generation_config_decides(asked):
     torch.manual_seed(0)
     answers = [asked.ask(picture(64, 64), QUESTION, return_details=True, generation_config=config) for _ in range(5)]
     assert len({one.text for one in answers}) > 1 and all(len(one.tokens) <= 2 for one in answers)
+
+
+def test_a_generation_config_holds_all_options(asked, monkeypatch):
+    """transformers will refuse options beside one."""
+    seen, generate = [], type(asked.model).generate
+    monkeypatch.setattr(asked.model, "generate", lambda **given: seen.append(given) or generate(asked.model, **given))
+    config = GenerationConfig(max_new_tokens=2)
+    asked.ask(picture(64, 64), QUESTION, generation_config=config)
+    details = asked.ask(picture(64, 64), QUESTION, generation_config=config, return_details=True, max_new_tokens=3)
+    pieces = asked.ask(picture(64, 64), QUESTION, generation_config=config, stream=True, max_new_tokens=3)
+    assert "".join(pieces).strip() == details.text and len(details.tokens) == 3
+    assert [given["generation_config"].max_new_tokens for given in seen] == [2, 3, 3]
+    assert not [name for given in seen for name in given if name in vars(config)]
+    assert config.max_new_tokens == 2 and not config.output_logits
+
+
+def test_an_answer_under_a_generation_config_ends_where_the_model_says(asked, monkeypatch):
+    images, config = [[picture(64, 64), picture(96, 64)], [picture(64, 64)]], GenerationConfig(max_new_tokens=6)
+    ask = partial(asked.ask, images, [QUESTION] * 2, return_details=True, generation_config=config)
+    first, second = (one.tokens for one in ask())
+    at, end = next((at, one) for at, one in enumerate(first) if one not in second)
+    assert at < len(first) - 1  # padding follows, because the second answer goes on
+    monkeypatch.setattr(
+        asked.model.generation_config, "eos_token_id", asked.processor.tokenizer.convert_tokens_to_ids(end)
+    )
+    assert [one.tokens for one in ask()] == [first[: at + 1], second]
 
 
 def test_a_budget_for_one_call(asked):

@@ -13,6 +13,7 @@ from tests.ask import models
 from tests.ask.models import QUESTION, conversation, picture
 from tests.vlm import small
 from texturevlm import vlm
+from texturevlm.types import Texture
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -34,7 +35,7 @@ def on_gpu(family):
 def without_compiler(request, monkeypatch):
     """Graphs alone, since torch.compile takes longer than all the rest; one test has both."""
     if "compiled" not in request.node.name:
-        monkeypatch.setattr("texturevlm.ask.model.FixedBudget", partial(vlm.FixedBudget, compiled=False))
+        monkeypatch.setattr("texturevlm.ask.generation.FixedBudget", partial(vlm.FixedBudget, compiled=False))
 
 
 def both(adapter, **options):
@@ -210,13 +211,22 @@ def test_compiled_in_the_thread_of_a_stream():
 @pytest.mark.parametrize("relevance", ["scout", "none"])
 def test_a_size_that_comes_again_is_chosen_for_by_a_graph_and_the_choice_is_the_same(adapter, relevance):
     plain, replayed = (models.asked(adapter, budget=BUDGET, relevance=relevance, captured=one) for one in (False, True))
-    for seed, image in enumerate(
-        [picture(320, 480), models.noise(320, 480), picture(320, 480), models.noise(320, 480)]
-    ):
-        ours, theirs = (one.prepare(image).choose(QUESTION)[0] for one in (replayed, plain))
+    for turn in range(4):
+        image, question = models.noise(320, 480, seed=turn), (QUESTION, "where is the date ?")[turn // 2]
+        image[:, :, : 100 * turn] = 0.9  # another choice each time
+        ours, theirs = (one.prepare(image).choose(question)[0] for one in (replayed, plain))
         for name in ("centre", "ddx", "ddy", "valid"):
             torch.testing.assert_close(getattr(ours.allocation, name), getattr(theirs.allocation, name))
         torch.testing.assert_close(ours.relevance.mass, theirs.relevance.mass)
         assert ours.relevance.scorer == theirs.relevance.scorer
-        graphs = [one for one in replayed._choice._kept.values() if one is not None]
-        assert len(graphs) == (seed > 0) and all(one.reason is None for one in graphs)
+        graphs = list(replayed._choice._kept.values())
+        assert len(graphs) == (turn > 0) and all(one.reason is None for one in graphs)
+
+
+def test_a_texture_without_its_finest_level_is_refused_every_time(adapter):
+    """A graph would take its levels for the whole image."""
+    whole = Texture.open(models.noise(256, 256)).mipmapped()
+    session = models.asked(adapter, budget=BUDGET, relevance="none").prepare(Texture(whole.levels[1:], size=whole.size))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="texture must start at the image's size"):
+            session.choose(QUESTION)

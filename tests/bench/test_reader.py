@@ -25,8 +25,8 @@ def test_the_captured_reading_is_that_of_the_plain_path():
     fixed = FixedBudget(model.adapter, 24, masked=True)
     found = reader.captured_reading(begin("Reader", "cpu", True), fixed, SIZE)()
     texture = Texture.open(reader.page(1, *SIZE)).mipmapped()
-    allocation = choose_tokens(texture, reader.ASKED, budget=24, patch=32, relevance="scout")
-    prompt = conversation_about(1, reader.ASKED, model.adapter.marks)
+    allocation = choose_tokens(texture, reader.READER_QUESTION, budget=24, patch=32, relevance="scout")
+    prompt = conversation_about(1, reader.READER_QUESTION, model.adapter.marks)
     with torch.no_grad():
         wanted = model.model(**model.adapter.prepare(prompt, texture, allocation)).logits[0, -1]
     assert found == [int(wanted.argmax())]

@@ -68,6 +68,16 @@ def test_unknown_levels_and_coordinates(tmp_path, reader, capsys, option):
     assert f"{option[0]} must be one of" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+def test_another_metric_than_the_data_sets_own(tmp_path, reader, capsys):
+    folder = write_folder(tmp_path / "sroie", pages=1)
+    given = [folder, "--model", reader, "--out", tmp_path / "out", "--conditions", "text", "--metrics"]
+    assert run(*given, "anls") == 0
+    assert "scored by anls" in capsys.readouterr().out
+    for wrong, words in (("anls,exact_match", "--metrics must be one metric"), ("anl", "--metrics must be one of")):
+        assert run(*given[:-1], "--fresh", "--metrics", wrong) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_words_are_left_out_where_nothing_can_read_them(tmp_path, reader, capsys, monkeypatch):
     import importlib.util
 

@@ -1,11 +1,13 @@
 """Words of a page: cut out of an engine's lines, kept as JSON, and read from pixels where RapidOCR is installed."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from texturevlm.relevance import ocr
 from texturevlm.relevance.ocr import MOST_PIXELS, Page, Word, load_page, read_page, split_line, words_of_lines
 
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
@@ -99,6 +101,20 @@ def test_other_json_is_refused(text):
 def test_a_page_must_have_a_size():
     with pytest.raises(ValueError, match="height"):
         Page((), (0, 5))
+
+
+@pytest.mark.parametrize(("size", "wanted"), [((3000, 1), (3000, 187)), ((3000, 400), (3000, 400)), ((9, 7), (32, 32))])
+def test_a_tall_strip_is_padded_because_the_engine_enlarges_its_width(monkeypatch, size, wanted):
+    """To 736 pixels: minutes of work for a strip that is one pixel wide."""
+    seen = []
+
+    def engine(image, **how):
+        seen.append(image.shape)
+        return SimpleNamespace(boxes=None, txts=None)
+
+    monkeypatch.setattr(ocr, "_engine", lambda: engine)
+    assert read_page(np.full((*size, 3), 255, np.uint8)) == Page((), size)
+    assert seen == [(*wanted, 3)]
 
 
 class TestWithRapidOCR:

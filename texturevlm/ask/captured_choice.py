@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
+from math import prod
 from threading import Lock
 from typing import Any
 
@@ -24,7 +25,8 @@ from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
 from texturevlm.types import COLOURS, COLUMNS, Allocation, Texture
 
-GRAPHS = 4  # each holds a copy of its image
+MOST_CHOICES = 4  # each holds a copy of its image
+MOST_ONCE = 64  # kinds of choices that came once
 _MAPS = ("mass", "legible_scale", "ink", "photograph")
 
 
@@ -32,7 +34,8 @@ class CapturedChoice:
     """Called with an image and a question; None if this choice is not captured (yet)."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Any, ...], Replay | None] = OrderedDict()  # None: seen once
+        self._kept: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
+        self._once: OrderedDict[tuple[Any, ...], None] = OrderedDict()  # seen once
         self._lock = Lock()  # a replay overwrites what the last one made
 
     def __reduce__(self) -> tuple[type[CapturedChoice], tuple[()]]:
@@ -46,6 +49,8 @@ class CapturedChoice:
         if not texture.levels[0].is_cuda or not isinstance(allocator, str) or not scorer.capturable:
             return None
         if texture.names != COLOURS or backends.no_kernel_because(texture.levels[0]):
+            return None
+        if prod(texture.levels[0].shape[2:]) < prod(texture.size):  # a coarser base, which `choose` refuses
             return None
         if image.prepared.readings:  # an earlier question paid for most of the work
             return None
@@ -68,15 +73,19 @@ class CapturedChoice:
 
     def _replay(self, key: tuple[Any, ...], function: Any, inputs: list[Tensor]) -> Replay | None:
         """The graph of a key: captured at the second call with it."""
-        first = key not in self._kept
-        if first:
-            while len(self._kept) >= GRAPHS:
+        if key not in self._kept:
+            if key not in self._once:
+                self._once[key] = None
+                if len(self._once) > MOST_ONCE:
+                    self._once.popitem(last=False)
+                return None
+            while len(self._kept) >= MOST_CHOICES:
                 _, oldest = self._kept.popitem(last=False)
-                if oldest is not None:
-                    oldest.finish()
-        self._kept[key] = found = None if first else self._kept[key] or Replay(function, inputs)
+                oldest.finish()
+            self._kept[key] = Replay(function, inputs)
         self._kept.move_to_end(key)
-        return found if found is not None and found.reason is None else None
+        found = self._kept[key]
+        return found if found.reason is None else None
 
 
 def _made(scorer: Scorer, options: dict[str, Any], asked: bool, image: Tensor, *encoded: Tensor) -> tuple[Tensor, ...]:

@@ -36,22 +36,50 @@ def decoding(
     known = {*vars(_config(model)), *_arguments(model), *HIDDEN, *PREPARING} - set(USUALLY)
     _check_names(options, known, own)
     config = options.get("generation_config")
+    _check_kinds(options)
     if max_new_tokens is None:
         max_new_tokens = getattr(config, "max_new_tokens", None) or MAX_NEW_TOKENS
     found = {"max_new_tokens": max_new_tokens, **options}
     _check_values(found)
     if config is None and found.get("do_sample") is None:
         found |= _sampling_or_greedy(found)
-    if found.get("stop_strings"):
+    if option_of(found, "stop_strings"):
         found.setdefault("tokenizer", tokenizer)  # `generate` needs it to find them
     if options:
         _check_together(model, found)
     return found
 
 
+def option_of(options: Mapping[str, Any], name: str) -> Any:
+    """An option of `generate`: as given, else as in the generation config that was given; None if neither says."""
+    value = options.get(name)
+    return getattr(options.get("generation_config"), name, None) if value is None else value
+
+
 def several_sequences(options: Mapping[str, Any]) -> str | None:
     """The option that makes more than one sequence, if there is one."""
-    return next((name for name in ("num_beams", "num_return_sequences") if (options.get(name) or 1) > 1), None)
+    return next((name for name in ("num_beams", "num_return_sequences") if (option_of(options, name) or 1) > 1), None)
+
+
+def in_one_config(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options; where a generation config is given, a copy of it holds them: `generate` warns of both."""
+    others = {name: value for name, value in options.items() if name != "generation_config"}
+    if options.get("generation_config") is None:
+        return others
+    config = copy.deepcopy(options["generation_config"])
+    return {"generation_config": config, **config.update(**others)}
+
+
+def _check_kinds(options: Mapping[str, Any]) -> None:
+    from transformers import GenerationConfig
+
+    config = options.get("generation_config")
+    if config is not None and not isinstance(config, GenerationConfig):
+        raise TypeError(f"ask: generation_config must be a GenerationConfig, got {type(config).__name__}")
+    for name in ("stopping_criteria", "logits_processor"):
+        value = options.get(name)
+        if value is not None and not isinstance(value, (list, tuple)):
+            raise TypeError(f"ask: {name} must be a list, got {type(value).__name__}")
 
 
 def _check_names(options: Collection[str], known: Collection[str], own: Collection[str]) -> None:

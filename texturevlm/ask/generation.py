@@ -12,6 +12,7 @@ import torch
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.choose import Chosen, in_slots
+from texturevlm.ask.decoding import in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message
 from texturevlm.ask.stream import streamed
@@ -83,7 +84,7 @@ class Generator:
         wanted = {"output_logits": True, "return_dict_in_generate": True, "stopping_criteria": criteria}
         found = self._work(asked, {**options, **wanted})()
         watch.stage("decode")
-        stopped = options.get("stop_strings") or options.get("stopping_criteria")
+        stopped = option_of(options, "stop_strings") or options.get("stopping_criteria")
         ends, pad = self._ends(options), self.adapter.tokenizer.pad_token_id if stopped else None
         each, doubts = len(found.sequences) // len(asked), self._doubts(found, len(asked))
         answers = []
@@ -104,7 +105,7 @@ class Generator:
         def work(**streaming: Any) -> Any:
             # Threads have a gradient mode, a device and a stream of their own.
             with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.adapter.model):
-                return generate(**options, **streaming)
+                return generate(**in_one_config({**options, **streaming}))
 
         return work
 
@@ -133,9 +134,9 @@ class Generator:
 
     def _ends(self, options: dict[str, Any]) -> list[int]:
         """The ids that end an answer."""
-        found = options.get("eos_token_id")
-        config = options.get("generation_config") or self.adapter.model.generation_config
-        found = getattr(config, "eos_token_id", None) if found is None else found
+        found = option_of(options, "eos_token_id")
+        if found is None:
+            found = getattr(self.adapter.model.generation_config, "eos_token_id", None)
         return [] if found is None else [found] if isinstance(found, int) else list(found)
 
     def _fixed_budget(self, asked: Sequence[Asked], options: dict[str, Any]) -> FixedBudget | None:
@@ -145,13 +146,14 @@ class Generator:
             return None
         self._unfixed = self._not_fixed_because(asked, options)
         slots = self.processor.budget
-        if self._unfixed is None and (self.fixed is None or self.fixed.stale or self.fixed.budget != slots):
-            self.fixed = None  # its memory is needed
-            try:
-                self.fixed = FixedBudget(self.adapter, slots, masked=True)
-            except ValueError as error:
-                self._unfixed = str(error)
-        return None if self._unfixed else self.fixed
+        with self.adapter.lock:  # two first questions in threads share one
+            if self._unfixed is None and (self.fixed is None or self.fixed.stale or self.fixed.budget != slots):
+                self.fixed = None  # its memory is needed
+                try:
+                    self.fixed = FixedBudget(self.adapter, slots, masked=True)
+                except ValueError as error:
+                    self._unfixed = str(error)
+            return None if self._unfixed else self.fixed
 
     def _not_fixed_because(self, asked: Sequence[Asked], options: dict[str, Any]) -> str | None:
         images, slots = sum(len(one.textures) for one in asked), self.processor.budget

@@ -20,6 +20,14 @@ def question_of(conversation: Sequence[Message]) -> str:
     return ""
 
 
+def are_messages(given: Any) -> bool:
+    """Whether this is a conversation or a list of conversations; images may also be dicts, which have no role."""
+    if is_conversation(given):
+        return "role" in given[0]
+    nested = isinstance(given, (list, tuple)) and bool(given)
+    return nested and all(is_conversation(one) and "role" in one[0] for one in given)
+
+
 def question_in(function: str, prompt: Any) -> str:
     """The question in a text or in messages, which are checked."""
     if isinstance(prompt, str):

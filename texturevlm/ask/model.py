@@ -16,7 +16,7 @@ from texturevlm.ask.captured_choice import CapturedChoice
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
 from texturevlm.ask.generation import Asked, Generator
-from texturevlm.ask.messages import conversation_with, images_of, question_in
+from texturevlm.ask.messages import are_messages, conversation_with, images_of, question_in
 from texturevlm.ask.options import (
     RELEVANCES,
     TOKENS,
@@ -155,8 +155,8 @@ class VLM:
         """Answer a question about images: a text. A list of questions gets a list of answers.
 
         images:    as for `prepare`; several share the budget. With a list of questions: all are about these images,
-                   unless there is one list of images per question. None if the messages hold the images; the messages
-                   may also stand here, alone
+                   unless there is one list of images per question. None if the messages hold the images; the messages,
+                   or a list of conversations, may also stand here, alone
         question:  a text, a conversation (messages with system prompt and history), or a list of those
         looks:     1, or 2: an overview first, then the rest of the budget where the attention of the model went
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
@@ -169,7 +169,7 @@ class VLM:
         self.check_attached()
         how = self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
-        if question is None and is_conversation(images) and "role" in images[0]:
+        if question is None and are_messages(images):
             images, question = None, images
         many = isinstance(question, (list, tuple)) and not is_conversation(question)
         prompts = list(question) if many else [question]
@@ -177,6 +177,7 @@ class VLM:
             raise ValueError("ask: question must be a text, messages, or a list of those, got an empty list")
         questions = [question_in("ask", prompt) for prompt in prompts]
         also = "a list of questions" if many else "return_details" if return_details else several_sequences(options)
+        also = "a streamer" if options.get("streamer") is not None else also
         if stream and also:
             raise ValueError(f"ask: stream must be False with {also}, got True")
         watch = Stopwatch(self.device, wait=return_details)

@@ -25,7 +25,7 @@ from texturevlm.train.reader.network import make_image_processor, make_network
 from texturevlm.vlm.captured import FixedBudget
 
 SIZES = ((1754, 1240), (3508, 2480))  # A4 at 150 and at 300 dots per inch
-ASKED = "What is the total?"
+READER_QUESTION = "What is the total?"
 LENGTH = 12  # tokens: 12,066.31 has ten, with its end
 ANSWER_BAR, FIRST_TOKEN_BAR = 2.5e6, 4000.0  # microseconds
 
@@ -39,7 +39,7 @@ def bench_reader(device: str | None = None, *, quick: bool = False) -> Report:
         (_first_token if report.device == "cuda" else _answer)(report, model, size)
     report.notes += [
         f"{sum(one.numel() for one in model.model.parameters()) / 1e6:.1f} million random weights in "
-        f"{model.model.dtype}, {budget} tokens by the scout, question {ASKED!r}."
+        f"{model.model.dtype}, {budget} tokens by the scout, question {READER_QUESTION!r}."
     ]
     return report
 
@@ -54,7 +54,7 @@ def random_reader(device: str, budget: int) -> VLM:
 def _answer(report: Report, model: VLM, size: tuple[int, int]) -> None:
     """The whole answer on a CPU, and what each stage takes."""
     image = to_pil(page(1, *size))
-    asking = partial(model.ask, image, ASKED, max_new_tokens=LENGTH, min_new_tokens=LENGTH)
+    asking = partial(model.ask, image, READER_QUESTION, max_new_tokens=LENGTH, min_new_tokens=LENGTH)
     asking()
     where, bar = f"{size[1]}×{size[0]}", None if report.quick else ANSWER_BAR
     report.add(f"{where} → answer of {LENGTH} tokens", "reader, ask", asking, "cpu", bar=bar, repeats=5)
@@ -78,8 +78,8 @@ def captured_reading(report: Report, fixed: FixedBudget, size: tuple[int, int]) 
     choose = capture(size, fixed.budget, ALLOCATOR, **options)
 
     def read() -> list[int]:
-        seen = fixed.encode_patches(choose(image, ASKED))
-        prompt = conversation_about(1, ASKED, adapter.marks)
+        seen = fixed.encode_patches(choose(image, READER_QUESTION))
+        prompt = conversation_about(1, READER_QUESTION, adapter.marks)
         ids = adapter.spell(prompt, (), [adapter.image_filling(fixed.budget)])
         return [int(token) for token in fixed.prefill([ids], seen).logits.argmax(-1).tolist()]
 

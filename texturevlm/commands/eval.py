@@ -26,7 +26,9 @@ def add_eval(commands: arguments.Commands) -> None:
     parser.add_option("--budgets", "N,N", budgets, type=arguments.counts)
     parser.add_option("--patch", "P", "side of a token in samples", PATCH, type=arguments.count)
     parser.add_option("--out", "DIR", "results, report.md, curves.png …", type=Path)
-    metrics = "legibility, recall, fidelity, objects (default: what DATA allows)"
+    metrics = (
+        f"legibility, recall, fidelity, objects (default: what DATA allows); {with_model} anls … (default: SET's own)"
+    )
     parser.add_option("--metrics", "M,N", metrics, type=arguments.names)
     controls = "other, none: another page's question, no question (default: both; '' for neither)"
     parser.add_option("--controls", "C,C", controls, type=arguments.names)

@@ -94,9 +94,14 @@ def _check_names(options: argparse.Namespace) -> None:
     """Before slow work begins."""
     from texturevlm.allocate import ALLOCATORS as KNOWN
     from texturevlm.check import check_choice
+    from texturevlm.evaluate.answers import ANSWER_METRICS
     from texturevlm.evaluate.conditions import INPUT_KINDS
     from texturevlm.relevance import SCORERS
 
+    if len(options.metrics or ()) > 1:
+        raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
+    for name in options.metrics or ():
+        check_choice("eval", "--metrics", name, ANSWER_METRICS)
     scorers = ["auto", *(name for name in SCORERS if name not in ("embedding", "attention"))]
     for name in options.allocators or ():
         check_choice("eval", "--allocators", name, KNOWN)
@@ -137,7 +142,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     from texturevlm.check import check_choice
     from texturevlm.evaluate import answering
     from texturevlm.evaluate.answer_rows import AnswerRows
-    from texturevlm.evaluate.answers import ANSWER_METRICS, DATA_SETS
+    from texturevlm.evaluate.answers import ANSWER_METRICS
     from texturevlm.evaluate.conditions import INPUT_KINDS, conditions
     from texturevlm.evaluate.page_cache import PageCache
 
@@ -160,7 +165,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     questions = [(sample.id, sample.image.name) for sample in data.samples]
     asking = answering.Asking(
         vlm.adapter,
-        ANSWER_METRICS[DATA_SETS[name]],
+        ANSWER_METRICS[settings["metric"]],
         AnswerRows.open(options.out / ROWS, settings, questions, fresh=options.fresh),
         PageCache(options.pages or options.out / "pages"),
         together=name in answering.TOGETHER,
@@ -206,7 +211,7 @@ def _settings(name: str, data: "Data", vlm: "VLM", how: dict[str, Any], options:
     device, code = vlm.device, origin(ANSWERING)
     return {
         "data set": name,
-        "metric": DATA_SETS[name],
+        "metric": options.metrics[0] if options.metrics else DATA_SETS[name],
         "split": options.split,
         "skipped": len(data.skipped),
         "questions": questions_digest(data.samples),

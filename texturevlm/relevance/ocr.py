@@ -27,6 +27,9 @@ from texturevlm.text.strings import is_ideograph
 MOST_PIXELS = 3_100_000  # larger images are shrunk to it before they are read; a 200-dpi page has 3.7 million
 MOST_PIXELS_ALONG = 8000  # pixels
 SHORTEST_SIDE = 32  # pixels, which the detector needs: a smaller side is padded
+# Heights per width: a taller strip is padded, since the detector enlarges it to a width of 736 pixels. RapidOCR pads
+# wide strips itself.
+TALLEST = 16
 _THREADS = 2
 WIDE_GAP = 0.8  # of the line's height: pieces that far apart are two words, even without a space
 BREAKS = ":;,)]"  # a letter right after one of these begins a new word
@@ -104,8 +107,9 @@ def read_page(image: Any, *, most_pixels: int = MOST_PIXELS) -> Page:
     if shrink < 1.0:
         size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
         small = np.asarray(Image.fromarray(small).resize(size, Image.Resampling.BOX))
-    tall, wide = (max(0, SHORTEST_SIDE - side) for side in small.shape[:2])
-    padded = np.pad(small, ((0, tall), (0, wide), (0, 0)), mode="edge")
+    below = max(0, SHORTEST_SIDE - small.shape[0])
+    beside = max(0, SHORTEST_SIDE - small.shape[1], small.shape[0] // TALLEST - small.shape[1])
+    padded = np.pad(small, ((0, below), (0, beside), (0, 0)), mode="edge")
     found = engine(np.ascontiguousarray(padded[..., ::-1]), return_word_box=True, use_cls=False)
     if found.boxes is None or found.txts is None:
         return Page((), (height, width))

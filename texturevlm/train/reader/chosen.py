@@ -17,7 +17,7 @@ from PIL import Image
 from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.views import CHOOSERS, Floats
 
-VIEWS = "views.npz"
+VIEWS_FILE = "views.npz"
 _PARTS = 16  # of a pixel
 _BUDGETS = (40, 64, 64, 96, 96, 160, 273, 273)
 _MOST_PIXELS = 5_000_000  # of a page that is enlarged
@@ -70,7 +70,7 @@ def save_views(pages: Sequence[Sequence[ChosenView]], folder: Path) -> None:
         "count": np.array([len(view.boxes) for _, view in flat], np.int32),
         "boxes": np.concatenate([*boxes, np.zeros((0, 4))]).astype(np.int16),
     }
-    np.savez_compressed(folder / VIEWS, **table)
+    np.savez_compressed(folder / VIEWS_FILE, **table)
 
 
 class ChosenViews:
@@ -78,9 +78,9 @@ class ChosenViews:
 
     def __init__(self, folder: Path) -> None:
         self._of: dict[int, list[tuple[int, float, NDArray[np.int16]]]] = {}
-        if not (folder / VIEWS).is_file():
+        if not (folder / VIEWS_FILE).is_file():
             return
-        with np.load(folder / VIEWS) as table:
+        with np.load(folder / VIEWS_FILE) as table:
             boxes = np.split(table["boxes"], np.cumsum(table["count"])[:-1])
             for page, question, magnified, own in zip(table["page"], table["question"], table["magnified"], boxes):
                 self._of.setdefault(int(page), []).append((int(question), float(magnified), own))

@@ -56,8 +56,8 @@ class Shape(NamedTuple):
 SHAPES = {
     "line": Shape(16, 48, 12, ((1, 16), (2, 8), (2, 8), (4, 4))),
     "block": Shape(48, 112, 6, ((2, 24), (3, 16), (4, 12), (6, 8), (8, 6))),
-    "few": Shape(96, 96, 6, budgets=(32, 64, 96)),
-    "many": Shape(288, 96, 10, budgets=(97, 160, 273, 273, 288)),
+    "few": Shape(96, 160, 6, budgets=(32, 64, 96)),
+    "many": Shape(288, 160, 10, budgets=(97, 160, 273, 273, 288)),
 }
 CROPS = tuple(name for name, shape in SHAPES.items() if shape.grids)
 
