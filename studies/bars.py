@@ -17,7 +17,7 @@ from typing import NamedTuple
 from studies.study import MISTAKES
 from texturevlm.evaluate.compare import Units, difference, score_names, units
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm.evaluate.provenance import EVALUATION, origin
+from texturevlm.evaluate.provenance import origin
 from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, OTHER, OWN, Configuration, Results, by_configuration
 from texturevlm.evaluate.rows import read_rows
 
@@ -89,7 +89,7 @@ def report(results: Results, name: str) -> str:
     questions, pages = {sample for sample, _ in results.rows}, {row.image for row in results.rows.values()}
     return markdown_page(
         "# The bars on legibility",
-        f"Command: `python -m studies.bars results/{name} --out DIR`; {origin(EVALUATION)}.",
+        f"Command: `python -m studies.bars results/{name} --out DIR`; {origin("studies.bars")}.",
         f"{len(questions)} questions on {len(pages)} pages; allocator `{ALLOCATOR}`; intervals from resampling pages.",
         markdown_table(("bar", "OCR engine", "found", "holds"), [row for bar in zip(*by_engine) for row in bar]),
         *_further(further),
