@@ -89,7 +89,7 @@ def report(results: Results, name: str) -> str:
     questions, pages = {sample for sample, _ in results.rows}, {row.image for row in results.rows.values()}
     return markdown_page(
         "# The bars on legibility",
-        f"Command: `python -m studies.bars results/{name} --out DIR`; {origin("studies.bars")}.",
+        f"Command: `python -m studies.bars results/{name} --out DIR`; {origin('studies.bars')}.",
         f"{len(questions)} questions on {len(pages)} pages; allocator `{ALLOCATOR}`; intervals from resampling pages.",
         markdown_table(("bar", "OCR engine", "found", "holds"), [row for bar in zip(*by_engine) for row in bar]),
         *_further(further),
