@@ -351,7 +351,15 @@ def test_rows_of_other_settings_or_versions_are_refused(tmp_path, samples):
 
 
 @pytest.mark.parametrize(
-    "line", ["[0, 0, 1]", "[5, 0, 1, -1, 0, 1]", "[0, 99, 1, -1, 0, 1]", "3", '{"condition": ["x"]}']
+    "line",
+    [
+        "[0, 0, 1]",
+        "[5, 0, 1, -1, 0, 1]",
+        "[0, 99, 1, -1, 0, 1]",
+        "3",
+        '{"condition": ["x"]}',
+        '{"condition": ["text", "", "", 0]}',
+    ],
 )
 def test_a_broken_line_is_named(tmp_path, samples, line):
     ask = asking(tmp_path, samples)

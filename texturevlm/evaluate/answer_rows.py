@@ -70,7 +70,9 @@ class AnswerRows:
             try:
                 if isinstance(line, dict):
                     known.append(Condition(*line["condition"]))
-                    found.rows.setdefault(known[-1], {})
+                    if known[-1] in found.rows:  # then nobody knows which condition a row's number means
+                        raise ValueError("a second time: two runs wrote at once")
+                    found.rows[known[-1]] = {}
                 else:
                     condition, question, *rest = line
                     if not 0 <= question < len(found.questions):

@@ -81,8 +81,6 @@ def conditions(
             asked = ["none"] if allocator == "resize" else relevances
             for relevance in asked:
                 found += [Condition(CHOSEN, allocator, relevance, budget, one) for one in ("", *reductions)]
-            if allocator == "resize":
-                continue
             if allocator not in UNGUIDED:
                 found.append(Condition(ORACLE, allocator, "", budget))
                 asking = [relevance for relevance in relevances if relevance not in UNASKED]
