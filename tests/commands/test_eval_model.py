@@ -61,6 +61,20 @@ def test_a_table_says_which_code_made_it_and_other_code_does_not_go_on_with_it(t
     assert named_origin(capsys.readouterr().out).digest == "0123456789abcdef"
 
 
+def test_a_reader_has_room_for_an_address_and_pages_of_one_name_are_two(tmp_path, reader):
+    """Its tokens are characters."""
+    folder = write_folder(tmp_path / "docvqa")
+    lines = (folder / "questions.jsonl").read_text()
+    (folder / "more").mkdir()
+    (folder / "images" / "1.png").rename(folder / "more" / "0.png")
+    (folder / "questions.jsonl").write_text(lines.replace("images/1.png", "more/0.png"))
+    given = ["--device", "cpu", "--conditions", "text", "--relevance", "none", "--out", tmp_path / "out"]
+    assert status("eval", folder, "--model", reader, *given) == 0
+    rows = AnswerRows.read(tmp_path / "out" / "answers.jsonl")
+    assert rows.settings["new_tokens"] == 160
+    assert [page for _, page in rows.questions] == ["images/0.png"] * 2 + ["more/0.png"] * 2
+
+
 @pytest.mark.parametrize("option", [["--levels", "above"], ["--coordinates", "polar"]])
 def test_unknown_levels_and_coordinates(tmp_path, reader, capsys, option):
     folder = write_folder(tmp_path / "docvqa")

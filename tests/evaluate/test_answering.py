@@ -436,6 +436,14 @@ def test_the_question_of_another_page_differs_from_the_right_one(samples):
     assert other_pages(same[:2]) == [0, 1]  # one page alone has no other
 
 
+def test_one_page_alone_has_no_controls_of_another_page(tmp_path, samples):
+    one_page = [sample for sample in samples if sample.image == samples[0].image]
+    ask = asking(tmp_path, one_page)
+    wanted = [Condition(TEXT), Condition(PAGE, budget=6), Condition(QUESTION, "auto", "scout", 6)]
+    ask.run(one_page, wanted)
+    assert not ask.failed and {one: len(found) for one, found in ask.rows.rows.items()} == {wanted[0]: len(one_page)}
+
+
 def test_likeliest():
     assert likeliest(["a", "b", "b"]) == "b" and likeliest(["a", "b"]) == "a"
 
