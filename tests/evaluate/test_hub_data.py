@@ -78,6 +78,16 @@ def test_the_parts_of_a_folder_are_not_mixed(tmp_path, name):
     assert asked == {"eval": ["validation"], "train": ["train"], None: ["validation", "train"]}
 
 
+def test_a_folder_with_a_typo_is_named_and_nothing_is_written(tmp_path, monkeypatch):
+    def away(*_):
+        raise ConnectionError("cannot be reached")
+
+    monkeypatch.setattr(datasets, "get_dataset_split_names", away)
+    with pytest.raises(ValueError, match="DATA must be a folder.*, got data/sorie, which is nothing here: cannot be r"):
+        table_folder("data/sorie", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_hub_is_asked_for_the_part_that_papers_report(tmp_path, monkeypatch):
     asked = []
     table = datasets.Dataset.from_list(ROWS[:2])

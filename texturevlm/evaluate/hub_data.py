@@ -45,10 +45,11 @@ def table_folder(source: str, out: Path, *, split: str | None = "eval", limit: i
     listing = folder / "questions.jsonl"
     if listing.is_file():
         return folder
+    tables = list(_tables(source, split))  # before anything is written
     (folder / "images").mkdir(parents=True, exist_ok=True)
     unfinished = listing.with_suffix(".part")
     with unfinished.open("w", encoding="utf-8") as file:
-        for part, table in _tables(source, split):
+        for part, table in tables:
             count = len(table) if limit is None else min(limit, len(table))
             for index in range(count):
                 number = index * len(table) // count
@@ -81,7 +82,11 @@ def _tables(source: str, split: str | None) -> Iterator[tuple[str, Any]]:
             yield ours, _undecoded(module, whole)
         return
     name, _, configuration = source.partition(":")
-    known = module.get_dataset_split_names(name, configuration or None)
+    try:
+        known = module.get_dataset_split_names(name, configuration or None)
+    except OSError as error:  # no network, or no such data set
+        wanted = "a folder, a parquet file or a data set of the hub"
+        raise ValueError(f"eval: DATA must be {wanted}, got {source}, which is nothing here: {error}") from None
     for ours, theirs in _parts(source, split, known):
         yield ours, _undecoded(module, module.load_dataset(name, configuration or None, split=theirs))
 
