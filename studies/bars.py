@@ -17,8 +17,8 @@ from typing import NamedTuple
 from studies.study import MISTAKES
 from texturevlm.evaluate.compare import Units, difference, score_names, units
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm.evaluate.provenance import EVALUATION, origin
-from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration, Results, by_configuration
+from texturevlm.evaluate.provenance import origin
+from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, OTHER, OWN, Configuration, Results, by_configuration
 from texturevlm.evaluate.rows import read_rows
 
 ALLOCATOR, SCOUT, UNASKED = "auto", "scout", ("none", "prior")
@@ -59,21 +59,49 @@ def bars(scores: Mapping[Configuration, Units]) -> Iterator[Bar]:
         yield Bar(wanted, format_interval(at_273), at_273[1] >= loss)
 
 
+def pairs(budgets: Sequence[int]) -> Iterator[tuple[str, Configuration, Configuration]]:
+    """Further comparisons: their name, and the two configurations."""
+    full = Configuration(FULL_IMAGE)
+    for budget in budgets:
+        scout, other = (Configuration(ALLOCATOR, SCOUT, budget, asked) for asked in (OWN, OTHER))
+        none, prior = (Configuration(ALLOCATOR, relevance, budget) for relevance in UNASKED)
+        yield f"prior − none, {budget} tokens", prior, none
+        yield f"scout − prior, {budget} tokens", scout, prior
+        yield f"scout − scout with another page's question, {budget} tokens", scout, other
+        yield f"scout at {budget} tokens − resize at 273", scout, Configuration(IDEAL_RESIZE, budget=273)
+        yield f"scout at {budget} tokens − full image", scout, full
+        yield f"resize at {budget} tokens − full image", Configuration(IDEAL_RESIZE, budget=budget), full
+
+
 def report(results: Results, name: str) -> str:
     every = by_configuration(results)
-    by_engine = []
+    by_engine: list[list[tuple[str, ...]]] = []
+    further: dict[str, dict[str, str]] = {}
     for score in score_names(results):
         kind, _, engine = score.partition("/")
         if kind == "legibility":
-            found = bars({own: units(rows, score) for own, rows in every.items()})
+            known = {own: units(rows, score) for own, rows in every.items()}
+            found = bars(known)
             by_engine.append([(bar.wanted, engine, bar.found, "yes" if bar.holds else "**no**") for bar in found])
+            for what, ours, theirs in pairs(sorted({own.budget for own in every if own.budget})):
+                if lead := difference(known.get(ours, {}), known.get(theirs, {})):
+                    further.setdefault(what, {})[engine] = format_interval(lead)
     questions, pages = {sample for sample, _ in results.rows}, {row.image for row in results.rows.values()}
     return markdown_page(
         "# The bars on legibility",
-        f"Command: `python -m studies.bars results/{name} --out DIR`; {origin(EVALUATION)}.",
+        f"Command: `python -m studies.bars results/{name} --out DIR`; {origin('studies.bars')}.",
         f"{len(questions)} questions on {len(pages)} pages; allocator `{ALLOCATOR}`; intervals from resampling pages.",
         markdown_table(("bar", "OCR engine", "found", "holds"), [row for bar in zip(*by_engine) for row in bar]),
+        *_further(further),
     )
+
+
+def _further(found: Mapping[str, Mapping[str, str]]) -> list[str]:
+    if not found:
+        return []
+    engines = list(next(iter(found.values())))
+    rows = [(what, *(own.get(engine, "–") for engine in engines)) for what, own in found.items()]
+    return ["Further differences, from the same scores:", markdown_table(("difference", *engines), rows)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """Compute a table of results/ again from its file of scores per question.
 
-    python -m studies.recompute results/legibility-scout-rows.csv
+    python -m studies.recompute results/legibility-rows.csv
 
 Prints means and paired differences to resize, with intervals from resampling pages, for each score.
 """

@@ -94,6 +94,14 @@ def test_a_table_has_columns_per_engine_and_strata():
     assert "legibility by one and legibility by two" in text
 
 
+def test_few_pages_decide_nothing():
+    pages = ["p", "q", "r"]
+    base = rows(RESIZE, pages, ms=None, one=[0.5] * 3)
+    for own, said in (([1, 0, 1], "not shown: the interval is too wide"), ([0.5] * 3, "**not worth its complexity**")):
+        found = results(base + rows(OWN, pages, one=own))
+        assert f" at 64 | {said} |" in markdown(found, summarise(found), title="T")
+
+
 def test_rows_make_the_same_table_again(tmp_path):
     strata = [{"answer length": "1–3", "kind": "form, filled"}, {"answer length": "9+"}]
     found = results(

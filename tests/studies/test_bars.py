@@ -38,6 +38,7 @@ def test_a_bar_that_is_missed_says_no(tmp_path, own, resize, missed, capsys):
     text = capsys.readouterr().out
     found = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if "**no**" in line]
     assert found == ([missed] if missed else []) and text.count("| yes |") == 12 - len(found)
+    assert "| scout at 273 tokens − resize at 273 | " in text and "another page's" not in text
     assert "20 questions on 20 pages" in text and (tmp_path / "out" / "bars.md").read_text().strip() == text.strip()
 
 

@@ -9,7 +9,7 @@ import torch
 
 from texturevlm.evaluate import compare
 from texturevlm.evaluate import results as runs
-from texturevlm.evaluate.compare import Lines, deciding, decision_rule, summarise, units
+from texturevlm.evaluate.compare import Lines, Verdict, deciding, decision_rule, summarise, units
 from texturevlm.evaluate.figures import draw_curves, draw_failures, worst
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.provenance import EVALUATION, Origin, commit
@@ -203,9 +203,15 @@ def _lift(results: Results) -> list[str]:
     ]
 
 
+def _unworthy(verdict: Verdict) -> str:
+    """What is said of a method that is not surely worth it: with few pages an interval decides nothing."""
+    wide = round(verdict.lead.high, 9) > compare.POINTS
+    return "not shown: the interval is too wide" if wide else "**not worth its complexity**"
+
+
 def _decision(results: Results, summary: Mapping[str, Lines]) -> list[str]:
     rows = [
-        (method, f"{format_interval(one.lead)} at {one.budget}", ", ".join(one.worth) or "**not worth its complexity**")
+        (method, f"{format_interval(one.lead)} at {one.budget}", ", ".join(one.worth) or _unworthy(one))
         for method, one in decision_rule(results).items()
     ]
     if not rows:
