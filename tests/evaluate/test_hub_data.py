@@ -83,7 +83,9 @@ def test_a_folder_with_a_typo_is_named_and_nothing_is_written(tmp_path, monkeypa
         raise ConnectionError("cannot be reached")
 
     monkeypatch.setattr(datasets, "get_dataset_split_names", away)
-    with pytest.raises(ValueError, match="DATA must be a folder.*, got data/sorie, which is nothing here: cannot be r"):
+    with pytest.raises(
+        ValueError, match=r"DATA must be a folder.*, got data/sorie, which is nothing here: cannot be r"
+    ):
         table_folder("data/sorie", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
