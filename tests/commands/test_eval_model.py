@@ -75,6 +75,21 @@ def test_a_reader_has_room_for_an_address_and_pages_of_one_name_are_two(tmp_path
     assert [page for _, page in rows.questions] == ["images/0.png"] * 2 + ["more/0.png"] * 2
 
 
+def test_from_changes_no_file(tmp_path, reader, capsys):
+    """Neither one that is no file of answers, nor one that a run is writing."""
+    other = tmp_path / "page.png"
+    write_image(other)
+    before = other.read_bytes()
+    assert status("eval", "--from", other) == 2 and other.read_bytes() == before
+    folder = write_folder(tmp_path / "docvqa")
+    assert run(folder, "--model", reader, "--out", tmp_path / "out", "--conditions", "text") == 0
+    rows = tmp_path / "out" / "answers.jsonl"
+    rows.write_bytes(before := rows.read_bytes()[:-3])
+    capsys.readouterr()
+    assert status("eval", "--from", rows) == 0 and rows.read_bytes() == before
+    assert "| no image | | 3 |" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("option", [["--levels", "above"], ["--coordinates", "polar"]])
 def test_unknown_levels_and_coordinates(tmp_path, reader, capsys, option):
     folder = write_folder(tmp_path / "docvqa")
