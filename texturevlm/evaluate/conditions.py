@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from texturevlm.check import check_choice, check_count
+from texturevlm.evaluate.results import UNASKED
 
 FULL, OWN, CHOSEN, ORACLE = "full", "own", "chosen", "oracle"
 QUESTION, PAGE, BLANK, TEXT = "question", "page", "blank", "text"
@@ -23,7 +24,6 @@ INPUT_KINDS = {
     TEXT: "no image",
 }
 UNGUIDED = ("resize", "grid")  # allocators without an oracle and a wrong question
-UNASKED = ("none", "prior")  # relevances that do not read the question
 
 
 @dataclass(frozen=True, order=True)
