@@ -8,22 +8,26 @@ from typing import Any, TypeVar
 Parsed = TypeVar("Parsed")
 
 
-def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a journal; none if the file does not exist. An unfinished last line is cut off in the file."""
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
+def cut_unfinished(path: Path) -> None:
+    """Cut off an unfinished last line before more is appended: the next line would be joined to it.
+
+    Only for a file that is known to be a journal of ours: anything else would be damaged.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
         with path.open("r+b") as file:
-            file.truncate(len(whole))  # or the next line would be joined to it
-    return whole.splitlines()
+            file.truncate(whole)
 
 
 def read_journal(path: Path, wanted: str, parse: Callable[[Any], Parsed]) -> list[Parsed]:
-    """What `parse` makes of each object of a journal; a line on which it fails is named by the error."""
+    """What `parse` makes of each object of a journal; a line on which it fails is named by the error.
+
+    Without an unfinished last line, which stays in the file; empty if the file does not exist.
+    """
+    content = path.read_bytes() if path.exists() else b""
     found = []
-    for number, line in enumerate(whole_lines(path), 1):
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
         try:
             found.append(parse(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:

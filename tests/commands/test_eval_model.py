@@ -61,6 +61,35 @@ def test_a_table_says_which_code_made_it_and_other_code_does_not_go_on_with_it(t
     assert named_origin(capsys.readouterr().out).digest == "0123456789abcdef"
 
 
+def test_a_reader_has_room_for_an_address_and_pages_of_one_name_are_two(tmp_path, reader):
+    """Its tokens are characters."""
+    folder = write_folder(tmp_path / "docvqa")
+    lines = (folder / "questions.jsonl").read_text()
+    (folder / "more").mkdir()
+    (folder / "images" / "1.png").rename(folder / "more" / "0.png")
+    (folder / "questions.jsonl").write_text(lines.replace("images/1.png", "more/0.png"))
+    given = ["--device", "cpu", "--conditions", "text", "--relevance", "none", "--out", tmp_path / "out"]
+    assert status("eval", folder, "--model", reader, *given) == 0
+    rows = AnswerRows.read(tmp_path / "out" / "answers.jsonl")
+    assert rows.settings["new_tokens"] == 160
+    assert [page for _, page in rows.questions] == ["images/0.png"] * 2 + ["more/0.png"] * 2
+
+
+def test_from_changes_no_file(tmp_path, reader, capsys):
+    """Neither one that is no file of answers, nor one that a run is writing."""
+    other = tmp_path / "page.png"
+    write_image(other)
+    before = other.read_bytes()
+    assert status("eval", "--from", other) == 2 and other.read_bytes() == before
+    folder = write_folder(tmp_path / "docvqa")
+    assert run(folder, "--model", reader, "--out", tmp_path / "out", "--conditions", "text") == 0
+    rows = tmp_path / "out" / "answers.jsonl"
+    rows.write_bytes(before := rows.read_bytes()[:-3])
+    capsys.readouterr()
+    assert status("eval", "--from", rows) == 0 and rows.read_bytes() == before
+    assert "| no image | | 3 |" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("option", [["--levels", "above"], ["--coordinates", "polar"]])
 def test_unknown_levels_and_coordinates(tmp_path, reader, capsys, option):
     folder = write_folder(tmp_path / "docvqa")

@@ -104,6 +104,11 @@ def test_our_resize_is_the_rival_where_the_model_has_none(tmp_path):
     assert decision(lines)[1].startswith("auto, scout: full resolution was not measured; wins over resize")
 
 
+def test_without_resize_nothing_is_said_to_be_what_others_are_compared_with(tmp_path):
+    (line,) = decision(answer_lines(rows(tmp_path, {Condition(CHOSEN, *SCOUT, 64): (share(6), 64)})))
+    assert line.endswith("; resize was not measured.")
+
+
 def test_only_questions_that_both_answered_are_compared(tmp_path):
     found = rows(tmp_path, {Condition(FULL): (share(8), 9), Condition(CHOSEN, *SCOUT, 4): (share(8)[:20], 4)})
     line = answer_lines(found)[Condition(CHOSEN, *SCOUT, 4)]

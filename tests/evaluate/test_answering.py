@@ -351,7 +351,15 @@ def test_rows_of_other_settings_or_versions_are_refused(tmp_path, samples):
 
 
 @pytest.mark.parametrize(
-    "line", ["[0, 0, 1]", "[5, 0, 1, -1, 0, 1]", "[0, 99, 1, -1, 0, 1]", "3", '{"condition": ["x"]}']
+    "line",
+    [
+        "[0, 0, 1]",
+        "[5, 0, 1, -1, 0, 1]",
+        "[0, 99, 1, -1, 0, 1]",
+        "3",
+        '{"condition": ["x"]}',
+        '{"condition": ["text", "", "", 0]}',
+    ],
 )
 def test_a_broken_line_is_named(tmp_path, samples, line):
     ask = asking(tmp_path, samples)
@@ -426,6 +434,14 @@ def test_the_question_of_another_page_differs_from_the_right_one(samples):
     same = [replace(sample, question="What is the total?") for sample in samples]
     assert all(same[other].image != same[number].image for number, other in enumerate(other_pages(same)))
     assert other_pages(same[:2]) == [0, 1]  # one page alone has no other
+
+
+def test_one_page_alone_has_no_controls_of_another_page(tmp_path, samples):
+    one_page = [sample for sample in samples if sample.image == samples[0].image]
+    ask = asking(tmp_path, one_page)
+    wanted = [Condition(TEXT), Condition(PAGE, budget=6), Condition(QUESTION, "auto", "scout", 6)]
+    ask.run(one_page, wanted)
+    assert not ask.failed and {one: len(found) for one, found in ask.rows.rows.items()} == {wanted[0]: len(one_page)}
 
 
 def test_likeliest():

@@ -66,6 +66,30 @@ def test_a_limit_is_spread_and_a_changed_file_is_read_again(tmp_path):
     assert len(load_data(table_folder(str(path), tmp_path, limit=4)).samples) == 3
 
 
+@pytest.mark.parametrize("name", ["{}-00000-of-00001.parquet", "{}/0000.parquet"])
+def test_the_parts_of_a_folder_are_not_mixed(tmp_path, name):
+    for number, part in enumerate(("train", "test", "validation")):
+        rows = [{"question": part, "answers": ["a"], "image": image(number)}]
+        write(tmp_path / "data" / name.format(part), rows)
+    asked = {}
+    for split in ("eval", "train", None):
+        folder = table_folder(str(tmp_path / "data"), tmp_path, split=split)
+        asked[split] = [one.question for one in load_data(folder, split=split).samples]
+    assert asked == {"eval": ["validation"], "train": ["train"], None: ["validation", "train"]}
+
+
+def test_a_folder_with_a_typo_is_named_and_nothing_is_written(tmp_path, monkeypatch):
+    def away(*_):
+        raise ConnectionError("cannot be reached")
+
+    monkeypatch.setattr(datasets, "get_dataset_split_names", away)
+    with pytest.raises(
+        ValueError, match=r"DATA must be a folder.*, got data/sorie, which is nothing here: cannot be r"
+    ):
+        table_folder("data/sorie", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_hub_is_asked_for_the_part_that_papers_report(tmp_path, monkeypatch):
     asked = []
     table = datasets.Dataset.from_list(ROWS[:2])

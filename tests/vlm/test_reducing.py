@@ -260,6 +260,22 @@ def test_the_question_s_attention_is_that_of_the_layer(adapter, monkeypatch):
         assert len(context.asked) == len(context.question)
 
 
+def test_a_question_before_the_image_is_found(adapter, monkeypatch):
+    """As in the reader's template: only special tokens stand behind the image."""
+    image = small.TEMPLATE.split("{% else %}")[1].split("{% endif %}")[0]
+    image = image if "<|vision_start|>" in adapter.tokenizer.chat_template else "<|image_pad|>"
+    asked = "{% for c in messages[0].content if c.type == 'text' %}{{ c.text }} {% endfor %}"
+    shown = "{% for c in messages[0].content if c.type == 'image' %}" + image + "{% endfor %}<end>"
+    monkeypatch.setattr(adapter.tokenizer, "chat_template", asked + shown)
+    found = spied(monkeypatch, (METHODS["stride"].stages[0].reduce, "projector", ("question",)))
+    inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
+    logits(adapter, inputs, steps_of("ask", "spy", 5))
+    table = adapter.model.get_input_embeddings().weight
+    for text, (context, _) in zip((QUESTION, "total ?"), found):
+        wanted = table[[small.IDS[word] for word in text.split()]]
+        torch.testing.assert_close(context.question, wanted)
+
+
 def test_positions_and_images_of_tokens(adapter, monkeypatch):
     """Two pictures in one prompt."""
     found = spied(monkeypatch, (METHODS["stride"].stages[0].reduce,))

@@ -1,6 +1,7 @@
 """texturevlm eval --model: a model answers the questions of a data set; or the table of an earlier run again."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,9 @@ def add_model_options(parser: arguments.Parser) -> None:
     )
     group.add_argument("--reduce", metavar="M,N", type=arguments.names, help=reductions)
     group.add_argument("--batch", metavar="N", type=arguments.count, help="questions per batch (default: 16)")
-    group.add_argument("--max-new-tokens", metavar="N", type=arguments.count, help="of an answer (default: 64)")
+    group.add_argument(
+        "--max-new-tokens", metavar="N", type=arguments.count, help="of an answer (default: 64; 160 for a reader)"
+    )
     suffix = (
         "text behind every question (default: Answer the question using a single word or phrase.; none for a reader)"
     )
@@ -168,13 +171,15 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         check_reducible("eval", vlm.model.config, steps_of("eval", method, 1))
     how: dict[str, Any] = {
         "suffix": _suffix(vlm, options.suffix),
-        "new_tokens": options.max_new_tokens or answering.NEW_TOKENS,
+        "new_tokens": options.max_new_tokens or _new_tokens(vlm),
         "place": {name: value for name in ("levels", "coordinates") if (value := getattr(options, name))},
     }
     for what, value in how["place"].items():
         check_choice("eval", f"--{what}", value, getattr(vlm.adapter, what))
     settings = _settings(name, data, vlm, how, options)
-    questions = [(sample.id, sample.image.name) for sample in data.samples]
+    top = os.path.commonpath([sample.image.parent.absolute() for sample in data.samples])
+    # Not the name alone: images of two folders may have one name, and intervals resample pages.
+    questions = [(one.id, one.image.absolute().relative_to(top).as_posix()) for one in data.samples]
     asking = answering.Asking(
         vlm.adapter,
         ANSWER_METRICS[settings["metric"]],
@@ -207,6 +212,13 @@ def _suffix(vlm: "VLM", given: str | None) -> str:
 
     trained = getattr(vlm.model.config, "texturevlm", None)
     return given if given is not None else "" if trained else SUFFIX
+
+
+def _new_tokens(vlm: "VLM") -> int:
+    """Of an answer: more if the checkpoint was trained by `train`, because the tokens of a reader are characters."""
+    from texturevlm.evaluate.answering import NEW_CHARACTERS, NEW_TOKENS
+
+    return NEW_CHARACTERS if getattr(vlm.model.config, "texturevlm", None) else NEW_TOKENS
 
 
 def _settings(name: str, data: "Data", vlm: "VLM", how: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

@@ -90,11 +90,14 @@ def _difference(
 def decision(lines: AnswerLines) -> list[str]:
     """For each method: at which share of the tokens it is as good as full resolution, and where it beats resize."""
     methods: dict[str, list[tuple[int, AnswerLine]]] = {}
+    resizes = {one.method for one in lines if one.kind == OWN or (one.allocator == "resize" and not one.reduce)}
     for condition, line in lines.items():
         if condition.kind in (OWN, CHOSEN):
             methods.setdefault(condition.method, []).append((condition.budget, line))
     full = lines.get(Condition(FULL))
-    return [f"{method}: {_near(own, full)}; {_wins(own)}." for method, own in methods.items()]
+    return [
+        f"{method}: {_near(own, full)}; {_wins(own, resizes=method in resizes)}." for method, own in methods.items()
+    ]
 
 
 def _near(own: Sequence[tuple[int, AnswerLine]], full: AnswerLine | None) -> str:
@@ -108,10 +111,10 @@ def _near(own: Sequence[tuple[int, AnswerLine]], full: AnswerLine | None) -> str
     return f"at no budget within {100 * NEAR_FULL:.0f} points of full resolution"
 
 
-def _wins(own: Sequence[tuple[int, AnswerLine]]) -> str:
+def _wins(own: Sequence[tuple[int, AnswerLine]], *, resizes: bool) -> str:
     judged = [(budget, line.to_resize) for budget, line in own if line.to_resize is not None]
     if not judged:
-        return "it is what others are compared with"
+        return "it is what others are compared with" if resizes else "resize was not measured"
     parts = {
         "wins over resize by more than the interval at": [budget for budget, one in judged if one.low > 0],
         "loses to resize by more than the interval at": [budget for budget, one in judged if one.high < 0],

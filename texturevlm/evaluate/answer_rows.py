@@ -2,7 +2,7 @@
 
 The first line holds the version, the settings that every answer depends on, and the questions (id and page). A line
 with a condition comes before its first answer; a row then has the numbers of condition and question. An unfinished last
-line of a killed run is cut off. From this file alone every table can be computed again.
+line of a killed run is cut off when the run goes on. From this file alone every table can be computed again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from texturevlm.evaluate.conditions import Condition
-from texturevlm.journal import append, read_journal
+from texturevlm.journal import append, cut_unfinished, read_journal
 
 VERSION = 1
 DIGITS = 4  # of a score and a likelihood in the file
@@ -70,7 +70,9 @@ class AnswerRows:
             try:
                 if isinstance(line, dict):
                     known.append(Condition(*line["condition"]))
-                    found.rows.setdefault(known[-1], {})
+                    if known[-1] in found.rows:  # then nobody knows which condition a row's number means
+                        raise ValueError("a second time: two runs wrote at once")
+                    found.rows[known[-1]] = {}
                 else:
                     condition, question, *rest = line
                     if not 0 <= question < len(found.questions):
@@ -104,6 +106,7 @@ class AnswerRows:
                 f"eval: {path} must hold answers of the same settings, got {', '.join(differing)} "
                 "(use another folder, or --fresh to start over)"
             )
+        cut_unfinished(path)
         return found
 
     def has(self, condition: Condition, question: int) -> bool:

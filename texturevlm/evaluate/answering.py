@@ -39,6 +39,7 @@ from texturevlm.vlm import Adapter, own_grid
 AT_ONCE = 16
 TIMED = 5  # questions of each condition whose first token is timed, one by one
 NEW_TOKENS = 64
+NEW_CHARACTERS = 160  # the same for a model whose tokens are characters: addresses have more than 64
 SUFFIX = "Answer the question using a single word or phrase."
 CONTEXT_ROOM = 256  # tokens of the context that are kept for the question and the answer
 OPENERS = 8  # that decode and cut pages ahead
@@ -75,14 +76,14 @@ class Asking:
     def run(self, samples: Sequence[Sample], wanted: Sequence[Condition]) -> None:
         """Ask what the rows do not have yet."""
         others = other_pages(samples)
-        total = sum(suits(one, sample) for one in wanted for sample in samples)
-        done = sum(self.rows.has(one, n) for one in wanted for n, sample in enumerate(samples) if suits(one, sample))
+        asked = [(one, n) for one in wanted for n in range(len(samples)) if suits(one, n, samples, others)]
+        total, done = len(asked), sum(self.rows.has(*pair) for pair in asked)
         progress = Progress(total, "answers", done=done)
         blocks = [range(first, min(first + self.batch, len(samples))) for first in range(0, len(samples), self.batch)]
         todo = [
             (block, left)
             for block in blocks
-            if (left := {one: self._left(one, block, samples) for one in wanted}) and any(left.values())
+            if (left := {one: self._left(one, block, samples, others) for one in wanted}) and any(left.values())
         ]
         totals = {one: sum(row.score for row in self.rows.rows.get(one, {}).values()) for one in wanted}
         for left, pages in self._opened(todo, samples, others):
@@ -97,8 +98,8 @@ class Asking:
                     progress.note = f"; {condition}: {totals[condition] / max(1, len(self.rows.rows[condition])):.3f}"
                     progress.step(len(part))
 
-    def _left(self, condition: Condition, block: range, samples: Sequence[Sample]) -> list[int]:
-        return [n for n in block if suits(condition, samples[n]) and not self.rows.has(condition, n)]
+    def _left(self, condition: Condition, block: range, samples: Sequence[Sample], others: Sequence[int]) -> list[int]:
+        return [n for n in block if suits(condition, n, samples, others) and not self.rows.has(condition, n)]
 
     def _opened(
         self, todo: Sequence[tuple[range, dict[Condition, list[int]]]], samples: Sequence[Sample], others: Sequence[int]
@@ -265,9 +266,14 @@ class Asking:
         return ms + fresh.words_ms, mb
 
 
-def suits(condition: Condition, sample: Sample) -> bool:
-    """Whether a question can be asked under a condition: the oracle needs boxes."""
-    return condition.kind != ORACLE or bool(sample.boxes)
+def suits(condition: Condition, number: int, samples: Sequence[Sample], others: Sequence[int]) -> bool:
+    """Whether a question can be asked under a condition: the oracle needs boxes, some controls another page.
+
+    others: as from `other_pages`
+    """
+    if condition.kind in (PAGE, QUESTION):
+        return others[number] != number
+    return condition.kind != ORACLE or bool(samples[number].boxes)
 
 
 def likeliest(answers: Sequence[str]) -> str:
@@ -278,7 +284,7 @@ def likeliest(answers: Sequence[str]) -> str:
 def other_pages(samples: Sequence[Sample]) -> list[int]:
     """For each question the number of another one about another page, from half the list away on; always the same.
 
-    Where every page is asked the same, only the page differs; where there is one page, nothing.
+    Where every page is asked the same, only the page differs; where there is one page, it is the question itself.
     """
     count = len(samples)
 

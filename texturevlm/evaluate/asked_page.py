@@ -14,8 +14,8 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.prompted import OwnInput, own_input
 from texturevlm.draw import to_pil
-from texturevlm.evaluate.conditions import UNASKED
 from texturevlm.evaluate.page_cache import PageCache
+from texturevlm.evaluate.results import UNASKED
 from texturevlm.image import to_tensor
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_scorer

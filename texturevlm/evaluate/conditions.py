@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from texturevlm.check import check_choice, check_count
+from texturevlm.evaluate.results import UNASKED
 
 FULL, OWN, CHOSEN, ORACLE = "full", "own", "chosen", "oracle"
 QUESTION, PAGE, BLANK, TEXT = "question", "page", "blank", "text"
@@ -23,7 +24,6 @@ INPUT_KINDS = {
     TEXT: "no image",
 }
 UNGUIDED = ("resize", "grid")  # allocators without an oracle and a wrong question
-UNASKED = ("none", "prior")  # relevances that do not read the question
 
 
 @dataclass(frozen=True, order=True)
@@ -81,8 +81,6 @@ def conditions(
             asked = ["none"] if allocator == "resize" else relevances
             for relevance in asked:
                 found += [Condition(CHOSEN, allocator, relevance, budget, one) for one in ("", *reductions)]
-            if allocator == "resize":
-                continue
             if allocator not in UNGUIDED:
                 found.append(Condition(ORACLE, allocator, "", budget))
                 asking = [relevance for relevance in relevances if relevance not in UNASKED]

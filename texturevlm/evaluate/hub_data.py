@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,16 @@ def table_folder(source: str, out: Path, *, split: str | None = "eval", limit: i
     listing = folder / "questions.jsonl"
     if listing.is_file():
         return folder
+    tables = list(_tables(source, split))  # before anything is written
     (folder / "images").mkdir(parents=True, exist_ok=True)
     unfinished = listing.with_suffix(".part")
     with unfinished.open("w", encoding="utf-8") as file:
-        for part, table in _tables(source, split):
+        for part, table in tables:
             count = len(table) if limit is None else min(limit, len(table))
             for index in range(count):
                 number = index * len(table) // count
-                row = {"split": part, **_row(table[number], number, folder)}
+                name = str(number) if split else f"{part}-{number}"  # for rows that have no id
+                row = {"split": part, **_row(table[number], name, folder)}
                 file.write(json.dumps(row, default=str) + "\n")
     unfinished.replace(listing)
     return folder
@@ -75,19 +77,45 @@ def _tables(source: str, split: str | None) -> Iterator[tuple[str, Any]]:
         raise ImportError(f"eval: {source} is read by the package datasets: pip install datasets") from None
     path = Path(source)
     if path.exists():
-        files = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
-        whole = module.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
-        yield split or "eval", _undecoded(module, whole)
+        for ours, files in _files(path, split):
+            whole = module.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
+            yield ours, _undecoded(module, whole)
         return
     name, _, configuration = source.partition(":")
-    known = module.get_dataset_split_names(name, configuration or None)
+    try:
+        known = module.get_dataset_split_names(name, configuration or None)
+    except OSError as error:  # no network, or no such data set
+        wanted = "a folder, a parquet file or a data set of the hub"
+        raise ValueError(f"eval: DATA must be {wanted}, got {source}, which is nothing here: {error}") from None
+    for ours, theirs in _parts(source, split, known):
+        yield ours, _undecoded(module, module.load_dataset(name, configuration or None, split=theirs))
+
+
+def _files(path: Path, split: str | None) -> list[tuple[str, list[Path]]]:
+    """Our split and its files: by the names of files or folders (train-00000-of-00002, train/0000), if they tell."""
+    files = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
+    known = {name for names in SPLITS.values() for name in names}
+    named: dict[str, list[Path]] = {}
+    for file in files:
+        told = [name for name in (re.split(r"[^a-z]", file.stem.lower())[0], file.parent.name.lower()) if name in known]
+        if told:
+            named.setdefault(told[0], []).append(file)
+    if not path.is_dir() or not named:
+        return [(split or "eval", files)]
+    return [(ours, named[theirs]) for ours, theirs in _parts(str(path), split, list(named))]
+
+
+def _parts(source: str, split: str | None, known: Sequence[str]) -> list[tuple[str, str]]:
+    """Our split and the name that a source has for it."""
+    found = []
     for ours, theirs in SPLITS.items():
         if split in (None, ours):
             chosen = next((one for one in theirs if one in known), None)
             if chosen is None and split is not None:
                 raise ValueError(f"eval: {source} must have a part {' or '.join(theirs)}, got {', '.join(known)}")
             if chosen is not None:
-                yield ours, _undecoded(module, module.load_dataset(name, configuration or None, split=chosen))
+                found.append((ours, chosen))
+    return found
 
 
 def _undecoded(module: Any, table: Any) -> Any:
@@ -97,9 +125,9 @@ def _undecoded(module: Any, table: Any) -> Any:
     return table
 
 
-def _row(row: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
+def _row(row: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
     """A row in our format; what is missing stays missing."""
-    found: dict[str, Any] = {"id": _first(row, IDS, number), "answers": _answers(_first(row, ANSWERS, []))}
+    found: dict[str, Any] = {"id": _first(row, IDS, name), "answers": _answers(_first(row, ANSWERS, []))}
     if (question := _first(row, QUESTIONS, None)) is not None:
         found["question"] = question
     image = _first(row, IMAGES, None)

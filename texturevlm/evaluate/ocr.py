@@ -23,7 +23,7 @@ from PIL import Image
 
 from texturevlm.channels.pretrained import load_rapidocr
 from texturevlm.check import check_choice
-from texturevlm.journal import append, read_journal
+from texturevlm.journal import append, cut_unfinished, read_journal
 
 _CHUNK = 64  # crops per Tesseract process: starting one costs as much as reading seven crops
 _FEWEST = 16  # crops: fewer are not worth another process
@@ -141,6 +141,8 @@ class CachedOcr:
     def __init__(self, engine: OcrEngine, path: Path | None = None) -> None:
         self.engine, self.name, self.path = engine, engine.name, path
         kept = [] if path is None else read_journal(path, "a crop and its text", lambda row: (row["crop"], row["text"]))
+        if path is not None:
+            cut_unfinished(path)
         self.known: dict[str, str] = dict(kept)
 
     def read(self, crops: Sequence[LineCrop]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from texturevlm.journal import append, read_journal
+from texturevlm.journal import append, cut_unfinished, read_journal
 
 OWN, OTHER, NONE = "own", "other", "none"  # the question asked: the sample's, another page's, none
 UNASKED = (NONE, "prior")  # relevance that reads no question
@@ -85,6 +85,7 @@ class Results:
                 f"evaluate: {path} must hold results of the same settings, got {differing} "
                 "(use another folder, or --fresh to start over)"
             )
+        cut_unfinished(path)
         rows = (row for row in known if isinstance(row, ResultRow))
         return cls(path, settings, {(row.sample, row.configuration): row for row in rows})
 

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from texturevlm.channels.pretrained import optional
-from texturevlm.journal import append, whole_lines
+from texturevlm.journal import append, cut_unfinished
 
 _WEIGHTS, _STATE, _CONFIG = "weights.safetensors", "state.pt", "config.json"
 _ROW = re.compile(rb'(?:\{"step": )?(\d+)')  # the step of a line of log.csv or evaluations.jsonl
@@ -124,7 +124,7 @@ class Log:
 
 def _truncate(path: Path, step: int) -> None:
     """Remove the lines after a step, and the file if no row is left."""
-    whole_lines(path)  # cuts off an unfinished line
+    cut_unfinished(path)
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     steps = [int(row[1]) if (row := _ROW.match(line)) else 0 for line in lines]
     kept = [line for line, after in zip(lines, steps) if after <= step]

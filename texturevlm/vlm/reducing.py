@@ -103,12 +103,14 @@ class Reducing:
         if ids is None or not seen:  # text alone
             return self._forward.original(**given)
         visual = torch.isin(ids, torch.tensor(self.adapter.visual_ids, device=given["inputs_embeds"].device))
+        signs = getattr(self.adapter.tokenizer, "all_special_ids", [])
+        special = torch.isin(ids, torch.tensor(signs, dtype=ids.dtype, device=ids.device)).to(visual.device)
         mask = given.get("attention_mask")
         live = torch.ones_like(visual) if mask is None else mask.bool()
         deepstack = given.pop("deepstack_visual_embeds", None) or ()
 
         def prompt(hidden: Tensor, position: Tensor, cache: Any, kwargs: dict[str, Any]) -> Tensor:
-            sequence = Sequence.of(hidden, position, live, visual & live, deepstack)
+            sequence = Sequence.of(hidden, position, live, visual & live, special, deepstack)
             return self._prompt(sequence, seen, cache, kwargs)
 
         return self._run(prompt, **given)
@@ -199,11 +201,13 @@ class Reducing:
         return [self._context(sequence, before, sample, own, one) for sample, own in enumerate(seen)]
 
     def _context(self, sequence: Sequence, before: Sequence, sample: int, seen: Seen, one: Planned) -> Context:
-        where, asking = sequence.places(sample), self._asking(sequence, sample)
+        where = sequence.places(sample)
         own, hidden = seen.part(sequence.token[sample, where]), sequence.hidden[sample]
         if one.after:
             found = self._attention(self.language.layers[one.after - 1], sequence, before, sample, set(one.stage.needs))
+            question = self._asking(sequence, sample)  # what can have attended to the image
         else:
+            question = sequence.wording(sample, self._ending(sample))
             found = {"keys": own.keys, "received": own.received, "shallow": own.shallow}
         return Context(
             features=hidden[where],
@@ -211,12 +215,15 @@ class Reducing:
             size=sequence.size[sample, where],
             weight=own.weight,
             image=own.image,
-            question=hidden[asking],
+            question=hidden[question],
             **found,
         )
 
     def _asking(self, sequence: Sequence, sample: int) -> Tensor:
-        return sequence.asking(sample, 0 if self.endings is None else self.endings[sample])
+        return sequence.asking(sample, self._ending(sample))
+
+    def _ending(self, sample: int) -> int:
+        return 0 if self.endings is None else self.endings[sample]
 
     def _attention(
         self, layer: Any, sequence: Sequence, before: Sequence, sample: int, needs: set[str]

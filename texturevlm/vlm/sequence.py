@@ -20,6 +20,7 @@ class Sequence:
     position:  (B, L, A), of the rotary embedding, A axes
     live:      (B, L), false for padding
     visual:    (B, L), which tokens are visual
+    special:   (B, L), which tokens are signs of the chat template
     token:     (B, L), which row of the prompt's Seen a visual token has
     size:      (B, L), tokens merged into each
     origin:    (B, L), where it stood in the prompt
@@ -30,13 +31,16 @@ class Sequence:
     position: Tensor
     live: Tensor
     visual: Tensor
+    special: Tensor
     token: Tensor
     size: Tensor
     origin: Tensor
     deepstack: tuple[Tensor, ...] = ()
 
     @staticmethod
-    def of(hidden: Tensor, position: Tensor, live: Tensor, visual: Tensor, deepstack: List[Tensor]) -> Sequence:
+    def of(
+        hidden: Tensor, position: Tensor, live: Tensor, visual: Tensor, special: Tensor, deepstack: List[Tensor]
+    ) -> Sequence:
         """A prompt before any reduction.
 
         deepstack: each (n, D), for all visual tokens of the batch
@@ -45,7 +49,7 @@ class Sequence:
         token = (visual.long().cumsum(1) - 1).clamp(min=0)
         origin = torch.arange(hidden.shape[1], device=hidden.device).expand(live.shape)
         size = torch.ones(live.shape, device=hidden.device)
-        return Sequence(hidden, position, live, visual, token, size, origin, tuple(spread))
+        return Sequence(hidden, position, live, visual, special, token, size, origin, tuple(spread))
 
     def places(self, sample: int) -> Tensor:
         """Where the visual tokens of a sample stand."""
@@ -62,6 +66,15 @@ class Sequence:
         behind = index[index > seen[-1]] if len(seen) else index
         return behind if len(behind) else index[-1:]
 
+    def wording(self, sample: int, ending: int = 0) -> Tensor:
+        """Where the question's words stand: as `asking`, but before the image if only special tokens are behind it."""
+        asking = self.asking(sample, ending)
+        words = self.live[sample] & ~self.visual[sample] & ~self.special[sample]
+        if bool(words[asking].any()):
+            return asking
+        before = words[: int(asking[0])].nonzero()[:, 0]
+        return before if len(before) else asking
+
     def slots(self, sample: int, origin: Tensor) -> Tensor:
         """Where the tokens of a sample stand that stood at `origin` in the prompt."""
         index = self.live[sample].nonzero()[:, 0]
@@ -71,7 +84,7 @@ class Sequence:
         """Without what was dropped or merged, one reduction per sample."""
         parts = [self._sample(sample, one) for sample, one in enumerate(reductions)]
         longest = max(len(one.live) for one in parts)
-        names = ("hidden", "position", "live", "visual", "token", "size", "origin")
+        names = ("hidden", "position", "live", "visual", "special", "token", "size", "origin")
         found = {name: _left([getattr(one, name) for one in parts], longest) for name in names}
         found["size"] = torch.where(found["live"], found["size"], 1.0)
         deepstack = [_left(list(one), longest) for one in zip(*(one.deepstack for one in parts))]
@@ -96,6 +109,7 @@ class Sequence:
             self.position[sample][index],
             self.live[sample][index],
             visual,
+            self.special[sample][index],
             self.token[sample][index],
             size[index].masked_scatter(visual, reduction.sizes(size[where])),
             self.origin[sample][index],
