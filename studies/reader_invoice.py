@@ -9,7 +9,7 @@ import argparse
 import math
 from typing import Any
 
-from studies.study import option, provenance, study_main
+from studies.study import MODEL, option, provenance, study_main
 from texturevlm.ask import load_vlm
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
@@ -59,6 +59,6 @@ main = study_main(
     __doc__,
     measure,
     report,
-    option("--model", default="reader", metavar="PATH_OR_ID", help="(default: reader)"),
+    MODEL,
     option("--budget", type=int, metavar="N", help="this one alone"),
 )

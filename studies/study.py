@@ -31,6 +31,7 @@ def option(name: str, **settings: Any) -> Option:
 
 PAGES = option("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
 READINGS = option("--readings", type=Path, metavar="DIR", help="cache of what OCR read, one file per engine")
+MODEL = option("--model", default="reader", metavar="PATH_OR_ID", help="(default: reader)")
 OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
 
 

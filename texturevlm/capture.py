@@ -7,7 +7,6 @@ allocator searches on the CPU) the same call runs uncaptured, and `reason` says 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count, check_size
-from texturevlm.cuda.graph import Replay
+from texturevlm.cuda.graph import KeptReplays, Replay
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover_limit
@@ -83,7 +82,7 @@ class CompiledChooser:
         self.budget, self.patch, self.allocator, self.relevance = budget, patch, allocator, relevance
         self.graphs, self.options = graphs, options
         self.reason: str | None = None
-        self._kept: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
+        self._kept = KeptReplays(graphs)
 
     def __call__(self, image: Tensor, question: str = "") -> Patches:
         """image: ([B,] C, H, W), values 0 to 1; floats on a GPU are not checked for NaN, which would wait"""
@@ -112,29 +111,13 @@ class CompiledChooser:
         return [tuple(key[0]) for key in self._kept]
 
     def _no_graph_because(self, image: Tensor, scorer: Scorer) -> str | None:
-        if not image.is_cuda:
-            return f"graphs are for a GPU, and the image is on {image.device.type}"
-        if not scorer.capturable:
-            others = " and ".join(name for name, one in SCORERS.items() if one.capturable)
-            return f"relevance {scorer.name!r} is not made on the GPU alone; {others} are"
-        size = (image.shape[2], image.shape[3])
-        if reason := no_capture_because(self.allocator, size, self.patch, self.budget, self.options):
-            return reason
-        if ALLOCATORS[self.allocator].capture == "kernels" and (reason := backends.no_kernel_because(image)):
-            return f"allocator {self.allocator!r} searches on the CPU: {reason}"
-        return "graphs=0 was asked for" if self.graphs == 0 else None
+        reason = no_graph_because(image, scorer, self.allocator, self.patch, self.budget, self.options)
+        return reason or ("graphs=0 was asked for" if self.graphs == 0 else None)
 
     def _replay(self, inputs: list[Tensor], scorer: Scorer) -> Replay:
         image = inputs[0]
         key = (image.shape, image.dtype, image.device, len(inputs) > 1)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        while len(self._kept) >= self.graphs:
-            _, oldest = self._kept.popitem(last=False)
-            oldest.finish()
-        self._kept[key] = Replay(partial(self._parts, scorer), inputs)
-        return self._kept[key]
+        return self._kept.find(key, partial(self._parts, scorer), inputs)
 
     def _parts(self, scorer: Scorer, image: Tensor, *asked: Tensor) -> tuple[Tensor, ...]:
         patches = self._patches(image, Question(*asked) if asked else "", scorer)
@@ -147,6 +130,22 @@ class CompiledChooser:
         # The texture units, which sometimes pay, filter with 8 bits and cannot be set up inside a graph.
         kernels = backends.no_kernel_because(image) is None
         return sample(texture, allocation, backend="cuda" if kernels else "auto")
+
+
+def no_graph_because(
+    image: Tensor, scorer: Scorer, allocator: str, patch: int, budget: int, options: Mapping[str, Any]
+) -> str | None:
+    """Why the choice of tokens for an image (B, C, H, W) cannot be captured; None if it can."""
+    if not image.is_cuda:
+        return f"graphs are for a GPU, and the image is on {image.device.type}"
+    if not scorer.capturable:
+        others = " and ".join(name for name, one in SCORERS.items() if one.capturable)
+        return f"relevance {scorer.name!r} is not made on the GPU alone; {others} are"
+    if reason := no_capture_because(allocator, (image.shape[2], image.shape[3]), patch, budget, options):
+        return reason
+    if ALLOCATORS[allocator].capture == "kernels" and (reason := backends.no_kernel_because(image)):
+        return f"allocator {allocator!r} searches on the CPU: {reason}"
+    return None
 
 
 def no_capture_because(

@@ -50,13 +50,6 @@ def built(request):
     return model, processor
 
 
-@pytest.fixture
-def adapter(built):
-    adapter = vlm.adapt(*built)
-    yield adapter
-    adapter.restore()
-
-
 def logits(adapter, inputs):
     with torch.no_grad():
         return adapter.model(**inputs).logits

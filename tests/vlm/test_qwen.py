@@ -22,13 +22,6 @@ def built(request):
     return FAMILIES[request.param]()
 
 
-@pytest.fixture
-def adapter(built):
-    adapter = vlm.adapt(*built)
-    yield adapter
-    adapter.restore()
-
-
 def stock_inputs(adapter, inputs, images, *, videos=()):
     """The same prompt with the processor's own pixels and grids, and nothing of ours."""
     found = {name: inputs[name] for name in ("input_ids", "attention_mask", "mm_token_type_ids")}

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from tests.vlm import small
-from texturevlm import vlm
 from texturevlm.reduce import METHODS, Method, ReduceStage, steps_of
 from texturevlm.types import Texture
 from texturevlm.vlm.masks import Keys
@@ -28,13 +27,6 @@ def built(request):
     if request.param == "llava":
         processor.tokenizer.chat_template = small.BARE
     return model, processor
-
-
-@pytest.fixture
-def adapter(built):
-    adapter = vlm.adapt(*built)
-    yield adapter
-    adapter.restore()
 
 
 def inputs_for(adapter, *, prompts=(QUESTION,), counts=(COUNT,)):

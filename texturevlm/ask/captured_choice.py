@@ -16,8 +16,8 @@ from torch import Tensor
 
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.prepared import PreparedImage
-from texturevlm.capture import no_capture_because
-from texturevlm.cuda.graph import Replay
+from texturevlm.capture import no_graph_because
+from texturevlm.cuda.graph import KeptReplays, Replay
 from texturevlm.ops import backend as backends
 from texturevlm.pipeline import Allocator, choose_tokens
 from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
@@ -34,7 +34,7 @@ class CapturedChoice:
     """Called with an image and a question; None if this choice is not captured (yet)."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
+        self._kept = KeptReplays(MOST_CHOICES)
         self._once: OrderedDict[tuple[Any, ...], None] = OrderedDict()  # seen once
         self._lock = Lock()  # a replay overwrites what the last one made
 
@@ -46,15 +46,14 @@ class CapturedChoice:
     ) -> Chosen | None:
         texture, patch = image.texture, image.patch
         scorer = find_scorer("ask", relevance, question)
-        if not texture.levels[0].is_cuda or not isinstance(allocator, str) or not scorer.capturable:
-            return None
-        if texture.names != COLOURS or backends.no_kernel_because(texture.levels[0]):
+        if not isinstance(allocator, str) or texture.names != COLOURS:
             return None
         if prod(texture.levels[0].shape[2:]) < prod(texture.size):  # a coarser base, which `choose` refuses
             return None
         if image.prepared.readings:  # an earlier question paid for most of the work
             return None
-        if no_capture_because(allocator, texture.size, patch, budget, {}):
+        level = texture.levels[0]
+        if no_graph_because(level, scorer, allocator, patch, budget, {}) or backends.no_kernel_because(level):
             return None
         asked = encode([question]) if scorer.name != "none" and terms(question) else ()
         key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked))
@@ -73,18 +72,12 @@ class CapturedChoice:
 
     def _replay(self, key: tuple[Any, ...], function: Any, inputs: list[Tensor]) -> Replay | None:
         """The graph of a key: captured at the second call with it."""
-        if key not in self._kept:
-            if key not in self._once:
-                self._once[key] = None
-                if len(self._once) > MOST_ONCE:
-                    self._once.popitem(last=False)
-                return None
-            while len(self._kept) >= MOST_CHOICES:
-                _, oldest = self._kept.popitem(last=False)
-                oldest.finish()
-            self._kept[key] = Replay(function, inputs)
-        self._kept.move_to_end(key)
-        found = self._kept[key]
+        if key not in self._kept and key not in self._once:
+            self._once[key] = None
+            if len(self._once) > MOST_ONCE:
+                self._once.popitem(last=False)
+            return None
+        found = self._kept.find(key, function, inputs)
         return found if found.reason is None else None
 
 

@@ -33,8 +33,9 @@ def decoding(
     options: of the caller
     own:     names of the caller's other options, which a misspelled one may have meant
     """
-    known = {*vars(_config(model)), *_arguments(model), *HIDDEN, *PREPARING} - set(USUALLY)
-    _check_names(options, known, own)
+    if options:  # the signature of `generate` is looked up for them alone
+        known = {*vars(_config(model)), *_arguments(model), *HIDDEN, *PREPARING} - set(USUALLY)
+        _check_names(options, known, own)
     config = options.get("generation_config")
     _check_kinds(options)
     if max_new_tokens is None:
@@ -54,6 +55,12 @@ def option_of(options: Mapping[str, Any], name: str) -> Any:
     """An option of `generate`: as given, else as in the generation config that was given; None if neither says."""
     value = options.get(name)
     return getattr(options.get("generation_config"), name, None) if value is None else value
+
+
+def end_ids(model: Any, given: Any = None) -> list[int]:
+    """The ids that end an answer: those given, else those of the model; none if neither says."""
+    found = getattr(model.generation_config, "eos_token_id", None) if given is None else given
+    return [] if found is None else [found] if isinstance(found, int) else list(found)
 
 
 def several_sequences(options: Mapping[str, Any]) -> str | None:

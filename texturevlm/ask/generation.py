@@ -12,7 +12,7 @@ import torch
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.choose import Chosen, in_slots
-from texturevlm.ask.decoding import in_one_config, option_of
+from texturevlm.ask.decoding import end_ids, in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message
 from texturevlm.ask.stream import streamed
@@ -139,10 +139,7 @@ class Generator:
 
     def _ends(self, options: dict[str, Any]) -> list[int]:
         """The ids that end an answer."""
-        found = option_of(options, "eos_token_id")
-        if found is None:
-            found = getattr(self.adapter.model.generation_config, "eos_token_id", None)
-        return [] if found is None else [found] if isinstance(found, int) else list(found)
+        return end_ids(self.adapter.model, option_of(options, "eos_token_id"))
 
     def _fixed_budget(self, asked: Sequence[Asked], options: dict[str, Any]) -> FixedBudget | None:
         """The captured path, if it is wanted and possible for these answers."""

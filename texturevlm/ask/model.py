@@ -314,8 +314,8 @@ def load_vlm(
     tokens:    chosen; or weighted: the model's own full grid, each token multiplied by its relevance (1 for the most
                relevant one), whatever the budget
     looks:     1; or 2, for every question: an overview, then the rest of the budget where the model's attention went
-    captured:  whether the vision tower and the prefill are captured as graphs (Qwen, one image), which makes the first
-               question slower; by default on a GPU
+    captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image), which makes
+               the first question slower; by default on a GPU
     reduce:    how tokens are dropped or merged inside the model, after they were chosen: a name of `reduce.METHODS`, or
                a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in which they act
     keep:      visual tokens of a question that stay, or their share (a float); by default as many as the budget, and

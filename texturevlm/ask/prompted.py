@@ -11,19 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from texturevlm.ask.decoding import GREEDY
+from texturevlm.ask.decoding import GREEDY, end_ids
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message, conversation_about
 from texturevlm.reduce import ReduceStep
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import Adapter, reduced
 from texturevlm.vlm.adapter import answer_ids
-from texturevlm.vlm.places import grid_for
+from texturevlm.vlm.own_input import OwnInput
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.qwen import INPUTS, QwenAdapter
 from texturevlm.vlm.views import View
 
 NOWHERE: Mapping[str, str] = {}  # neither levels nor coordinates but the adapter's own
@@ -43,14 +41,6 @@ class Prompted:
     tokens: int = 0
     views: list[View] = field(default_factory=list)
     own: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class OwnInput:
-    """An image as a model's own image processor gives it: pixel inputs, and how many tokens they are."""
-
-    inputs: dict[str, Tensor]
-    tokens: int
 
 
 def chosen_prompt(
@@ -78,42 +68,6 @@ def own_prompt(adapter: Adapter, question: str, image: OwnInput) -> Prompted:
     conversation = conversation_about(1, question, adapter.marks)
     ids = adapter.spell(conversation, [], [adapter.image_filling(image.tokens)])
     return Prompted(ids, image.tokens, own=image.inputs)
-
-
-def has_own_input(adapter: Adapter) -> bool:
-    """Whether the family's image processor cuts an image of any size into tokens, so that it can be asked for fewer."""
-    return isinstance(adapter, QwenAdapter) and getattr(adapter.processor, "image_processor", None) is not None
-
-
-def own_input(adapter: Adapter, image: Image.Image, most: int | None = None) -> OwnInput:
-    """What the model's own image processor makes of an image, on the model's device.
-
-    most: at most so many tokens, by its own resize (`max_pixels`); None for what it does by itself
-    """
-    assert isinstance(adapter, QwenAdapter)
-    processor: Any = adapter.processor.image_processor
-    options: dict[str, Any] = {}
-    if most is not None:
-        limits = _limits(adapter, (image.height, image.width), most)
-        options = {"do_resize": True, "size": dict(zip(("shortest_edge", "longest_edge"), limits))}
-    found = processor(images=[image], return_tensors="pt", **options)
-    rows, grid = (found[name] for name in INPUTS[False])
-    moved = rows.to(adapter.tower.dtype).to(adapter.device), grid.to(adapter.device)
-    return OwnInput(dict(zip(INPUTS[False], moved)), int(grid.prod()) // adapter.merge**2)
-
-
-def _limits(adapter: QwenAdapter, size: tuple[int, int], most: int) -> tuple[int, int]:
-    """The least and the most pixels for which the model's own processor cuts an image into at most so many tokens.
-
-    It rounds up when it enlarges a small image, and never goes below one row or column: then a lower limit is needed.
-    """
-    side, pixels = adapter.side**2, adapter.token_pixels
-    usual = adapter.processor.image_processor.size["shortest_edge"] * side // pixels
-    for least, limit in [(min(usual, most * side), most), *((side, limit) for limit in range(most, 0, -1))]:
-        rows, columns = grid_for(size, adapter.side, least=least, most=limit * side)
-        if rows * columns <= most:
-            break
-    return least * pixels // side, limit * pixels
 
 
 def batched_inputs(
@@ -189,7 +143,6 @@ def log_likelihoods(
 
 def end_token(adapter: Adapter) -> int | None:
     """The id with which the model ends an answer: its tokenizer's own if that is among several."""
-    found = getattr(adapter.model.generation_config, "eos_token_id", None)
-    ends = [] if found is None else [found] if isinstance(found, int) else list(found)
+    ends = end_ids(adapter.model)
     own = getattr(adapter.tokenizer, "eos_token_id", None)
     return None if not ends else own if own in ends else ends[0]

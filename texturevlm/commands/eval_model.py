@@ -148,7 +148,6 @@ def _load(name: str | None, source: str, options: argparse.Namespace) -> "Data":
 def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any, list[str]]:
     """Load the model and ask it."""
     from texturevlm.ask import load_vlm
-    from texturevlm.ask.prompted import has_own_input
     from texturevlm.check import check_choice
     from texturevlm.evaluate import answering
     from texturevlm.evaluate.answer_rows import AnswerRows
@@ -164,7 +163,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         _relevances(options),
         options.budgets or BUDGETS,
         options.conditions or tuple(INPUT_KINDS),
-        own=has_own_input(vlm.adapter),
+        own=vlm.adapter.has_own_input,
         reductions=options.reduce or (),
     )
     for method in options.reduce or ():

@@ -7,6 +7,7 @@ tensors, which need not be the current one, and in any thread (a new thread star
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -112,6 +113,24 @@ class Replay:
             if self._read is not None:
                 self._read.record()
         return self.outputs
+
+
+class KeptReplays(OrderedDict[Any, Replay]):
+    """Graphs by key, at most `most`: the one that was used longest ago makes room."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def find(self, key: Any, function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> Replay:
+        """The graph of a key, captured if there is none; arguments as for Replay."""
+        if key not in self:
+            while len(self) >= self.most:
+                _, oldest = self.popitem(last=False)
+                oldest.finish()
+            self[key] = Replay(function, example)
+        self.move_to_end(key)
+        return self[key]
 
 
 @contextmanager

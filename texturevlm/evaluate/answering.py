@@ -20,7 +20,6 @@ from texturevlm.ask.prompted import (
     Prompted,
     chosen_prompt,
     generated,
-    has_own_input,
     log_likelihoods,
     own_prompt,
 )
@@ -140,7 +139,7 @@ class Asking:
 
     def _limits(self, condition: Condition, sample: Sample) -> list[tuple[str, int | None]]:
         """What is needed of the model's own processor: of which image, and the most tokens."""
-        if condition.kind not in OWN_INPUTS or not has_own_input(self.adapter):
+        if condition.kind not in OWN_INPUTS or not self.adapter.has_own_input:
             return []
         shown = BLANK if condition.kind == BLANK else PAGE
         return [(shown, self._full(sample) if condition.kind == FULL else condition.budget)]
@@ -166,7 +165,7 @@ class Asking:
             if shown is None:
                 raise ValueError(f"sample {sample.id}: the other page, {other.image}, cannot be read")
             page = shown
-        if kind in OWN_INPUTS and has_own_input(adapter):
+        if kind in OWN_INPUTS and adapter.has_own_input:
             return own_prompt(adapter, question, page.own(self._full(sample) if kind == FULL else budget))
         if kind == FULL:
             allocation = own_grid(adapter, page.prepared.texture)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.ask.prepared import PreparedImage
-from texturevlm.ask.prompted import OwnInput, own_input
 from texturevlm.draw import to_pil
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.evaluate.results import UNASKED
@@ -21,6 +20,7 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
 from texturevlm.types import Allocation
 from texturevlm.vlm import Adapter
+from texturevlm.vlm.own_input import OwnInput
 
 PAPER = (255, 255, 255)
 
@@ -65,7 +65,7 @@ class AskedPage:
     def own(self, most: int | None) -> OwnInput:
         """What the model's own processor makes of it, in at most so many tokens."""
         if most not in self._own:
-            self._own[most] = own_input(self.adapter, self.image, most)
+            self._own[most] = self.adapter.own_input(self.image, most)
         return self._own[most]
 
     @cached_property

@@ -17,11 +17,13 @@ from threading import RLock
 from typing import Any, ClassVar
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from texturevlm.check import check_choice
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.offloaded import input_device
+from texturevlm.vlm.own_input import OwnInput
 from texturevlm.vlm.packed import PICTURE, SEGMENT, Geometry, pack
 from texturevlm.vlm.places import COORDINATES, Places, frame, places
 from texturevlm.vlm.probe import moves
@@ -100,6 +102,18 @@ class Adapter(ABC):
     @abstractmethod
     def pixel_inputs(self, views: Sequence[View], *, coordinates: str | None = None) -> dict[str, Tensor]:
         """The inputs of the model that hold packed rows."""
+
+    @property
+    def has_own_input(self) -> bool:
+        """Whether its image processor cuts an image of any size into tokens, so that it can be asked for fewer."""
+        return False
+
+    def own_input(self, image: Image.Image, most: int | None = None) -> OwnInput:
+        """What the model's own image processor makes of an image, on the model's device, if `has_own_input`.
+
+        most: at most so many tokens, by its own resize (`max_pixels`); None for what it does by itself
+        """
+        raise NotImplementedError(f"own_input: not for {self.config.model_type}")
 
     def id_inputs(self, ids: Tensor) -> dict[str, Tensor]:
         """Further inputs of the model that follow from the ids (B, L)."""

@@ -7,7 +7,6 @@ one per length of prompt, rounded up. Nothing is read back from the device befor
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.cuda.graph import Compiled, Replay
+from texturevlm.cuda.graph import Compiled, KeptReplays, Replay
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.adapter import answer_ids
@@ -106,7 +105,7 @@ class FixedBudget:
         self._vision_step = Compiled(vision_step) if compiled else vision_step
         self._text_step = Compiled(text_step, dynamic=None) if compiled else text_step
         self.tower: Replay | None = None
-        self.prefills: OrderedDict[int, Replay] = OrderedDict()
+        self.prefills = KeptReplays(GRAPHS)
         self._frames: dict[tuple[int, int], Tensor] = {}
         self._weights = _addresses(adapter.model)
 
@@ -151,12 +150,7 @@ class FixedBudget:
         inputs = self._laid_out(ids, tower.size)
         length = inputs[0].shape[1]
         given = [*inputs, tower.place, tower.used, *tower.embeds]
-        if length not in self.prefills:
-            while len(self.prefills) >= GRAPHS:
-                self.prefills.popitem(last=False)
-            self.prefills[length] = Replay(self._run_prefill, given)
-        self.prefills.move_to_end(length)
-        logits, position, live, *caches = self.prefills[length](*given)
+        logits, position, live, *caches = self.prefills.find(length, self._run_prefill, given)(*given)
         longest = max(len(one) for one in ids)
         prompt = {"input_ids": inputs[0], "attention_mask": live, "position_ids": position}
         return PrefillOutput(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})

@@ -6,7 +6,8 @@ to tell them apart.
 
 import random
 
-from texturevlm.train.render.sheet import Column, Pen, Sheet, WordNumbers
+from texturevlm.train.render.sheet import Column, Pen, Sheet
+from texturevlm.train.render.tables import TableCells
 from texturevlm.train.render.vocabulary import fact, fill_form
 
 _NUMBERS = ("Invoice number", "Invoice no.", "Invoice No", "Invoice #", "Bill number", "Bill no.", "Number", "No.")
@@ -117,11 +118,10 @@ def _items(page: Sheet, column: Column, y: float) -> float:
     for share in shares:
         edges.append(edges[-1] + column.width * share / sum(shares))
     step = style.leading * rng.uniform(1, 1.6)
-    heads: list[WordNumbers] = []
+    cells = TableCells(page)
     dark, currency = rng.random() < 0.2, rng.choice(_CURRENCIES)
     for row in range(rng.randint(2, 9)):
         y += step
-        called: WordNumbers = ()
         price = rng.uniform(1, 900)
         count = rng.randint(1, 40)
         texts = [page.vocabulary.phrase(rng, longest=5), str(count), f"{price:.2f}", f"{currency}{price * count:,.2f}"]
@@ -134,13 +134,7 @@ def _items(page: Sheet, column: Column, y: float) -> float:
                 page.right(text, edges[place + 1], y, pen)
             else:
                 page.write(text, edges[0], y, pen)
-            numbers = page.last(text)
-            if row == 0:
-                heads.append(numbers)
-            elif place == 0:
-                called = numbers
-            elif called and heads[place]:
-                page.remember("cell", called, numbers, heads[place])
+            cells.add(row, place, page.last(text))
         if row == 0 and dark:
             page.invert(column.x0 - 4, y - step * 0.75, column.x1 + 4, y + step * 0.3)
         elif row == 0 or rng.random() < 0.1:

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from texturevlm.train.reader.network import TOKEN_SIDE
-from texturevlm.train.reader.views import CHOOSERS, Floats
+from texturevlm.train.reader.views import Chooser, Floats, drawn_chooser
 
 VIEWS_FILE = "views.npz"
 _PARTS = 16  # of a pixel
@@ -38,23 +37,13 @@ def choose_views(
 
     width: of the packed page
     """
-    from texturevlm.pipeline import choose_tokens
-    from texturevlm.relevance.prepared import Prepared
-    from texturevlm.types import Texture
-
     if rng.random() < 0.5 and 4 * image.width * image.height <= _MOST_PIXELS:  # as if scanned twice as finely
         image = image.resize((2 * image.width, 2 * image.height), Image.Resampling.BICUBIC)
-    texture = Texture.open(image).mipmapped()
-    prepared: dict[str, Any] = {}
-    ratio, found = image.width / width, []
+    chooser, ratio, found = Chooser(image), image.width / width, []
     for number, question in enumerate(questions):
         for _ in range(each):
-            scorer, allocator = CHOOSERS[int(rng.integers(len(CHOOSERS)))]
-            if scorer not in prepared:
-                prepared[scorer] = Prepared(texture, patch=TOKEN_SIDE, scorer=scorer)
-            options: Any = {"budget": int(rng.choice(_BUDGETS)), "patch": TOKEN_SIDE, "allocator": allocator}
-            chosen = choose_tokens(texture, question, relevance=prepared[scorer], **options)
-            boxes = chosen.boxes[0][chosen.valid[0]].numpy() / ratio
+            scorer, allocator = drawn_chooser(rng)
+            boxes = chooser.boxes(question, int(rng.choice(_BUDGETS)), scorer, allocator) / ratio
             found.append(ChosenView(number, ratio, boxes.astype(np.float32)))
     return found
 

@@ -105,7 +105,7 @@ def page_samples(
     questions += place_questions(page.words, lines, rng, max(8, len(questions) // 2))
     if not questions:
         return found
-    geometry, own = PageInk(page.image, rng), Chooser(page.image, rng) if chooser else None
+    geometry, own = PageInk(page.image, rng), _chooser(page, rng) if chooser else None
     words = boxes.astype(np.float32)
     for name in ("few", "many"):
         shape = SHAPES[name]
@@ -126,6 +126,11 @@ def page_samples(
             if one is not None:
                 found[name].append(one)
     return found
+
+
+def _chooser(page: ReaderPage, rng: np.random.Generator) -> Chooser:
+    """At a random magnification."""
+    return Chooser(page.image, int(rng.choice((32, 32, 26, 20))))
 
 
 def _asked(

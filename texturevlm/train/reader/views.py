@@ -242,24 +242,36 @@ def legible_height(tokens: Floats, answer: Sequence[Box]) -> float:
 
 
 class Chooser:
-    """The package's own choosers on one page, at a random magnification."""
+    """The package's own choosers on one page.
 
-    def __init__(self, image: NDArray[np.uint8], rng: np.random.Generator) -> None:
+    patch: pixels of the finest token; one below TOKEN_SIDE stands for a page that has more pixels
+    """
+
+    def __init__(self, image: Any, patch: int = TOKEN_SIDE) -> None:
         from texturevlm.types import Texture
 
-        self.texture, self.patch = Texture.open(image), int(rng.choice((32, 32, 26, 20)))
+        self.texture, self.patch = Texture.open(image).mipmapped(), patch
         self._prepared: dict[str, Any] = {}
 
     def view(self, question: str, budget: int, rng: np.random.Generator) -> ReaderView:
+        scorer, allocator = drawn_chooser(rng)
+        return as_view(self.boxes(question, budget, scorer, allocator), TOKEN_SIDE / self.patch, scorer)
+
+    def boxes(self, question: str, budget: int, scorer: str, allocator: str) -> Floats:
+        """(n, 4), xyxy in pixels."""
         from texturevlm.pipeline import choose_tokens
         from texturevlm.relevance.prepared import Prepared
 
-        scorer, allocator = CHOOSERS[int(rng.integers(len(CHOOSERS)))]
         if scorer not in self._prepared:
             self._prepared[scorer] = Prepared(self.texture, patch=self.patch, scorer=scorer)
         prepared = self._prepared[scorer]
         found = choose_tokens(
             self.texture, question, budget=budget, patch=self.patch, allocator=allocator, relevance=prepared
         )
-        boxes = found.boxes[0][found.valid[0]].tolist()
-        return as_view(boxes, TOKEN_SIDE / self.patch, scorer)
+        boxes: Floats = found.boxes[0][found.valid[0]].numpy()
+        return boxes
+
+
+def drawn_chooser(rng: np.random.Generator) -> tuple[str, str]:
+    """A random one of CHOOSERS: relevance and allocator."""
+    return CHOOSERS[int(rng.integers(len(CHOOSERS)))]

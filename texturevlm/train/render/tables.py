@@ -124,6 +124,24 @@ def purchases(page: Sheet, column: Column, y: float) -> float:
     return y + leading
 
 
+class TableCells:
+    """Remembers the cells of a table as they are written, row by row: the first row has the heads, the first column the
+    names."""
+
+    def __init__(self, page: Sheet) -> None:
+        self._page = page
+        self._heads: list[WordNumbers] = []
+        self._name: WordNumbers = ()
+
+    def add(self, row: int, column: int, numbers: WordNumbers) -> None:
+        if row == 0:
+            self._heads.append(numbers)
+        elif column == 0:
+            self._name = numbers
+        elif self._name and self._heads[column]:
+            self._page.remember("cell", self._name, numbers, self._heads[column])
+
+
 def table(page: Sheet, column: Column, y: float) -> float:
     """Headings over columns of names, numbers and dates; ruled all over, between rows, below the head, or not."""
     rng, style = page.rng, page.style
@@ -140,14 +158,13 @@ def table(page: Sheet, column: Column, y: float) -> float:
     align = rng.choice((0.0, 1.0, 0.5))  # share of the free room that is left of the text
     thick = rng.choice((0.5, 1, 1, 1.5))
     y = top = y + step * 0.3
-    heads: list[WordNumbers] = []
+    cells = TableCells(page)
     for row in range(rng.randint(2, 28)):
         if y + step > column.bottom:
             break
         if row == 0 and rng.random() < 0.1:
             page.fill(column.x0, y, column.x1, y + step, rng.randint(15, 70))
         pen = body_pen if row else head_pen
-        called: WordNumbers = ()
         for i, kind in enumerate(kinds):
             if row and i and rng.random() < 0.1:
                 continue
@@ -156,13 +173,7 @@ def table(page: Sheet, column: Column, y: float) -> float:
             text = pen.shortened(text, room)
             slack = room - pen.width(text)
             page.write(text, edges[i] + 3 + slack * (align if i else 0.0), y + step * 0.7, pen)
-            numbers = page.last(text)
-            if row == 0:
-                heads.append(numbers)
-            elif i == 0:
-                called = numbers
-            elif called and heads[i]:
-                page.remember("cell", called, numbers, heads[i])
+            cells.add(row, i, page.last(text))
         if row == 0 and rng.random() < 0.06:
             page.invert(column.x0, y, column.x1, y + step)
         y += step
