@@ -210,7 +210,10 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
         ({"relevance": "smell"}, "relevance must be one of auto, words"),
         ({"relevance": "attention"}, "looks=2"),
         ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
-        ({"relevance": "embedding"}, "relevance must be one of auto, words, scout, attention, none, got 'embedding'"),
+        (
+            {"relevance": "embedding"},
+            "must be one of auto, words, scout, prior, attention, none, got 'embedding'",
+        ),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],
 )
