@@ -120,7 +120,7 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
     monkeypatch.setattr(prepared, "image_maps", mapping)
     session = models.asked(qwen, budget=8).prepare(models.patterned(160, 160))
     maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
-    assert [one.scorer for one in maps] == ["words", "words", "none"]
+    assert [one.scorer for one in maps] == ["words", "words", "prior"]
     assert len(read) == 1 and mapped == [32]
     assert float((maps[0].mass - maps[1].mass).abs().max()) > 0
 
