@@ -35,7 +35,7 @@ WORK = f"image → patches, {SIDE}², {BUDGET} tokens"
 
 def bench_allocate(device: str | None = None, *, quick: bool = False) -> Report:
     """Measure everything; `quick` leaves out torch.compile and most repetitions."""
-    report = begin("Allocation", device, quick)
+    report = begin(__name__, "Allocation", device, quick)
     if report.device == "cuda":
         _on_gpu(report)
         return report
