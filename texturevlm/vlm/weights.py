@@ -21,7 +21,7 @@ def modules_of(model: Any) -> list[Any]:
 
 
 def addresses(model: Any) -> list[Any]:
-    """What a captured graph relies on: address and dtype of every weight, and the adapters of PEFT that are switched on."""
+    """What a captured graph relies on: address and dtype of every weight, and which adapters of PEFT are on."""
     switches, weights = [], list[Any]()
     for module in modules_of(model):
         if SWITCHES[0] in module.__dict__:
