@@ -12,6 +12,7 @@ from math import prod
 from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from texturevlm.ask.choose import Chosen
@@ -36,6 +37,7 @@ class CapturedChoice:
     def __init__(self) -> None:
         self._kept = KeptReplays(MOST_CHOICES)
         self._once: OrderedDict[tuple[Any, ...], None] = OrderedDict()  # seen once
+        self._device: torch.device | None = None  # of the graphs
         self._lock = Lock()  # a replay overwrites what the last one made
 
     def __reduce__(self) -> tuple[type[CapturedChoice], tuple[()]]:
@@ -45,6 +47,9 @@ class CapturedChoice:
         self, image: PreparedImage, question: str, *, budget: int, allocator: str | Allocator, relevance: str
     ) -> Chosen | None:
         texture, patch = image.texture, image.patch
+        if texture.device != self._device:  # the model was moved
+            self.release()
+            self._device = texture.device
         scorer = find_scorer("ask", relevance, question)
         if not isinstance(allocator, str) or texture.names != COLOURS:
             return None
@@ -69,6 +74,12 @@ class CapturedChoice:
         return Chosen(
             Allocation(**columns, size=texture.size, patch=patch), Relevance(**maps, size=texture.size, scorer=name)
         )
+
+    def release(self) -> None:
+        """Forget all graphs."""
+        with self._lock:
+            self._kept.release()
+            self._once.clear()
 
     def _replay(self, key: tuple[Any, ...], function: Any, inputs: list[Tensor]) -> Replay | None:
         """The graph of a key: captured at the second call with it."""

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
-from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of
+from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of, released_with_hooks
 from texturevlm.ask.captured_choice import CapturedChoice
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
@@ -102,6 +102,7 @@ class VLM:
         self.adapter = hooked(self.model, processor).beside(processor.processor)
         self.generator = Generator(self.adapter, processor, captured=captured)
         self._choice = CapturedChoice()
+        released_with_hooks(self)
 
     @property
     def budget(self) -> int:
@@ -139,6 +140,7 @@ class VLM:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
+        released_with_hooks(self)
 
     def prepare(self, images: Any) -> ImageSession:
         """Prepare images for any number of questions: mip levels, maps and words are made once.
@@ -261,7 +263,10 @@ class VLM:
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
         """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
-        return self._choice(image, question, **options) if self.generator.wanted else None
+        if self.generator.wanted:
+            return self._choice(image, question, **options)
+        self._choice.release()
+        return None
 
     def check_attached(self) -> None:
         """Raise if the model was detached."""
@@ -271,7 +276,13 @@ class VLM:
     def detach(self) -> Any:
         """Restore the model and return it."""
         self.processor.detach()
+        self.release()
         return self.model
+
+    def release(self) -> None:
+        """Free what was captured, and its memory on the GPU; the next question captures it again."""
+        self.generator.fixed = None
+        self._choice.release()
 
     def _sessions(self, images: Any, prompts: Sequence[Any]) -> list[ImageSession]:
         """The images of each prompt."""

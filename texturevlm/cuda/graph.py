@@ -132,6 +132,12 @@ class KeptReplays(OrderedDict[Any, Replay]):
         self.move_to_end(key)
         return self[key]
 
+    def release(self) -> None:
+        """Forget all graphs, and with them their memory."""
+        for one in self.values():
+            one.finish()
+        self.clear()
+
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
