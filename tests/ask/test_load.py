@@ -1,5 +1,6 @@
 """Loading: a folder gives a model that answers; what is missing or wrong is named."""
 
+import gc
 import json
 import re
 
@@ -12,6 +13,7 @@ from tests.ask.models import QUESTION
 from tests.test_cli import status
 from tests.vlm import small
 from texturevlm.ask import load_vlm, session
+from texturevlm.ask import model as asking
 from texturevlm.ask.attention import question_attention
 
 SHORT = {"max_new_tokens": 4}
@@ -250,3 +252,11 @@ def test_a_mistake_on_the_command_line_is_named_before_a_model_is_loaded(capsys,
     assert status("ask", image, image, "What?", "--model", "/nowhere/at/all", *option) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and said[0].startswith("texturevlm ask: ") and words in said[0]
+
+
+def test_no_garbage_is_collected_while_transformers_is_imported(tmp_path, monkeypatch):
+    collecting, find = [], asking.find
+    monkeypatch.setattr(asking, "find", lambda *given, **how: collecting.append(gc.isenabled()) or find(*given, **how))
+    with pytest.raises(FileNotFoundError):
+        tv.load_vlm("/nowhere/at/all")
+    assert collecting == [False] and gc.isenabled()

@@ -35,6 +35,7 @@ from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
+from texturevlm.cuda.graph import nothing_collected
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
 from texturevlm.vlm import adapter_for, check_reducible
@@ -343,7 +344,8 @@ def load_vlm(
     for name in [one for one in options if one not in HUB_OPTIONS]:
         if meant := near_miss(name, LOADING):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
-    found = find(model, device=device, dtype=dtype, **options)
+    with nothing_collected():  # transformers imports a thousand modules here, all of which stay
+        found = find(model, device=device, dtype=dtype, **options)
     settings = {**DEFAULTS, **for_answers(found.settings), **given}
     _check("load_vlm", settings, tokens, looks)
     sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])

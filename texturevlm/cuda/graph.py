@@ -141,7 +141,7 @@ class KeptReplays(OrderedDict[Any, Replay]):
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """No garbage collection inside: a capture fails if another graph is destroyed meanwhile."""
+    """No garbage collection inside: a capture fails if another graph is destroyed meanwhile; imports are slower with it."""
     collecting = gc.isenabled()
     gc.disable()
     try:
