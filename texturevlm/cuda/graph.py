@@ -141,7 +141,7 @@ class KeptReplays(OrderedDict[Any, Replay]):
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """No garbage collection inside: a capture fails if another graph is destroyed meanwhile; imports are slower with it."""
+    """No garbage collection inside: captures fail if another graph is destroyed meanwhile, and imports take longer."""
     collecting = gc.isenabled()
     gc.disable()
     try:
