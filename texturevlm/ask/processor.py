@@ -38,8 +38,13 @@ from texturevlm.vlm.views import View
 
 MASKED = (5, 18)  # of transformers: masks of the assistant's tokens are right behind images since then
 OWN_SAMPLING = "texturevlm samples images, and the budget decides how"
-GROUPS = ("text_kwargs", "images_kwargs", "common_kwargs", "videos_kwargs")  # options of a call that hold options
-NOT_FOR_IMAGES = {"return_tensors", "return_metadata", *GROUPS}
+OPTION_GROUPS = (
+    "text_kwargs",
+    "images_kwargs",
+    "common_kwargs",
+    "videos_kwargs",
+)  # options of a call that hold options
+NOT_FOR_IMAGES = {"return_tensors", "return_metadata", *OPTION_GROUPS}
 
 
 class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
@@ -114,7 +119,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             raise ValueError("processor: text must be a prompt or a list of prompts, got an empty list")
         if wrong := [one for one in texts if not isinstance(one, str)]:
             raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
-        options = {name: value for name, value in options.items() if name not in GROUPS or value is not None}
+        options = {name: value for name, value in options.items() if name not in OPTION_GROUPS or value is not None}
         self._check_image_options(options)
         if images is not None:
             check_still_hooked(self)
@@ -308,7 +313,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         for_images = set(getattr(kinds.get("images_kwargs"), "__annotations__", ()))
         for_images |= set(getattr(getattr(self.image_processor, "valid_kwargs", None), "__annotations__", ()))
         given = dict(options)
-        for group in GROUPS:
+        for group in OPTION_GROUPS:
             if not isinstance(inner := options.get(group, {}), Mapping):
                 raise TypeError(f"processor: {group} must be a dict of options, got {inner!r:.60}")
             given |= inner if group in ("images_kwargs", "text_kwargs") else {}
