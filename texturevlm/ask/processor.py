@@ -43,7 +43,7 @@ OPTION_GROUPS = (
     "images_kwargs",
     "common_kwargs",
     "videos_kwargs",
-)  # options of a call that hold options
+)  # of a call
 NOT_FOR_IMAGES = {"return_tensors", "return_metadata", *OPTION_GROUPS}
 
 
