@@ -8,7 +8,7 @@ from tests.ask.test_load import saved
 from texturevlm.ask import load_vlm
 from texturevlm.vlm import FAMILIES
 
-REDUCIBLE = [name for name in models.FAMILIES if FAMILIES[name][0].reducible]
+REDUCIBLE = [name for name in models.FAMILIES if FAMILIES[name][0].reduces]
 
 
 def lengths(vlm, **options):

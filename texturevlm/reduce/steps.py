@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.reduce.method import ReduceStage
+from texturevlm.reduce.method import PLACES, ReduceStage
 from texturevlm.reduce.registry import METHODS
 
 OPTIONS = ("keep", "layer")  # of a step, besides its method
@@ -37,7 +37,7 @@ class Planned:
 
     index: of the step
     left:  stages of the step from this one on
-    after: layers of the language model that run before it; 0: behind the projector
+    after: blocks of the tower, or layers of the language model, that run before it; for decode, the layer that counts
     """
 
     step: ReduceStep
@@ -45,6 +45,22 @@ class Planned:
     index: int
     left: int
     after: int
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """In which stages act."""
+        return PLACES.index(self.stage.place), self.after
+
+    @property
+    def where(self) -> str:
+        """In words."""
+        return {
+            "pixels": "before the tower",
+            "tower": f"after block {self.after} of the tower",
+            "projector": "behind the projector",
+            "llm": f"after layer {self.after}",
+            "decode": "while decoding",
+        }[self.stage.place]
 
 
 def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tuple[ReduceStep, ...]:
@@ -108,39 +124,52 @@ def _layers(function: str, name: str, layer: int | Sequence[int] | None) -> tupl
     inside = [stage for stage in METHODS[name].stages if stage.place == "llm"]
     if not inside:
         known = ", ".join(one for one, method in METHODS.items() if "llm" in method.acts)
-        raise ValueError(f"{function}: layer is for {known}; {name} acts behind the projector, got layer={layer!r}")
+        raise ValueError(f"{function}: layer is for {known}; {name} acts elsewhere, got layer={layer!r}")
     if len(layers) != len(inside):
         raise ValueError(f"{function}: layer must be {len(inside)} for {name}, one per stage, got {layer!r}")
     return layers
 
 
-def planned(function: str, steps: Sequence[ReduceStep], layers: int) -> list[Planned]:
-    """The stages of all steps in the order in which they act in a language model of so many layers."""
+def planned(function: str, steps: Sequence[ReduceStep], layers: int, blocks: int) -> list[Planned]:
+    """The stages of all steps in the order in which they act.
+
+    layers, blocks: of the language model, and of the tower
+    """
     found: list[Planned] = []
     for index, step in enumerate(steps):
         stages = METHODS[step.method].stages
         own = iter(step.layers or ())
         for number, stage in enumerate(stages):
-            after = 0
+            depth = {"tower": blocks, "llm": layers, "decode": layers}.get(stage.place)
+            after = 0 if depth is None else min(max(1, round(stage.depth * depth)), depth - 1)
             if stage.place == "llm":
-                usual = min(max(1, round(stage.depth * layers)), layers - 1)
-                after = check_count(function, f"layer of {step.method}", next(own, usual), 1, layers - 1)
-            if found and after < found[-1].after:
-                before = found[-1]
-                raise ValueError(
-                    f"{function}: reduce must be in the order of the model: {step.method} acts after layer {after}, "
-                    f"{before.step.method} before it in the list after layer {before.after}"
-                )
+                after = check_count(function, f"layer of {step.method}", next(own, after), 1, layers - 1)
             found.append(Planned(step, stage, index, len(stages) - number, after))
+            if len(found) > 1 and found[-1].order < found[-2].order:
+                one, before = found[-1], found[-2]
+                raise ValueError(
+                    f"{function}: reduce must be in the order of the model: {step.method} acts {one.where}, "
+                    f"{before.step.method} before it in the list {before.where}"
+                )
     return found
 
 
-def check_needs(function: str, steps: Sequence[ReduceStep], given: set[str], family: str) -> None:
-    """Raise if a method needs what models of a family cannot give."""
+def check_needs(function: str, steps: Sequence[ReduceStep], given: Mapping[str, set[str]], family: str) -> None:
+    """Raise if a method acts or needs what models of a family do not allow or give.
+
+    given: place → the fields of Context that are there
+    """
+    works = ", ".join(name for name in METHODS if not _lacking(name, given))
     for step in steps:
-        if missing := sorted(METHODS[step.method].needs - given):
-            works = ", ".join(name for name, method in METHODS.items() if method.needs <= given)
-            raise ValueError(
-                f"{function}: {step.method} needs {' and '.join(missing)}, which {family} does not give; "
-                f"these work: {works}"
-            )
+        if lacking := _lacking(step.method, given):
+            raise ValueError(f"{function}: {step.method} {lacking} {family}; these work: {works or 'none'}")
+
+
+def _lacking(method: str, given: Mapping[str, set[str]]) -> str:
+    """What a method lacks, in words before the name of a family; empty if nothing."""
+    for stage in METHODS[method].stages:
+        if stage.place not in given:
+            return f"acts at the place {stage.place}, which is not hooked for"
+        if missing := sorted(set(stage.needs) - given[stage.place]):
+            return f"needs {' and '.join(missing)} at the place {stage.place}, which is not given by"
+    return ""

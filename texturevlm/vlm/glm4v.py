@@ -18,12 +18,13 @@ from texturevlm.vlm.adapter import CLIP
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import grid_for
 from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.scan import HOOKED
 
 
 class Glm4V(QwenAdapter):
     normalisation = CLIP
     captured = False
-    reducible = False
+    reduces = {place: HOOKED[place] for place in ("pixels", "tower", "projector")}  # for the reason of two_looks
     two_looks = False  # its language model rotates pairs of neighbours
     videos = False  # a video has the placeholders of images, told apart by the tokens around them
 

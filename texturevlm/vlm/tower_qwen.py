@@ -1,0 +1,85 @@
+"""Reductions in a tower over flat rows of patches (Qwen-VL, GLM-V)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.vlm.loops import vision_step
+from texturevlm.vlm.override import Override
+from texturevlm.vlm.tower import TowerReduction
+
+
+class QwenTower(TowerReduction):
+    def hooks(self) -> Iterator[Any]:
+        tower = self.adapter.tower
+        self._blocks = []
+        for index, block in enumerate(tower.blocks):
+            self._blocks.append(Override(block, "forward", partial(self._block, index)))
+            yield self._blocks[-1]
+        for merger in (tower.merger, *self.adapter.deepstack_mergers.values()):
+            yield merger.register_forward_pre_hook(self._before_merger)
+
+    def _before_merger(self, module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self.expanded(args[0]), *args[1:])
+
+    def _block(self, index: int, hidden_states: Tensor, *args: Any, **given: Any) -> Tensor:
+        names = ("cu_seqlens", "position_embeddings")
+        given = dict(zip(names, args)) | given
+        hidden, patches = hidden_states, self.adapter.merge**2
+        if index == 0:
+            hidden = hidden.unflatten(0, (-1, patches))[self._live].flatten(0, 1)
+        for one in self._due("tower", index):
+            keys = self._keys(index - 1) if "keys" in one.stage.needs else None
+            hidden = self._reduced(one, hidden.unflatten(0, (-1, patches)), keys).flatten(0, 1)
+        self._before = hidden.unflatten(0, (-1, patches))
+        original = self._blocks[index].original
+        if self._whole:
+            found: Tensor = original(hidden, **given)
+            return found
+        cos, sin = (one.unflatten(0, (-1, patches))[self._live].flatten(0, 1) for one in given["position_embeddings"])
+        lengths = self._lengths(given["cu_seqlens"])
+        if bool((self._size == 1).all()):
+            ends = torch.tensor([0, *lengths], device=hidden.device).cumsum(0).to(given["cu_seqlens"])
+            given |= {"cu_seqlens": ends, "position_embeddings": (cos, sin)}
+            if "max_seqlen" in given:
+                given["max_seqlen"] = None if given["max_seqlen"] is None else max(lengths)
+            return original(hidden, **given)
+        return self._weighted(self.adapter.tower.blocks[index], hidden, cos, sin, lengths)
+
+    def _lengths(self, ends: Tensor) -> list[int]:
+        """Patches that are left of each segment, without the empty ones."""
+        patches = self.adapter.merge**2
+        segment = torch.searchsorted(ends[1:].contiguous(), self._live * patches, right=True)
+        counts: list[int] = torch.bincount(segment).tolist()
+        return [patches * count for count in counts if count]
+
+    def _weighted(self, block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, lengths: list[int]) -> Tensor:
+        """A block in which tokens attend with + log(size), which no attention function of transformers adds here."""
+        bias = self._size.log().repeat_interleave(self.adapter.merge**2)
+        parts = zip(*(one.split(lengths) for one in (hidden, cos.float(), sin.float(), bias)))
+        found = [
+            vision_step(block, own[None], turn[None, None], other[None, None], more[None, None, None].to(own.dtype))[0]
+            for own, turn, other, more in parts
+        ]
+        return torch.cat(found)
+
+    def _keys(self, index: int) -> Tensor:
+        """(H, M, d): of the current tokens in a block that has run, not rotated."""
+        block = self.adapter.tower.blocks[index]
+        attention = block.attn
+        projected = attention.qkv(block.norm1(self._before))
+        key: Tensor = projected.unflatten(-1, (3, attention.num_heads, -1))[:, :, 1]
+        return key.mean(1).transpose(0, 1)
+
+    def enter(self, order: Tensor) -> None:
+        """Begin a run of the tower; order: (n,), the tokens in the order of its rows."""
+        self._enter(order)
+
+    def leave(self) -> None:
+        """End it."""
+        self._leave()
