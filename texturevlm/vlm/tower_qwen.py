@@ -8,19 +8,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from texturevlm.vlm.loops import vision_step
+from texturevlm.vlm.loops import rotated
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.tower import TowerReduction
+
+ARGUMENTS = ("cu_seqlens", "position_embeddings")  # of blocks and of their attention, besides hidden states
 
 
 class QwenTower(TowerReduction):
     def hooks(self) -> Iterator[Any]:
         tower = self.adapter.tower
-        self._blocks = []
+        self._blocks: list[Override] = []
+        self._attentions: list[Override] = []
         for index, block in enumerate(tower.blocks):
             self._blocks.append(Override(block, "forward", partial(self._block, index)))
             yield self._blocks[-1]
+            self._attentions.append(Override(block.attn, "forward", partial(self._attention, index)))
+            yield self._attentions[-1]
         for merger in (tower.merger, *self.adapter.deepstack_mergers.values()):
             yield merger.register_forward_pre_hook(self._before_merger)
 
@@ -28,8 +34,7 @@ class QwenTower(TowerReduction):
         return (self.expanded(args[0]), *args[1:])
 
     def _block(self, index: int, hidden_states: Tensor, *args: Any, **given: Any) -> Tensor:
-        names = ("cu_seqlens", "position_embeddings")
-        given = dict(zip(names, args)) | given
+        given = dict(zip(ARGUMENTS, args)) | given
         hidden, patches = hidden_states, self.adapter.merge**2
         if index == 0:
             hidden = hidden.unflatten(0, (-1, patches))[self._live].flatten(0, 1)
@@ -43,13 +48,11 @@ class QwenTower(TowerReduction):
             return found
         cos, sin = (one.unflatten(0, (-1, patches))[self._live].flatten(0, 1) for one in given["position_embeddings"])
         lengths = self._lengths(given["cu_seqlens"])
-        if bool((self._size == 1).all()):
-            ends = torch.tensor([0, *lengths], device=hidden.device).cumsum(0).to(given["cu_seqlens"])
-            given |= {"cu_seqlens": ends, "position_embeddings": (cos, sin)}
-            if "max_seqlen" in given:
-                given["max_seqlen"] = None if given["max_seqlen"] is None else max(lengths)
-            return original(hidden, **given)
-        return self._weighted(self.adapter.tower.blocks[index], hidden, cos, sin, lengths)
+        ends = torch.tensor([0, *lengths], device=hidden.device).cumsum(0).to(given["cu_seqlens"])
+        given |= {"cu_seqlens": ends, "position_embeddings": (cos, sin)}
+        if given.get("max_seqlen") is not None:
+            given["max_seqlen"] = max(lengths)
+        return original(hidden, **given)
 
     def _lengths(self, ends: Tensor) -> list[int]:
         """Patches that are left of each segment, without the empty ones."""
@@ -58,15 +61,27 @@ class QwenTower(TowerReduction):
         counts: list[int] = torch.bincount(segment).tolist()
         return [patches * count for count in counts if count]
 
-    def _weighted(self, block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, lengths: list[int]) -> Tensor:
-        """A block in which tokens attend with + log(size), which no attention function of transformers adds here."""
-        bias = self._size.log().repeat_interleave(self.adapter.merge**2)
-        parts = zip(*(one.split(lengths) for one in (hidden, cos.float(), sin.float(), bias)))
-        found = [
-            vision_step(block, own[None], turn[None, None], other[None, None], more[None, None, None].to(own.dtype))[0]
-            for own, turn, other, more in parts
+    def _attention(self, index: int, hidden_states: Tensor, *args: Any, **given: Any) -> Tensor:
+        """Tokens attend with + log(size), which no attention function of transformers adds here."""
+        if bool((self._size == 1).all()):
+            found: Tensor = self._attentions[index].original(hidden_states, *args, **given)
+            return found
+        given = dict(zip(ARGUMENTS, args)) | given
+        module = self.adapter.tower.blocks[index].attn
+        query, key, value = module.qkv(hidden_states).unflatten(-1, (3, module.num_heads, -1)).permute(1, 2, 0, 3)
+        cos, sin = (one.float() for one in given["position_embeddings"])
+        query, key = (rotated(one.float(), cos, sin).to(one.dtype) for one in (query, key))
+        bias = self._size.log().repeat_interleave(self.adapter.merge**2).to(value.dtype)
+        lengths = given["cu_seqlens"].diff().tolist()
+        parts = zip(*(one.split(lengths, -2) for one in (query, key, value)), bias.split(lengths))
+        outputs = [
+            functional.scaled_dot_product_attention(
+                own[None], other[None], seen[None], attn_mask=more.expand(1, 1, len(more), -1), scale=module.scaling
+            )[0]
+            for own, other, seen, more in parts
         ]
-        return torch.cat(found)
+        found = module.proj(torch.cat(outputs, 1).transpose(0, 1).flatten(1))
+        return found
 
     def _keys(self, index: int) -> Tensor:
         """(H, M, d): of the current tokens in a block that has run, not rotated."""
