@@ -10,7 +10,7 @@ from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.reducing import reduced
 
-FAMILIES = {**small.BUILDERS, "llava": small.llava, "smolvlm": small.smolvlm, "glm4v": small.glm4v}
+FAMILIES = {**small.BUILDERS, "llava": small.llava, **{name: small.MORE[name] for name in ("internvl", "smolvlm", "glm4v")}}
 stride = METHODS["stride"].stages[0].reduce
 
 
@@ -31,8 +31,7 @@ def tower_counts(adapter, inputs, steps):
     counts, front = [], 0 if isinstance(adapter, QwenAdapter) else adapter.tower.in_front
     hooks = []
     for block in blocks_of(adapter):
-        last = list(block.children())[-1]  # its MLP, or a norm: what a block does behind the reduction
-        hooks.append(last.register_forward_hook(lambda _, args, out: counts.append(out.shape[-2])))
+        hooks.append(block.mlp.register_forward_hook(lambda _, args, out: counts.append(out.shape[-2])))
     logits(adapter, inputs, steps)
     for one in hooks:
         one.remove()

@@ -17,7 +17,7 @@ from texturevlm.vlm.scan import HOOKED
 
 class InternVL(GroupedAdapter):
     normalisation = IMAGENET
-    reduces = {place: HOOKED[place] for place in ("projector", "llm", "decode")}  # its tower's layers take no mask
+    reduces = HOOKED
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)

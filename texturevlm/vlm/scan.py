@@ -21,7 +21,7 @@ from texturevlm.vlm.packed import Geometry, is_packed, unpack
 from texturevlm.vlm.seen import Seen
 from texturevlm.vlm.tower import TowerReduction
 from texturevlm.vlm.tower_qwen import QwenTower
-from texturevlm.vlm.tower_vit import VitTower
+from texturevlm.vlm.tower_vit import VitTower, attention_of, heads_of
 from texturevlm.vlm.vit import by_count
 
 # Places where tokens may leave → the fields of a Context that methods get there.
@@ -179,12 +179,8 @@ class VitScan(Scan):
         adapter = self.adapter
         self._features = Override(adapter.model.model, "get_image_features", self._get_image_features)
         yield self._features
-        first, last = (self._attention(adapter.tower.layers[index]) for index in (0, adapter.tower_depth - 1))
+        first, last = (attention_of(adapter.tower.layers[index]) for index in (0, adapter.tower_depth - 1))
         yield from self._watch(first, last)
-
-    @staticmethod
-    def _attention(layer: Any) -> Any:
-        return layer.attention if "attention" in dict(layer.named_children()) else layer.self_attn
 
     def _get_image_features(self, pixel_values: Tensor, *args: Any, **kwargs: Any) -> Any:
         self._found = {}
@@ -228,13 +224,7 @@ class VitScan(Scan):
 
     def _heads(self, module: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """(B, tokens, H, d): queries (q) or keys (k)."""
-        hidden = args[0] if args else kwargs["hidden_states"]
-        children = dict(module.named_children())
-        projected = children[f"{name}_proj"](hidden)
-        if f"{name}_norm" in children:  # InternVL
-            projected = children[f"{name}_norm"](projected)
-        found: Tensor = projected.unflatten(-1, (-1, module.head_dim))
-        return found
+        return heads_of(module, name, args[0] if args else kwargs["hidden_states"])
 
     def _of_tokens(self, of_patches: Tensor) -> Tensor:
         """(B, patches, ...) → (B, tokens, merge², ...), of all tokens, also of those that left in the tower"""

@@ -1,4 +1,4 @@
-"""Reductions in a CLIP or SigLIP tower, whose layers take (B, in_front + patches, D) and a mask."""
+"""Reductions in a CLIP or SigLIP tower, whose layers take (B, in_front + patches, D)."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class VitTower(TowerReduction):
         for index, layer in enumerate(self.adapter.tower.layers):
             self._layers.append(Override(layer, "forward", partial(self._layer, index)))
             yield self._layers[-1]
+            yield attention_of(layer).register_forward_pre_hook(self._masked, with_kwargs=True)
 
     def expect(self, groups: list[Tensor]) -> None:
         """The tokens of each call of the tower that follows, image by image: (B, N) each."""
@@ -58,7 +59,7 @@ class VitTower(TowerReduction):
         found = self.expanded(values[self._mask[:, self.adapter.tower.in_front :]])
         return found.unflatten(0, (self._images, -1))
 
-    def _layer(self, index: int, hidden_states: Tensor, attention_mask: Tensor | None = None, **given: Any) -> Any:
+    def _layer(self, index: int, hidden_states: Tensor, *args: Any, **given: Any) -> Any:
         due = self._due("tower", index)
         front = self.adapter.tower.in_front
         tokens = self._tokens(index, hidden_states[:, front:])
@@ -67,8 +68,14 @@ class VitTower(TowerReduction):
                 tokens = self._reduced(one, tokens, self._keys(index - 1) if "keys" in one.stage.needs else None)
             hidden_states = self._padded(hidden_states[:, :front], tokens)
         self._before = tokens
-        mask = attention_mask if self._whole else self._bias.to(hidden_states.dtype)
-        return self._layers[index].original(hidden_states, mask, **given)
+        return self._layers[index].original(hidden_states, *args, **given)
+
+    def _masked(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Give an attention its mask. InternVL's layers would not pass one on."""
+        if self._whole:
+            return None
+        hidden = args[0] if args else kwargs["hidden_states"]
+        return (), {**kwargs, "hidden_states": hidden, "attention_mask": self._bias.to(hidden.dtype)}
 
     def _tokens(self, index: int, hidden: Tensor) -> Tensor:
         """The current tokens (M, merge², D) of what a layer is given, without the tower's own."""
@@ -94,6 +101,19 @@ class VitTower(TowerReduction):
     def _keys(self, index: int) -> Tensor:
         """(H, M, d): of the current tokens in a layer that has run."""
         layer = self.adapter.tower.layers[index]
-        attention = layer.self_attn
-        key: Tensor = attention.k_proj(layer.layer_norm1(self._before)).unflatten(-1, (-1, attention.head_dim))
-        return key.mean(1).transpose(0, 1)
+        norm = layer.layernorm_before if hasattr(layer, "layernorm_before") else layer.layer_norm1
+        return heads_of(attention_of(layer), "k", norm(self._before)).mean(1).transpose(0, 1)
+
+
+def attention_of(layer: Any) -> Any:
+    """The attention of a layer of a tower."""
+    return layer.attention if hasattr(layer, "attention") else layer.self_attn
+
+
+def heads_of(attention: Any, name: str, given: Tensor) -> Tensor:
+    """Queries (q) or keys (k), (..., D) → (..., H, d)."""
+    projected = getattr(attention, f"{name}_proj")(given)
+    if hasattr(attention, f"{name}_norm"):  # InternVL
+        projected = getattr(attention, f"{name}_norm")(projected)
+    found: Tensor = projected.unflatten(-1, (-1, attention.head_dim))
+    return found
