@@ -79,7 +79,8 @@ def test_needs_that_a_model_cannot_give():
     given = {"projector": {"question"}, "llm": {"asked"}}
     works = "these work: random, stride, divprune, fastv, pyramiddrop, cdpruner, mmtok, prunevid, dtoma"
     for method, message in {
-        "visionzip": f"ask: visionzip needs keys and received at the place projector, which is not given by glm4v; {works}",
+        "visionzip": "ask: visionzip needs keys and received at the place projector, which is not given by glm4v; "
+        + works,
         "sparsevlm": "ask: sparsevlm needs question at the place llm, which is not given by glm4v",
         "tome": "ask: tome acts at the place tower, which is not hooked for glm4v",
         "dyrate": "ask: dyrate acts at the place decode, which is not hooked for glm4v",

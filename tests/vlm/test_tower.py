@@ -10,7 +10,11 @@ from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.reducing import reduced
 
-FAMILIES = {**small.BUILDERS, "llava": small.llava, **{name: small.MORE[name] for name in ("internvl", "smolvlm", "glm4v")}}
+FAMILIES = {
+    **small.BUILDERS,
+    "llava": small.llava,
+    **{name: small.MORE[name] for name in ("internvl", "smolvlm", "glm4v")},
+}
 stride = METHODS["stride"].stages[0].reduce
 
 

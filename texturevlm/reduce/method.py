@@ -9,8 +9,8 @@ from texturevlm.check import check_count
 from texturevlm.reduce.context import Context
 from texturevlm.reduce.reduction import Reduction, everything
 
-# What is reduced where, in the order of a model: pixels before the tower, tokens between two blocks of the tower, behind
-# the projector, between two layers of the language model, and keys and values while an answer is decoded.
+# In the order of a model: pixels before the tower; tokens between two blocks of the tower, behind the projector, and
+# between two layers of the language model; keys and values while an answer is decoded.
 PLACES = ("pixels", "tower", "projector", "llm", "decode")
 Function = Callable[[Context, int], Reduction]
 Rate = Callable[[Context, int], int]

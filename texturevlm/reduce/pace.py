@@ -100,7 +100,7 @@ def squares(context: Context, pixels: Tensor) -> list[Squares]:
 
 
 def shown(context: Context, reduction: Reduction) -> tuple[Tensor, Tensor, Tensor]:
-    """What the tokens that stay show: pixels (M, C, S, S), the first row and column (M, 2), and how many cells wide (M,).
+    """What the tokens that stay show: pixels (M, C, S, S), first row and column (M, 2), and how many cells wide (M,).
 
     Cells of a square whose token is not a member look like the mean of the others.
     """

@@ -7,9 +7,9 @@ a pseudo-grid here, so a hook gives the module the true places.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from threading import get_ident
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,8 @@ from texturevlm.vlm.scan import HOOKED
 class Glm4V(QwenAdapter):
     normalisation = CLIP
     captured = False
-    reduces = {place: HOOKED[place] for place in ("pixels", "tower", "projector")}  # for the reason of two_looks
+    # Not in the language model, for the reason of two_looks.
+    reduces: ClassVar[Mapping[str, set[str]]] = {name: HOOKED[name] for name in ("pixels", "tower", "projector")}
     two_looks = False  # its language model rotates pairs of neighbours
     videos = False  # a video has the placeholders of images, told apart by the tokens around them
 

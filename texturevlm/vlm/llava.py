@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ class LlavaOnevision(Llava):
     """LLaVA-OneVision, whose images end with a token for a new line."""
 
     normalisation = CENTRED
-    reduces = {}  # its tokens for new lines are not seen by the tower
+    reduces: ClassVar[Mapping[str, set[str]]] = {}  # its tokens for new lines are not seen by the tower
 
     def length(self, tokens: int) -> int:
         return tokens + 1

@@ -1,7 +1,8 @@
 """Run a model with reductions: visual tokens leave in the tower, behind the projector, in the language model, or later.
 
 For as long as `reduced` lasts, the language model's forward is a loop over its own layers, between which tokens may
-leave. What leaves before the projector is the business of tower.py, what leaves while decoding that of decode.py. Tokens keep their rotary positions, DeepStack's features leave or merge with them, and merged tokens attend with
+leave. What leaves before the projector is the business of tower.py, what leaves while decoding that of decode.py.
+Tokens keep their rotary positions, DeepStack's features leave or merge with them, and merged tokens attend with
 + log(size). Layers have keys of different lengths, so each has a mask of its own, during decoding too.
 """
 

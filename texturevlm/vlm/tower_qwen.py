@@ -14,6 +14,7 @@ from texturevlm.vlm.loops import rotated
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.tower import TowerReduction
 
+EXTRA = 8  # dimensions of a head that are added; fast kernels take multiples of eight
 ARGUMENTS = ("cu_seqlens", "position_embeddings")  # of blocks and of their attention, besides hidden states
 
 
@@ -71,16 +72,17 @@ class QwenTower(TowerReduction):
         query, key, value = module.qkv(hidden_states).unflatten(-1, (3, module.num_heads, -1)).permute(1, 2, 0, 3)
         cos, sin = (one.float() for one in given["position_embeddings"])
         query, key = (rotated(one.float(), cos, sin).to(one.dtype) for one in (query, key))
-        bias = self._size.log().repeat_interleave(self.adapter.merge**2).to(value.dtype)
+        sizes = self._size.log().repeat_interleave(self.adapter.merge**2)
+        query, key = _with_bias(query, key, sizes, module.scaling)
         lengths = given["cu_seqlens"].diff().tolist()
-        parts = zip(*(one.split(lengths, -2) for one in (query, key, value)), bias.split(lengths))
         outputs = [
-            functional.scaled_dot_product_attention(
-                own[None], other[None], seen[None], attn_mask=more.expand(1, 1, len(more), -1), scale=module.scaling
-            )[0]
-            for own, other, seen, more in parts
+            functional.scaled_dot_product_attention(own[None], other[None], seen[None], scale=module.scaling)[0]
+            for own, other, seen in zip(
+                *(one.split(lengths, -2) for one in (query, key, functional.pad(value, (0, EXTRA))))
+            )
         ]
-        found = module.proj(torch.cat(outputs, 1).transpose(0, 1).flatten(1))
+        mixed = torch.cat(outputs, 1)[..., :-EXTRA]
+        found = module.proj(mixed.transpose(0, 1).flatten(1))
         return found
 
     def _keys(self, index: int) -> Tensor:
@@ -98,3 +100,15 @@ class QwenTower(TowerReduction):
     def leave(self) -> None:
         """End it."""
         self._leave()
+
+
+def _with_bias(query: Tensor, key: Tensor, bias: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Queries and keys (H, N, d) with further dimensions, so that attention adds a number per key (N,).
+
+    A mask would do the same, but is as large as the attention matrix. Two numbers of a short dtype hold one.
+    """
+    high = bias.to(key.dtype)
+    low = (bias - high.to(bias.dtype)).to(key.dtype)
+    more = functional.pad(torch.stack([high, low], -1), (0, EXTRA - 2)).expand(len(key), -1, -1)
+    ones = functional.pad(query.new_full((2,), 1 / scale), (0, EXTRA - 2)).expand(*query.shape[:2], -1)
+    return torch.cat([query, ones], -1), torch.cat([key, more], -1)
