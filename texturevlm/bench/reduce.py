@@ -120,8 +120,8 @@ def bench_reduce(device: str | None = None, *, quick: bool = False) -> ReduceRep
         print(" | ".join(row.cells()), file=sys.stderr, flush=True)
     report.notes += [
         f"A page of {size[1]} × {size[0]} pixels on the device → an answer of {ANSWER} tokens; {PROMPT_WORDS} words in "
-        f"the prompt. Random weights in {adapter.model.dtype}, {weights:.2f} GiB. Medians of two runs after one that is "
-        "not counted; nothing is captured.  ",
+        f"the prompt. Random weights in {adapter.model.dtype}, {weights:.2f} GiB. Medians of two runs after one "
+        "that is not counted; nothing is captured.  ",
         "chosen: tokens in front of the tower. first and last layer: visual tokens there, in the prefill. dyrate drops "
         "while the answer is decoded.  ",
         LEGEND,
