@@ -79,7 +79,8 @@ def report(found: dict[str, Any]) -> str:
     return markdown_page(
         "# Answers of a model whose tokens are reduced",
         f"{about}. A reduced row chooses twice its budget, and the model reduces that to the budget. Differences are "
-        "paired by question, with 95% intervals over pages. While decoding (dyrate) tokens leave after the first word.",
+        "paired by question, with 95% intervals over pages. With dyrate the prompt is read in twice the budget: tokens "
+        "leave while the answer is decoded.",
         markdown_table(HEADS, [_cells(one) for one in found["conditions"]]),
         "## Published",
         LEGEND,

@@ -8,6 +8,7 @@ from tests.vlm import small
 from tests.vlm.test_reducing import COUNT, GREEDY, QUESTION, _sample, inputs_for
 from texturevlm.reduce import METHODS, Method, ReduceStage, steps_of
 from texturevlm.reduce.fastv import last_token_attention
+from texturevlm.vlm import decode
 from texturevlm.vlm.reducing import reduced
 
 FAMILIES = {**small.BUILDERS, "llava": small.llava, "internvl": small.internvl}
@@ -21,6 +22,18 @@ def built(request):
     return model, processor
 
 
+def halved(context, keep):
+    return max(keep, len(context) // 2)
+
+
+@pytest.fixture(autouse=True)
+def eager_methods(monkeypatch):
+    """These lose tokens for sure: the attention of random weights is spread over nearly all tokens."""
+    now, halving = (ReduceStage(last_token_attention, "decode", ("asked",), 0.5, rate) for rate in (None, halved))
+    monkeypatch.setitem(METHODS, "now", Method((now,)))
+    monkeypatch.setitem(METHODS, "halving", Method((halving,)))
+
+
 def decoded(adapter, inputs, steps, **more):
     cache = DynamicCache()
     options = {**GREEDY, "output_logits": True, "return_dict_in_generate": True, "past_key_values": cache, **more}
@@ -29,10 +42,8 @@ def decoded(adapter, inputs, steps, **more):
     return found, [layer.keys.shape[2] for layer in cache.layers]
 
 
-def test_the_budget_stays_in_every_layer(adapter, monkeypatch):
+def test_the_budget_stays_in_every_layer(adapter):
     """The first token comes from the whole prompt, the cache of every layer has the budget behind the second."""
-    always = ReduceStage(last_token_attention, "decode", ("asked",), 0.5)  # without a rate: at once
-    monkeypatch.setitem(METHODS, "now", Method((always,)))
     inputs = inputs_for(adapter)
     length = inputs["input_ids"].shape[1]
     plain, whole = decoded(adapter, inputs, ())
@@ -44,22 +55,22 @@ def test_the_budget_stays_in_every_layer(adapter, monkeypatch):
     assert not torch.allclose(found.logits[3], plain.logits[3])
 
 
+@pytest.mark.parametrize("method", ["dyrate", "halving"])
 @pytest.mark.parametrize("keep", [1.0, 1000])
-def test_keeping_everything_is_the_unreduced_model(adapter, keep):
+def test_keeping_everything_is_the_unreduced_model(adapter, method, keep):
     inputs = inputs_for(adapter)
     plain, whole = decoded(adapter, inputs, ())
-    found, same = decoded(adapter, inputs, steps_of("ask", "dyrate", keep))
+    found, same = decoded(adapter, inputs, steps_of("ask", method, keep))
     assert same == whole
     torch.testing.assert_close(torch.stack(found.logits), torch.stack(plain.logits))
 
 
-def test_never_fewer_than_the_budget_and_never_more_than_attention_is_spread_over(adapter):
+def test_the_rate_is_followed_down_to_the_budget(adapter):
     inputs = inputs_for(adapter)
-    words = inputs["input_ids"].shape[1] - COUNT + 3
-    for keep in (3, 12):
-        few = decoded(adapter, inputs, steps_of("ask", "dyrate", keep))[1]
-        assert len(set(few)) == 1
-        assert keep <= few[0] - words <= COUNT
+    words = inputs["input_ids"].shape[1] - COUNT - 1
+    for steps, stay in ((2, 10), (3, 5), (4, 4), (5, 4)):  # the first token comes from the whole prompt
+        few = decoded(adapter, inputs, steps_of("ask", "halving", 4), max_new_tokens=steps)[1]
+        assert few == [words + steps + stay] * 3
 
 
 def test_what_stays_is_what_the_newest_token_attends_to(adapter, monkeypatch):
@@ -88,21 +99,37 @@ def test_what_stays_is_what_the_newest_token_attends_to(adapter, monkeypatch):
         torch.testing.assert_close(context.asked[0], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_a_batch_and_its_beams_are_as_one_prompt_after_the_other(adapter):
-    """With prompts of several lengths, which lose different numbers of tokens."""
+def test_a_batch_is_as_one_prompt_after_the_other(adapter):
+    """Prompts of several lengths, which lose different numbers of tokens."""
     inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
-    length, options = inputs["input_ids"].shape[1], {"max_new_tokens": 6}
-    for beams in (1, 3):
-        both, _ = decoded(adapter, inputs, steps_of("ask", "dyrate", 4), num_beams=beams, **options)
-        for sample in range(2):
-            own = _sample(adapter, inputs, sample)
-            alone, _ = decoded(adapter, own, steps_of("ask", "dyrate", 4), num_beams=beams, **options)
-            assert torch.equal(both.sequences[sample, length:], alone.sequences[0, own["input_ids"].shape[1] :])
+    steps, options = steps_of("ask", "halving", 4), {"max_new_tokens": 6}
+    both, _ = decoded(adapter, inputs, steps, **options)
+    for sample in range(2):
+        alone, _ = decoded(adapter, _sample(adapter, inputs, sample), steps, **options)
+        found, wanted = torch.stack(both.logits, 1)[sample], torch.stack(alone.logits, 1)[0]
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_beams_of_a_prompt_lose_the_same_tokens(adapter, monkeypatch):
+    """`generate` exchanges the caches of beams, not what we know of them."""
+    dropped = []
+    drop = decode._drop
+    monkeypatch.setattr(decode, "_drop", lambda held, cache, stay: dropped.append(stay) or drop(held, cache, stay))
+    inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 9))
+    length, options = inputs["input_ids"].shape[1], {"num_beams": 3, "max_new_tokens": 6}
+    both, _ = decoded(adapter, inputs, steps_of("ask", "halving", 4), **options)
+    assert dropped and all(len(stay) == 6 for stay in dropped)
+    for stay in dropped:
+        assert all(torch.equal(stay[beam], stay[beam // 3 * 3]) for beam in range(6))
+    for sample in range(2):
+        own = _sample(adapter, inputs, sample)
+        alone, _ = decoded(adapter, own, steps_of("ask", "halving", 4), **options)
+        assert torch.equal(both.sequences[sample, length:], alone.sequences[0, own["input_ids"].shape[1] :])
 
 
 def test_behind_another_step(adapter):
     inputs = inputs_for(adapter)
-    steps = steps_of("ask", [("fastv", 10), ("dyrate", 4)])
+    steps = steps_of("ask", [("fastv", 10), ("halving", 4)])
     _, few = decoded(adapter, inputs, steps, max_new_tokens=8)
     words = inputs["input_ids"].shape[1] - COUNT + 7
     assert 4 <= few[-1] - words <= 10

@@ -101,7 +101,7 @@ def pairs(context, keep):
 
 
 def test_merging_copies_changes_nothing(adapter, monkeypatch):
-    """Twice the same footprint: merged they attend as often as before, + log(2), so nothing else changes."""
+    """Twice the same footprint: merged they are attended to as often as before, + log(2), so nothing else changes."""
     texture = small.picture(96, 96)
     once = small.chosen(texture, adapter.side, 6)
     names = ("centre", "ddx", "ddy", "score", "valid", "source")
@@ -109,7 +109,7 @@ def test_merging_copies_changes_nothing(adapter, monkeypatch):
     inputs = adapter.prepare(QUESTION, texture, twice)
     for depth in (0.3, 0.6):
         found = spied(monkeypatch, (pairs, "tower", ("keys",), depth))
-        merged = _embeds(adapter, steps_of("ask", "spy", 6), inputs)
+        merged = _embeds(adapter, steps_of("ask", "spy", 9), inputs)  # the last six stay as they are
         torch.testing.assert_close(merged, _embeds(adapter, (), inputs), atol=2e-5, rtol=1e-4)
         keys = found[0][0].keys
         torch.testing.assert_close(keys[:, 0::2], keys[:, 1::2])

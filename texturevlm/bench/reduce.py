@@ -12,7 +12,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -95,7 +94,7 @@ class ReduceReport:
 
     def save(self, path: Path) -> None:
         """The table as JSON, and beside it as Markdown."""
-        record = {"title": self.title, "machine": machine(self.device), "notes": self.notes}
+        record: dict[str, Any] = {"title": self.title, "machine": machine(self.device), "notes": self.notes}
         record["rows"] = [asdict(row) for row in self.rows]
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         path.with_suffix(".md").write_text(self.table() + "\n", encoding="utf-8")
@@ -180,11 +179,14 @@ def measured(adapter: QwenAdapter, image: Tensor, way: Way) -> Measured:
             nexts += [after - before for before, after in pairwise(clock)]
             peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None
     first_ms, next_ms = (1e3 * statistics.median(one) for one in (firsts, nexts))
-    return Measured(way.name, way.published, "", *counts, first_ms, next_ms, peak)
+    chosen, first, last = counts
+    return Measured(way.name, way.published, "", chosen, first, last, first_ms, next_ms, peak)
 
 
 @torch.no_grad()
-def answered(adapter: QwenAdapter, image: Tensor, way: Way, length: int) -> tuple[Sequence[int], float, list[float]]:
+def answered(
+    adapter: QwenAdapter, image: Tensor, way: Way, length: int
+) -> tuple[tuple[int, int, int], float, list[float]]:
     """Visual tokens in front of the tower, in the first and in the last layer; when it began; when each token came."""
     layers = adapter.language_of(adapter.model).layers
     counts: list[int] = []

@@ -7,7 +7,7 @@ beside FlashAttention and no attention matrix is stored.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from texturevlm.vlm.tower_vit import VitTower, attention_of, heads_of
 from texturevlm.vlm.vit import by_count
 
 # Places where tokens may leave → the fields of a Context that methods get there.
-HOOKED = {
+HOOKED: Mapping[str, set[str]] = {
     "pixels": {"pixels"},
     "tower": {"keys"},
     "projector": {"keys", "received", "shallow", "question"},
@@ -163,8 +163,9 @@ class QwenScan(Scan):
 
     def _of_tokens(self, of_patches: Tensor) -> Tensor:
         """(patches, ...) → (tokens, merge², ...), of all tokens, also of those that left in the tower"""
-        found = of_patches if self.tower is None else self.tower.expanded(of_patches)
-        return found.unflatten(0, (-1, self.adapter.merge**2))
+        whole = of_patches if self.tower is None else self.tower.expanded(of_patches)
+        found: Tensor = whole.unflatten(0, (-1, self.adapter.merge**2))
+        return found
 
 
 class VitScan(Scan):
@@ -228,5 +229,6 @@ class VitScan(Scan):
 
     def _of_tokens(self, of_patches: Tensor) -> Tensor:
         """(B, patches, ...) → (B, tokens, merge², ...), of all tokens, also of those that left in the tower"""
-        found = of_patches if self.tower is None else self.tower.in_all(of_patches)
-        return found.unflatten(1, (-1, self.adapter.merge**2))
+        whole = of_patches if self.tower is None else self.tower.in_all(of_patches)
+        found: Tensor = whole.unflatten(1, (-1, self.adapter.merge**2))
+        return found

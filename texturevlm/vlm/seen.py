@@ -17,7 +17,8 @@ from texturevlm.vlm.packed import PICTURE, Geometry
 class Seen:
     """n visual tokens, in the order of their placeholders; fields as in `Context`.
 
-    group: (n,), a number per token that is left behind the tower: its members have the same one, dropped ones DROPPED
+    group: (n,), a number per token that is left behind the tower, ascending: its members have the same one, dropped
+           ones have DROPPED
     stays: (n,), the member that keeps its place
     Both are None if no token leaves before the projector.
     """
@@ -48,9 +49,8 @@ class Seen:
         if self.group is None or self.stays is None:
             return None
         kept = self.stays.nonzero()[:, 0]
-        own, order = self.group[kept].sort()
-        slot = torch.searchsorted(own, self.group).clamp(max=len(own) - 1)
-        return Reduction(kept, torch.where(self.group == DROPPED, DROPPED, order[slot]))
+        slot = torch.searchsorted(self.group[kept], self.group).clamp(max=len(kept) - 1)
+        return Reduction(kept, torch.where(self.group == DROPPED, DROPPED, slot))
 
     def as_video(self) -> Seen:
         """With moments. Qwen3-VL has one picture per moment, each from moment 0 on."""

@@ -43,17 +43,17 @@ class QwenTower(TowerReduction):
             keys = self._keys(index - 1) if "keys" in one.stage.needs else None
             hidden = self._reduced(one, hidden.unflatten(0, (-1, patches)), keys).flatten(0, 1)
         self._before = hidden.unflatten(0, (-1, patches))
-        original = self._blocks[index].original
-        if self._whole:
-            found: Tensor = original(hidden, **given)
-            return found
+        found: Tensor = self._blocks[index].original(hidden, **(given if self._whole else self._for_fewer(given)))
+        return found
+
+    def _for_fewer(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a block for the current tokens, from those for all."""
+        patches = self.adapter.merge**2
         cos, sin = (one.unflatten(0, (-1, patches))[self._live].flatten(0, 1) for one in given["position_embeddings"])
         lengths = self._lengths(given["cu_seqlens"])
-        ends = torch.tensor([0, *lengths], device=hidden.device).cumsum(0).to(given["cu_seqlens"])
-        given |= {"cu_seqlens": ends, "position_embeddings": (cos, sin)}
-        if given.get("max_seqlen") is not None:
-            given["max_seqlen"] = max(lengths)
-        return original(hidden, **given)
+        ends = torch.tensor([0, *lengths]).cumsum(0).to(given["cu_seqlens"])
+        fewer = {**given, "cu_seqlens": ends, "position_embeddings": (cos, sin)}
+        return fewer if given.get("max_seqlen") is None else fewer | {"max_seqlen": max(lengths)}
 
     def _lengths(self, ends: Tensor) -> list[int]:
         """Patches that are left of each segment, without the empty ones."""

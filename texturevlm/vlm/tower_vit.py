@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.masks import EXPLICIT
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.tower import TowerReduction
@@ -30,7 +31,8 @@ class VitTower(TowerReduction):
             raise ValueError(
                 f"reduce: {self.plan[0].step.method} needs vision_feature_layer to be one layer, got {counted}"
             )
-        self._hidden = Override(self.adapter, "hidden", self._run)
+        # The adapter that hooked the model: this one may stand beside it for another processor.
+        self._hidden = Override(getattr(self.adapter.model, ATTRIBUTE), "hidden", self._run)
         yield self._hidden
         self._layers = []
         for index, layer in enumerate(self.adapter.tower.layers):
@@ -56,8 +58,9 @@ class VitTower(TowerReduction):
         """Of the patches of the current tokens (B, M, ...) → of all (B, N, ...)."""
         if self._whole:
             return values
-        found = self.expanded(values[self._mask[:, self.adapter.tower.in_front :]])
-        return found.unflatten(0, (self._images, -1))
+        whole = self.expanded(values[self._mask[:, self.adapter.tower.in_front :]])
+        found: Tensor = whole.unflatten(0, (self._images, -1))
+        return found
 
     def _layer(self, index: int, hidden_states: Tensor, *args: Any, **given: Any) -> Any:
         due = self._due("tower", index)
@@ -80,10 +83,12 @@ class VitTower(TowerReduction):
     def _tokens(self, index: int, hidden: Tensor) -> Tensor:
         """The current tokens (M, merge², D) of what a layer is given, without the tower's own."""
         patches = self.adapter.merge**2
-        if index == 0:
-            return hidden.flatten(0, 1).unflatten(0, (-1, patches))[self._live]
-        front = self.adapter.tower.in_front
-        return (hidden.flatten(0, 1) if self._whole else hidden[self._mask[:, front:]]).unflatten(0, (-1, patches))
+        if index == 0 or self._whole:
+            flat = hidden.flatten(0, 1)
+        else:
+            flat = hidden[self._mask[:, self.adapter.tower.in_front :]]
+        found: Tensor = flat.unflatten(0, (-1, patches))
+        return found[self._live] if index == 0 else found
 
     def _padded(self, front: Tensor, flat: Tensor) -> Tensor:
         """Tokens (M, merge², D) as a batch behind the tower's own, padded on the right; its mask is made."""
