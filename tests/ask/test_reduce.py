@@ -103,6 +103,18 @@ def test_a_family_that_cannot_be_reduced():
         models.asked(adapter).ask(models.noise(64, 64), models.QUESTION, reduce="fastv", keep=4)
 
 
+def test_a_captured_model_falls_back_and_says_why(adapter):
+    if not adapter.captured:
+        pytest.skip("never captured")
+    vlm = models.asked(adapter, budget=12, relevance="none", captured=True)
+    plain, _ = lengths(vlm)
+    reasons = vlm.reasons
+    assert lengths(vlm, reduce="visionzip", keep=5)[1][0] < lengths(models.asked(adapter, budget=12))[1][0]
+    assert "reduced tokens are not captured" in vlm.reasons
+    assert lengths(vlm)[0] == plain
+    assert vlm.reasons == reasons
+
+
 def test_an_attention_that_cannot_be_masked(adapter):
     asked = models.asked(adapter, budget=8, relevance="none")
     config = adapter.language_of(adapter.model).config

@@ -343,6 +343,22 @@ def test_dyrate_follows_how_far_attention_is_spread(spread_over):
     assert dyrate(context, spread_over).kept.tolist() == list(range(1, 1 + spread_over))
 
 
+def test_statistics_of_attention_do_not_depend_on_the_order():
+    from texturevlm.reduce.dyrate import statistics
+
+    even, one = torch.full((1, 100), 0.01), torch.zeros(1, 100)
+    one[0, 7] = 1.0
+    for asked, wanted in (
+        (even, [1.0, 0.01, 0.4605, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5]),
+        (one, [0, 1, 0.4605, *[1] * 6]),
+    ):
+        found = statistics(plain_context(torch.randn(100, 3), asked=asked))
+        torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float32), atol=1e-4, rtol=1e-4)
+    mixed = torch.rand(1, 100)
+    again = statistics(plain_context(torch.randn(100, 3), asked=mixed.flip(1)))
+    torch.testing.assert_close(statistics(plain_context(torch.randn(100, 3), asked=mixed)), again)
+
+
 def test_two_reductions_in_a_row():
     first = Reduction.merging(torch.tensor([0, 2, 4]), torch.tensor([0, 0, 2, -1, 4]))
     then = first.then(Reduction.merging(torch.tensor([0, 1]), torch.tensor([0, 1, 0])))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.reduce.method import PLACES, ReduceStage
+from texturevlm.reduce.dyrate import trained_rate
+from texturevlm.reduce.method import PLACES, Rate, ReduceStage
 from texturevlm.reduce.registry import METHODS
 
-OPTIONS = ("keep", "layer")  # of a step, besides its method
+OPTIONS = ("keep", "layer", "rate")  # of a step, besides its method
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,13 @@ class ReduceStep:
     method: a name of METHODS
     keep:   visual tokens of a prompt that stay; or their share, a float above 0 and at most 1
     layers: of the language model, after which its stages there act; None: the method's own
+    rate:   for stages while decoding, in the place of the method's own
     """
 
     method: str
     keep: int | float
     layers: tuple[int, ...] | None = None
+    rate: Rate | None = None
 
     def target(self, count: int) -> int:
         """Of so many tokens, how many stay. A prompt that has fewer than `keep` loses none."""
@@ -66,7 +70,8 @@ class Planned:
 def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tuple[ReduceStep, ...]:
     """Steps from the options `reduce` and `keep` of a function.
 
-    reduce: a name of METHODS; or a list of names, (name, keep) or (name, {"keep": …, "layer": …}); None or []: nothing
+    reduce: a name of METHODS; or a list of names, (name, keep) or (name, {"keep": …, "layer": …}); None or []: nothing.
+            For dyrate, "rate" may be the weights that `texturevlm train` made, or a function
     keep:   for the steps that do not say it
     """
     if reduce is None or (isinstance(reduce, (list, tuple)) and not reduce):
@@ -81,7 +86,7 @@ def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tup
 
 def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
     if isinstance(given, ReduceStep):
-        given = (given.method, {"keep": given.keep, "layer": given.layers})
+        given = (given.method, {"keep": given.keep, "layer": given.layers, "rate": given.rate})
     pair = (given, {}) if isinstance(given, str) else given
     if not isinstance(pair, Sequence) or not 1 <= len(pair) <= 2:
         raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {given!r}")
@@ -93,7 +98,8 @@ def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
     wanted = options.get("keep", keep)
     if wanted is None:
         raise ValueError(f"{function}: keep must be given for {name}, got None")
-    return ReduceStep(name, check_keep(function, name, wanted), _layers(function, name, options.get("layer")))
+    kept, layers = check_keep(function, name, wanted), _layers(function, name, options.get("layer"))
+    return ReduceStep(name, kept, layers, _rate(function, name, options.get("rate")))
 
 
 def leaves_open(reduce: Any) -> bool:
@@ -128,6 +134,20 @@ def _layers(function: str, name: str, layer: int | Sequence[int] | None) -> tupl
     if len(layers) != len(inside):
         raise ValueError(f"{function}: layer must be {len(inside)} for {name}, one per stage, got {layer!r}")
     return layers
+
+
+def _rate(function: str, name: str, rate: Any) -> Rate | None:
+    if rate is None:
+        return None
+    if "decode" not in METHODS[name].acts:
+        known = ", ".join(one for one, method in METHODS.items() if "decode" in method.acts)
+        raise ValueError(f"{function}: rate is for {known}; {name} does not act while decoding, got rate={rate!r}")
+    if callable(rate):
+        found: Rate = rate
+        return found
+    if not isinstance(rate, (str, Path)) or not Path(rate).is_file():
+        raise FileNotFoundError(f"{function}: rate of {name} must be a file of weights or a function, got {rate!r}")
+    return trained_rate(rate)
 
 
 def planned(function: str, steps: Sequence[ReduceStep], layers: int, blocks: int) -> list[Planned]:

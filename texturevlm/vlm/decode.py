@@ -100,7 +100,8 @@ class DecodeReduction:
             )
             count = len(where)
             least = held.targets.setdefault((one.index, sample), one.step.target(count))
-            wanted = least if one.stage.rate is None else one.stage.rate(context, min(least, count))
+            rate = one.step.rate or one.stage.rate
+            wanted = least if rate is None else rate(context, min(least, count))
             leaves = wanted < count and (wanted <= (1 - LEAST_DROPPED) * count or wanted == least)
             any_leaves |= leaves
             kept = one.stage(context, wanted).kept if leaves else torch.arange(count, device=where.device)
