@@ -302,11 +302,11 @@ def test_pace_shrinks_what_is_flat():
 
 
 def test_pace_shows_the_same_area_more_coarsely():
-    from texturevlm.reduce.pace import shown
+    from texturevlm.reduce.pace import shown_pixels
 
     context = grid_of_pixels([[0.0, 1.0], [2.0, 3.0]])
     found = stage("pace")(context, 1)
-    pixels, first, wide = shown(context, found)
+    pixels, first, wide = shown_pixels(context, found)
     assert (first.tolist(), wide.tolist()) == ([[0.0, 0.0]], [2])
     quarters = torch.tensor([[0.0, 1.0], [2.0, 3.0]]).repeat_interleave(2, 0).repeat_interleave(2, 1)
     assert torch.equal(pixels[0], quarters.expand(3, 4, 4))

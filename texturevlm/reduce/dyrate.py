@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.reduce.context import Context
-from texturevlm.reduce.method import Rate
+from texturevlm.reduce.method import DecodeRate
 
 TOP_SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5)  # of the tokens, whose attention is counted together
 STATISTICS = 3 + len(TOP_SHARES)
-WIDTH = 16
+HEAD_WIDTH = 16
 
 
-def spread(context: Context, keep: int) -> int:
+def attention_spread(context: Context, keep: int) -> int:
     """How many tokens the last token's attention is spread over, at least `keep`. Needs asked."""
     entropy = _entropy(_distribution(context))
     return min(len(context), max(keep, round(float(entropy.exp()))))
@@ -46,14 +46,14 @@ class RateHead(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(STATISTICS, WIDTH), nn.Linear(WIDTH, 1)
+        self.first, self.last = nn.Linear(STATISTICS, HEAD_WIDTH), nn.Linear(HEAD_WIDTH, 1)
 
     def forward(self, given: Tensor) -> Tensor:
         found: Tensor = self.last(nn.functional.gelu(self.first(given)))[..., 0].sigmoid()
         return found
 
 
-def trained_rate(path: Path | str) -> Rate:
+def trained_rate(path: Path | str) -> DecodeRate:
     """The rate of a trained head, from its file of weights."""
     from texturevlm.scout.weights import load_module
 

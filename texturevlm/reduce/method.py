@@ -13,7 +13,7 @@ from texturevlm.reduce.reduction import Reduction, everything
 # between two layers of the language model; keys and values while an answer is decoded.
 PLACES = ("pixels", "tower", "projector", "llm", "decode")
 Function = Callable[[Context, int], Reduction]
-Rate = Callable[[Context, int], int]
+DecodeRate = Callable[[Context, int], int]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ReduceStage:
     place: str = "projector"
     needs: tuple[str, ...] = ()
     depth: float = 0.0
-    rate: Rate | None = None
+    rate: DecodeRate | None = None
 
     def __call__(self, context: Context, keep: int) -> Reduction:
         """Reduce to `keep` tokens; all of them stay if that is their number."""

@@ -18,11 +18,11 @@ from torch.nn import functional
 from texturevlm.reduce.context import Context
 from texturevlm.reduce.reduction import DROPPED, Reduction
 
-LEVELS = 5  # squares of at most 32 × 32 tokens
+SQUARE_LEVELS = 5  # squares of at most 32 × 32 tokens
 
 
 @dataclass(frozen=True, eq=False)
-class Squares:
+class TokenSquares:
     """Squares of one level: (G,) each.
 
     loss:     of energy, never less than that of a part
@@ -62,7 +62,7 @@ def attended(context: Context, keep: int) -> Reduction:
     return Reduction.keeping(context.best(context.need("received"), keep), len(context))
 
 
-def _cheapest(levels: list[Squares], excess: int) -> list[Tensor]:
+def _cheapest(levels: list[TokenSquares], excess: int) -> list[Tensor]:
     """Per level (G,): which squares become one token, so that at most so many tokens leave by it."""
     loss, saved = torch.cat([one.loss for one in levels]), torch.cat([one.children - 1 for one in levels])
     order = loss.argsort(
@@ -73,7 +73,7 @@ def _cheapest(levels: list[Squares], excess: int) -> list[Tensor]:
     return list(taken.split([len(one.loss) for one in levels]))
 
 
-def squares(context: Context, pixels: Tensor) -> list[Squares]:
+def squares(context: Context, pixels: Tensor) -> list[TokenSquares]:
     """Levels from 2 × 2 on, as long as any square has two parts."""
     place = context.position
     on_grid = ((place - place.round()).abs() < 1e-3).all(-1).nonzero()[:, 0]
@@ -83,7 +83,7 @@ def squares(context: Context, pixels: Tensor) -> list[Squares]:
     least = values.new_zeros(len(on_grid))
     token = torch.full((len(context),), -1, device=pixels.device)
     token[on_grid] = part
-    for _ in range(LEVELS):
+    for _ in range(SQUARE_LEVELS):
         quarter = cells[:, 2:] % 2
         upper = torch.cat([cells[:, :2], cells[:, 2:].div(2, rounding_mode="floor")], -1)
         cells, member = upper.unique(dim=0, return_inverse=True)
@@ -95,11 +95,11 @@ def squares(context: Context, pixels: Tensor) -> list[Squares]:
         loss = whole.square().mean((1, 2, 3)) - values.square().mean((1, 2, 3))
         least = loss.scatter_reduce(0, member, least, "amax")
         part = member[part]
-        found.append(Squares(least, children.long(), torch.where(token >= 0, part[token.clamp(min=0)], -1)))
+        found.append(TokenSquares(least, children.long(), torch.where(token >= 0, part[token.clamp(min=0)], -1)))
     return found
 
 
-def shown(context: Context, reduction: Reduction) -> tuple[Tensor, Tensor, Tensor]:
+def shown_pixels(context: Context, reduction: Reduction) -> tuple[Tensor, Tensor, Tensor]:
     """What the tokens that stay show: pixels (M, C, S, S), first row and column (M, 2), and how many cells wide (M,).
 
     Cells of a square whose token is not a member look like the mean of the others.

@@ -7,7 +7,7 @@ from texturevlm.reduce.cdpruner import determinantal
 from texturevlm.reduce.controls import random, stride
 from texturevlm.reduce.divprune import farthest_points
 from texturevlm.reduce.dtoma import by_asked_frames, by_novelty
-from texturevlm.reduce.dyrate import spread
+from texturevlm.reduce.dyrate import attention_spread
 from texturevlm.reduce.fastv import last_token_attention
 from texturevlm.reduce.hired import by_tile
 from texturevlm.reduce.holov import by_crop
@@ -67,5 +67,5 @@ METHODS: dict[str, Method] = {
     ),
     "pvc": Method((ReduceStage(progressive, "tower", depth=1 / 2),)),
     "dtoma": Method((ReduceStage(by_novelty), ReduceStage(by_asked_frames, "llm", ("asked",), 1 / 4), _asked(3 / 5))),
-    "dyrate": Method((ReduceStage(last_token_attention, "decode", ("asked",), 1 / 2, spread),)),
+    "dyrate": Method((ReduceStage(last_token_attention, "decode", ("asked",), 1 / 2, attention_spread),)),
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.reduce.dyrate import trained_rate
-from texturevlm.reduce.method import PLACES, Rate, ReduceStage
+from texturevlm.reduce.method import PLACES, DecodeRate, ReduceStage
 from texturevlm.reduce.registry import METHODS
 
 OPTIONS = ("keep", "layer", "rate")  # of a step, besides its method
@@ -28,7 +28,7 @@ class ReduceStep:
     method: str
     keep: int | float
     layers: tuple[int, ...] | None = None
-    rate: Rate | None = None
+    rate: DecodeRate | None = None
 
     def target(self, count: int) -> int:
         """Of so many tokens, how many stay. A prompt that has fewer than `keep` loses none."""
@@ -136,14 +136,14 @@ def _layers(function: str, name: str, layer: int | Sequence[int] | None) -> tupl
     return layers
 
 
-def _rate(function: str, name: str, rate: Any) -> Rate | None:
+def _rate(function: str, name: str, rate: Any) -> DecodeRate | None:
     if rate is None:
         return None
     if "decode" not in METHODS[name].acts:
         known = ", ".join(one for one, method in METHODS.items() if "decode" in method.acts)
         raise ValueError(f"{function}: rate is for {known}; {name} does not act while decoding, got rate={rate!r}")
     if callable(rate):
-        found: Rate = rate
+        found: DecodeRate = rate
         return found
     if not isinstance(rate, (str, Path)) or not Path(rate).is_file():
         raise FileNotFoundError(f"{function}: rate of {name} must be a file of weights or a function, got {rate!r}")

@@ -24,7 +24,7 @@ from texturevlm.evaluate.data import load_data
 from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.reduce import Context, ReduceStep
-from texturevlm.reduce.dyrate import RateHead, spread, statistics
+from texturevlm.reduce.dyrate import RateHead, attention_spread, statistics
 from texturevlm.train.fit import draw_examples
 from texturevlm.types import Texture
 from texturevlm.vlm import check_reducible, reduced
@@ -125,7 +125,7 @@ def rate_example(vlm: VLM, image: Path, question: str, settings: RateTask.Settin
     seen: list[tuple[Tensor, float]] = []
 
     def watching(context: Context, keep: int) -> int:
-        seen.append((statistics(context), spread(context, 1) / len(context)))
+        seen.append((statistics(context), attention_spread(context, 1) / len(context)))
         return len(context)
 
     answer, full = answered_with(vlm, prompt, ReduceStep("dyrate", 1, rate=watching), settings.length)

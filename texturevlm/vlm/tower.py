@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce import Context, Planned, Reduction, stage_budget
-from texturevlm.reduce.pace import shown
+from texturevlm.reduce.pace import shown_pixels
 from texturevlm.reduce.reduction import DROPPED
 from texturevlm.reduce.select import shared_out
 from texturevlm.vlm.packed import Geometry, pack, unpack
@@ -120,7 +120,7 @@ class TowerReduction(ABC):
             self._stays[own] = False
             self._stays[own[found.kept]] = True
             if found.merges:
-                values, first, wide = shown(context, found)
+                values, first, wide = shown_pixels(context, found)
                 kept = own[found.kept]
                 samples[kept] = values[:, None].to(samples.dtype)
                 patch[kept] = _spread(patch[kept], first - known.position[found.kept, 1:], wide, merge)
