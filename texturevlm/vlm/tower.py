@@ -125,7 +125,7 @@ class TowerReduction(ABC):
                 samples[kept] = values[:, None].to(samples.dtype)
                 patch[kept] = _spread(patch[kept], first - known.position[found.kept, 1:], wide, merge)
         changed = Geometry(**{**vars(geometry), "patch": patch.flatten(0, 1)})
-        return pack(self.adapter.patch_rows(samples), changed, weight)
+        return pack(self.adapter.patch_rows(samples), changed, weight).to(rows.dtype)
 
     def _samples(self, pixels: Tensor) -> Tensor:
         """Rows (n · merge², row_width) → (n, T, C, S, S), the inverse of the adapter's `patch_rows`."""

@@ -58,7 +58,7 @@ class QwenTower(TowerReduction):
     def _lengths(self, ends: Tensor) -> list[int]:
         """Patches that are left of each segment, without the empty ones."""
         patches = self.adapter.merge**2
-        segment = torch.searchsorted(ends[1:].contiguous(), self._live * patches, right=True)
+        segment = torch.searchsorted(ends[1:].to(self._live), self._live * patches, right=True)
         counts: list[int] = torch.bincount(segment).tolist()
         return [patches * count for count in counts if count]
 
