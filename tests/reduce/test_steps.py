@@ -37,10 +37,16 @@ def test_the_forms_of_a_step():
         ([], 64, "keep needs reduce"),
         (7, 64, "reduce must be a name or a list"),
         ([("tome", 1, 2)], 64, "reduce must be a name or a list"),
-        ([("tome", {"keeps": 1})], 64, "option of tome must be one of keep, layer, rate, got 'keeps'"),
+        ([("tome", {"keeps": 1})], 64, "option of tome must be one of keep, layer, rate, difference, got 'keeps'"),
         ([("tome", {"layer": 1})], 64, "vscan, aim, prunevid, pace, dtoma; tome acts elsewhere, got layer=1"),
         ([("pyramiddrop", {"layer": 1})], 64, "layer must be 3 for pyramiddrop"),
         ([("fastv", {"rate": "w.safetensors"})], 64, "rate is for dyrate; fastv does not act while decoding"),
+        (
+            [("fastv", {"difference": "/w"})],
+            64,
+            "difference is for tome, pvc; fastv does not act in the tower, got '/w'",
+        ),
+        ([("tome", {"difference": "/gone"})], 64, "difference of tome must be a file of weights, got '/gone'"),
         ([("dyrate", {"rate": "/gone"})], 64, "rate of dyrate must be a file of weights or a function, got '/gone'"),
     ],
 )

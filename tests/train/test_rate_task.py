@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from tests.ask.test_load import saved
 from tests.evaluate.folders import write_folder
 from texturevlm.ask import load_vlm
 from texturevlm.reduce import ReduceStep, steps_of
@@ -17,22 +16,9 @@ from texturevlm.train.fit import fit
 from texturevlm.train.rate_task import RateTask, answered_with, divergence, rate_example
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return str(saved("qwen3_vl", tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = write_folder(tmp_path_factory.mktemp("data"), pages=4)
-    listing = folder / "questions.jsonl"
-    listing.write_text(listing.read_text().replace('"eval"', '"train"'))
-    return folder
-
-
-def settings(data, model, **more):
+def settings(asked_pages, tiny_model, **more):
     given = {"budget": 16, "relevance": "none", "length": 4, "batch": 4, **more}
-    return RateTask.Settings(data=data, model=model, **given)
+    return RateTask.Settings(data=asked_pages, model=tiny_model, **given)
 
 
 @torch.no_grad()
@@ -40,8 +26,8 @@ def pinball(task):
     return float(task.losses(task._stacked(task.learned), 0)["pinball"])
 
 
-def test_a_run_and_its_weights(data, model, tmp_path):
-    task = RateTask(settings(data, model), device="cpu")
+def test_a_run_and_its_weights(asked_pages, tiny_model, tmp_path):
+    task = RateTask(settings(asked_pages, tiny_model), device="cpu")
     assert (len(task.learned), len(task.held)) == (6, 2)
     before = pinball(task)
     found = fit(task, FitConfig(steps=60, rate=0.02, save_every=0), tmp_path / "run")
@@ -49,8 +35,8 @@ def test_a_run_and_its_weights(data, model, tmp_path):
     assert {"enough", "kept", "rule_enough", "rule_kept", "needed"} == set(found)
     weights = tmp_path / "run" / "step-00000060" / "weights.safetensors"
     (step,) = steps_of("ask", [("dyrate", {"keep": 2, "rate": weights})])
-    vlm = load_vlm(model, budget=16, relevance="none", device="cpu")
-    image = data / "images" / "0.png"
+    vlm = load_vlm(tiny_model, budget=16, relevance="none", device="cpu")
+    image = asked_pages / "images" / "0.png"
     assert vlm.ask(image, "what ?", reduce=[step], max_new_tokens=4)
     context = _context(vlm, image)
     with torch.no_grad():
@@ -72,20 +58,20 @@ def _context(vlm, image):
 
 
 @pytest.mark.parametrize("tolerance, needed", [(1e9, 0.05), (0.0, 1.0)])
-def test_what_is_needed_follows_from_the_tolerance(data, model, tolerance, needed):
-    vlm = load_vlm(model, budget=16, device="cpu")
-    own = settings(data, model, tolerance=tolerance)
-    assert rate_example(vlm, data / "images" / "0.png", "what ?", own).needed == needed
+def test_what_is_needed_follows_from_the_tolerance(asked_pages, tiny_model, tolerance, needed):
+    vlm = load_vlm(tiny_model, budget=16, device="cpu")
+    own = settings(asked_pages, tiny_model, tolerance=tolerance)
+    assert rate_example(vlm, asked_pages / "images" / "0.png", "what ?", own).needed == needed
 
 
-def test_a_given_answer_is_given_again(data, model):
+def test_a_given_answer_is_given_again(asked_pages, tiny_model):
     """With all tokens: the same logits; with few of them: the same answer and other logits."""
     from texturevlm.ask.prompted import chosen_prompt
     from texturevlm.pipeline import choose_tokens
     from texturevlm.types import Texture
 
-    vlm = load_vlm(model, budget=16, device="cpu")
-    texture = Texture.open(data / "images" / "0.png").mipmapped()
+    vlm = load_vlm(tiny_model, budget=16, device="cpu")
+    texture = Texture.open(asked_pages / "images" / "0.png").mipmapped()
     allocation = choose_tokens(texture, budget=16, patch=vlm.adapter.side, relevance="none")
     prompt = chosen_prompt(vlm.adapter, "what ?", [texture], [allocation])
     answer, full = answered_with(vlm, prompt, ReduceStep("dyrate", 1.0), 4)
@@ -107,11 +93,11 @@ def test_divergence_of_two_coins():
     assert divergence(fair, loaded) == pytest.approx(0.5 * torch.tensor(4 / 3).log().item(), rel=1e-5)
 
 
-def test_what_is_refused(data, model, tmp_path):
+def test_what_is_refused(asked_pages, tiny_model, tmp_path):
     few = write_folder(tmp_path / "few", pages=1)
     rows = [json.loads(line) | {"split": "train"} for line in (few / "questions.jsonl").read_text().splitlines()]
     (few / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ValueError, match="RateTask: data must have questions about 4 images, got 1"):
-        RateTask(settings(few, model))
+        RateTask(settings(few, tiny_model))
     with pytest.raises(ValueError, match="RateTask: length must be at least 3, got 2"):
-        RateTask(settings(data, model, length=2))
+        RateTask(settings(asked_pages, tiny_model, length=2))

@@ -12,7 +12,7 @@ from texturevlm.reduce.dyrate import trained_rate
 from texturevlm.reduce.method import PLACES, DecodeRate, ReduceStage
 from texturevlm.reduce.registry import METHODS
 
-OPTIONS = ("keep", "layer", "rate")  # of a step, besides its method
+OPTIONS = ("keep", "layer", "rate", "difference")  # of a step, besides its method
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class ReduceStep:
     keep:   visual tokens of a prompt that stay; or their share, a float above 0 and at most 1
     layers: of the language model, after which its stages there act; None: the method's own
     rate:   for stages while decoding, in the place of the method's own
+    difference: for stages in the tower, a file of trained weights that are added to the tower's (Token Compensator)
     """
 
     method: str
     keep: int | float
     layers: tuple[int, ...] | None = None
     rate: DecodeRate | None = None
+    difference: Path | None = None
 
     def target(self, count: int) -> int:
         """Of so many tokens, how many stay. A prompt that has fewer than `keep` loses none."""
@@ -71,7 +73,8 @@ def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tup
     """Steps from the options `reduce` and `keep` of a function.
 
     reduce: a name of METHODS; or a list of names, (name, keep) or (name, {"keep": …, "layer": …}); None or []: nothing.
-            For dyrate, "rate" may be the weights that `texturevlm train` made, or a function
+            For dyrate, "rate" may be the weights that `texturevlm train` made, or a function; for methods in the tower,
+            "difference" those of a compensator
     keep:   for the steps that do not say it
     """
     if reduce is None or (isinstance(reduce, (list, tuple)) and not reduce):
@@ -86,7 +89,8 @@ def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tup
 
 def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
     if isinstance(given, ReduceStep):
-        given = (given.method, {"keep": given.keep, "layer": given.layers, "rate": given.rate})
+        more = {"keep": given.keep, "layer": given.layers, "rate": given.rate, "difference": given.difference}
+        given = (given.method, more)
     pair = (given, {}) if isinstance(given, str) else given
     if not isinstance(pair, Sequence) or not 1 <= len(pair) <= 2:
         raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {given!r}")
@@ -99,7 +103,8 @@ def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
     if wanted is None:
         raise ValueError(f"{function}: keep must be given for {name}, got None")
     kept, layers = check_keep(function, name, wanted), _layers(function, name, options.get("layer"))
-    return ReduceStep(name, kept, layers, _rate(function, name, options.get("rate")))
+    rate, difference = options.get("rate"), options.get("difference")
+    return ReduceStep(name, kept, layers, _rate(function, name, rate), _difference(function, name, difference))
 
 
 def leaves_open(reduce: Any) -> bool:
@@ -148,6 +153,17 @@ def _rate(function: str, name: str, rate: Any) -> DecodeRate | None:
     if not isinstance(rate, (str, Path)) or not Path(rate).is_file():
         raise FileNotFoundError(f"{function}: rate of {name} must be a file of weights or a function, got {rate!r}")
     return trained_rate(rate)
+
+
+def _difference(function: str, name: str, path: Any) -> Path | None:
+    if path is None:
+        return None
+    if "tower" not in METHODS[name].acts:
+        known = ", ".join(one for one, method in METHODS.items() if "tower" in method.acts)
+        raise ValueError(f"{function}: difference is for {known}; {name} does not act in the tower, got {path!r}")
+    if not isinstance(path, (str, Path)) or not Path(path).is_file():
+        raise FileNotFoundError(f"{function}: difference of {name} must be a file of weights, got {path!r}")
+    return Path(path)
 
 
 def planned(function: str, steps: Sequence[ReduceStep], layers: int, blocks: int) -> list[Planned]:

@@ -137,6 +137,11 @@ class Adapter(ABC):
         vision = self.config.vision_config
         return int(vision.depth if hasattr(vision, "depth") else vision.num_hidden_layers)
 
+    @property
+    def tower_blocks(self) -> Any:
+        """The blocks of the bound model's tower, if its tokens can be reduced."""
+        raise NotImplementedError(f"tower_blocks: not for {self.config.model_type}")
+
     def language_of(self, model: Any) -> Any:
         """The language model, whose `layers` attend."""
         return model.model.language_model

@@ -73,6 +73,11 @@ class ProjectedAdapter(Adapter):
         """The vision tower of the bound model."""
         return tower_for(self.tower_of(self.model))
 
+    @property
+    def tower_blocks(self) -> Any:
+        """The blocks of that tower."""
+        return self.tower.layers
+
     def hooks(self, model: Any) -> Iterator[Any]:
         self._features = Override(model.model, "get_image_features", self._get_image_features)
         yield self._features

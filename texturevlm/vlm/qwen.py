@@ -48,6 +48,11 @@ class QwenAdapter(Adapter):
         return self.model.model.visual
 
     @property
+    def tower_blocks(self) -> Any:
+        """The blocks of that tower."""
+        return self.tower.blocks
+
+    @property
     def token_pixels(self) -> int:
         """Pixels of a token, as the image processor counts them in its limits."""
         return self.side**2

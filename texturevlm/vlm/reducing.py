@@ -24,6 +24,7 @@ from texturevlm.reduce import PLACES, Context, Planned, ReduceStep, Reduction, c
 from texturevlm.vlm.decode import DecodeReduction, Held, Slots
 from texturevlm.vlm.families import FAMILIES
 from texturevlm.vlm.loops import query_and_key, text_rotary
+from texturevlm.vlm.low_rank import load_difference
 from texturevlm.vlm.masks import EXPLICIT, Keys
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.seen import Seen, seen_by_prompt
@@ -90,6 +91,8 @@ class Reducing:
         self.scan = adapter.scan(needed & WATCHED, at["pixels"] + at["tower"])
         normed = adapter.normed_heads
         self.decoding = DecodeReduction(self.language, at["decode"], self._axes, normed) if at["decode"] else None
+        blocks = adapter.tower_blocks
+        self.differences = [load_difference(function, one.difference, blocks) for one in steps if one.difference]
         self.endings = endings
         self._ids: Tensor | None = None
         self._held: WeakKeyDictionary[Any, Held] = WeakKeyDictionary()  # by cache
@@ -98,6 +101,8 @@ class Reducing:
         """Hook the model; yields what has `remove`."""
         if self.scan.tower is not None:
             yield from self.scan.tower.hooks()
+            for one in self.differences:
+                yield from one.hooks(self.adapter.tower_blocks)
             self._generate = Override(self.adapter.model, "generate", self._generated)
             yield self._generate
         yield from self.scan.hooks()
