@@ -1,6 +1,6 @@
-"""Token Compensator (Jie and others, 2024): a low-rank difference of a tower's weights, trained for one rate of merging.
+"""Token Compensator: a low-rank difference of a tower's weights, trained for one rate of merging.
 
-Published: low-rank matrices, trained once, turn the weights for one merge rate into those for another.
+Published: a trained low-rank difference turns weights for one merge rate into weights for another.
 Ours: they are added to every linear layer of the tower's blocks while tokens are reduced, and trained so that the
 reduced model answers like the whole one (`train/compensator_task.py`).
 """
@@ -8,7 +8,7 @@ reduced model answers like the whole one (`train/compensator_task.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ class LowRankDifference(nn.Module):
     def hooks(self, blocks: nn.Module) -> Iterator[Any]:
         """Add the difference to the blocks of a tower; yields what has `remove`."""
         for name, layer in linear_layers(blocks).items():
-            yield layer.register_forward_hook(lambda _, args, out, key=_key(name): out + self._added(key, args[0]))
+            yield layer.register_forward_hook(partial(self._adding, _key(name)))
 
-    def _added(self, key: str, given: Tensor) -> Tensor:
+    def _adding(self, key: str, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        (given,) = args
         down, up = (part[key].to(given.device, given.dtype) for part in (self.down, self.up))
-        added: Tensor = given @ down.mT @ up.mT
-        return added
+        return out + given @ down.mT @ up.mT
 
 
 def linear_layers(blocks: nn.Module) -> dict[str, nn.Linear]:
@@ -57,8 +57,8 @@ def load_difference(function: str, path: Path | str, blocks: nn.Module) -> LowRa
     have = {name: value.shape[0] for name, value in found.state_dict().items() if name.startswith("up.")}
     if kinds != have:
         raise ValueError(
-            f"{function}: difference must be trained for this tower, of {len(kinds)} linear layers, got {path}, which is "
-            f"for another one, of {len(have)}"
+            f"{function}: difference must be trained for this tower, of {len(kinds)} linear layers, got {path}, which "
+            f"is for another one, of {len(have)}"
         )
     return found
 
