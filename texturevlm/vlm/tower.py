@@ -137,8 +137,8 @@ class TowerReduction(ABC):
 
     # Between two blocks. Tokens are here in the tower's order.
 
-    def _enter(self, order: Tensor) -> None:
-        """Begin to run the tower on some tokens, in this order."""
+    def enter(self, order: Tensor) -> None:
+        """Begin to run the tower on some tokens (n,), in the order of its rows."""
         self._order = order
         self._live = self._stays[order].nonzero()[:, 0]  # of each current token, its place in `order`
         self._slot = torch.full_like(order, DROPPED)  # of each token, the current one that it is in
@@ -146,8 +146,8 @@ class TowerReduction(ABC):
         self._size = torch.ones(len(self._live), device=order.device)
         self._before: Tensor  # (M, merge², D), what the block before was given
 
-    def _leave(self) -> None:
-        """Note the groups."""
+    def leave(self) -> None:
+        """End that, and note the groups."""
         self._stays[self._order] = False
         self._stays[self._order[self._live]] = True
         ends = torch.cat([self._order[self._live], self._order.new_full((1,), DROPPED)])

@@ -93,14 +93,6 @@ class QwenTower(TowerReduction):
         key: Tensor = projected.unflatten(-1, (3, attention.num_heads, -1))[:, :, 1]
         return key.mean(1).transpose(0, 1)
 
-    def enter(self, order: Tensor) -> None:
-        """Begin a run of the tower; order: (n,), the tokens in the order of its rows."""
-        self._enter(order)
-
-    def leave(self) -> None:
-        """End it."""
-        self._leave()
-
 
 def _with_bias(query: Tensor, key: Tensor, bias: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Queries and keys (H, N, d) with further dimensions, so that attention adds a number per key (N,).

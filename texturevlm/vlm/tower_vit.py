@@ -48,10 +48,10 @@ class VitTower(TowerReduction):
         """In the place of the adapter's `hidden`."""
         own = next(self._calls)
         self._images = len(own)
-        self._enter(own.flatten())
+        self.enter(own.flatten())
         hidden: Tensor = self._hidden.original(pixels, patch)
         hidden = self.in_all(hidden)
-        self._leave()
+        self.leave()
         return hidden
 
     def in_all(self, values: Tensor) -> Tensor:
