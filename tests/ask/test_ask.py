@@ -120,7 +120,7 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
     monkeypatch.setattr(prepared, "image_maps", mapping)
     session = models.asked(qwen, budget=8).prepare(models.patterned(160, 160))
     maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
-    assert [one.scorer for one in maps] == ["words", "words", "none"]
+    assert [one.scorer for one in maps] == ["words", "words", "prior"]
     assert len(read) == 1 and mapped == [32]
     assert float((maps[0].mass - maps[1].mass).abs().max()) > 0
 
@@ -210,7 +210,10 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
         ({"relevance": "smell"}, "relevance must be one of auto, words"),
         ({"relevance": "attention"}, "looks=2"),
         ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
-        ({"relevance": "embedding"}, "relevance must be one of auto, words, scout, attention, none, got 'embedding'"),
+        (
+            {"relevance": "embedding"},
+            "must be one of auto, words, scout, prior, attention, none, got 'embedding'",
+        ),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],
 )

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.prepared import PreparedImage
-from texturevlm.capture import no_graph_because
+from texturevlm.capture import captured_question, no_graph_because
 from texturevlm.cuda.graph import KeptReplays, Replay
 from texturevlm.ops import backend as backends
 from texturevlm.pipeline import Allocator, choose_tokens
 from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
-from texturevlm.scout import Question, encode
-from texturevlm.text.strings import terms
+from texturevlm.scout import Question
 from texturevlm.types import COLOURS, COLUMNS, Allocation, Texture
 
 MOST_CHOICES = 4  # each holds a copy of its image
@@ -55,20 +54,18 @@ class CapturedChoice:
         level = texture.levels[0]
         if no_graph_because(level, scorer, allocator, patch, budget, {}) or backends.no_kernel_because(level):
             return None
-        asked = encode([question]) if scorer.name != "none" and terms(question) else ()
-        key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked))
+        scorer, asked = captured_question(scorer, question)
+        key = (texture.size, texture.device, patch, budget, allocator, scorer.name)
         options: Any = {"budget": budget, "patch": patch, "allocator": allocator}
         with self._lock:
-            replay = self._replay(key, partial(_made, scorer, options, bool(asked)), [texture.levels[0], *asked])
+            replay = self._replay(key, partial(_made, scorer, options), [texture.levels[0], *asked])
             if replay is None:
                 return None
             made = [part.clone() for part in replay(texture.levels[0], *asked)]
         columns: Any = dict(zip(COLUMNS, made))
         maps: Any = dict(zip(_MAPS, made[len(COLUMNS) :]))
-        name = scorer.name if asked else "none"
-        return Chosen(
-            Allocation(**columns, size=texture.size, patch=patch), Relevance(**maps, size=texture.size, scorer=name)
-        )
+        relevance_made = Relevance(**maps, size=texture.size, scorer=scorer.name)
+        return Chosen(Allocation(**columns, size=texture.size, patch=patch), relevance_made)
 
     def _replay(self, key: tuple[Any, ...], function: Any, inputs: list[Tensor]) -> Replay | None:
         """The graph of a key: captured at the second call with it."""
@@ -81,11 +78,11 @@ class CapturedChoice:
         return found if found.reason is None else None
 
 
-def _made(scorer: Scorer, options: dict[str, Any], asked: bool, image: Tensor, *encoded: Tensor) -> tuple[Tensor, ...]:
+def _made(scorer: Scorer, options: dict[str, Any], image: Tensor, *encoded: Tensor) -> tuple[Tensor, ...]:
     """The columns of the allocation, then the maps of the relevance."""
     texture = Texture((image,)).mipmapped()
-    question = Question(*encoded) if asked else ""
-    relevance = find_relevance(texture, question, patch=options["patch"], relevance=scorer if asked else "none")
+    question = Question(*encoded) if encoded else ""
+    relevance = find_relevance(texture, question, patch=options["patch"], relevance=scorer)
     allocation = choose_tokens(texture, relevance=relevance, **options)
     maps = [getattr(relevance, name) for name in _MAPS]
     return *(getattr(allocation, name) for name in COLUMNS), *(one for one in maps if one is not None)

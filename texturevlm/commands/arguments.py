@@ -51,7 +51,9 @@ class Parser(argparse.ArgumentParser):
         if patch:
             self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
         self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")
-        self.add_option("--relevance", "NAME", f"what finds the answer's place: {scorers} (default: {RELEVANCE})")
+        auto = "words if RapidOCR is installed, else scout; prior, what is usually asked, without a question"
+        place = f"what finds the answer's place: {scorers} (default: {RELEVANCE}: {auto})"
+        self.add_option("--relevance", "NAME", place)
 
     def add_page_data(self) -> None:
         """DATA, --words and --limit of the commands that learn from pages."""
