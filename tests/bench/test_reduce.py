@@ -38,6 +38,7 @@ def test_the_table_and_its_files(report, tmp_path):
     found = json.loads((tmp_path / "reduce.json").read_text())
     assert [row["name"] for row in found["rows"]] == [row.name for row in report.rows]
     table = (tmp_path / "reduce.md").read_text()
+    assert found["code"] in table and "texturevlm.bench.reduce, digest " in table
     assert "| pace | 80 |" in table and "p 73.5 / 78.4 / 69.6" in table and "hardware:" in table
 
 

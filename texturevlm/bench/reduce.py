@@ -26,6 +26,7 @@ from texturevlm.bench.report import machine
 from texturevlm.bench.vlm_same import QUESTION
 from texturevlm.bench.vlm_theirs import PROMPT_WORDS, prompt_ids, random_model
 from texturevlm.evaluate.markdown import markdown_table
+from texturevlm.evaluate.provenance import origin
 from texturevlm.pipeline import choose_tokens
 from texturevlm.reduce import METHODS, ReduceStep, steps_of
 from texturevlm.types import Texture
@@ -82,19 +83,25 @@ class Measured:
 
 @dataclass
 class ReduceReport:
+    """The table; code: which code made it."""
+
     title: str
     device: str
+    code: str
     notes: list[str] = field(default_factory=list)
     rows: list[Measured] = field(default_factory=list)
 
     def table(self) -> str:
         about = [f"{key}: {value}  " for key, value in machine(self.device).items()]
         rows = [row.cells() for row in self.rows]
-        return "\n".join([f"# {self.title}", "", *about, "", *self.notes, "", markdown_table(HEAD, rows)])
+        return "\n".join(
+            [f"# {self.title}", "", f"{self.code}  ", *about, "", *self.notes, "", markdown_table(HEAD, rows)]
+        )
 
     def save(self, path: Path) -> None:
         """The table as JSON, and beside it as Markdown."""
-        record: dict[str, Any] = {"title": self.title, "machine": machine(self.device), "notes": self.notes}
+        record: dict[str, Any] = {"title": self.title, "code": self.code, "machine": machine(self.device)}
+        record["notes"] = self.notes
         record["rows"] = [asdict(row) for row in self.rows]
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         path.with_suffix(".md").write_text(self.table() + "\n", encoding="utf-8")
@@ -107,7 +114,8 @@ def bench_reduce(device: str | None = None, *, quick: bool = False) -> ReduceRep
     begun = time.perf_counter()
     adapter = random_model(device, small=quick)
     size, keep = ((320, 256), 8) if quick else (PAGE, KEEP)
-    report = ReduceReport("Reductions at equal tokens, Qwen3-VL-4B's architecture", device)
+    title = "Reductions at equal tokens, Qwen3-VL-4B's architecture"
+    report = ReduceReport(title, device, str(origin(__name__)))
     weights = sum(one.numel() * one.element_size() for one in adapter.model.parameters()) / 2**30
     image = page(1, *size).to(device)
     for way in ways(adapter, size, keep):
