@@ -92,11 +92,9 @@ class ReduceReport:
     rows: list[Measured] = field(default_factory=list)
 
     def table(self) -> str:
-        about = [f"{key}: {value}  " for key, value in machine(self.device).items()]
+        about = [f"{self.code}  ", *(f"{key}: {value}  " for key, value in machine(self.device).items())]
         rows = [row.cells() for row in self.rows]
-        return "\n".join(
-            [f"# {self.title}", "", f"{self.code}  ", *about, "", *self.notes, "", markdown_table(HEAD, rows)]
-        )
+        return "\n".join([f"# {self.title}", "", *about, "", *self.notes, "", markdown_table(HEAD, rows)])
 
     def save(self, path: Path) -> None:
         """The table as JSON, and beside it as Markdown."""
