@@ -30,7 +30,7 @@ from texturevlm.types import Texture
 from texturevlm.vlm import check_reducible, reduced
 from texturevlm.vlm.low_rank import LowRankDifference, layer_shapes
 
-HELD_OUT = 4  # one image in so many is evaluated on
+EVALUATED = 4  # one image in so many is evaluated on
 
 
 class AnsweredPrompt(NamedTuple):
@@ -73,11 +73,11 @@ class CompensatorTask:
         self.held: list[AnsweredPrompt] = []
         progress = Progress(len(samples), "questions")
         for sample in samples:
-            part = self.held if images.index(sample.image) % HELD_OUT == HELD_OUT - 1 else self.learned
+            part = self.held if images.index(sample.image) % EVALUATED == EVALUATED - 1 else self.learned
             part.append(self._answered(sample.image, sample.question))
             progress.step()
         if not self.learned or not self.held:
-            raise ValueError(f"CompensatorTask: data must have questions about {HELD_OUT} images, got {len(images)}")
+            raise ValueError(f"CompensatorTask: data must have questions about {EVALUATED} images, got {len(images)}")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             self.module = LowRankDifference(layer_shapes(self.vlm.adapter.tower_blocks), settings.rank)

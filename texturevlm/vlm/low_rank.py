@@ -37,7 +37,8 @@ class LowRankDifference(nn.Module):
     def _adding(self, key: str, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
         (given,) = args
         down, up = (part[key].to(given.device, given.dtype) for part in (self.down, self.up))
-        return out + given @ down.mT @ up.mT
+        changed: Tensor = out + given @ down.mT @ up.mT
+        return changed
 
 
 def linear_layers(blocks: nn.Module) -> dict[str, nn.Linear]:
