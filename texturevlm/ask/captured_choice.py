@@ -12,6 +12,7 @@ from math import prod
 from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from texturevlm.ask.choose import Chosen
@@ -35,6 +36,7 @@ class CapturedChoice:
     def __init__(self) -> None:
         self._kept = KeptReplays(MOST_CHOICES)
         self._once: OrderedDict[tuple[Any, ...], None] = OrderedDict()  # seen once
+        self._device: torch.device | None = None  # of the graphs
         self._lock = Lock()  # a replay overwrites what the last one made
 
     def __reduce__(self) -> tuple[type[CapturedChoice], tuple[()]]:
@@ -44,6 +46,9 @@ class CapturedChoice:
         self, image: PreparedImage, question: str, *, budget: int, allocator: str | Allocator, relevance: str
     ) -> Chosen | None:
         texture, patch = image.texture, image.patch
+        if texture.device != self._device:  # the model was moved
+            self.release()
+            self._device = texture.device
         scorer = find_scorer("ask", relevance, question)
         if not isinstance(allocator, str) or texture.names != COLOURS:
             return None
@@ -66,6 +71,12 @@ class CapturedChoice:
         maps: Any = dict(zip(_MAPS, made[len(COLUMNS) :]))
         relevance_made = Relevance(**maps, size=texture.size, scorer=scorer.name)
         return Chosen(Allocation(**columns, size=texture.size, patch=patch), relevance_made)
+
+    def release(self) -> None:
+        """Forget all graphs."""
+        with self._lock:
+            self._kept.release()
+            self._once.clear()
 
     def _replay(self, key: tuple[Any, ...], function: Any, inputs: list[Tensor]) -> Replay | None:
         """The graph of a key: captured at the second call with it."""

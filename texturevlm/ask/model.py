@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
-from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of
+from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of, released_with_hooks
 from texturevlm.ask.captured_choice import CapturedChoice
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
@@ -35,6 +35,7 @@ from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
+from texturevlm.cuda.graph import nothing_collected
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
 from texturevlm.vlm import adapter_for, check_reducible
@@ -102,6 +103,7 @@ class VLM:
         self.adapter = hooked(self.model, processor).beside(processor.processor)
         self.generator = Generator(self.adapter, processor, captured=captured)
         self._choice = CapturedChoice()
+        released_with_hooks(self)
 
     @property
     def budget(self) -> int:
@@ -139,6 +141,7 @@ class VLM:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
+        released_with_hooks(self)
 
     def prepare(self, images: Any) -> ImageSession:
         """Prepare images for any number of questions: mip levels, maps and words are made once.
@@ -261,7 +264,10 @@ class VLM:
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
         """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
-        return self._choice(image, question, **options) if self.generator.wanted else None
+        if self.generator.wanted:
+            return self._choice(image, question, **options)
+        self._choice.release()
+        return None
 
     def check_attached(self) -> None:
         """Raise if the model was detached."""
@@ -271,7 +277,13 @@ class VLM:
     def detach(self) -> Any:
         """Restore the model and return it."""
         self.processor.detach()
+        self.release()
         return self.model
+
+    def release(self) -> None:
+        """Free what was captured, and its memory on the GPU; the next question captures it again."""
+        self.generator.fixed = None
+        self._choice.release()
 
     def _sessions(self, images: Any, prompts: Sequence[Any]) -> list[ImageSession]:
         """The images of each prompt."""
@@ -332,7 +344,8 @@ def load_vlm(
     for name in [one for one in options if one not in HUB_OPTIONS]:
         if meant := near_miss(name, LOADING):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
-    found = find(model, device=device, dtype=dtype, **options)
+    with nothing_collected():  # transformers imports a thousand modules here, all of which stay
+        found = find(model, device=device, dtype=dtype, **options)
     settings = {**DEFAULTS, **for_answers(found.settings), **given}
     _check("load_vlm", settings, tokens, looks)
     sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 import torch
 from PIL import Image
@@ -33,6 +34,7 @@ from texturevlm.vlm.trained import trained_as
 from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
+HOOKED: WeakSet[nn.Module] = WeakSet()  # such models of this process
 CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 CENTRED = ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
@@ -179,6 +181,7 @@ class Adapter(ABC):
         for undo in self.hooks(model):
             self._undo.append(undo)
         setattr(model, ATTRIBUTE, self)
+        HOOKED.add(model)
 
     def beside(self, processor: Any) -> Adapter:
         """An adapter of the same model for another processor; this one keeps the hooks."""
@@ -192,6 +195,7 @@ class Adapter(ABC):
             self._undo.pop().remove()
         if getattr(self.model, ATTRIBUTE, None) is self:
             delattr(self.model, ATTRIBUTE)
+            HOOKED.discard(self.model)
         return self.model
 
     def __getstate__(self) -> dict[str, Any]:
