@@ -1,0 +1,32 @@
+"""`texturevlm bench attention`, small."""
+
+import torch
+
+from texturevlm.bench.attention import Case, bench_attention
+from texturevlm.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
+from texturevlm.ops import hierarchical_attention
+
+
+def test_a_quick_run():
+    report = bench_attention("cpu", quick=True)
+    assert all(row.timing is not None and row.timing.median > 0 for row in report.rows)
+    by = {(row.work, row.by) for row in report.rows}
+    for work in ("prefill, 273 visual tokens", "decode, 273 visual tokens"):
+        assert {(work, "SDPA"), (work, "hierarchical, 10% fine")} <= by
+    assert {("prefill, 64 visual tokens", "window"), ("prefill, 64 visual tokens", "linear")} <= by
+    assert any("Peaked inputs" in note and "met" in note for note in report.notes)
+
+
+def test_peaked_inputs_have_one_right_block():
+    q, k, v, wanted = peaked_input(512, "cpu", width=32)
+    assert right_blocks(q, k, v, wanted) == 1.0 and right_blocks(q, k, v, (wanted + 1) % 8) < 0.5
+    dense = dense_attention(q, k, v)
+    assert relative_error(hierarchical_attention(q, k, v, fine=0.1, neighbours=0), dense) < 0.02
+    other = (wanted[None, None, :, None].expand(1, 2, -1, -1) + 1) % 8
+    assert relative_error(hierarchical_attention(q, k, v, chosen=other, neighbours=0), dense) > 0.05
+
+
+def test_the_layout_of_a_case_reads_text():
+    case = Case.of(100, "cpu", heads=2, shared=1, width=16)
+    assert torch.equal(case.visual.sort().values, torch.arange(100))
+    assert int(case.layout().state[0, 0, -1]) == 2
