@@ -2,7 +2,8 @@
 
 The shapes are those of Qwen3-VL-4B: 32 heads that share 8 heads of keys, 128 wide, bfloat16. Visual tokens are a grid
 in reading order, blocks follow its quadtree, and 64 tokens of text come behind. The time includes the summaries (but at
-decode, where they are known) and the choice of blocks. What depends on places alone (the layout) is made once for all layers and has a row of its own.
+decode, where they are known) and the choice of blocks. What depends on places alone (the layout) is made once for all
+layers and has a row of its own.
 """
 
 from __future__ import annotations

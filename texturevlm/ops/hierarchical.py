@@ -91,7 +91,7 @@ def hierarchical_attention(
     if bias is not None:
         layout = layout.masked(bias == 0)
     share = fine if kind in ("hierarchical", "latent") else 0.0
-    level = None if texture is None else texture.levels[0]
+    level = None if texture is None else texture.finest
     if backend != "reference":
         reason = no_triton_because(q, k, v, layout, kind, bias is not None)
         if reason is None:

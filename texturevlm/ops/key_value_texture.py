@@ -6,6 +6,7 @@ Tokens are in the order of a quadtree, so four blocks that follow one another ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -45,12 +46,19 @@ class KeyValueLevel:
 class KeyValueTexture:
     """Block means of K and V.
 
-    levels: finest first: blocks of `block` tokens, of 4 · block, … down to one block
-    block:  tokens of a block of the finest level
+    finest: blocks of `block` tokens
     """
 
-    levels: tuple[KeyValueLevel, ...]
+    finest: KeyValueLevel
     block: int
+
+    @cached_property
+    def levels(self) -> tuple[KeyValueLevel, ...]:
+        """Finest first: blocks of `block` tokens, of 4 · block, … down to one block; made when they are asked for."""
+        found = [self.finest]
+        while found[-1].count.shape[1] > 1:
+            found.append(found[-1].coarser())
+        return tuple(found)
 
     @staticmethod
     def of(key: Tensor, value: Tensor, *, table: Tensor | None = None, block: int = 64) -> KeyValueTexture:
@@ -63,12 +71,12 @@ class KeyValueTexture:
         check_block("KeyValueTexture.of", block)
         if table is None:
             table = whole_table(key.shape[0], key.shape[2], block, key.device)
-        return KeyValueTexture(_pyramid(block_means(key, value, table, block)), block)
+        return KeyValueTexture(block_means(key, value, table, block), block)
 
     def append(self, key: Tensor, value: Tensor) -> KeyValueTexture:
         """With more tokens (B, H, M, D) behind all others: they fill the last block, then begin new ones."""
         check_shapes("append", key=(key, "B H M D"), value=(value, "B H M E"))
-        last, block = self.levels[0], self.block
+        last, block = self.finest, self.block
         length, room = last.count.shape[1], block - int(last.count[0, -1])
         if bool((last.count[:, -1] != last.count[0, -1]).any()):
             raise ValueError("append: samples must have equally many tokens in their last block")
@@ -80,7 +88,7 @@ class KeyValueTexture:
             pieces.append(_joined([old, new]).coarser() if length else new)
         if filling < key.shape[2]:
             pieces.append(_means_in_order(key[:, :, filling:], value[:, :, filling:], block))
-        return KeyValueTexture(_pyramid(_joined(pieces)), block)
+        return KeyValueTexture(_joined(pieces), block)
 
     @property
     def bytes(self) -> int:
@@ -133,10 +141,3 @@ def _joined(parts: list[KeyValueLevel]) -> KeyValueLevel:
         torch.cat([one.value for one in parts], 2),
         torch.cat([one.count for one in parts], 1),
     )
-
-
-def _pyramid(finest: KeyValueLevel) -> tuple[KeyValueLevel, ...]:
-    levels = [finest]
-    while levels[-1].count.shape[1] > 1:
-        levels.append(levels[-1].coarser())
-    return tuple(levels)
