@@ -4,6 +4,10 @@ import torch
 
 from texturevlm.bench.attention import Case, bench_attention
 from texturevlm.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
+from texturevlm.bench.attention_trained import attention_inputs, layer_errors
+from texturevlm.bench.pictures import page
+from texturevlm.bench.reader import random_reader
+from texturevlm.draw import to_pil
 from texturevlm.ops import hierarchical_attention
 
 
@@ -15,6 +19,27 @@ def test_a_quick_run():
         assert {(work, "SDPA"), (work, "hierarchical, 10% fine")} <= by
     assert {("prefill, 64 visual tokens", "window"), ("prefill, 64 visual tokens", "linear")} <= by
     assert any("Peaked inputs" in note and "met" in note for note in report.notes)
+    table = [note.split("|")[1:-1] for note in report.notes if note.startswith("| hierarchical") or "| latent" in note]
+    errors = [float(row[3].split("%")[0]) for row in table]
+    assert len(table) == 4 and errors[0] >= errors[1] >= errors[2] > 0
+
+
+def test_inputs_of_layers_are_those_of_the_model():
+    model = random_reader("cpu", 24)
+    model.model.float()
+    image = to_pil(page(1, 96, 128))
+    layers = attention_inputs(model, image)
+    assert len(layers.inputs) == len(model.adapter.language_of(model.model).layers)
+    for one in layer_errors(layers, "hierarchical", 1.0)[:2]:
+        assert max(one) < 1e-5
+    # the output of attention, projected, is that of the layer
+    outputs = []
+    first = model.adapter.language_of(model.model).layers[0].self_attn
+    hook = first.register_forward_hook(lambda *given: outputs.append(given[2][0]))
+    attention_inputs(model, image)
+    hook.remove()
+    wanted = first.o_proj(dense_attention(*layers.inputs[0], causal=True).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(outputs[0], wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_peaked_inputs_have_one_right_block():
