@@ -18,6 +18,8 @@ def test_a_quick_run():
     for work in ("prefill, 273 visual tokens", "decode, 273 visual tokens"):
         assert {(work, "SDPA"), (work, "hierarchical, 10% fine")} <= by
     assert {("prefill, 64 visual tokens", "window"), ("prefill, 64 visual tokens", "linear")} <= by
+    page = [row.by for row in report.rows if row.work == "page of 80 visual tokens, 4B model → first token"]
+    assert page == ["dense", "hierarchical, 10% fine", "hierarchical, 10% fine, 4 layers share a choice"]
     assert any("Peaked inputs" in note and "met" in note for note in report.notes)
     table = [note.split("|")[1:-1] for note in report.notes if note.startswith("| hierarchical") or "| latent" in note]
     errors = [float(row[3].split("%")[0]) for row in table]

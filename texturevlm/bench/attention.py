@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from texturevlm.bench.attention_error import error_notes
+from texturevlm.bench.attention_page import add_page
 from texturevlm.bench.attention_trained import trained_notes
 from texturevlm.bench.report import Report, begin
 from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention, quadtree_order
@@ -73,6 +74,7 @@ def bench_attention(device: str | None = None, *, quick: bool = False) -> Report
         _decode(report, case, tokens)
         if tokens == RELATED or quick:
             _relatives(report, case, tokens)
+    add_page(report)
     report.notes += [*error_notes(report.device, quick), *trained_notes(report.device, quick)]
     return report
 
