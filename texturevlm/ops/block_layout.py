@@ -57,8 +57,14 @@ class BlockLayout:
 
     def allowed(self, fine: float) -> Tensor:
         """(B, G): how many blocks each group chooses."""
-        whole = (self.state[..., : self.visual] == WHOLE).sum(-1)
-        return (whole * fine).ceil().int()
+        if fine not in self._allowed:
+            whole = (self.state[..., : self.visual] == WHOLE).sum(-1)
+            self._allowed[fine] = (whole * fine).ceil().int()
+        return self._allowed[fine]
+
+    @cached_property
+    def _allowed(self) -> dict[float, Tensor]:
+        return {}
 
     @cached_property
     def always(self) -> tuple[Tensor, Tensor]:
