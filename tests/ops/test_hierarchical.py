@@ -50,6 +50,18 @@ def test_reading_everything_is_dense_attention(visual, causal):
 
 
 @pytest.mark.parametrize("kind", ["hierarchical", "window", "linear", "latent"])
+def test_later_keys_change_nothing(kind):
+    """Also where a block holds keys from before and after a query: the order of blocks is not that of the sequence."""
+    q, k, v = tensors()
+    options = {"visual": torch.randperm(100) + 7, "is_causal": True, "fine": 0.2, "kind": kind, **SMALL}
+    found = hierarchical_attention(q, k, v, **options)
+    for first in (20, 77, 120):
+        later = torch.arange(150)[:, None] >= first
+        other = hierarchical_attention(q, k.masked_fill(later, 3.0), v.masked_fill(later, 3.0), **options)
+        assert worst(other[:, :, :first], found[:, :, :first]) < 1e-12 < worst(other, found)
+
+
+@pytest.mark.parametrize("kind", ["hierarchical", "window", "linear", "latent"])
 def test_new_tokens_are_the_last_rows(kind):
     q, k, v = tensors(2)
     index = torch.randperm(100) + 7
