@@ -106,14 +106,13 @@ def times() -> list[dict[str, Any]]:
     keys = torch.randn(1, 8, side * side, channels // 8, device="cuda", dtype=torch.float16)
     stored = torch.randn(1, 8, blocks**2, channels // 8, device="cuda", dtype=torch.float16)
     whole, between = (torch.full(centres.shape[:2], lod, device="cuda") for lod in (3.0, 2.5))
-    table = torch.arange(side * side, device="cuda", dtype=torch.int32)[None]
     works = {
         "mips of K, as an image": partial(mipmap, image, levels=LEVEL + 2),
         "the same into texture units": partial(texture.fill, levels),
         "fetch of all blocks by texture units, level 3": partial(lookup, texture, centres, whole),
         "fetch of all blocks by texture units, level 2.5": partial(lookup, texture, centres, between),
         "the same by our kernel, level 2.5": partial(lookup, levels, centres, between, backend="cuda"),
-        "block means of K and V from tokens, PyTorch": partial(block_means, keys, keys, table, SIDE**2),
+        "block means of K and V from tokens, Triton": partial(KeyValueTexture.of, keys, keys),
         "stored block means, read and copied": stored.clone,
     }
     return [{"work": work, "microseconds": device_warm(call, repeats=7).median} for work, call in works.items()]

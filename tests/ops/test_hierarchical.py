@@ -13,6 +13,7 @@ from tests.conftest import poison, worst
 from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention, quadtree_order
 from texturevlm.ops.block_layout import FINE, UNSEEN, WHOLE
 from texturevlm.ops.hierarchical_triton import no_triton_because
+from texturevlm.ops.key_value_texture import block_means
 
 GPU = torch.cuda.is_available()
 # The interpreter of Triton 3.6 turns arrays of one number into numbers, which NumPy 2.4 refuses.
@@ -325,6 +326,16 @@ def test_peaked_attention_on_a_gpu(device):
     wanted = dense(q, k, v).double()
     found = hierarchical_attention(q, k, v, fine=0.1, neighbours=0, backend="triton", **SMALL).double()
     assert float((found - wanted).norm() / wanted.norm()) < 0.02
+
+
+@pytest.mark.gpu
+def test_summaries_by_the_kernel():
+    _, k, v = tensors(2, shared=3, length=300, width=64, dtype=torch.bfloat16, device="cuda")
+    table = torch.full((2, 320), -1, dtype=torch.int32, device="cuda")
+    table[0, :300], table[1, 3:250] = torch.randperm(300).int(), torch.randperm(300).int()[:247]
+    found, wanted = KeyValueTexture.of(k, v, table=table).finest, block_means(k.double(), v.double(), table, 64)
+    assert worst(found.key, wanted.key) < 2e-3 and worst(found.value, wanted.value) < 2e-3
+    assert torch.equal(found.count, wanted.count)
 
 
 def test_why_the_kernels_do_not_run(device):

@@ -95,7 +95,7 @@ def _prefill(report: Report, case: Case, tokens: int, *, causal: bool) -> None:
 
 def _decode(report: Report, case: Case, tokens: int) -> None:
     work = f"decode, {tokens} visual tokens"
-    given = case.q[:, :, -1:], case.k, case.v
+    given = case.q[:, :, -1:].contiguous(), case.k, case.v
     layout = case.layout(1)
     texture = KeyValueTexture.of(case.k, case.v, table=layout.table)
     taken = _add(report, work, "SDPA", partial(scaled_dot_product_attention, *given, enable_gqa=True))

@@ -84,7 +84,9 @@ def select_kernel(
     take = take & whole & (wanted > 0)
     place = tl.cumsum(take.to(tl.int32), 0) - 1
     tl.store(chosen + (own * groups + group) * most + place, block, mask=take)
-    tl.store(chosen_count + own * groups + group, tl.sum(take.to(tl.int32), 0))
+    taken = tl.sum(take.to(tl.int32), 0)
+    tl.store(chosen + (own * groups + group) * most + block, -1, mask=(block >= taken) & (block < most))
+    tl.store(chosen_count + own * groups + group, taken)
     rest = tl.where(whole & (take == 0), size, -float("inf"))
     tl.store(bias + (own * groups + group) * blocks + block, rest, mask=inside)
 
@@ -173,7 +175,7 @@ def attend_kernel(
 @triton.jit
 def decode_kernel(
     query, key, value, mean_key, mean_value, bias, slots, chosen, chosen_count, always, always_count,
-    partial, heads, blocks, total, most, most_always, splits, tiles, scale,
+    partial, parts, heads, blocks, total, most, most_always, splits, tiles, scale,
     q_batch, q_head, k_batch, k_head, k_row, v_batch, v_head, v_row,
     REPEAT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -213,25 +215,23 @@ def decode_kernel(
         coarse_value = tl.load(mean_value + within, mask=there, other=0.0)
         size = tl.load(bias + own * blocks + block, mask=block < blocks, other=-float("inf"))[None]
         best, sums, found = add_tile(asking, coarse_key, coarse_value, size, best, sums, found, scale, PRECISION)
-    at = ((own * splits + split) * ROWS + row) * (WIDTH + 2)
-    tl.store(partial + at[:, None] + column[None], found)
-    tl.store(partial + at + WIDTH, best)
-    tl.store(partial + at + WIDTH + 1, sums)
+    at = (own * splits + split) * REPEAT + row
+    tl.store(partial + at[:, None] * WIDTH + column[None], found, mask=(row < REPEAT)[:, None])
+    tl.store(parts + at * 2, best, mask=row < REPEAT)
+    tl.store(parts + at * 2 + 1, sums, mask=row < REPEAT)
 
 
 @triton.jit
-def merge_kernel(
-    partial, out, splits, REPEAT: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr
-):
+def merge_kernel(partial, parts, out, splits, REPEAT: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr):
     """The parts of one head into its output."""
     own = tl.program_id(0).to(tl.int64)
     group, row = own // REPEAT, own % REPEAT
     split, column = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
-    at = partial + ((group * splits + split) * ROWS + row) * (WIDTH + 2)
+    at = (group * splits + split) * REPEAT + row
     inside = split < splits
-    best = tl.load(at + WIDTH, mask=inside, other=NOTHING)
+    best = tl.load(parts + at * 2, mask=inside, other=NOTHING)
     share = tl.exp2(best - tl.max(best, 0))
-    sums = tl.sum(share * tl.load(at + WIDTH + 1, mask=inside, other=0.0), 0)
-    found = tl.load(at[:, None] + column[None], mask=inside[:, None], other=0.0)
+    sums = tl.sum(share * tl.load(parts + at * 2 + 1, mask=inside, other=0.0), 0)
+    found = tl.load(partial + at[:, None] * WIDTH + column[None], mask=inside[:, None], other=0.0)
     found = tl.sum(found * share[:, None], 0) / tl.where(sums > 0, sums, 1.0)
     tl.store(out + own * WIDTH + column, found.to(out.dtype.element_ty))

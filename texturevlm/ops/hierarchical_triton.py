@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ LOG2E = math.log2(math.e)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDTHS, SIDES = (16, 32, 64, 128, 256), (16, 32, 64, 128)  # of a head; of a block or a group
 MOST_BLOCKS = 8192  # that one program can choose from
+ONE_WARP = 1024  # blocks up to which one warp chooses: it needs no barriers
 MOST_ROWS = 128  # of queries in one tile
 PREFILL = {"num_warps": 8, "num_stages": 3}
 DECODE = {"num_warps": 4, "num_stages": 3}
@@ -39,10 +41,8 @@ def no_triton_because(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout, kind
         return "the kernels have no latent summaries and no mask but is_causal and that of keys"
     if not 0 < layout.visual <= MOST_BLOCKS:
         return f"the kernels take 1 to {MOST_BLOCKS} visual blocks, not {layout.visual}"
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        return f"Triton is not installed ({error}): pip install 'texturevlm[attention]'"
+    if find_spec("triton") is None:
+        return "Triton is not installed: pip install 'texturevlm[attention]'"
     return None
 
 
@@ -119,6 +119,18 @@ def _forward(
     return out, chosen if given else chosen[..., : layout.most(fine)]
 
 
+def means_by_triton(key: Tensor, value: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor] | None:
+    """The means of the blocks of a table (B, N · block); None where the kernel cannot run, or gradients are wanted."""
+    wanted = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
+    fits = key.dtype in DTYPES and block in SIDES and all(one.shape[3] in WIDTHS for one in (key, value))
+    if wanted or not fits or not table.numel() or key.device.type != "cuda" or find_spec("triton") is None:
+        return None
+    given = (one if one.stride(3) == 1 else one.contiguous() for one in (key, value))
+    table = table.to(torch.int32).contiguous()
+    mean_key, mean_value = (_means(one, table, block)[0] for one in given)
+    return mean_key, mean_value
+
+
 def _means(rows: Tensor, table: Tensor, block: int, *, arrange: bool = False) -> tuple[Tensor, Tensor]:
     """The means of the rows (B, H, L, D) of each block of a table (B, N · block), and the rows in its order."""
     from texturevlm.ops.hierarchical_kernels import mean_kernel
@@ -144,7 +156,7 @@ def _select(
     batch, heads, blocks, width = level.key.shape
     groups, repeat = layout.queries.shape[1], q.shape[1] // heads
     most = layout.most(fine)
-    chosen = torch.full((batch, heads, groups, max(1, most)), -1, dtype=torch.int32, device=q.device)
+    chosen = torch.empty(batch, heads, groups, max(1, most), dtype=torch.int32, device=q.device)
     count = torch.empty(batch, heads, groups, dtype=torch.int32, device=q.device)
     bias = torch.empty(batch, heads, groups, blocks, device=q.device)
     asking = q if q.shape[2] == 1 else _means(q, layout.queries.flatten(1), layout.queries.shape[2])[0]
@@ -158,7 +170,7 @@ def _select(
     select_kernel[groups, batch * heads](
         scores, layout.state, layout.allowed(fine), layout.count, chosen, count, bias,
         heads, groups, blocks, layout.state.shape[2], chosen.shape[3],
-        REPEAT=repeat, BLOCKS=max(16, next_power_of_2(blocks)),
+        REPEAT=repeat, BLOCKS=max(32, next_power_of_2(blocks)), num_warps=1 if blocks <= ONE_WARP else 4,
     )  # fmt: skip
     return chosen, count, bias
 
@@ -224,9 +236,10 @@ def _decode(
     repeat = q.shape[1] // heads
     rows = max(16, next_power_of_2(repeat))
     always, always_count = layout.always
-    partial = torch.empty(batch * heads, SPLITS, rows, width + 2, device=q.device)
+    partial = torch.empty(batch * heads, SPLITS, repeat, width, device=q.device)
+    parts = torch.empty(batch * heads, SPLITS, repeat, 2, device=q.device)  # greatest score and sum of each
     decode_kernel[SPLITS, batch * heads](
-        q, k, v, level.key, level.value, bias, layout.keys, chosen, count, always, always_count, partial,
+        q, k, v, level.key, level.value, bias, layout.keys, chosen, count, always, always_count, partial, parts,
         heads, blocks, layout.keys.shape[1], chosen.shape[3], always.shape[2],
         SPLITS, _over(blocks, layout.block) if summaries else 0, scale * LOG2E,
         *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
@@ -234,7 +247,7 @@ def _decode(
     )  # fmt: skip
     out = torch.empty(batch, q.shape[1], 1, width, dtype=q.dtype, device=q.device)
     merge_kernel[(batch * q.shape[1],)](
-        partial, out, SPLITS, REPEAT=repeat, ROWS=rows, SPLITS=next_power_of_2(SPLITS), WIDTH=width
+        partial, parts, out, SPLITS, REPEAT=repeat, SPLITS=next_power_of_2(SPLITS), WIDTH=width
     )
     return out
 

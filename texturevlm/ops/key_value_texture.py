@@ -71,7 +71,13 @@ class KeyValueTexture:
         check_block("KeyValueTexture.of", block)
         if table is None:
             table = whole_table(key.shape[0], key.shape[2], block, key.device)
-        return KeyValueTexture(block_means(key, value, table, block), block)
+        from texturevlm.ops.hierarchical_triton import means_by_triton
+
+        found = means_by_triton(key, value, table, block)
+        if found is None:
+            return KeyValueTexture(block_means(key, value, table, block), block)
+        count = (table >= 0).unflatten(1, (-1, block)).sum(-1, dtype=torch.int32)
+        return KeyValueTexture(KeyValueLevel(*found, count), block)
 
     def append(self, key: Tensor, value: Tensor) -> KeyValueTexture:
         """With more tokens (B, H, M, D) behind all others: they fill the last block, then begin new ones."""
