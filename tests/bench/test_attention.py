@@ -2,7 +2,7 @@
 
 import torch
 
-from texturevlm.bench.attention import Case, bench_attention
+from texturevlm.bench.attention import AttentionCase, bench_attention
 from texturevlm.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
 from texturevlm.bench.attention_trained import attention_inputs, layer_errors
 from texturevlm.bench.pictures import page
@@ -54,6 +54,6 @@ def test_peaked_inputs_have_one_right_block():
 
 
 def test_the_layout_of_a_case_reads_text():
-    case = Case.of(100, "cpu", heads=2, shared=1, width=16)
+    case = AttentionCase.of(100, "cpu", heads=2, shared=1, width=16)
     assert torch.equal(case.visual.sort().values, torch.arange(100))
     assert int(case.layout().state[0, 0, -1]) == 2

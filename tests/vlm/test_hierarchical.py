@@ -16,8 +16,8 @@ from texturevlm.vlm.hierarchical import (
     attend_hierarchically,
     attention_for,
     check_attention,
-    visual_order,
 )
+from texturevlm.vlm.token_order import visual_order
 
 QUESTION = "what is the total ?"
 GREEDY = {"max_new_tokens": 4, "do_sample": False, "suppress_tokens": [small.IMAGE, small.VIDEO]}

@@ -23,8 +23,8 @@ from texturevlm.bench.attention_trained import trained_notes
 from texturevlm.bench.report import Report, begin
 from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention, quadtree_order
 
-TOKENS = (273, 1024, 4096, 8192, 16384, 32768, 65536)
-TEXT = 64
+VISUAL_TOKENS = (273, 1024, 4096, 8192, 16384, 32768, 65536)
+TEXT_TOKENS = 64
 FINE_SHARE = 0.1
 PREFILL_BARS = {8192: 1.0, 16384: 1.5, 32768: 1.5, 65536: 2.5}  # how many times as fast as dense
 DECODE_BARS = {65536: 2.0}
@@ -32,7 +32,7 @@ RELATED = 16384  # tokens at which the relatives are timed
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class AttentionCase:
     """Queries, keys and values of one layer, and its layout."""
 
     q: Tensor
@@ -41,13 +41,13 @@ class Case:
     visual: Tensor
 
     @staticmethod
-    def of(tokens: int, device: str, *, heads: int = 32, shared: int = 8, width: int = 128) -> Case:
+    def of(tokens: int, device: str, *, heads: int = 32, shared: int = 8, width: int = 128) -> AttentionCase:
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        length = tokens + TEXT
+        length = tokens + TEXT_TOKENS
         q, k, v = (torch.randn(1, one, length, width, device=device, dtype=dtype) for one in (heads, shared, shared))
         columns = math.isqrt(tokens)
         index = torch.arange(tokens, device=device)
-        return Case(q, k, v, quadtree_order(torch.stack([index // columns, index % columns], -1).double()))
+        return AttentionCase(q, k, v, quadtree_order(torch.stack([index // columns, index % columns], -1).double()))
 
     def layout(self, queries: int | None = None, *, causal: bool = False, neighbours: int | None = 1) -> BlockLayout:
         length = self.k.shape[2]
@@ -66,8 +66,8 @@ def bench_attention(device: str | None = None, *, quick: bool = False) -> Report
     """Time prefill and decode by hierarchical and by dense attention; `quick` takes two small sizes."""
     report = begin("Attention", device, quick)
     sizes: dict[str, int] = {"heads": 4, "shared": 2, "width": 16} if quick else {}
-    for tokens in (64, 273) if quick else TOKENS:
-        case = Case.of(tokens, report.device, **sizes)
+    for tokens in (64, 273) if quick else VISUAL_TOKENS:
+        case = AttentionCase.of(tokens, report.device, **sizes)
         _prefill(report, case, tokens, causal=False)
         if tokens >= 4096:
             _prefill(report, case, tokens, causal=True)
@@ -79,7 +79,7 @@ def bench_attention(device: str | None = None, *, quick: bool = False) -> Report
     return report
 
 
-def _prefill(report: Report, case: Case, tokens: int, *, causal: bool) -> None:
+def _prefill(report: Report, case: AttentionCase, tokens: int, *, causal: bool) -> None:
     work = f"prefill, {tokens} visual tokens" + (", causal" if causal else "")
     layout = case.layout(causal=causal)
     given = case.q, case.k, case.v
@@ -93,7 +93,7 @@ def _prefill(report: Report, case: Case, tokens: int, *, causal: bool) -> None:
         )
 
 
-def _decode(report: Report, case: Case, tokens: int) -> None:
+def _decode(report: Report, case: AttentionCase, tokens: int) -> None:
     work = f"decode, {tokens} visual tokens"
     given = case.q[:, :, -1:].contiguous(), case.k, case.v
     layout = case.layout(1)
@@ -102,12 +102,12 @@ def _decode(report: Report, case: Case, tokens: int) -> None:
     factor = None if report.quick or report.device == "cpu" else DECODE_BARS.get(tokens)
     calling = _attending(*given, layout=layout, texture=texture)
     _add(report, work, f"hierarchical, {FINE_SHARE:.0%} fine", calling, bar=taken / factor if factor else None)
-    if tokens == max(TOKENS):
+    if tokens == max(VISUAL_TOKENS):
         share = texture.bytes / sum(one.numel() * one.element_size() for one in (case.k, case.v))
         report.notes.append(f"Summaries of {tokens} tokens take {share:.1%} of the memory of K and V.  ")
 
 
-def _relatives(report: Report, case: Case, tokens: int) -> None:
+def _relatives(report: Report, case: AttentionCase, tokens: int) -> None:
     work, given = f"prefill, {tokens} visual tokens", (case.q, case.k, case.v)
     for kind in ("window", "linear"):
         layout = case.layout(neighbours=None if kind == "linear" else 1)

@@ -18,8 +18,8 @@ from texturevlm.draw import to_pil
 from texturevlm.ops import BlockLayout, hierarchical_attention
 from texturevlm.ops.block_layout import FINE
 from texturevlm.vlm import own_grid
-from texturevlm.vlm.hierarchical import visual_order
 from texturevlm.vlm.loops import query_and_key
+from texturevlm.vlm.token_order import visual_order
 
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"  # in a checkout
 ROWS = (("hierarchical", 0.1), ("hierarchical", 0.25), ("hierarchical", 0.5), ("latent", 0.1), ("linear", 0.0),

@@ -20,8 +20,8 @@ from texturevlm.ops.hierarchical_reference import attend, latent_summaries, mean
 from texturevlm.ops.hierarchical_triton import attend_triton, no_triton_because
 from texturevlm.ops.key_value_texture import KeyValueTexture, block_means
 
-KINDS = ("hierarchical", "window", "linear", "latent")
-BACKENDS = ("auto", "reference", "triton")
+ATTENTION_KINDS = ("hierarchical", "window", "linear", "latent")
+ATTENTION_BACKENDS = ("auto", "reference", "triton")
 NAME = "hierarchical_attention"
 
 
@@ -69,7 +69,7 @@ def hierarchical_attention(
     Differentiable: on a GPU the backward pass goes through the reference.
     """
     _check(q, k, v, block=block, fine=fine, kind=kind, rank=rank)
-    check_choice(NAME, "backend", backend, BACKENDS)
+    check_choice(NAME, "backend", backend, ATTENTION_BACKENDS)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     live = None
     if layout is None:
@@ -123,7 +123,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, *, block: int, fine: float, kind: st
         raise ValueError(f"{function}: q must be the last of the {k.shape[2]} tokens of k, got {q.shape[2]}")
     if not 0 <= fine <= 1:
         raise ValueError(f"{function}: fine must be between 0 and 1, got {fine!r}")
-    check_choice(function, "kind", kind, KINDS)
+    check_choice(function, "kind", kind, ATTENTION_KINDS)
     check_count(function, "rank", rank, 1, block)
 
 

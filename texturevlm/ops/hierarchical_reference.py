@@ -14,7 +14,7 @@ from torch import Tensor
 from texturevlm.ops.block_layout import FINE, WHOLE, BlockLayout
 from texturevlm.ops.key_value_texture import KeyValueLevel, wide
 
-GROUPS = 16  # of queries at a time, so that memory stays small
+GROUPS_AT_ONCE = 16  # of queries at a time, so that memory stays small
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +74,12 @@ def attend(
     read, instead = readings(layout, chosen)
     of_key = layout.block_of_key()[:, None, None].expand(-1, heads, -1, -1)
     out = query.new_zeros(batch, query.shape[1], query.shape[2] + 1, value.shape[3])  # the last row is for no query
-    for first in range(0, layout.queries.shape[1], GROUPS):
-        rows = layout.queries[:, first : first + GROUPS]
+    for first in range(0, layout.queries.shape[1], GROUPS_AT_ONCE):
+        rows = layout.queries[:, first : first + GROUPS_AT_ONCE]
         index = rows.clamp(min=0).flatten(1).long()
         asking = query.gather(2, index[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3]))
         asking = asking.unflatten(1, (heads, -1)).unflatten(3, rows.shape[1:])  # B, K, R, g, group, D
-        some = read[:, :, first : first + GROUPS]
+        some = read[:, :, first : first + GROUPS_AT_ONCE]
         seen = some.gather(3, of_key.expand(-1, -1, some.shape[2], -1))[:, :, None, :, None]
         score = torch.einsum("bkrgqd,bkld->bkrgql", asking, key) * scale
         if layout.causal:
@@ -90,7 +90,7 @@ def attend(
             own = wide(bias).expand(batch, -1, -1).gather(1, index[..., None].expand(-1, -1, layout.length))
             score = score + own.unflatten(1, rows.shape[1:])[:, None, None]
         score = score.masked_fill(~seen, -math.inf)
-        found = _softmax_values(asking, score, value, summaries, instead[:, :, first : first + GROUPS], scale)
+        found = _softmax_values(asking, score, value, summaries, instead[:, :, first : first + GROUPS_AT_ONCE], scale)
         target = torch.where(rows >= 0, rows, query.shape[2]).flatten(1).long()[:, None, :, None]
         found = found.flatten(3, 4).flatten(1, 2)
         out = out.scatter(2, target.expand_as(found), found)

@@ -22,7 +22,7 @@ ONE_WARP = 1024  # blocks up to which one warp chooses: it needs no barriers
 MOST_ROWS = 128  # of queries in one tile
 PREFILL = {"num_warps": 8, "num_stages": 3}
 DECODE = {"num_warps": 4, "num_stages": 3}
-SPLITS = 32  # programs that share the keys of a new token
+DECODE_SPLITS = 32  # programs that share the keys of a new token
 
 
 def no_triton_because(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout, kind: str, masked: bool) -> str | None:
@@ -236,18 +236,18 @@ def _decode(
     repeat = q.shape[1] // heads
     rows = max(16, next_power_of_2(repeat))
     always, always_count = layout.always
-    partial = torch.empty(batch * heads, SPLITS, repeat, width, device=q.device)
-    parts = torch.empty(batch * heads, SPLITS, repeat, 2, device=q.device)  # greatest score and sum of each
-    decode_kernel[SPLITS, batch * heads](
+    partial = torch.empty(batch * heads, DECODE_SPLITS, repeat, width, device=q.device)
+    parts = torch.empty(batch * heads, DECODE_SPLITS, repeat, 2, device=q.device)  # greatest score and sum of each
+    decode_kernel[DECODE_SPLITS, batch * heads](
         q, k, v, level.key, level.value, bias, layout.keys, chosen, count, always, always_count, partial, parts,
         heads, blocks, layout.keys.shape[1], chosen.shape[3], always.shape[2],
-        SPLITS, _over(blocks, layout.block) if summaries else 0, scale * LOG2E,
+        DECODE_SPLITS, _over(blocks, layout.block) if summaries else 0, scale * LOG2E,
         *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
         REPEAT=repeat, ROWS=rows, BLOCK=layout.block, WIDTH=width, PRECISION=_precision(q), **DECODE,
     )  # fmt: skip
     out = torch.empty(batch, q.shape[1], 1, width, dtype=q.dtype, device=q.device)
     merge_kernel[(batch * q.shape[1],)](
-        partial, parts, out, SPLITS, REPEAT=repeat, SPLITS=next_power_of_2(SPLITS), WIDTH=width
+        partial, parts, out, DECODE_SPLITS, REPEAT=repeat, SPLITS=next_power_of_2(DECODE_SPLITS), WIDTH=width
     )
     return out
 

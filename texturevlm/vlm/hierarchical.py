@@ -18,18 +18,15 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention, quadtree_order
-from texturevlm.ops.hierarchical import KINDS
+from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention
+from texturevlm.ops.hierarchical import ATTENTION_KINDS
 from texturevlm.ops.key_value_texture import check_block
 from texturevlm.vlm.families import FAMILIES
 from texturevlm.vlm.override import Override
-from texturevlm.vlm.packed import PICTURE, Geometry, is_packed, unpack
+from texturevlm.vlm.token_order import ROW_INPUTS, visual_order
 
 IMPLEMENTATION = "texturevlm_hierarchical"  # its name in transformers
 RUN = "texturevlm_attention"  # attribute of an attention module: the AttentionRun that it belongs to
-# Methods of a model that take packed rows, by which argument; in the order of `visual_ids`.
-TOWERS = {"get_image_features": "pixel_values", "get_video_features": "pixel_values_videos"}
-MOMENTS = 4096  # most moments of a video
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class AttentionOptions:
     fine: float = 0.1
     group: int = 64
     neighbours: int = 1
-    kind: str = KINDS[0]
+    kind: str = ATTENTION_KINDS[0]
     share: int = 1
 
     @staticmethod
@@ -64,7 +61,7 @@ class AttentionOptions:
             check_count(function, name, getattr(self, name), least)
         if not 0 <= self.fine <= 1:
             raise ValueError(f"{function}: fine must be between 0 and 1, got {self.fine!r}")
-        check_choice(function, "kind", self.kind, KINDS)
+        check_choice(function, "kind", self.kind, ATTENTION_KINDS)
         return self
 
 
@@ -102,7 +99,7 @@ def attend_hierarchically(adapter: Any, options: AttentionOptions) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Prompt:
+class LaidPrompt:
     """What is remembered of a prompt while its answer is generated.
 
     visual:   (B, n), its visual tokens along the quadtree, -1 for none
@@ -122,18 +119,18 @@ class AttentionRun:
         self.adapter, self.options = adapter, options
         self.language = adapter.language_of(adapter.model)
         self.layout: BlockLayout | None = None  # of the forward pass that runs
-        self.prompt: Prompt | None = None
+        self.prompt: LaidPrompt | None = None
         self.keeps = False  # whether a cache keeps the keys of this pass
         self.chosen: Tensor | None = None  # by the layer that chose last
         self._towers: dict[str, Override] = {}
         self._ids: Tensor | None = None
         self._rows: dict[str, Tensor] = {}  # what the vision tower got last: `generate` runs it before the model
-        self._prompts: WeakKeyDictionary[Any, Prompt] = WeakKeyDictionary()  # cache → prompt
+        self._prompts: WeakKeyDictionary[Any, LaidPrompt] = WeakKeyDictionary()  # cache → prompt
 
     def hooks(self) -> Iterator[Any]:
         """Hook the model; yields what has `remove`."""
         model = self.adapter.model.model
-        for name in TOWERS:
+        for name in ROW_INPUTS:
             if hasattr(model, name):
                 self._towers[name] = Override(model, name, partial(self._features, name))
                 yield self._towers[name]
@@ -149,7 +146,7 @@ class AttentionRun:
         self.__dict__.update(state, _prompts=WeakKeyDictionary())
 
     def _features(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        self._rows[name] = args[0] if args else kwargs[TOWERS[name]]
+        self._rows[name] = args[0] if args else kwargs[ROW_INPUTS[name]]
         return self._towers[name].original(*args, **kwargs)
 
     def _before_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -175,7 +172,7 @@ class AttentionRun:
     def _after_language(self, module: Any, args: tuple[Any, ...], out: Any) -> None:
         self.layout = self.prompt = self.chosen = None
 
-    def _new_prompt(self, ids: Tensor, mask: Any) -> Prompt | None:
+    def _new_prompt(self, ids: Tensor, mask: Any) -> LaidPrompt | None:
         marks = torch.tensor(self.adapter.visual_ids, device=ids.device)
         visual = torch.isin(ids, marks)
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
@@ -185,9 +182,9 @@ class AttentionRun:
             visual = visual & live
         if not bool(visual.any()):
             return None
-        return Prompt(visual_order(self.adapter, ids, visual, self._rows), live, {})
+        return LaidPrompt(visual_order(self.adapter, ids, visual, self._rows), live, {})
 
-    def _layout(self, prompt: Prompt, queries: int, keys: int) -> BlockLayout:
+    def _layout(self, prompt: LaidPrompt, queries: int, keys: int) -> BlockLayout:
         live = prompt.live
         if live is not None:
             live = torch.cat([live, live.new_ones(len(live), keys - live.shape[1])], 1)
@@ -243,56 +240,6 @@ class _Named:
         self.config._attn_implementation = self.before
         for module in self.modules:
             object.__delattr__(module, RUN)
-
-
-def visual_order(adapter: Any, ids: Tensor, visual: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-    """(B, n): the visual tokens of each prompt along the quadtree of their places, -1 for none.
-
-    ids:    (B, L). `generate` repeats prompts for beams, so B may be a multiple of what the tower saw
-    visual: (B, L), which of them are visual tokens
-    rows:   by TOWERS, what the tower got. Tokens whose places are not in packed rows stay in the order in which they
-            stand
-    """
-    length = ids.shape[1]
-    place = torch.stack([torch.zeros_like(ids), torch.arange(length, device=ids.device).expand_as(ids)], -1).double()
-    level, picture = torch.zeros(ids.shape, device=ids.device), torch.zeros_like(ids)
-    for mark, name in zip(adapter.visual_ids, TOWERS):
-        geometry, count = _geometry(adapter, rows.get(name)), int((ids == mark).sum())
-        if geometry is None or not count or count % len(geometry.token):
-            continue
-        beams = count // len(geometry.token)
-        slots = ids[::beams] == mark
-        image = (geometry.begins[:, 0] >= PICTURE).long().cumsum(0)
-        for values, own in (
-            (place, geometry.token),
-            (level, _levels(adapter, rows[name])),
-            (picture, image * MOMENTS + geometry.moment[:, 0].long()),
-        ):
-            for beam in range(beams):
-                values[beam::beams][slots] = own.to(values)
-    picture = picture.masked_fill(~visual, int(picture.max()) + 1)  # behind all others
-    order = quadtree_order(place, level, picture=picture)
-    count_of = visual.sum(1)
-    order = torch.where(torch.arange(length, device=ids.device) < count_of[:, None], order, -1)
-    return order[:, : int(count_of.max())].int()
-
-
-def _geometry(adapter: Any, rows: Tensor | None) -> Geometry | None:
-    """Of the tokens of packed rows; None if they are not packed."""
-    if rows is None or not is_packed(rows, adapter.row_width):
-        return None
-    found = unpack(rows.flatten(0, -2), adapter.row_width)[1]
-    live = found.extent[:, 0] > 0
-    return Geometry(*(value[live] for value in vars(found).values())).of_tokens(adapter.merge)
-
-
-def _levels(adapter: Any, rows: Tensor) -> Tensor:
-    """(n,): the level of each token, from the distance of its patches; 0 where a token is one patch."""
-    found = unpack(rows.flatten(0, -2), adapter.row_width)[1]
-    patch = found.patch[found.extent[:, 0] > 0].unflatten(0, (-1, adapter.merge**2))
-    if adapter.merge == 1:
-        return patch.new_zeros(len(patch))
-    return (patch[:, -1] - patch[:, 0]).amax(-1).div(adapter.merge - 1).clamp(min=1).log2()
 
 
 def _register() -> None:
