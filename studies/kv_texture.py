@@ -21,7 +21,7 @@ from studies.study import MODEL, provenance, study_main
 from texturevlm.ask import load_vlm
 from texturevlm.bench.attention_error import dense_attention, relative_error
 from texturevlm.bench.attention_trained import Layers, attention_inputs
-from texturevlm.bench.timing import device_warm
+from texturevlm.bench.timing import Work, device_warm
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.ops import BlockLayout, DeviceTexture, KeyValueTexture, hierarchical_attention, lookup, mipmap
 from texturevlm.ops.key_value_texture import KeyValueLevel, block_means
@@ -70,7 +70,8 @@ def square_blocks(grid: tuple[int, int], first: int) -> Tensor:
     rows, columns = grid
     index = first + torch.arange(rows * columns).view(rows, columns)
     padded = functional.pad(index, (0, -columns % SIDE, 0, -rows % SIDE), value=-1)
-    return padded.unflatten(0, (-1, SIDE)).unflatten(2, (-1, SIDE)).transpose(1, 2).flatten()
+    found: Tensor = padded.unflatten(0, (-1, SIDE)).unflatten(2, (-1, SIDE)).transpose(1, 2).flatten()
+    return found
 
 
 def fetched(k: Tensor, v: Tensor, grid: tuple[int, int], first: int, exact: KeyValueLevel) -> dict[str, KeyValueLevel]:
@@ -106,7 +107,7 @@ def times() -> list[dict[str, Any]]:
     keys = torch.randn(1, 8, side * side, channels // 8, device="cuda", dtype=torch.float16)
     stored = torch.randn(1, 8, blocks**2, channels // 8, device="cuda", dtype=torch.float16)
     whole, between = (torch.full(centres.shape[:2], lod, device="cuda") for lod in (3.0, 2.5))
-    works = {
+    works: dict[str, Work] = {
         "mips of K, as an image": partial(mipmap, image, levels=LEVEL + 2),
         "the same into texture units": partial(texture.fill, levels),
         "fetch of all blocks by texture units, level 3": partial(lookup, texture, centres, whole),

@@ -51,8 +51,7 @@ def right_blocks(q: Tensor, k: Tensor, v: Tensor, wanted: Tensor) -> float:
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
     """In float32."""
-    given = (one.float() for one in (q, k, v))
-    return scaled_dot_product_attention(*given, is_causal=causal, scale=scale, enable_gqa=True)
+    return scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=causal, scale=scale, enable_gqa=True)
 
 
 def relative_error(found: Tensor, wanted: Tensor) -> float:

@@ -42,6 +42,7 @@ class Layers:
 
 def trained_notes(device: str, quick: bool) -> list[str]:
     """A table of the report; in a quick run of a small network with random weights, which only shows that it works."""
+    image: Any
     if quick:
         model, image, name = random_reader(device, 24), to_pil(page(1, 350, 248)), "a random reader"
         model.model.float()
@@ -74,7 +75,8 @@ def attention_inputs(model: VLM, image: Any) -> Layers:
 
     def keep(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        query, key = query_and_key(attention, hidden, *kwargs["position_embeddings"], adapter.normed_heads)
+        cos, sin = kwargs["position_embeddings"]
+        query, key = query_and_key(attention, hidden, cos, sin, adapter.normed_heads)
         value = attention.v_proj(hidden).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
         found.append((query, key, value))
 

@@ -45,4 +45,5 @@ def mean_queries(query: Tensor, layout: BlockLayout) -> Tensor:
     there = (index >= 0)[:, None, :, None]
     place = index.clamp(min=0).long()[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3])
     total = (wide(query).gather(2, place) * there).unflatten(2, layout.queries.shape[1:]).sum(3)
-    return total / there.unflatten(2, layout.queries.shape[1:]).sum(3).clamp(min=1)
+    found: Tensor = total / there.unflatten(2, layout.queries.shape[1:]).sum(3).clamp(min=1)
+    return found

@@ -38,15 +38,17 @@ def mean_summaries(level: KeyValueLevel) -> Summaries:
 def latent_summaries(key: Tensor, value: Tensor, layout: BlockLayout, rank: int) -> Summaries:
     """Every token of a block, but only its mean and its coordinates along the block's `rank` main directions."""
     index = layout.table.clamp(min=0).long()[:, None, :, None]
-    there = (layout.table >= 0).unflatten(1, (-1, layout.block))
+    blocks = (layout.visual, layout.block)
+    there = (layout.table >= 0).unflatten(1, blocks)
 
     def low_rank(values: Tensor) -> Tensor:
         rows = wide(values).gather(2, index.expand(-1, values.shape[1], -1, values.shape[3]))
-        rows = rows.unflatten(2, (-1, layout.block)) * there[:, None, ..., None]
+        rows = rows.unflatten(2, blocks) * there[:, None, ..., None]
         mean = rows.sum(3, keepdim=True) / there.sum(-1).clamp(min=1)[:, None, :, None, None]
         centred = (rows - mean) * there[:, None, ..., None]
         main = torch.linalg.eigh((centred @ centred.mT).detach())[1][..., -rank:]  # as wide as a block, not as D
-        return mean + main @ (main.mT @ centred)
+        found: Tensor = mean + main @ (main.mT @ centred)
+        return found
 
     bias = torch.zeros(there.shape, dtype=wide(key).dtype, device=key.device).masked_fill(~there, -math.inf)
     return Summaries(low_rank(key), low_rank(value), bias)

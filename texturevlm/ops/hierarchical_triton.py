@@ -60,7 +60,8 @@ def attend_triton(
 ) -> tuple[Tensor, Tensor]:
     """The output, and the blocks that were chosen; arguments as of `hierarchical_attention`."""
     if torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v)):
-        found: tuple[Tensor, Tensor] = _Attend.apply(q, k, v, layout, fine, scale, summaries, level, chosen)
+        options = layout, fine, scale, summaries, level, chosen
+        found: tuple[Tensor, Tensor] = _Attend.apply(q, k, v, *options)  # type: ignore[no-untyped-call]
         return found
     return _forward(q, k, v, layout, fine, scale, summaries, level, chosen)
 
@@ -78,12 +79,12 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, chosen = ctx.saved_tensors
         _, scale, summaries, level, _ = ctx.options
-        given = [one.detach().requires_grad_() for one in (q, k, v)]
+        q, k, v = (one.detach().requires_grad_() for one in (q, k, v))
         with torch.enable_grad():
-            own = block_means(*given[1:], ctx.layout.table, ctx.layout.block) if level is None else level
+            own = block_means(k, v, ctx.layout.table, ctx.layout.block) if level is None else level
             stands = mean_summaries(own) if summaries else None
-            out = attend(*given, ctx.layout, chosen, stands, scale=scale).to(q.dtype)
-        found = torch.autograd.grad(out, given, gradients[0])
+            out = attend(q, k, v, ctx.layout, chosen, stands, scale=scale).to(q.dtype)
+        found = torch.autograd.grad(out, (q, k, v), gradients[0])
         return (*found, *(None,) * (1 + len(ctx.options)))
 
 
@@ -104,12 +105,11 @@ def _forward(
         key_means, k = _means(k, layout.keys.flatten(1), layout.block, arrange=True)
         value_means, v = _means(v, layout.keys.flatten(1), layout.block, arrange=True)
         if level is None:
-            visual = (one[:, :, : layout.visual].contiguous() for one in (key_means, value_means))
-            level = KeyValueLevel(*visual, layout.count)
+            key_means, value_means = (one[:, :, : layout.visual].contiguous() for one in (key_means, value_means))
+            level = KeyValueLevel(key_means, value_means, layout.count)
     elif level is None:
-        level = KeyValueLevel(
-            *(_means(one, layout.table.contiguous(), layout.block)[0] for one in (k, v)), layout.count
-        )
+        key_means, value_means = (_means(one, layout.table.contiguous(), layout.block)[0] for one in (k, v))
+        level = KeyValueLevel(key_means, value_means, layout.count)
     if chosen is None:
         chosen, count, bias = _select(q, level, layout, fine, scale)
     else:

@@ -37,7 +37,8 @@ class KeyValueLevel:
         def mean(values: Tensor) -> Tensor:
             padded = torch.nn.functional.pad(wide(values), (0, 0, 0, short)).unflatten(2, (-1, CHILDREN))
             weighed = (padded * count[:, None, ..., None]).sum(3)
-            return (weighed / total.clamp(min=1)[:, None, :, None]).to(values.dtype)
+            found: Tensor = (weighed / total.clamp(min=1)[:, None, :, None]).to(values.dtype)
+            return found
 
         return KeyValueLevel(mean(self.key), mean(self.value), total)
 
@@ -127,7 +128,8 @@ def block_means(key: Tensor, value: Tensor, table: Tensor, block: int) -> KeyVal
     def mean(values: Tensor) -> Tensor:
         rows = values.gather(2, index.expand(-1, values.shape[1], -1, values.shape[3]))
         total = wide(rows * there).unflatten(2, blocks).sum(3)
-        return (total / count.clamp(min=1)[:, None, :, None]).to(values.dtype)
+        found: Tensor = (total / count.clamp(min=1)[:, None, :, None]).to(values.dtype)
+        return found
 
     return KeyValueLevel(mean(key), mean(value), count)
 

@@ -21,8 +21,8 @@ def visual_order(adapter: Any, ids: Tensor, visual: Tensor, rows: Mapping[str, T
 
     ids:    (B, L). `generate` repeats prompts for beams, so B may be a multiple of what the tower saw
     visual: (B, L), which of them are visual tokens
-    rows:   by ROW_INPUTS, what the tower got. Tokens whose places are not in packed rows stay in the order in which they
-            stand
+    rows:   by ROW_INPUTS, what the tower got. Tokens whose places are not in packed rows stay in the order in which
+            they stand
     """
     length = ids.shape[1]
     place = torch.stack([torch.zeros_like(ids), torch.arange(length, device=ids.device).expand_as(ids)], -1).double()
@@ -60,7 +60,7 @@ def _geometry(adapter: Any, rows: Tensor | None) -> Geometry | None:
 def _levels(adapter: Any, rows: Tensor) -> Tensor:
     """(n,): the level of each token, from the distance of its patches; 0 where a token is one patch."""
     found = unpack(rows.flatten(0, -2), adapter.row_width)[1]
-    patch = found.patch[found.extent[:, 0] > 0].unflatten(0, (-1, adapter.merge**2))
+    patch: Tensor = found.patch[found.extent[:, 0] > 0].unflatten(0, (-1, adapter.merge**2))
     if adapter.merge == 1:
         return patch.new_zeros(len(patch))
     return (patch[:, -1] - patch[:, 0]).amax(-1).div(adapter.merge - 1).clamp(min=1).log2()
