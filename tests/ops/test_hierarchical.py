@@ -240,6 +240,15 @@ def test_bad_tensors():
         hierarchical_attention(q[:, :3], k, v)
     with pytest.raises(ValueError, match="q must be the last of the 10 tokens of k, got 20"):
         hierarchical_attention(q, k[:, :, :10], v[:, :, :10])
+    layout = BlockLayout.of(1, 20, 20, **SMALL)
+    with pytest.raises(ValueError, match="layout must be for 20 keys, 1 samples and 3 queries, got one for 20 keys"):
+        hierarchical_attention(q[:, :, -3:], k, v, layout=layout)
+    with pytest.raises(ValueError, match="layout must be for 20 keys, 2 samples"):
+        hierarchical_attention(*tensors(2, length=20), layout=layout)
+    with pytest.raises(ValueError, match=r"chosen must be \(1, 2, 2, C\), got \(1, 2, 3, 1\)"):
+        hierarchical_attention(q, k, v, layout=layout, chosen=torch.zeros(1, 2, 3, 1, dtype=torch.int32))
+    with pytest.raises(ValueError, match=r"texture must be \(1, 2, 2, 16\), got \(1, 2, 1, 16\)"):
+        hierarchical_attention(q, k, v, layout=layout, texture=KeyValueTexture.of(k, v))
     with pytest.raises(TypeError, match=r"k must be floating point, got torch\.int64"):
         hierarchical_attention(q, k.long(), v)
     with pytest.raises(ValueError, match="backend 'triton' cannot run here: the tensors are on cpu"):

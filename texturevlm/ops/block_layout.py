@@ -194,7 +194,7 @@ def _checked(visual: Tensor, batch: int, keys: int) -> Tensor:
         raise ValueError(f"BlockLayout.of: visual must be indices (n,) or (B, n), got {got}")
     visual = visual.expand(batch, -1) if visual.dim() == 1 else visual
     check_shapes("BlockLayout.of", visual=(visual, f"{batch} n"))
-    if visual.device.type == "cpu" and visual.numel() and not -1 <= int(visual.min()) <= int(visual.max()) < keys:
+    if visual.numel() and not -1 <= int(visual.min()) <= int(visual.max()) < keys:
         got = f"{int(visual.min())} to {int(visual.max())}"
         raise ValueError(f"BlockLayout.of: visual must be indices of {keys} keys, or -1, got {got}")
     return visual

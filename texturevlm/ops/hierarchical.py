@@ -87,6 +87,7 @@ def hierarchical_attention(
             neighbours=None if kind == "linear" else neighbours,
             device=q.device,
         )
+    _check_given(layout, texture, chosen, q, k)
     bias = None if mask is None or live is not None else _bias(mask, q, k)
     if bias is not None:
         layout = layout.masked(bias == 0)
@@ -125,6 +126,25 @@ def _check(q: Tensor, k: Tensor, v: Tensor, *, block: int, fine: float, kind: st
         raise ValueError(f"{function}: fine must be between 0 and 1, got {fine!r}")
     check_choice(function, "kind", kind, ATTENTION_KINDS)
     check_count(function, "rank", rank, 1, block)
+
+
+def _check_given(
+    layout: BlockLayout, texture: KeyValueTexture | None, chosen: Tensor | None, q: Tensor, k: Tensor
+) -> None:
+    """A kernel would read invalid memory for what was made for other tensors."""
+    groups, group = layout.queries.shape[1:]
+    if layout.length != k.shape[2] or len(layout.keys) != len(q) or groups != -(-q.shape[2] // group):
+        got = f"{layout.length} keys, {len(layout.keys)} samples and {groups} groups of {group} queries"
+        wanted = f"{k.shape[2]} keys, {len(q)} samples and {q.shape[2]} queries"
+        raise ValueError(f"{NAME}: layout must be for {wanted}, got one for {got}")
+    if layout.keys.device != q.device:
+        raise ValueError(f"{NAME}: layout must be on {q.device} like q, got {layout.keys.device}")
+    batch, heads, _, width = k.shape
+    if chosen is not None:
+        check_shapes(NAME, q=(q, "B H Q D"), chosen=(chosen, f"{batch} {heads} {groups} C"))
+    if texture is not None:
+        wanted = f"{batch} {heads} {layout.visual} {width}"
+        check_shapes(NAME, q=(q, "B H Q D"), texture=(texture.finest.key, wanted))
 
 
 def _bias(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
