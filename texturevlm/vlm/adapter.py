@@ -183,6 +183,17 @@ class Adapter(ABC):
         setattr(model, ATTRIBUTE, self)
         HOOKED.add(model)
 
+    def also(self, hooks: Iterator[Any]) -> None:
+        """Further hooks of the bound model, which `restore` removes; if one of them fails all are removed."""
+        before = len(self._undo)
+        try:
+            for undo in hooks:
+                self._undo.append(undo)
+        except BaseException:
+            while len(self._undo) > before:
+                self._undo.pop().remove()
+            raise
+
     def beside(self, processor: Any) -> Adapter:
         """An adapter of the same model for another processor; this one keeps the hooks."""
         other = type(self)(self.config, processor)
