@@ -64,7 +64,7 @@ class AttentionCase:
 
 def bench_attention(device: str | None = None, *, quick: bool = False) -> Report:
     """Time prefill and decode by hierarchical and by dense attention; `quick` takes two small sizes."""
-    report = begin("Attention", device, quick)
+    report = begin(__name__, "Attention", device, quick)
     sizes: dict[str, int] = {"heads": 4, "shared": 2, "width": 16} if quick else {}
     for tokens in (64, 273) if quick else VISUAL_TOKENS:
         case = AttentionCase.of(tokens, report.device, **sizes)
