@@ -33,6 +33,7 @@ LAYERS = [
     {"reduce"},
     {"vlm"},
     {"pipeline"},
+    {"pages"},
     {"capture"},
     {"ask"},
     {"video"},

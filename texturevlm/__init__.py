@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from texturevlm.capture import compile
     from texturevlm.channels import CHANNELS
     from texturevlm.channels.build import build as build_channels
+    from texturevlm.pages import choose_pages
     from texturevlm.pipeline import choose_tokens
     from texturevlm.rebuilding import rebuild, resized
     from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, image_maps, prepare
@@ -34,6 +35,7 @@ _NAMES = {
     "capture": ("compile",),
     "channels": ("CHANNELS", "build_channels:build"),
     "ops": ("ops",),
+    "pages": ("choose_pages",),
     "pipeline": ("choose_tokens",),
     "rebuilding": ("rebuild", "resized"),
     "relevance": ("SCORERS", "Balance", "Relevance", "find_relevance", "image_maps", "prepare"),
@@ -74,6 +76,7 @@ __all__ = [
     "VideoStream",
     "attach",
     "build_channels",
+    "choose_pages",
     "choose_tokens",
     "compile",
     "detach",

@@ -98,9 +98,19 @@ def _opened(file: Path | io.BytesIO, name: str) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise ValueError(f"Texture.open: {name} has too many pixels (at most {MAX_PIXELS}): {error}") from None
     except UnidentifiedImageError:
+        if _begins_as_pdf(file):
+            wanted = "is a PDF, not an image: give it alone to VLM.ask or choose_pages, which take documents"
+            raise ValueError(f"Texture.open: {name} {wanted}") from None
         raise ValueError(f"Texture.open: {name} is not an image that Pillow can read") from None
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
+
+
+def _begins_as_pdf(file: Path | io.BytesIO) -> bool:
+    if isinstance(file, io.BytesIO):
+        return file.getvalue().startswith(b"%PDF-")
+    with file.open("rb") as opened:
+        return opened.read(5) == b"%PDF-"
 
 
 def _from_pil(image: Image.Image, name: str, device: torch.device | str | None) -> Tensor:

@@ -37,7 +37,7 @@ def share_budget(
     **options: Any,
 ) -> list[Allocation]:
     """One Allocation per image; arguments as in `split_budget`, options are the allocator's."""
-    choose = partial(_function(allocator), patch=patch, **options)
+    choose = partial(named_allocator(allocator), patch=patch, **options)
     shares = split_budget(textures, relevances, budget=budget, patch=patch, allocator=choose, weights=weights)
     return [choose(*image, budget=share) for *image, share in zip(textures, relevances, shares)]
 
@@ -64,7 +64,7 @@ def split_budget(
                     there); None: equal
     returns         tokens per image; they sum to the budget, or to the ceilings if those are less
     """
-    choose, count = _function(allocator), len(textures)
+    choose, count = named_allocator(allocator), len(textures)
     _check_images(textures, relevances)
     check_count("share_budget", "budget", budget, 1)
     floors = _per_image("floor", floor, count)
@@ -80,10 +80,20 @@ def split_budget(
         raise ValueError(f"share_budget: weights must be {count} numbers of at least 0, got {list(weights)!r:.80}")
     curves = []
     for texture, relevance, low, high, weight in zip(textures, relevances, floors, ceilings, weights):
-        tried = _budgets_to_try(low, min(high, budget - sum(floors) + low))  # what the other images leave
-        found = [choose(texture, relevance, budget=tokens, patch=patch) for tokens in tried]
-        curves.append([(tokens, weight * float(expected_value(relevance, one))) for tokens, one in zip(tried, found)])
+        most = min(high, budget - sum(floors) + low)  # what the other images leave
+        curves.append(value_curve(partial(choose, texture, relevance, patch=patch), relevance, low, most, weight))
     return hand_out(curves, ceilings, budget)
+
+
+def value_curve(
+    choose: Callable[..., Allocation], relevance: Relevance, low: int, high: int, weight: float
+) -> list[Point]:
+    """The expected value of an image's tokens, times its weight, at a few budgets from low to high.
+
+    choose: the image's allocation for a `budget`
+    """
+    tried = _budgets_to_try(low, high)
+    return [(tokens, weight * float(expected_value(relevance, choose(budget=tokens)))) for tokens in tried]
 
 
 def as_batch(images: Sequence[Allocation]) -> Allocation:
@@ -114,13 +124,13 @@ def hand_out(curves: Sequence[Sequence[Point]], ceilings: Sequence[int], budget:
         left -= given
 
     steps = [
-        (_slope(before, after), image, after[0] - before[0])
+        (slope(before, after), image, after[0] - before[0])
         for image, curve in enumerate(curves)
         for before, after in pairwise(envelope(curve))
     ]
     # Slopes fall along an envelope, so an image's own steps keep their order in the sorted list.
-    for slope, image, length in sorted(steps, key=lambda step: -step[0]):
-        if slope > 0:
+    for gain, image, length in sorted(steps, key=lambda step: -step[0]):
+        if gain > 0:
             give(image, length)
     while left and (below := [image for image, share in enumerate(shares) if share < ceilings[image]]):
         each = max(1, left // len(below))
@@ -135,13 +145,14 @@ def envelope(curve: Sequence[Point]) -> list[Point]:
     best = -math.inf
     for budget, value in curve:
         best = max(best, value)
-        while len(hull) >= 2 and _slope(hull[-2], (budget, best)) >= _slope(hull[-2], hull[-1]):
+        while len(hull) >= 2 and slope(hull[-2], (budget, best)) >= slope(hull[-2], hull[-1]):
             hull.pop()
         hull.append((budget, best))
     return hull
 
 
-def _slope(before: Point, after: Point) -> float:
+def slope(before: Point, after: Point) -> float:
+    """The value per token between two points."""
     return (after[1] - before[1]) / (after[0] - before[0])
 
 
@@ -151,7 +162,8 @@ def _budgets_to_try(low: int, high: int) -> list[int]:
     return sorted({low, *(round(low * (high / low) ** (step / steps)) for step in range(1, steps + 1))})
 
 
-def _function(allocator: str | Callable[..., Allocation]) -> Callable[..., Allocation]:
+def named_allocator(allocator: str | Callable[..., Allocation]) -> Callable[..., Allocation]:
+    """The function of a name of ALLOCATORS; a function stays."""
     from texturevlm.allocate import ALLOCATORS  # which imports this file
 
     if not isinstance(allocator, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +24,8 @@ class Answer:
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
     unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
               a model whose config names no such answer
+    pages:    of a document, the visual tokens of each page that was seen, by its number from 1; a page that was only
+              seen small, among others, has 1
     """
 
     text: str
@@ -32,6 +34,7 @@ class Answer:
     chosen: list[Chosen]
     seconds: dict[str, float]
     unreadable: float | None = None
+    pages: dict[int, int] = field(default_factory=dict)
 
     @property
     def logprob(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ class Asked:
 
     budget: that they were chosen for
     reduce: what drops or merges them in the model
+    pages:  of a document, tokens by page number
     """
 
     prompt: list[Message]
@@ -34,6 +35,7 @@ class Asked:
     chosen: list[Chosen]
     budget: int
     reduce: tuple[ReduceStep, ...] = ()
+    pages: dict[int, int] = field(default_factory=dict)
 
 
 class Generator:
@@ -96,8 +98,8 @@ class Generator:
         ):
             length = length_of(ids, ends, pad)
             tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
-            chosen, doubt, taken = asked[index // each].chosen, doubts[index // each], {**seconds, **watch.seconds}
-            answers.append(Answer(text.strip(), tokens, logprobs[:length], chosen, taken, doubt))
+            own, doubt, taken = asked[index // each], doubts[index // each], {**seconds, **watch.seconds}
+            answers.append(Answer(text.strip(), tokens, logprobs[:length], own.chosen, taken, doubt, own.pages))
         return _per_prompt(answers, len(asked))
 
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:

@@ -59,23 +59,26 @@ def images_of(conversation: Sequence[Message]) -> list[Any]:
     return found
 
 
-def conversation_about(images: int, question: str, marks: Sequence[str]) -> list[Message]:
-    """One turn of the user: the images, then the question.
+def conversation_about(images: int, question: str, marks: Sequence[str], names: Sequence[str] = ()) -> list[Message]:
+    """One turn of the user: the images, each after its name if it has one, then the question.
 
     marks: texts that stand for an image in a prompt; in the question they are broken, because they mean nothing there
     """
-    return [{"role": "user", "content": [*[IMAGE] * images, {"type": "text", "text": _broken(question, marks)}]}]
+    return [{"role": "user", "content": [*_named(images, names), {"type": "text", "text": _broken(question, marks)}]}]
 
 
-def conversation_with(prompt: Any, images: int, marks: Sequence[str], *, apart: bool) -> list[Message]:
+def conversation_with(
+    prompt: Any, images: int, marks: Sequence[str], *, apart: bool, names: Sequence[str] = ()
+) -> list[Message]:
     """A prompt as every chat template takes it: blocks of text, and one block per image.
 
     prompt: a text or messages
     marks:  as in `conversation_about`
     apart:  whether the images were given apart from the messages
+    names:  of the images, if they have names; the messages have no image blocks then
     """
     if isinstance(prompt, str):
-        return conversation_about(images, prompt, marks)
+        return conversation_about(images, prompt, marks, names)
     held = images_of(prompt)
     if held and apart and any(one is not None for one in held):
         raise ValueError("ask: images must be given apart or inside the messages, got both")
@@ -84,8 +87,15 @@ def conversation_with(prompt: Any, images: int, marks: Sequence[str], *, apart: 
     found = [{**message, "content": _plain_blocks(message["content"], marks)} for message in prompt]
     if not held:  # the images belong to the first turn of the user
         turn = next(message for message in found if message["role"] == "user")
-        turn["content"] = [*[IMAGE] * images, *turn["content"]]
+        turn["content"] = [*_named(images, names), *turn["content"]]
     return found
+
+
+def _named(images: int, names: Sequence[str]) -> list[Message]:
+    """Blocks of images, each after its name."""
+    if not names:
+        return [IMAGE] * images
+    return [block for name in names for block in ({"type": "text", "text": name}, IMAGE)]
 
 
 def _check(function: str, conversation: Sequence[Message]) -> None:

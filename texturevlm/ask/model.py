@@ -15,6 +15,7 @@ from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, net
 from texturevlm.ask.captured_choice import CapturedChoice
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
+from texturevlm.ask.documents import DocumentSession
 from texturevlm.ask.generation import Asked, Generator
 from texturevlm.ask.messages import are_messages, conversation_with, images_of, question_in
 from texturevlm.ask.options import (
@@ -36,6 +37,7 @@ from texturevlm.ask.session import ImageSession
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import nothing_collected
+from texturevlm.pages import is_document
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
 from texturevlm.vlm import adapter_for, check_reducible
@@ -162,8 +164,11 @@ class VLM:
         """Prepare images for any number of questions: mip levels, maps and words are made once.
 
         images: a path, a URL, bytes, an open file, a PIL image, an array (H, W[, C]), a tensor (C, H, W), a Texture or
-                a dict with bytes or path as `datasets` has it; or a list. Floats are from 0 to 1
+                a dict with bytes or path as `datasets` has it; or a list. Floats are from 0 to 1. Or a document: a
+                PDF by its path or bytes (extra `pdf`), whose pages are chosen per question (`choose_pages`)
         """
+        if is_document(images):
+            return DocumentSession(self, images)
         given = list(images) if isinstance(images, (list, tuple)) else [images]
         if not given:
             raise ValueError("prepare: images must be at least one, got none")
@@ -216,16 +221,24 @@ class VLM:
         if stream and also:
             raise ValueError(f"ask: stream must be False with {also}, got True")
         watch = Stopwatch(self.device, wait=return_details)
-        sessions = self._sessions(images, prompts)
+        sessions = [session.about(one, how) for session, one in zip(self._sessions(images, prompts), questions)]
+        marks, apart = self.adapter.marks, images is not None
         conversations = [
-            conversation_with(prompt, len(session.images), self.adapter.marks, apart=images is not None)
+            conversation_with(prompt, len(session.images), marks, apart=apart, names=session.names)
             for prompt, session in zip(prompts, sessions)
         ]
         watch.stage("open")
         chosen = [session.chosen(one, how) for session, one in zip(sessions, questions)]
         watch.stage("choose")
         asked = [
-            Asked(conversation, [image.texture for image in session.images], own, how.budget, how.reduce)
+            Asked(
+                conversation,
+                [one.texture for one in session.images],
+                own,
+                how.budget,
+                how.reduce,
+                session.tokens_by_page,
+            )
             for conversation, session, own in zip(conversations, sessions, chosen)
         ]
         if stream:

@@ -33,7 +33,13 @@ class ImageSession:
 
     def __init__(self, model: VLM, images: Sequence[PreparedImage]) -> None:
         self.model, self.images = model, list(images)
+        self.names: list[str] = []  # what stands before each image in a prompt, if anything
+        self.tokens_by_page: dict[int, int] = {}  # of a document
         self._last: tuple[Any, list[Chosen]] | None = None  # what was chosen last, and for what
+
+    def about(self, question: str, how: Choosing) -> ImageSession:
+        """The images that a question is about: all of them."""
+        return self
 
     def ask(self, question: Any, **options: Any) -> Any:
         """The answer, or a list of answers to a list of questions; options of `VLM.ask`."""

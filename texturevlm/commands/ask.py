@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from texturevlm.commands import arguments
 from texturevlm.defaults import BUDGET
@@ -12,7 +13,10 @@ from texturevlm.paths import is_url
 
 def add_ask(commands: arguments.Commands) -> None:
     usage = "%(prog)s IMAGE [IMAGE …] QUESTION [--model PATH_OR_ID] [options]"
-    said = "Prints the answer on stdout, piece by piece, as the model generates it."
+    said = (
+        "Prints the answer on stdout, piece by piece, as the model generates it. One PDF may stand instead of the "
+        "images: the pages that matter are found first (extra pdf)."
+    )
     parser = arguments.add_command(
         commands, "ask", _ask, "ask a vision-language model about images", usage=usage, description=said
     )
@@ -49,6 +53,7 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.ask.choose import check_budget
     from texturevlm.ask.options import check_looks, check_options
     from texturevlm.ask.reduction import sampled_and_kept
+    from texturevlm.pages import is_document, open_pages
     from texturevlm.reduce import steps_of
 
     check_options("ask", budget, allocator, relevance, options.tokens)
@@ -59,15 +64,21 @@ def _ask(options: argparse.Namespace) -> int:
     else:
         sampled_and_kept("ask", options.reduce, options.keep, budget)
     device = arguments.device_of(options)
-    textures = [tv.Texture.open(image) for image in images]  # a bad image is refused before a model is loaded
+    # A bad image or document is refused before a model is loaded.
+    document = len(images) == 1 and is_document(images[0])
+    given: Any = open_pages(images[0], function="ask") if document else [tv.Texture.open(image) for image in images]
     _quiet_bars()
     with arguments.announced(f"loading {options.model}"):
         names = ("budget", "allocator", "relevance", "dtype", "tokens", "looks", "reduce", "keep")
-        given = {name: getattr(options, name) for name in names}
+        settings = {name: getattr(options, name) for name in names}
         # Not captured: that takes longer than one question.
-        model = tv.load_vlm(options.model, device=device, captured=False, **given)
-    session = model.prepare(textures)
-    if options.looks == 1 and arguments.reads_pages(model.relevance, question):
+        model = tv.load_vlm(options.model, device=device, captured=False, **settings)
+    session = model.prepare(given)
+    if document:
+        with arguments.announced(f"reading {len(given)} pages"):
+            seen = session.about(question, model.choosing()).tokens_by_page
+        print("pages seen: " + ", ".join(f"{page} ({tokens} tokens)" for page, tokens in seen.items()), file=sys.stderr)
+    elif options.looks == 1 and arguments.reads_pages(model.relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
     answer = ""

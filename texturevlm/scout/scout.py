@@ -74,6 +74,14 @@ class Scout(nn.Module):
             scores = self.ranker.rank(spots, inputs)
         return scores.softmax(1)[:, :-1].view(spots.text.shape) * spots.text.sigmoid()  # no text, no answer
 
+    @torch.inference_mode()
+    def found(self, spots: Spots, question: Question) -> Tensor:
+        """How alike the best spot of each page is to each word of a question: (B, WORDS) float32, cosines where text is."""
+        given = self._given(question, spots.text)
+        words = self.spotter.question(given.letters, given.traits.to(self.dtype)).expand(len(spots.text), -1, -1)
+        cosine = torch.bmm(words, spots.words.flatten(2).to(words)).float()
+        return (cosine * spots.text.float().sigmoid().flatten(1)[:, None]).amax(2)
+
     def _given(self, question: Question, like: Tensor) -> Question:
         """The question's tensors on the device of the pages `like`, or in pinned memory that a captured graph reads."""
         count, pages = len(question.letters), len(like)

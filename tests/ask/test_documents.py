@@ -1,0 +1,80 @@
+"""A document is asked like an image: pages are chosen per question, and the prompt names them."""
+
+import pytest
+from PIL import Image
+
+from tests.ask import models
+from tests.pages.papers import WORDS, paper, pdf_of
+from texturevlm.ask import documents
+from texturevlm.ask.messages import IMAGE, conversation_with
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("documents") / "report.pdf"
+    path.write_bytes(pdf_of([paper(word) for word in WORDS[:4]]))
+    return path
+
+
+@pytest.fixture
+def model(qwen):
+    return models.asked(qwen, budget=40, relevance="scout")
+
+
+def test_the_details_list_pages_and_tokens(model, report):
+    answer = model.ask(report, "the mosquito", return_details=True, max_new_tokens=2)
+    assert 4 in answer.pages and set(answer.pages) <= {1, 2, 3, 4}
+    tokens = [int(one.allocation.valid.sum()) for one in answer.chosen]
+    assert list(answer.pages.values()) == tokens and sum(tokens) <= 40
+    assert model.ask(Image.new("RGB", (64, 64)), "x", return_details=True, max_new_tokens=2).pages == {}
+
+
+def test_the_prompt_names_the_pages(model, report, monkeypatch):
+    asked = []
+    monkeypatch.setattr(model.generator, "texts", lambda batch, options: [asked.append(one) for one in batch])
+    model.ask(report, ["the umbrella", [{"role": "user", "content": "the zeppelin"}]])
+    for one, question in zip(asked, ("the umbrella", "the zeppelin")):
+        (message,) = one.prompt
+        *pages, last = message["content"]
+        names = [f"Page {number}:" for number in one.pages]
+        assert [block["text"] for block in pages[::2]] == names and pages[1::2] == [IMAGE] * len(names)
+        assert last["text"] == question
+        assert len(one.textures) == len(names)
+    assert 2 in asked[0].pages and 3 in asked[1].pages
+
+
+def test_a_template_that_writes_text_first_gets_no_names(model, report, monkeypatch):
+    template = "{% for m in messages %}{% for p in m.content if p.type == 'text' %}{{ p.text }}{% endfor %}"
+    template += "{% for p in m.content if p.type == 'image' %}" + model.adapter.marks[0] + "{% endfor %}{% endfor %}"
+    assert documents._keeps_places(model.adapter)
+    for owner in (model.adapter.processor, model.adapter.processor.tokenizer):
+        if getattr(owner, "chat_template", None):
+            monkeypatch.setattr(owner, "chat_template", template)
+    assert not documents._keeps_places(model.adapter)
+
+
+def test_the_same_question_is_not_read_twice(model, report, monkeypatch):
+    calls = []
+    real = documents.choose_pages
+    monkeypatch.setattr(documents, "choose_pages", lambda *args, **given: calls.append(1) or real(*args, **given))
+    session = model.prepare(report)
+    session.ask("the umbrella", max_new_tokens=2)
+    picture = session.look("the umbrella")
+    assert len(calls) == 1 and picture.size[0] > 0
+    session.choose("the zeppelin")
+    assert len(calls) == 2
+
+
+def test_what_documents_cannot_do_is_refused(model, report):
+    with pytest.raises(ValueError, match="ask: looks must be 1 for a document, got 2"):
+        model.ask(report, "x", looks=2, relevance="auto")
+    with pytest.raises(ValueError, match="is a PDF, not an image"):
+        model.ask([report, report], "x")
+    with pytest.raises(FileNotFoundError, match="ask: no such file: none.pdf"):
+        model.ask("none.pdf", "x")
+
+
+def test_messages_with_names_put_them_before_their_images():
+    (message,) = conversation_with("what ?", 2, ["<i>"], apart=True, names=["Page 1:", "Page 9:"])
+    one, two = ({"type": "text", "text": name} for name in ("Page 1:", "Page 9:"))
+    assert message["content"] == [one, IMAGE, two, IMAGE, {"type": "text", "text": "what ?"}]

@@ -1,0 +1,114 @@
+"""PDFs: pages rendered at the resolution asked for, and errors for what is no readable PDF."""
+
+import sys
+
+import pytest
+import torch
+
+from tests.pages.papers import WORDS, paper, pdf_of
+from texturevlm.pages import is_document, open_pages, pdf
+from texturevlm.types import Texture
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def three():
+    return pdf_of([paper(word) for word in WORDS[:2]] + [paper("tall", (200, 400))])
+
+
+def test_a_page_has_at_most_the_pixels_asked_for(three):
+    pages = open_pages(three)
+    assert len(pages) == 3
+    small, large = pages.texture(0, 20_000, CPU), pages.texture(0, 1 << 22, CPU)
+    assert 18_000 < small.size[0] * small.size[1] < 21_000
+    assert (
+        abs(large.size[0] - 480) <= 1 and abs(large.size[1] - 640) <= 1
+    )  # 200 dots per inch, although there are pixels for more
+    assert pages.texture(2, 20_000, CPU).size[0] > 1.9 * pages.texture(2, 20_000, CPU).size[1]
+
+
+def test_colours_keep_their_order():
+    from PIL import Image
+
+    texture = open_pages(pdf_of([Image.new("RGB", (100, 100), (255, 0, 0))])).texture(0, 10_000, CPU)
+    red, green, blue = texture.levels[0].mean((0, 2, 3)).tolist()
+    assert red > 0.9 and green < 0.1 and blue < 0.1
+
+
+def test_a_document_is_told_from_an_image(three, tmp_path):
+    (tmp_path / "report").write_bytes(three)
+    paper("x").save(tmp_path / "x.png")
+    assert is_document(three) and is_document("a.PDF") and is_document(tmp_path / "report")
+    assert not is_document(tmp_path / "x.png") and not is_document(paper("x")) and not is_document(b"\x89PNG")
+
+
+def test_a_broken_file_is_refused_by_name(tmp_path, three):
+    for name, content in {"cut.pdf": three[:200], "empty.pdf": b"", "text.pdf": b"hello"}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=rf"choose_pages: .*{name} is not a PDF that can be read"):
+            open_pages(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=r"choose_pages: no such file: nowhere\.pdf"):
+        open_pages("nowhere.pdf")
+    with pytest.raises(ValueError, match="download it first"):
+        open_pages("https://example.org/report.pdf")
+
+
+def test_an_encrypted_file_is_refused_as_encrypted(tmp_path):
+    (tmp_path / "secret.pdf").write_bytes(encrypted())
+    with pytest.raises(ValueError, match=r"choose_pages: document must not be encrypted.*secret\.pdf"):
+        open_pages(tmp_path / "secret.pdf")
+
+
+def test_a_document_without_pages_and_one_of_too_many_are_refused(monkeypatch, three):
+    with pytest.raises(ValueError, match="at least one page, got an empty list"):
+        open_pages([])
+    monkeypatch.setattr(pdf, "MOST_PAGES", 2)
+    with pytest.raises(ValueError, match="choose_pages: document must have at most 2 pages, got 3"):
+        open_pages(three)
+
+
+def test_ten_thousand_pages_are_refused_before_one_is_rendered():
+    import pypdfium2
+
+    class Many(pypdfium2.PdfDocument):
+        def __len__(self):
+            return 10_000
+
+        def __getitem__(self, index):
+            raise AssertionError("rendered")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pypdfium2, "PdfDocument", Many)
+        with pytest.raises(ValueError, match="at most 1000 pages, got 10000"):
+            open_pages(pdf_of([paper("x")]))
+
+
+def test_the_error_names_the_extra(monkeypatch, three):
+    monkeypatch.setitem(sys.modules, "pypdfium2", None)
+    with pytest.raises(ImportError, match=r"needs the extra pdf: pip install 'texturevlm\[pdf\]'"):
+        open_pages(three)
+
+
+def test_a_pdf_where_an_image_is_expected_says_so(tmp_path, three):
+    (tmp_path / "report.pdf").write_bytes(three)
+    for source in (tmp_path / "report.pdf", three):
+        with pytest.raises(ValueError, match="is a PDF, not an image: give it alone to VLM.ask or choose_pages"):
+            Texture.open(source)
+
+
+def encrypted():
+    """A PDF whose trailer names a standard security handler; the key fits no password."""
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]>>",
+        b"<</Filter/Standard/V 1/R 2/P -4/O<" + b"11" * 32 + b">/U<" + b"22" * 32 + b">>>",
+    ]
+    body, places = b"%PDF-1.4\n", []
+    for number, one in enumerate(objects, 1):
+        places.append(len(body))
+        body += b"%d 0 obj\n%s\nendobj\n" % (number, one)
+    table = b"xref\n0 5\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % place for place in places)
+    ends = b"trailer\n<</Size 5/Root 1 0 R/Encrypt 4 0 R/ID[<00><00>]>>\nstartxref\n%d\n%%%%EOF" % len(body)
+    return body + table + ends

@@ -1,0 +1,81 @@
+"""A document as something to ask about: its pages are chosen per question, and the prompt says which page is which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from texturevlm.ask.choose import Chosen
+from texturevlm.ask.messages import IMAGE
+from texturevlm.ask.options import Choosing
+from texturevlm.ask.prepared import PreparedImage
+from texturevlm.ask.session import ImageSession
+from texturevlm.pages import PageTokens, choose_pages, open_pages
+from texturevlm.vlm.prompts import worded
+
+if TYPE_CHECKING:
+    from texturevlm.ask.model import VLM
+
+
+class PagesSession(ImageSession):
+    """The pages that were chosen for one question; made by `DocumentSession.about`."""
+
+    def __init__(self, model: VLM, pages: Sequence[PageTokens]) -> None:
+        images = [PreparedImage(one.texture, patch=model.adapter.side, device=model.device) for one in pages]
+        super().__init__(model, images)
+        self.names = [_name(one) for one in pages] if _keeps_places(model.adapter) else []
+        self.tokens_by_page = {
+            number: one.tokens if len(one.numbers) == 1 else 1 for one in pages for number in one.numbers
+        }
+        self._tokens = [Chosen(one.allocation, one.relevance) for one in pages]
+
+    def chosen(self, question: str, how: Choosing) -> list[Chosen]:
+        """What was chosen with the pages."""
+        return self._tokens
+
+
+class DocumentSession(ImageSession):
+    """A document prepared for a model; made by `VLM.prepare`. Its pages are rendered again for every new question."""
+
+    def __init__(self, model: VLM, document: Any) -> None:
+        super().__init__(model, [])
+        self.pages = open_pages(document, function="ask")
+        self._known: tuple[Any, PagesSession] | None = None  # the last question, and its pages
+
+    def about(self, question: str, how: Choosing) -> PagesSession:
+        """The pages for a question, with their tokens."""
+        for name, got, wanted in (("looks", how.looks, 1), ("tokens", how.tokens, "chosen")):
+            if got != wanted:
+                raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
+        wanted_for = (question, how, self.model.device)
+        if self._known is None or self._known[0] != wanted_for:
+            options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
+            place = {"patch": self.model.adapter.side, "device": self.model.device}
+            found = choose_pages(self.pages, question, **options, **place)
+            self._known = wanted_for, PagesSession(self.model, found)
+        return self._known[1]
+
+    def look(self, question: str = "", *, answer: str = "", **options: Any) -> Image.Image:
+        """Draw the pages that the model sees when it is asked; arguments as for images."""
+        return self.about(question, self.model.choosing(**options)).look(question, answer=answer, **options)
+
+    def chosen(self, question: str, how: Choosing) -> list[Chosen]:
+        """The tokens of each page that gets some."""
+        return self.about(question, how).chosen(question, how)
+
+
+def _name(page: PageTokens) -> str:
+    """What stands before the page in a prompt."""
+    if len(page.numbers) == 1:
+        return f"Page {page.numbers[0]}:"
+    return f"The other pages, small, row by row ({', '.join(map(str, page.numbers))}):"
+
+
+def _keeps_places(adapter: Any) -> bool:
+    """Whether the chat template writes text and images in the order of the blocks; the reader's writes text first."""
+    blocks = [{"type": "text", "text": "before"}, IMAGE, {"type": "text", "text": "after"}]
+    text = worded("ask", adapter.processor, [{"role": "user", "content": blocks}], [], adapter.marks)
+    places = [text.find(mark) for mark in adapter.marks if mark in text]
+    return bool(places) and text.find("before") < min(places) < text.find("after")

@@ -1,0 +1,110 @@
+"""Choose the pages of a document and their tokens for a question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.search import OVERVIEW
+from texturevlm.allocate.traverse import Item, traverse
+from texturevlm.check import check_choice, check_count
+from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
+from texturevlm.pages.document import Pages, open_pages
+from texturevlm.pages.scouting import PageSight, scouted
+from texturevlm.pages.sheet import sheet_of, sheet_tokens
+from texturevlm.pipeline import Allocator
+from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
+from texturevlm.relevance.maps import UNASKED
+from texturevlm.types import Allocation, Texture
+
+FINE_PAGES = 5  # that are rendered finely at most: the memory of a question
+FINE_PIXELS = 1 << 22  # of a fine rendering at most: a letter page at 200 dots per inch
+
+
+@dataclass(frozen=True, eq=False)
+class PageTokens:
+    """The tokens of one page, or of the sheet of pages that are shown small.
+
+    numbers: of the pages, from 1; one, or all that the sheet shows
+    worth:   how likely the question is about this page, in the scout's eyes, relative to the others; 0 for the sheet
+    """
+
+    numbers: tuple[int, ...]
+    texture: Texture
+    relevance: Relevance
+    allocation: Allocation
+    worth: float
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        return int(self.allocation.valid.sum())
+
+
+def choose_pages(
+    document: Any,
+    question: str = "",
+    *,
+    budget: int = BUDGET,
+    patch: int = PATCH,
+    allocator: str | Allocator = ALLOCATOR,
+    relevance: str | Scorer = RELEVANCE,
+    fine: int = FINE_PAGES,
+    device: torch.device | str = "cpu",
+) -> list[PageTokens]:
+    """Decide which pages of a document get tokens for a question, and where these lie: one budget over all pages.
+
+    document:  a PDF (a path, or bytes; extra `pdf`), or a list of images
+    question:  any text; "" for none: pages by what is usually asked
+    fine:      pages that are rendered finely and get tokens of their own, at most
+    relevance: as in `choose_tokens`; where in a page the answer is. Which page it is, is the scout's word; a relevance
+               that reads no question (prior, none) chooses pages without it, too
+    returns    the pages with tokens, in order; last, if a tenth of the budget holds one token for each of the other
+               pages, a sheet that shows those
+    """
+    check_count("choose_pages", "budget", budget, 1)
+    check_count("choose_pages", "fine", fine, 1)
+    if isinstance(allocator, str):
+        check_choice("choose_pages", "allocator", allocator, tuple(ALLOCATORS))
+    scorer = find_scorer("choose_pages", relevance, question)
+    pages, place = open_pages(document), torch.device(device)
+    asked = "" if scorer.name in UNASKED else question
+    sights = scouted(pages, asked, patch=patch, device=place)
+    sheet = _sheet_budget(len(pages), budget, fine)
+    items = [
+        Item(sight.worth, partial(_opened, pages, index, question, scorer, patch, place))
+        for index, sight in enumerate(sights)
+    ]
+    opened = traverse(items, budget=budget - sheet, most=fine, patch=patch, allocator=allocator)
+    found = [
+        PageTokens((one.index + 1,), one.texture, one.relevance, one.allocation, sights[one.index].worth)
+        for one in opened
+    ]
+    others = [index for index in range(len(pages)) if index not in {one.index for one in opened}]
+    return [*found, _shown_small(others, sights, patch, place)] if sheet and others else found
+
+
+def _sheet_budget(pages: int, budget: int, fine: int) -> int:
+    """Tokens of the sheet: one for each page that is not fine, if a tenth of the budget holds them, else 0."""
+    others = pages - min(pages, fine)
+    wanted = sheet_tokens(pages) if others else 0  # fewer pages than `fine` may win
+    return wanted if wanted <= OVERVIEW * budget else 0
+
+
+def _opened(
+    pages: Pages, index: int, question: str, scorer: Scorer, patch: int, device: torch.device
+) -> tuple[Texture, Relevance]:
+    texture = pages.texture(index, FINE_PIXELS, device).mipmapped()
+    return texture, find_relevance(texture, question, patch=patch, relevance=scorer)
+
+
+def _shown_small(others: Sequence[int], sights: Sequence[PageSight], patch: int, device: torch.device) -> PageTokens:
+    texture = sheet_of([sights[index].thumbnail for index in others], device)
+    relevance = find_relevance(texture, patch=patch, relevance="none")
+    allocation = ALLOCATORS["resize"](texture, relevance, budget=sheet_tokens(len(others)), patch=patch)
+    return PageTokens(tuple(index + 1 for index in others), texture, relevance, allocation, 0.0)

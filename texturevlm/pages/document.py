@@ -1,0 +1,61 @@
+"""What counts as a document: a PDF, or a list of images, such as scanned pages or the frames of a clip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from texturevlm.pages.pdf import PdfPages, is_pdf
+from texturevlm.types import Texture
+
+
+class Pages(Protocol):
+    """Pages that are opened one by one."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def texture(self, index: int, pixels: int, device: torch.device) -> Texture:
+        """Page `index` (from 0), for a use that needs at most about this many pixels."""
+
+
+class ImagePages:
+    """A list of images: what `Texture.open` takes, or Textures of one image; opened when they are needed."""
+
+    def __init__(self, images: Sequence[Any]) -> None:
+        self.images = list(images)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def texture(self, index: int, pixels: int, device: torch.device) -> Texture:
+        """The image as it is: its mip levels serve every resolution."""
+        image = self.images[index]
+        found = image.to(device) if isinstance(image, Texture) else Texture.open(image, device=device)
+        if found.batch != 1:
+            raise ValueError(f"choose_pages: each page must be one image, got a batch of {found.batch} at {index}")
+        return found
+
+
+def is_document(source: Any) -> bool:
+    """Whether this is a document rather than an image: a PDF, or what `open_pages` returned."""
+    return isinstance(source, (PdfPages, ImagePages)) or is_pdf(source)
+
+
+def open_pages(source: Any, *, function: str = "choose_pages") -> Pages:
+    """The pages of a document: of a PDF (a path, or bytes), or of a list of images.
+
+    function: for errors
+    """
+    if isinstance(source, (PdfPages, ImagePages)):
+        return source
+    if isinstance(source, (list, tuple)):
+        if not source:
+            raise ValueError(f"{function}: document must have at least one page, got an empty list")
+        return ImagePages(source)
+    if is_pdf(source):
+        return PdfPages(source, function=function)
+    got = f"{source!r:.60}" if isinstance(source, (str, bytes)) else type(source).__name__
+    raise TypeError(f"{function}: document must be a PDF or a list of images, got {got}")

@@ -1,0 +1,68 @@
+"""Which pages a question is about: the scout reads each page small, and the question's words are searched on it.
+
+Where on a page the answer is, the scout's ranker knows; which of many pages it is on, the words tell better (measured:
+results/documents.md). A rare word that stands on few pages says most. Pages are read one by one, and only a few numbers
+and a small picture of each are kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from texturevlm.pages.document import Pages
+from texturevlm.pages.sheet import thumbnail
+from texturevlm.scout import Question, encode, load_scout
+from texturevlm.scout.spotter import PIXELS
+
+SHARPNESS = (
+    20.0  # of the softmax over pages: the likeliest on 71 questions to 50 `train` pages that the scout never saw
+)
+
+
+class PageSight(NamedTuple):
+    """What is known of a page after a coarse look.
+
+    worth:     how likely the question is about this page; all pages together sum to 1
+    thumbnail: (3, side, side) uint8
+    """
+
+    worth: float
+    thumbnail: Tensor
+
+
+def scouted(pages: Pages, question: str, *, patch: int, device: torch.device) -> list[PageSight]:
+    """A coarse look at every page; without a question, worth is how much there usually is to ask about a page.
+
+    patch: the side of a thumbnail
+    """
+    scout, words = load_scout(device=device), encode([question])
+    asked = bool(_weights(words).any())
+    small, found = [], []
+    for index in range(len(pages)):
+        texture = pages.texture(index, PIXELS, device).mipmapped()
+        small.append(thumbnail(texture, patch))
+        spots = scout.read(texture)
+        own = scout.found(spots, words)[0] if asked else scout.where(spots, encode([""])).sum()
+        found.append(own.cpu())
+    table = torch.stack(found)
+    worth = page_worth(table, words) if asked else table / table.sum().clamp(min=1e-30)
+    return [PageSight(float(one), picture) for one, picture in zip(worth, small)]
+
+
+def page_worth(found: Tensor, question: Question) -> Tensor:
+    """(pages,), sums to 1.
+
+    found: (pages, WORDS), from `Scout.found`
+    """
+    above = (found - found.mean(0)).clamp(min=0)  # a word that all pages have says nothing
+    evidence = (above * _weights(question)[0]).sum(1)
+    return (SHARPNESS * evidence).softmax(0)
+
+
+def _weights(question: Question) -> Tensor:
+    """(B, WORDS): how much each word says about a page: not stop words, not synonyms, common words less."""
+    exists, commonness, emphasis, _, _, stop, synonym = question.traits.unbind(-1)
+    return exists * (1 - stop) * (1 - synonym) * (1 - commonness).clamp(min=0) * (1 + emphasis)
