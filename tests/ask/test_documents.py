@@ -70,7 +70,7 @@ def test_what_documents_cannot_do_is_refused(model, report):
         model.ask(report, "x", looks=2, relevance="auto")
     with pytest.raises(ValueError, match="is a PDF, not an image"):
         model.ask([report, report], "x")
-    with pytest.raises(FileNotFoundError, match="ask: no such file: none.pdf"):
+    with pytest.raises(FileNotFoundError, match=r"ask: no such file: none\.pdf"):
         model.ask("none.pdf", "x")
 
 

@@ -93,7 +93,7 @@ def test_the_error_names_the_extra(monkeypatch, three):
 def test_a_pdf_where_an_image_is_expected_says_so(tmp_path, three):
     (tmp_path / "report.pdf").write_bytes(three)
     for source in (tmp_path / "report.pdf", three):
-        with pytest.raises(ValueError, match="is a PDF, not an image: give it alone to VLM.ask or choose_pages"):
+        with pytest.raises(ValueError, match=r"is a PDF, not an image: give it alone to VLM\.ask or choose_pages"):
             Texture.open(source)
 
 

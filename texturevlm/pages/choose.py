@@ -74,10 +74,27 @@ def choose_pages(
     scorer = find_scorer("choose_pages", relevance, question)
     pages, place = open_pages(document), torch.device(device)
     asked = "" if scorer.name in UNASKED else question
-    sights = scouted(pages, asked, patch=patch, device=place)
+    (sights,) = scouted(pages, [asked], patch=patch, device=place)
+    how: Any = {"budget": budget, "patch": patch, "allocator": allocator, "fine": fine, "device": place}
+    return page_tokens(pages, sights, question, scorer, **how)
+
+
+def page_tokens(
+    pages: Pages,
+    sights: Sequence[PageSight],
+    question: str,
+    scorer: Scorer,
+    *,
+    budget: int,
+    patch: int,
+    allocator: str | Allocator,
+    fine: int,
+    device: torch.device,
+) -> list[PageTokens]:
+    """The second half of `choose_pages`: spend the budget on pages of which the scout has had a sight."""
     sheet = _sheet_budget(len(pages), budget, fine)
     items = [
-        Item(sight.worth, partial(_opened, pages, index, question, scorer, patch, place))
+        Item(sight.worth, partial(_opened, pages, index, question, scorer, patch, device))
         for index, sight in enumerate(sights)
     ]
     opened = traverse(items, budget=budget - sheet, most=fine, patch=patch, allocator=allocator)
@@ -86,7 +103,7 @@ def choose_pages(
         for one in opened
     ]
     others = [index for index in range(len(pages)) if index not in {one.index for one in opened}]
-    return [*found, _shown_small(others, sights, patch, place)] if sheet and others else found
+    return [*found, _shown_small(others, sights, patch, device)] if sheet and others else found
 
 
 def _sheet_budget(pages: int, budget: int, fine: int) -> int:

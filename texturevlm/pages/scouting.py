@@ -7,6 +7,7 @@ and a small picture of each are kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,30 +34,34 @@ class PageSight(NamedTuple):
     thumbnail: Tensor
 
 
-def scouted(pages: Pages, question: str, *, patch: int, device: torch.device) -> list[PageSight]:
-    """A coarse look at every page; without a question, worth is how much there usually is to ask about a page.
+def scouted(pages: Pages, questions: Sequence[str], *, patch: int, device: torch.device) -> list[list[PageSight]]:
+    """A coarse look at every page, once for all questions: per question, the sight of each page.
 
-    patch: the side of a thumbnail
+    questions: for an empty one, worth is how much there usually is to ask about a page
+    patch:     the side of a thumbnail
     """
-    scout, words = load_scout(device=device), encode([question])
-    asked = bool(_weights(words).any())
-    small, found = [], []
+    scout = load_scout(device=device)
+    asked = [encode([question]) for question in questions]
+    small: list[Tensor] = []
+    found: list[list[Tensor]] = [[] for _ in questions]
     for index in range(len(pages)):
         texture = pages.texture(index, PIXELS, device).mipmapped()
         small.append(thumbnail(texture, patch))
         spots = scout.read(texture)
-        own = scout.found(spots, words)[0] if asked else scout.where(spots, encode([""])).sum()
-        found.append(own.cpu())
-    table = torch.stack(found)
-    worth = page_worth(table, words) if asked else table / table.sum().clamp(min=1e-30)
-    return [PageSight(float(one), picture) for one, picture in zip(worth, small)]
+        for table, words in zip(found, asked):
+            own = scout.found(spots, words)[0] if _weights(words).any() else scout.where(spots, words).sum()
+            table.append(own.cpu())
+    worths = [page_worth(torch.stack(table), words) for table, words in zip(found, asked)]
+    return [[PageSight(float(one), picture) for one, picture in zip(worth, small)] for worth in worths]
 
 
 def page_worth(found: Tensor, question: Question) -> Tensor:
     """(pages,), sums to 1.
 
-    found: (pages, WORDS), from `Scout.found`
+    found: (pages, WORDS), from `Scout.found`; (pages,), any amounts, if the question has no words
     """
+    if found.dim() == 1:
+        return found / found.sum().clamp(min=1e-30)
     above = (found - found.mean(0)).clamp(min=0)  # a word that all pages have says nothing
     evidence = (above * _weights(question)[0]).sum(1)
     return (SHARPNESS * evidence).softmax(0)

@@ -76,7 +76,7 @@ class Scout(nn.Module):
 
     @torch.inference_mode()
     def found(self, spots: Spots, question: Question) -> Tensor:
-        """How alike the best spot of each page is to each word of a question: (B, WORDS) float32, cosines where text is."""
+        """How alike the best spot of each page is to each word of a question: (B, WORDS) float32, cosines of text."""
         given = self._given(question, spots.text)
         words = self.spotter.question(given.letters, given.traits.to(self.dtype)).expand(len(spots.text), -1, -1)
         cosine = torch.bmm(words, spots.words.flatten(2).to(words)).float()
