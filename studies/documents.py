@@ -181,8 +181,8 @@ def report(record: dict[str, Any]) -> str:
         f"choice by {format_interval(record['lead'], '+.2f')}.",
         *blocks,
         "The second and third tables are of the first questions of each file, those that went through the whole "
-        f"traversal with {record['tokens']} tokens. Legibility is that of text as high as the answer's box, 0 where its "
-        "page is not shown; of questions whose answer is located.",
+        f"traversal with {record['tokens']} tokens. Legibility is that of text as high as the answer's box, 0 where "
+        "its page is not shown; of questions whose answer is located.",
     )
 
 
