@@ -272,8 +272,8 @@ def test_bad_tensors():
         hierarchical_attention(q, k, v, torch.ones(1, 1, 20, 20).long())
     with pytest.raises(TypeError, match=r"visual must be a tensor \(n,\) or \(B, n\), got list"):
         hierarchical_attention(q, k, v, visual=[1, 2])
-    with pytest.raises(TypeError, match="hierarchical_attention: fine must be a number, got '0.1'"):
-        hierarchical_attention(q, k, v, fine="0.1")
+    with pytest.raises(TypeError, match="hierarchical_attention: fine must be a number, got 'a tenth'"):
+        hierarchical_attention(q, k, v, fine="a tenth")
     with pytest.raises(ValueError, match="backend 'triton' cannot run here: the tensors are on cpu"):
         hierarchical_attention(q, k, v, backend="triton")
 
