@@ -38,9 +38,7 @@ def test_load_and_detach(tmp_path):
 
 def test_a_question_cannot_be_reduced():
     model = models.asked(vlm.adapt(*models.built("qwen3_vl")), budget=20, attention="hierarchical")
-    with pytest.raises(
-        ValueError, match="reduce must be None for a model with attention='hierarchical', got tome"
-    ):
+    with pytest.raises(ValueError, match="reduce must be None for a model with attention='hierarchical', got tome"):
         model.ask("no such file", models.QUESTION, reduce="tome")  # refused before images are read
 
 
