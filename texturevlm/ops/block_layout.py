@@ -124,7 +124,7 @@ class BlockLayout:
             check_shapes("BlockLayout.of", live=(live, f"{batch} {keys}"))
             order = torch.where(live.to(device).gather(1, order.clamp(min=0).long()), order, -1)
         is_visual = _marked(order, keys)
-        if visual is not None and int(is_visual.sum()) != int((order >= 0).sum()):
+        if visual is not None and bool(is_visual.sum() != (order >= 0).sum()):
             raise ValueError("BlockLayout.of: visual must name each key once, got one that is named again")
         text = ~is_visual if live is None else ~is_visual & live.to(device)
         others = _padded(_listed(text), block) if visual is not None or live is not None else order[:, :0]
