@@ -102,7 +102,7 @@ def count_or_share(text: str) -> int | float:
     """The type of an option that takes a whole number from 1, or a share: a number with a point."""
     try:
         number = float(text) if "." in text else int(text)
-        if 0 < number and (number <= 1 or isinstance(number, int)):
+        if number > 0 and (number <= 1 or isinstance(number, int)):
             return number
     except ValueError:
         pass
