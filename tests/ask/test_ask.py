@@ -224,7 +224,7 @@ def test_clear_errors_about_images_and_budgets(qwen):
     with pytest.raises(ValueError, match="images must be at least one"):
         asked.ask([], QUESTION)
     with pytest.raises(ValueError, match="batch of 2"):
-        asked.ask(torch.rand(2, 3, 8, 8), QUESTION)
+        asked.ask([torch.rand(2, 3, 8, 8)] * 2, QUESTION)
     with pytest.raises(ValueError, match="red, green and blue"):
         asked.ask(torch.rand(5, 8, 8), QUESTION)
     with pytest.raises(ValueError, match="budget for 3 images must be at least 3, got 2"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
-    from texturevlm.video.sources import FrameSource
+    from texturevlm.video.frames import FrameSource
     from texturevlm.video.step import Reuse
 
 
@@ -38,7 +38,7 @@ def _video(options: argparse.Namespace) -> int:
     options.device = arguments.device_of(options)
     if not 0 < options.fps < math.inf:
         raise ValueError(f"--fps must be above 0, got {options.fps}")
-    source = open_video(options.file, fps=options.fps)
+    source = open_video(options.file, source_fps=options.fps)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     costs, lasted, spent, failed = _drawn(source, options)
     print(f"{options.out}: {options.file}, {options.budget} tokens per frame")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from texturevlm.draw import FAINT, INK, MARGIN, PAPER, ramp_colour, to_pil
 from texturevlm.rebuilding import rebuild
-from texturevlm.video.sources import import_av
+from texturevlm.video.decoding import import_av
 from texturevlm.video.step import Step
 
 PANEL_WIDTH = 560  # pixels: width of one panel

@@ -28,9 +28,9 @@ from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
 from texturevlm.video.change_gpu import kernels_can_compare
 from texturevlm.video.choice import TokenChoice
+from texturevlm.video.frames import as_floats, as_frame
 from texturevlm.video.reuse import HeldPatches, HeldTokens, Rate
 from texturevlm.video.settings import StreamSettings
-from texturevlm.video.sources import as_floats, as_frame
 from texturevlm.video.step import Reuse, Step
 from texturevlm.video.update import CARRIED, FrameUpdate, StreamChannels, channel_extents
 from texturevlm.video.update_gpu import GpuChannels, GpuFrameUpdate, GpuRelevance

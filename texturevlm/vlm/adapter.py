@@ -57,6 +57,7 @@ class Adapter(ABC):
     normalisation: tuple[Sequence[float], Sequence[float]]  # mean and standard deviation, if no processor gives them
     side: int
     merge: int = 1
+    moments: int = 1  # frames that a token of a video shows
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         self.config, self.processor = config, processor
@@ -274,6 +275,10 @@ class Adapter(ABC):
                 f"prepare: textures must be images for {type(self).__name__}, got a video: give its frames as images"
             )
         return [[view] for view in still_views("prepare", picture, self.side, levels=levels or self.trained.levels)]
+
+    def clip_groups(self, moments: Sequence[View]) -> list[list[View]]:
+        """The views of a video's moments, one group per placeholder; images one after another without videos."""
+        return [[replace(view, pixels=view.pixels[:, :1], video=False)] for view in moments]
 
     def filling(self, group: Sequence[View], fps: float) -> str:
         """What a group of views puts in the place of its mark."""

@@ -23,7 +23,7 @@ from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.scan import QwenScan
-from texturevlm.vlm.views import LEVELS, View, rectangles, video_view
+from texturevlm.vlm.views import LEVELS, View, joined_views, rectangles, video_view
 
 INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos", "video_grid_thw")}
 
@@ -201,6 +201,9 @@ class QwenAdapter(Adapter):
     def video_views(self, picture: Picture, levels: str) -> list[View]:
         """The views of a video: one, unless each moment has its own place in the prompt."""
         return [video_view("prepare", picture, self.side, levels=levels, moments=self.moments)]
+
+    def clip_groups(self, moments: Sequence[View]) -> list[list[View]]:
+        return [[joined_views(moments)]] if self.videos else super().clip_groups(moments)
 
     def _rows(self, view: View, coordinates: str | None) -> Tensor:
         if view.grid is not None:

@@ -44,10 +44,13 @@ class Qwen3VL(QwenAdapter):
         (whole,) = super().video_views(picture, levels)
         return [whole.part(whole.moment == moment) for moment in whole.moment.unique()]
 
+    def clip_groups(self, moments: Sequence[View]) -> list[list[View]]:
+        return [list(moments)]
+
     def filling(self, group: Sequence[View], fps: float) -> str:
         if not group[0].video:
             return super().filling(group, fps)
-        times = [(float(view.moment[0]) + (self.moments - 1) / 2) / fps for view in group]
+        times = [float(view.times(fps)[0]) + (self.moments - 1) / 2 / fps for view in group]
         return "".join(
             f"<{time:.1f} seconds>{super(Qwen3VL, self).filling([view], fps)}" for time, view in zip(times, group)
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ class View:
     video:   whether it is part of a video
     grid:    rows and columns, if the view is an ordinary image by itself, at the model's own positions
     fps:     frames per second of its video
+    seconds: (n,), when the frames of each token begin; None: as its moment and fps say
     """
 
     pixels: Tensor
@@ -49,6 +51,7 @@ class View:
     video: bool = False
     grid: tuple[int, int] | None = None
     fps: float = 2.0
+    seconds: Tensor | None = None
 
     def __len__(self) -> int:
         return self.centre.shape[0]
@@ -58,7 +61,36 @@ class View:
         columns = {name: getattr(self, name)[chosen] for name in COLUMNS}
         begins = self.begins[chosen].clone()
         begins[:1] = True
-        return replace(self, **columns, begins=begins)
+        seconds = None if self.seconds is None else self.seconds[chosen]
+        return replace(self, **columns, begins=begins, seconds=seconds)
+
+    def times(self, fps: float) -> Tensor:
+        """(n,): when the frames of each token begin, in seconds, if frames are at this rate."""
+        return self.moment / fps if self.seconds is None else self.seconds
+
+
+def joined_views(views: Sequence[View]) -> View:
+    """Views with times as one, in their order; each begins a segment."""
+    names = (*COLUMNS, "begins", "seconds")
+    columns: Any = {name: torch.cat([getattr(view, name) for view in views]) for name in names}
+    return replace(views[0], **columns)
+
+
+def moment_view(
+    pixels: Tensor, allocation: Allocation, *, levels: str, number: int, seconds: float, fps: float
+) -> View:
+    """One moment of a video whose patches are sampled already.
+
+    pixels:     (K, T, 3, P, P), in the slots of the allocation, which is of one image
+    number:     of the moment in its video
+    seconds:    when it begins
+    """
+    order, begins = _reading_order(allocation, 0, levels)
+    if len(order) == 0:
+        raise ValueError(f"prepare: allocation must give every moment a token, got none for the one at {seconds} s")
+    view = _view(allocation, None, 0, order, begins, pixels[order])
+    time = torch.full_like(view.weight, seconds)
+    return replace(view, moment=torch.full_like(order, number), video=True, fps=fps, seconds=time)
 
 
 def still_views(function: str, picture: Picture, side: int, *, levels: str = "joint") -> list[View]:
@@ -76,7 +108,8 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
         order, begins = _reading_order(allocation, image, levels)
         if len(order) == 0:
             raise ValueError(f"{function}: allocation must give every image a token, got none for image {image}")
-        views.append(_view(picture, image, order, begins, _colours(pixels[image], texture)[order].unsqueeze(1)))
+        own = _colours(pixels[image], texture)[order].unsqueeze(1)
+        views.append(_view(allocation, picture.weight, image, order, begins, own))
     return views
 
 
@@ -101,11 +134,12 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     texture = _only_colours(texture)
     read = [_at_frames(texture, allocation, (source + ahead).clamp(0, texture.batch - 1)) for ahead in range(moments)]
     pixels = torch.stack([_colours(one, texture) for one in read], 1)[order]
-    return replace(_view(picture, 0, order, begins, pixels), moment=source[order], video=True)
+    return replace(_view(allocation, picture.weight, 0, order, begins, pixels), moment=source[order], video=True)
 
 
-def _view(picture: Picture, image: int, order: Tensor, begins: Tensor, pixels: Tensor) -> View:
-    allocation, weight = picture.allocation, picture.weight
+def _view(
+    allocation: Allocation, weight: Tensor | None, image: int, order: Tensor, begins: Tensor, pixels: Tensor
+) -> View:
     step = torch.stack([allocation.ddx[image, order, 0], allocation.ddy[image, order, 1]], -1)
     return View(
         pixels=pixels,
