@@ -24,6 +24,8 @@ class Answer:
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
     unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
               a model whose config names no such answer
+    looks:    how often the model looked
+    confidence: the chance that the answer is right, with looks="auto"; else None
     """
 
     text: str
@@ -32,6 +34,8 @@ class Answer:
     chosen: list[Chosen]
     seconds: dict[str, float]
     unreadable: float | None = None
+    looks: int = 1
+    confidence: float | None = None
 
     @property
     def logprob(self) -> float:

@@ -17,6 +17,7 @@ from texturevlm.ask.captured_choice import CapturedChoice
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
 from texturevlm.ask.generation import Generator
+from texturevlm.ask.looks import SURE, answer_by_looks
 from texturevlm.ask.messages import are_messages, images_of, question_in, videos_of
 from texturevlm.ask.options import (
     RELEVANCES,
@@ -36,7 +37,7 @@ from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
 from texturevlm.ask.videos import VideoOptions, VideoSession, is_video
 from texturevlm.channels.pretrained import HUB_OPTIONS
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_choice, check_count, check_share
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
 from texturevlm.vlm import adapter_for, check_reducible
@@ -47,6 +48,7 @@ BATCH = 8  # questions that are answered together
 LOADING = ("device", "dtype", "tokens", "looks", "captured", "reduce", "keep", *SETTINGS)  # options of `load_vlm`
 OWN = (
     "looks",
+    "sure",
     "stream",
     "return_details",
     "reduce",
@@ -79,7 +81,7 @@ class VLM:
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
         tokens: str = TOKENS[0],
-        looks: int = 1,
+        looks: int | str = 1,
         captured: bool | None = None,
         reduce: Any = None,
         keep: int | float | None = None,
@@ -88,7 +90,8 @@ class VLM:
 
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
-        check_family_looks("VLM", check_count("VLM", "looks", looks, 1, 2), self.model.config)
+        check_looks("VLM", looks, RELEVANCES[0], tokens)
+        check_family_looks("VLM", looks, self.model.config)
         given = {"budget": budget, "allocator": allocator, "relevance": relevance}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         own = isinstance(processor, TextureProcessor)
@@ -171,7 +174,8 @@ class VLM:
         images: Any,
         question: Any = None,
         *,
-        looks: int | None = None,
+        looks: int | str | None = None,
+        sure: float | None = None,
         stream: bool = False,
         return_details: bool = False,
         budget: int | None = None,
@@ -191,7 +195,9 @@ class VLM:
                    all are about these images, unless there is one list of images per question. None if the messages
                    hold the images; the messages, or a list of conversations, may also stand here, alone
         question:  a text, a conversation (messages with system prompt and history), or a list of those
-        looks:     1, or 2: an overview first, then the rest of the budget where the attention of the model went
+        looks:     1; 2: an overview first, then the rest of the budget where the attention of the model went; auto: an
+                   overview of a quarter of the budget, and the rest only if the model is not sure of its answer
+        sure:      with looks="auto": the chance of being right from which the first answer is kept
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
         return_details: return an Answer: the text, the log-probability of its tokens, the allocation, the times
         budget, allocator, relevance, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]: nothing is reduced
@@ -220,8 +226,18 @@ class VLM:
         if stream and also:
             raise ValueError(f"ask: stream must be False with {also}, got True")
         watch = Stopwatch(self.device, wait=return_details)
+        if how.looks == "auto" and (one := several_sequences(options)):
+            raise ValueError(f"ask: looks must be 1 or 2 with {one}, got 'auto'")
         sessions = self._sessions(images, prompts, VideoOptions(fps, seconds, rate).check())
         watch.stage("open")
+        if how.looks == "auto":
+            given = {"sure": check_share("ask", "sure", SURE if sure is None else sure), "apart": images is not None}
+            found = [
+                answer_by_looks(session, prompt, one, how, options, **given, seconds=watch.seconds)
+                for session, prompt, one in zip(sessions, prompts, questions)
+            ]
+            answers = found if return_details else [one.text for one in found]
+            return iter(answers) if stream else answers if many else answers[0]
         asked = [
             session.asked(prompt, one, how, apart=images is not None)
             for session, prompt, one in zip(sessions, prompts, questions)
@@ -240,7 +256,7 @@ class VLM:
     def choosing(
         self,
         *,
-        looks: int | None = None,
+        looks: int | str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
@@ -266,7 +282,7 @@ class VLM:
         images: Any,
         question: str = "",
         *,
-        looks: int | None = None,
+        looks: int | str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
@@ -327,7 +343,7 @@ def load_vlm(
     allocator: str | Allocator | None = None,
     relevance: str | None = None,
     tokens: str = TOKENS[0],
-    looks: int = 1,
+    looks: int | str = 1,
     captured: bool | None = None,
     reduce: Any = None,
     keep: int | float | None = None,
@@ -341,7 +357,7 @@ def load_vlm(
     allocator, relevance: how the tokens are chosen, as in `choose_tokens`, without `embedding`
     tokens:    chosen; or weighted: the model's own full grid, each token multiplied by its relevance (1 for the most
                relevant one), whatever the budget
-    looks:     1; or 2, for every question: an overview, then the rest of the budget where the model's attention went
+    looks:     1, 2 or auto, for every question, as in `ask`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image), which makes
                the first question slower; by default on a GPU
     reduce:    how tokens are dropped or merged inside the model, after they were chosen: a name of `reduce.METHODS`, or
@@ -372,7 +388,7 @@ def load_vlm(
     return VLM(network, own, tokens=tokens, looks=looks, captured=captured, reduce=reduce, keep=keep)
 
 
-def _check(function: str, settings: dict[str, Any], tokens: str, looks: int) -> None:
+def _check(function: str, settings: dict[str, Any], tokens: str, looks: int | str) -> None:
     """One budget and one relevance: several are for training."""
     check_count(function, "budget", settings["budget"], 1)
     check_options(function, **settings, tokens=tokens)

@@ -26,8 +26,8 @@ def add_ask(commands: arguments.Commands) -> None:
     scorers = "auto, words, scout, none, or, with --looks 2, attention"
     parser.add_tokens(shared, patch=False, scorers=scorers)
     parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
-    looks = "2: an overview, then where the model's attention went"
-    parser.add_option("--looks", None, looks, 1, type=int, choices=(1, 2))
+    looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
+    parser.add_option("--looks", "N", looks, 1, type=_looks)
     weighted = "weighted: the model's own full grid, each token weighted by relevance"
     parser.add_option("--tokens", None, weighted, "chosen", choices=("chosen", "weighted"))
     parser.add_device()
@@ -93,6 +93,13 @@ def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:
         return [image if _in_a_network(image) else arguments.existing_path(image) for image in images], question
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"IMAGE: {error}") from None
+
+
+def _looks(text: str) -> int | str:
+    """The type of --looks."""
+    if text not in ("1", "2", "auto"):
+        raise argparse.ArgumentTypeError(f"must be 1, 2 or auto, got {text!r}")
+    return text if text == "auto" else int(text)
 
 
 def _in_a_network(image: str) -> bool:

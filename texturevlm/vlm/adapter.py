@@ -24,7 +24,7 @@ from texturevlm.check import check_choice
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.offloaded import input_device
 from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.packed import PICTURE, SEGMENT, Geometry, pack
+from texturevlm.vlm.packed import FINER, PICTURE, SEGMENT, Geometry, pack
 from texturevlm.vlm.places import COORDINATES, Places, frame, places
 from texturevlm.vlm.probe import moves
 from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
@@ -51,6 +51,7 @@ class Adapter(ABC):
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
     videos: ClassVar[bool] = False
     reducible: ClassVar[bool] = False  # whether `reduced` can drop and merge its tokens; then it has `scan`
+    grows: ClassVar[bool] = False  # whether tokens can be appended to its cache (`GrowingPrompt`)
     two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
     levels: ClassVar[Sequence[str]] = LEVELS[:1]
     coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]
@@ -241,7 +242,8 @@ class Adapter(ABC):
                      allocation has as many; a Texture of frames whose allocation has one sample is a video, `source`
                      being the frame. For a list of prompts: one such entry each, or one Texture with an image each
         allocations: likewise; upright footprints of this model's token side
-        levels:      joint: tokens of all scales attend to one another in the vision tower; apart: each scale by itself
+        levels:      joint: tokens of all scales attend to one another in the vision tower; apart: each scale by itself;
+                     causal: finer tokens attend to coarser ones, never the reverse
         coordinates: fine: a coarse token sits where its area lies on the finest grid; native: on the grid of its own
                      scale; crops: every rectangle of one scale is an ordinary image by itself, at stock positions
         fps:         frames per second of the videos
@@ -358,7 +360,7 @@ class Adapter(ABC):
         rows = self.patch_rows(self.normalised(view.pixels))
         where, patches = self.places(view, coordinates), self.merge**2
         begins = torch.zeros_like(where.patch[..., :1])
-        begins[view.begins, 0] = SEGMENT
+        begins[view.begins, 0] = FINER if view.causal else SEGMENT
         begins[0, 0] = PICTURE
         grid = torch.tensor(self.grid_for(view.size)).to(where.patch)
 

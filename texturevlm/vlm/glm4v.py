@@ -24,6 +24,7 @@ class Glm4V(QwenAdapter):
     normalisation = CLIP
     captured = False
     reducible = False
+    grows = False
     two_looks = False  # its language model rotates pairs of neighbours
     videos = False  # a video has the placeholders of images, told apart by the tokens around them
 

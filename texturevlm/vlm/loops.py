@@ -75,6 +75,7 @@ def tower_loop(
     used: Tensor | None = None,
     segments: Tensor | None = None,
     windows: Tensor | None = None,
+    causal: bool = False,
     step: VisionStep = vision_step,
 ) -> tuple[Tensor, ...]:
     """The vision tower on B images of K tokens, M² patches each (N = K · M²).
@@ -84,6 +85,7 @@ def tower_loop(
     patch, extent: (B, N, 2), positions, and the grid that they count on
     used:          (B, N), which patches are attended to; None: all
     segments:      (B, N), patches of one segment attend to one another; None: all do
+    causal:        patches attend to segments of a lower number, too
     windows:       (B, N, 2), the window of each patch, for a tower whose layers attend within windows
     returns        the tokens (B, K, D), then those for DeepStack
     """
@@ -97,7 +99,7 @@ def tower_loop(
     cos, sin = (one.view(batch, 1, count, -1) for one in tower_rotary(tower, hidden, patch.flatten(0, 1)))
     everywhere = None if used is None else used[:, None, None, :]
     if segments is not None:
-        everywhere = _same_group(segments[..., None], used)
+        everywhere = _same_group(segments[..., None], used, causal=causal)
     inside = everywhere
     if windows is not None:
         within = windows if segments is None else torch.cat([windows, segments[..., None].to(windows)], -1)
@@ -124,9 +126,13 @@ def tower_rotary(tower: Any, hidden: Tensor, patch: Tensor) -> tuple[Tensor, Ten
     return cos.float(), sin.float()
 
 
-def _same_group(group: Tensor, used: Tensor | None) -> Tensor:
-    """(B, 1, N, N): patches of one group (B, N, n) attend to each other, and each attends to itself."""
-    same = (group[:, :, None] == group[:, None]).all(-1)
+def _same_group(group: Tensor, used: Tensor | None, *, causal: bool = False) -> Tensor:
+    """(B, 1, N, N): patches of one group (B, N, n) attend to each other, and each attends to itself.
+
+    causal: also to groups of a lower number
+    """
+    ours, theirs = group[:, :, None], group[:, None]
+    same = (ours >= theirs if causal else ours == theirs).all(-1)
     if used is not None:
         same = (same & used[:, None]) | torch.eye(group.shape[1], dtype=torch.bool, device=group.device)
     return same.unsqueeze(1)

@@ -8,6 +8,7 @@ come from the same rows. Rows without geometry pass unchanged.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,10 +16,11 @@ from PIL import Image
 from torch import Tensor
 
 from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm.loops import tower_loop
 from texturevlm.vlm.mrope import mrope_positions
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.packed import is_packed, unpack
+from texturevlm.vlm.packed import FINER, PICTURE, Geometry, is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
@@ -31,8 +33,9 @@ INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos
 class QwenAdapter(Adapter):
     captured = True
     reducible = True
+    grows = True
     videos = True
-    levels = LEVELS
+    levels = LEVELS[:2]
     coordinates = (*COORDINATES, "crops")
 
     def __init__(self, config: Any, processor: Any = None) -> None:
@@ -220,13 +223,27 @@ class QwenAdapter(Adapter):
         if not is_packed(hidden_states, self.row_width):
             return self._forward.original(hidden_states, *args, **kwargs)
         pixels, geometry, weight = unpack(hidden_states, self.row_width)
-        added = self.tower_arguments(geometry.patch, geometry.extent, geometry.begins[:, 0] > 0.5)
-        out = self._forward.original(pixels, *args, **kwargs | added)
+        if "causal" in self.levels and bool((geometry.begins == FINER).any()):
+            out = self._causal_tower(pixels, geometry)
+        else:
+            added = self.tower_arguments(geometry.patch, geometry.extent, geometry.begins[:, 0] > 0.5)
+            out = self._forward.original(pixels, *args, **kwargs | added)
         weight = weight[:: self.merge**2]
         out.pooler_output = out.pooler_output * weight
         if self.deepstack_mergers:
             out.deepstack_features = [one * weight for one in out.deepstack_features]
         return out
+
+    def _causal_tower(self, pixels: Tensor, geometry: Geometry) -> Any:
+        """The tower with attention from finer segments to coarser ones: lengths of segments cannot say that."""
+        first = (geometry.begins[:, 0] >= PICTURE).nonzero()[:, 0].tolist()
+        found = []
+        for begin, end in zip(first, [*first[1:], len(pixels)]):
+            own = [one[None, begin:end] for one in (pixels, geometry.patch, geometry.extent)]
+            segment = (geometry.begins[None, begin:end, 0] > 0.5).cumsum(1)
+            found.append(tower_loop(self, *own, segments=segment, causal=True))
+        pooled, *further = [torch.cat([part[0] for part in parts]) for parts in zip(*found)]
+        return SimpleNamespace(pooler_output=pooled, deepstack_features=further)
 
     def _before_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Give a plain forward pass its positions: transformers calls `get_rope_index` there without the rows."""

@@ -13,11 +13,12 @@ from texturevlm.vlm.adapter import CENTRED
 from texturevlm.vlm.places import bilinear_taps
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.views import View
+from texturevlm.vlm.views import LEVELS, View
 
 
 class Qwen3VL(QwenAdapter):
     normalisation = CENTRED
+    levels = LEVELS
 
     def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
         """Add the taps into the position table, under the names of the installed transformers."""

@@ -18,7 +18,7 @@ from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens
 
-LEVELS = ("joint", "apart")
+LEVELS = ("joint", "apart", "causal")
 COLUMNS = ("pixels", "centre", "step", "slot", "moment", "weight")
 
 
@@ -36,6 +36,7 @@ class View:
     size:    (height, width) of the image
     video:   whether it is part of a video
     grid:    rows and columns, if the view is an ordinary image by itself, at the model's own positions
+    causal:  whether a segment attends to those before it, too
     fps:     frames per second of its video
     seconds: (n,), when the frames of each token begin; None: as its moment and fps say
     """
@@ -50,6 +51,7 @@ class View:
     size: tuple[int, int]
     video: bool = False
     grid: tuple[int, int] | None = None
+    causal: bool = False
     fps: float = 2.0
     seconds: Tensor | None = None
 
@@ -70,8 +72,8 @@ class View:
 
 
 def joined_views(views: Sequence[View]) -> View:
-    """Views with times as one, in their order; each begins a segment."""
-    names = (*COLUMNS, "begins", "seconds")
+    """Views as one, in their order; each begins a segment."""
+    names = (*COLUMNS, "begins", *(["seconds"] if views[0].seconds is not None else []))
     columns: Any = {name: torch.cat([getattr(view, name) for view in views]) for name in names}
     return replace(views[0], **columns)
 
@@ -89,8 +91,8 @@ def moment_view(
     if len(order) == 0:
         raise ValueError(f"prepare: allocation must give every moment a token, got none for the one at {seconds} s")
     view = _view(allocation, None, 0, order, begins, pixels[order])
-    time = torch.full_like(view.weight, seconds)
-    return replace(view, moment=torch.full_like(order, number), video=True, fps=fps, seconds=time)
+    moment, time = torch.full_like(order, number), torch.full_like(view.weight, seconds)
+    return replace(view, moment=moment, video=True, causal=levels == "causal", fps=fps, seconds=time)
 
 
 def still_views(function: str, picture: Picture, side: int, *, levels: str = "joint") -> list[View]:
@@ -109,7 +111,8 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
         if len(order) == 0:
             raise ValueError(f"{function}: allocation must give every image a token, got none for image {image}")
         own = _colours(pixels[image], texture)[order].unsqueeze(1)
-        views.append(_view(allocation, picture.weight, image, order, begins, own))
+        view = _view(allocation, picture.weight, image, order, begins, own)
+        views.append(replace(view, causal=levels == "causal"))
     return views
 
 
@@ -134,7 +137,8 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     texture = _only_colours(texture)
     read = [_at_frames(texture, allocation, (source + ahead).clamp(0, texture.batch - 1)) for ahead in range(moments)]
     pixels = torch.stack([_colours(one, texture) for one in read], 1)[order]
-    return replace(_view(allocation, picture.weight, 0, order, begins, pixels), moment=source[order], video=True)
+    view = _view(allocation, picture.weight, 0, order, begins, pixels)
+    return replace(view, moment=source[order], video=True, causal=levels == "causal")
 
 
 def _view(
@@ -183,9 +187,9 @@ def _readable(allocation: Allocation) -> Allocation:
 
 
 def _reading_order(allocation: Allocation, image: int, levels: str) -> tuple[Tensor, Tensor]:
-    """Used slots by frame, coarse before fine if levels are apart, then by row; and which of them begin a segment."""
+    """Used slots by frame, coarse before fine unless levels are joint, then by row; and which begin a segment."""
     order = allocation.valid[image].nonzero()[:, 0]
-    scale = -allocation.level[image].round() if levels == "apart" else torch.zeros_like(allocation.score[image])
+    scale = -allocation.level[image].round() if levels != "joint" else torch.zeros_like(allocation.score[image])
     centre = allocation.centre[image].detach()
     for key in (centre[:, 0], centre[:, 1], scale, allocation.source[image]):
         order = order[key[order].argsort(stable=True)]
