@@ -36,6 +36,7 @@ LAYERS = [
     {"capture"},
     {"video"},
     {"ask"},
+    {"live"},
     {"evaluate"},
     {"train"},
     {"bench"},

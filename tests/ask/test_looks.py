@@ -5,7 +5,8 @@ import torch
 
 from tests.ask import models
 from tests.ask.test_videos import film
-from texturevlm.ask.confidence import AnswerFeatures, chance_of, features_of
+from texturevlm.ask.answer import AnswerFeatures
+from texturevlm.ask.confidence import chance_of, features_of
 from texturevlm.vlm.trained import trained_as
 
 QUESTION = models.QUESTION
@@ -134,5 +135,3 @@ def test_a_family_without_it_says_so():
 
     with pytest.raises(ValueError, match="looks must be 1 or 2 for llava, got 'auto'"):
         VLM(model, processor, looks="auto")
-
-

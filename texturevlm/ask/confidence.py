@@ -8,32 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
 from torch import Tensor
 
-from texturevlm.ask.answer import length_of, logprobs_of
+from texturevlm.ask.answer import AnswerFeatures, length_of, logprobs_of
 
 # Of the constant, and of the fields of AnswerFeatures. Not calibrated: a mean log-probability of −0.1 per token with an
 # entropy of 0.3 is a chance of 0.84.
 UNCALIBRATED = (3.5, 6.0, -4.0, 0.0, -4.0)
-
-
-@dataclass(frozen=True)
-class AnswerFeatures:
-    """An answer in numbers.
-
-    logprob:    mean log-probability of its tokens
-    entropy:    mean entropy of the distributions that they were taken from, in nats
-    margin:     probability of the first token minus that of the runner-up
-    unreadable: probability that the answer begins as the one for what cannot be read; 0 for a model without one
-    """
-
-    logprob: float
-    entropy: float
-    margin: float
-    unreadable: float = 0.0
 
 
 def features_of(found: Any, ends: Sequence[int], pad: int | None, doubt: float | None) -> AnswerFeatures:

@@ -138,9 +138,7 @@ class VideoLooks:
         used = look.used + sum(len(view) for group in groups for view in group)
         return Look(look.end, [*look.chosen, *chosen], used)
 
-    def _shown(
-        self, prompt: GrowingPrompt, question: str, how: Choosing
-    ) -> tuple[list[list[View]], list[Chosen]]:
+    def _shown(self, prompt: GrowingPrompt, question: str, how: Choosing) -> tuple[list[list[View]], list[Chosen]]:
         shown = self.session.shown(question, how)
         groups = prompt.adapter.clip_groups(self.session.views(shown))
         return groups, [Chosen(one.allocation, one.relevance) for one in shown]
@@ -205,7 +203,7 @@ def _answered(
     if (said := adapter.trained.unreadable) is not None:
         first = adapter.tokenizer(said, add_special_tokens=False)["input_ids"][0]
         doubt = float(found.logits[0][0].float().softmax(-1)[first])
-    confidence = chance_of(features_of(found, ends, None, doubt), adapter.trained.confidence)
+    features = features_of(found, ends, None, doubt)
     ids = found.sequences[0].tolist()
     length = length_of(ids, ends, None)
     return Answer(
@@ -216,5 +214,6 @@ def _answered(
         {**seconds, **watch.seconds},
         doubt,
         looks,
-        confidence,
+        chance_of(features, adapter.trained.confidence),
+        features,
     )

@@ -95,7 +95,9 @@ def check_looks(function: str, looks: int | str, relevance: str, tokens: str = T
     elif looks == "auto":
         check_choice(function, "tokens with looks='auto'", tokens, TOKENS[:1])
     if looks != 2 and relevance == "attention":
-        raise ValueError(f"{function}: relevance 'attention' is the model's own, which takes looks=2, got looks={looks}")
+        raise ValueError(
+            f"{function}: relevance 'attention' is the model's own, which takes looks=2, got looks={looks}"
+        )
 
 
 def check_family_looks(function: str, looks: int | str, config: Any) -> None:

@@ -56,7 +56,7 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
     returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
     """
     from texturevlm.progress import Progress
-    from texturevlm.video import VideoStream
+    from texturevlm.video import TokenStream
     from texturevlm.video.picture import StreamPicture, write_video
 
     frames = islice(source, options.limit)
@@ -65,7 +65,7 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
     size = (first.image.shape[1], first.image.shape[2])
     names = ("query", "relevance", "patch", "keyframe", "flow", "rate", "device")
     given = {name: getattr(options, name) for name in names}
-    stream, picture = VideoStream(size, options.budget, options.allocator, fps=source.fps, **given), StreamPicture(size)
+    stream, picture = TokenStream(size, options.budget, options.allocator, fps=source.fps, **given), StreamPicture(size)
     counts = [count for count in (source.count, options.limit) if count]
     progress = Progress(min(counts), "frames") if counts else None
     costs: list[Reuse] = []

@@ -31,6 +31,7 @@ from texturevlm.check import check_choice, check_count
 TASKS = {
     "spotter": "texturevlm.train.spotter_task:SpotterTask",
     "ranker": "texturevlm.train.ranker_task:RankerTask",
+    "confidence": "texturevlm.train.confidence_task:ConfidenceTask",
     "reader": "texturevlm.train.reader.task:ReaderTask",
 }
 # What a resumed run may change: nothing that the loss curve depends on.

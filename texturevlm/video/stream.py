@@ -39,7 +39,7 @@ MOSTLY_CHANGED = 0.5  # share of tiles, without a question: computing relevance 
 LEAST_CUT = 8  # a cut is shown once the rate pays for budget / LEAST_CUT tokens
 
 
-class VideoStream:
+class TokenStream:
     """One video, frame by frame.
 
     size, budget, allocator and `settings`: see `StreamSettings`; other keyword arguments are options of the allocator

@@ -27,11 +27,17 @@ class Enough(Exception):
     """Ends the forward pass of a language model once a layer was reached."""
 
 
-def attention_to(query: Tensor, key: Tensor, scaling: float) -> Tensor:
-    """(L,): softmax attention of queries (1, heads, n, d) to keys (1, key heads, L, d), the mean over n and heads."""
+def attention_to(query: Tensor, key: Tensor, scaling: float, mask: Tensor | None = None) -> Tensor:
+    """(L,): softmax attention of queries (1, heads, n, d) to keys (1, key heads, L, d), the mean over n and heads.
+
+    mask: (1, n, L), what each query sees
+    """
     query, key = query[0].float(), key[0].float()
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
-    weights: Tensor = (query @ key.mT * scaling).softmax(-1).mean((0, 1))
+    scores = query @ key.mT * scaling
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights: Tensor = scores.softmax(-1).mean((0, 1))
     return weights
 
 

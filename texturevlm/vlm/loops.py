@@ -53,11 +53,17 @@ def text_step(
 
 def query_and_key(attention: Any, given: Tensor, cos: Tensor, sin: Tensor, normed: bool) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys (B, heads, L, d) of one layer of a language model, for its input (B, L, D)."""
+    query, key = heads_of(attention, given, normed)
+    return rotated(query, cos, sin), rotated(key, cos, sin)
+
+
+def heads_of(attention: Any, given: Tensor, normed: bool) -> tuple[Tensor, Tensor]:
+    """The same before they are rotated."""
     shape = (*given.shape[:2], -1, attention.head_dim)
     query, key = attention.q_proj(given).view(shape), attention.k_proj(given).view(shape)
     if normed:
         query, key = attention.q_norm(query), attention.k_norm(key)
-    return rotated(query.transpose(1, 2), cos, sin), rotated(key.transpose(1, 2), cos, sin)
+    return query.transpose(1, 2), key.transpose(1, 2)
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
