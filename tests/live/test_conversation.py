@@ -215,3 +215,16 @@ def test_a_stream_says_what_is_wrong(model):
         stream(model, interval=0)
     with pytest.raises(ValueError, match="VideoStream: refresh must be at least 0, got -1"):
         stream(model, refresh=-1)
+
+
+def test_the_captured_tower_gives_the_same_tokens(model):
+    from texturevlm.live.encoder import ChangedTokens
+
+    one = tv.VideoStream(SIZE, 15, model=model, relevance="none", allocator="layers", limit=400)
+    step = one.step(frames(1)[0])
+    used = step.allocation.valid[0].nonzero()[:, 0].tolist()
+    some = used[::-2]
+    plain, captured = (ChangedTokens(model.adapter, captured=one) for one in (False, True))
+    with torch.no_grad():
+        pairs = zip(*(encode(step.patches.pixels[0], step.allocation, some) for encode in (plain, captured)))
+    assert all(torch.allclose(*pair, atol=1e-5) for pair in pairs)

@@ -34,6 +34,7 @@ SCRATCH = 768  # slots for a question and its answer
 BLOCK = 8  # samples: side of the squares whose means are compared
 DIFFERENT = 9 / 255  # a larger difference of two means is a change
 REMEMBERED = 0.7  # share of a moment's relevance that stays when another question looks elsewhere
+LATE = 99999.9  # seconds: a time of many digits
 SAME = 1e-3  # pixels: footprints that differ by less are one
 
 
@@ -65,6 +66,7 @@ class Conversation:
         self.memory = TokenMemory(model.adapter, limit + SCRATCH)
         self.encode = ChangedTokens(model.adapter, captured=model.generator.wanted)
         self.moments: list[LiveMoment] = []
+        self._longest_words = sum(map(len, self._words(LATE)))
         self.head_ids, _ = self._spelled("")
         self.head = self.memory.take(len(self.head_ids))
         self.memory.write_text(self.head, self.head_ids)
@@ -79,7 +81,7 @@ class Conversation:
     @property
     def tokens(self) -> int:
         """Tokens of the video that are kept, with the text between them."""
-        return sum(len(moment.slots()) for moment in self.moments)
+        return sum(map(len, self.moments))
 
     @torch.no_grad()
     def see(self, step: Step) -> None:
@@ -110,7 +112,7 @@ class Conversation:
         embeds = self.encode(step.patches.pixels[0], self.allocation, slots)
         own = [moment.tokens[slot] for slot in slots]
         self.memory.write(own, embeds)
-        self._locate(moment, slots)
+        self._locate(moment, [slot for slot in slots if moment.tokens[slot] not in moment.places])
         self._place(len(self.moments) - 1)
         run = {*own, *moment.closing, *(moment.opening if new else ())}
         if self.refresh == "full" or self.frames == 0:
@@ -132,8 +134,10 @@ class Conversation:
         return moment
 
     def _locate(self, moment: LiveMoment, slots: list[int]) -> None:
-        """Row and column, and the reading order, of tokens in a moment."""
+        """Row and column, and the reading order, of tokens that are new in a moment."""
         assert self.allocation is not None
+        if not slots:
+            return
         some = self.allocation.each(lambda column: column[:, slots])
         levels = self.adapter.trained.levels
         pixels = torch.zeros(len(slots), 1, 3, 1, 1)
@@ -158,7 +162,7 @@ class Conversation:
 
     def _make_room(self, count: int, now: float) -> None:
         """Take out the moments of least worth until so many tokens of a new moment fit."""
-        needed = count + sum(map(len, self._words(now)))
+        needed = count + self._longest_words
         evicted = self.evicted
         while self.tokens + needed > self.limit:
             others = self.moments[1:-1]

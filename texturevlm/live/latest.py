@@ -1,4 +1,4 @@
-"""The newest frame of a source that does not wait: what comes while the last one is processed is dropped and counted."""
+"""The newest frame of a source that does not wait: what comes meanwhile is dropped and counted."""
 
 from __future__ import annotations
 

@@ -47,6 +47,9 @@ class LiveMoment:
         """All of its slots, in order."""
         return [*self.opening, *self.visual(), *self.closing]
 
+    def __len__(self) -> int:
+        return len(self.opening) + len(self.places) + len(self.closing)
+
     def worth(self, now: float) -> float:
         """Recency times relevance."""
         recency: float = 0.5 ** ((now - self.time) / HALF_LIFE)

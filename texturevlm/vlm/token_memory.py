@@ -26,6 +26,7 @@ from texturevlm.vlm.qwen import QwenAdapter
 
 SIZES = (1, 8, 32, 64, 128, 256)  # tokens per run, rounded up; above the last in multiples of it
 GRAPHS = 8
+ALIGNED = 8  # kernels of attention take a mask whose rows are multiples of it as it is
 
 
 class TokenMemory:
@@ -33,10 +34,10 @@ class TokenMemory:
 
     adapter:   a QwenAdapter, bound
     capacity:  tokens at most
-    live:      (C + 1,), which slots hold a token; the last one never does: it takes the padding of a run
-    order:     (C + 1,), tokens attend to those of a lower or the same number
-    position:  (3, C + 1), time, row and column
-    attention: (C + 1,), how much the tokens of the last run attended to each, in the middle layer
+    live:      (C,), which slots hold a token; C is the capacity and a few more
+    order:     (C,), tokens attend to those of a lower or the same number
+    position:  (3, C), time, row and column
+    attention: (C,), how much the last token of the last run attended to each, in the middle layer
     """
 
     def __init__(self, adapter: Any, capacity: int) -> None:
@@ -47,17 +48,20 @@ class TokenMemory:
         first, device = self.language.layers[0].self_attn, adapter.device
         config, dtype = adapter.model.config.get_text_config(), adapter.model.dtype
         heads = first.k_proj.out_features // first.head_dim
-        shape = (len(self.language.layers), heads, capacity + 1, first.head_dim)
+        self.trash = -(-(capacity + 1) // ALIGNED) * ALIGNED - 1  # the slot that takes the padding of a run
+        total = self.trash + 1
+        shape = (len(self.language.layers), heads, total, first.head_dim)
         self.keys, self.turned, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(3))
         layers = 1 + len(adapter.deepstack_mergers)
-        self.embeds = torch.zeros(layers, capacity + 1, config.hidden_size, dtype=dtype, device=device)
-        self.position = torch.zeros(3, capacity + 1, device=device)
-        self.order = torch.full((capacity + 1,), -1, dtype=torch.int64, device=device)
-        self.live = torch.zeros(capacity + 1, dtype=torch.bool, device=device)
-        self.attention = torch.zeros(capacity + 1, device=device)
+        self.embeds = torch.zeros(layers, total, config.hidden_size, dtype=dtype, device=device)
+        self.position = torch.zeros(3, total, device=device)
+        self.order = torch.full((total,), -1, dtype=torch.int64, device=device)
+        self.live = torch.zeros(total, dtype=torch.bool, device=device)
+        self.attention = torch.zeros(total, device=device)
         self.free = list(range(capacity))[::-1]
         self.graphs = KeptReplays(GRAPHS)
         self._normed = adapter.normed_heads
+        self.groups = first.q_proj.out_features // first.k_proj.out_features
 
     def take(self, count: int) -> list[int]:
         """Slots for new tokens; they must be written before they are run."""
@@ -105,7 +109,7 @@ class TokenMemory:
         """Compute tokens anew, in the slots given; returns the logits (V,) of what follows the last of them."""
         last = torch.tensor([len(slots) - 1], device=self.live.device)
         size = next((size for size in SIZES if size >= len(slots)), -(-len(slots) // SIZES[-1]) * SIZES[-1])
-        index = self._index([*slots, *[self.capacity] * (size - len(slots))])
+        index = self._index([*slots, *[self.trash] * (size - len(slots))])
         logits, attention = self.graphs.find(size, self._layers, [index, last])(index, last)
         self.attention.copy_(attention)
         return logits.clone()
@@ -114,8 +118,11 @@ class TokenMemory:
         hidden = self.embeds[0][index][None]
         cos, sin = text_rotary(self.language, hidden, self.position[:, index][:, None])
         earlier = self.live & (self.order <= self.order[index][:, None])
-        itself = torch.arange(self.capacity + 1, device=index.device) == index[:, None]  # padding sees itself alone
-        mask = (earlier | itself)[None, None]
+        itself = torch.arange(len(self.live), device=index.device) == index[:, None]  # padding sees itself alone
+        mask = earlier | itself
+        heads, groups = self.keys.shape[1], self.groups
+        # Queries that share keys stand in one head, one below the other: no kernel copies keys for them.
+        bias = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, -torch.inf).repeat(groups, 1)[None, None]
         middle, attention = len(self.language.layers) // 2, self.attention
         for number, layer in enumerate(self.language.layers):
             given, own = layer.input_layernorm(hidden), layer.self_attn
@@ -126,16 +133,16 @@ class TokenMemory:
             self.turned[number].index_copy_(1, index, rotated(key, cos, sin)[0])
             self.values[number].index_copy_(1, index, value[0])
             keys, values = self.turned[number][None], self.values[number][None]
-            found = functional.scaled_dot_product_attention(
-                query, keys, values, attn_mask=mask, scale=own.scaling, enable_gqa=True
-            )
-            hidden = hidden + own.o_proj(found.transpose(1, 2).reshape(1, len(index), -1))
+            stacked = query.reshape(1, heads, groups * len(index), -1)
+            found = functional.scaled_dot_product_attention(stacked, keys, values, attn_mask=bias, scale=own.scaling)
+            apart = found.view(1, heads * groups, len(index), -1).transpose(1, 2)
+            hidden = hidden + own.o_proj(apart.reshape(1, len(index), -1))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
             if number + 1 < len(self.embeds):
                 hidden = hidden + self.embeds[number + 1][index]
             if number == middle:
                 asking = query[:, :, last]
-                attention = attention_to(asking, keys, own.scaling, mask[:, 0, last])
+                attention = attention_to(asking, keys, own.scaling, mask[None, last])
         end = self.language.norm(hidden[0, last])
         return self.adapter.model.lm_head(end)[0], attention
 
