@@ -5,6 +5,7 @@ order and the places of that, `encoder.py` runs the vision tower on what changed
 that does not wait, `state.py` saves and restores.
 """
 
+from texturevlm.live.state import StreamState
 from texturevlm.live.stream import VideoStream
 
-__all__ = ["VideoStream"]
+__all__ = ["StreamState", "VideoStream"]

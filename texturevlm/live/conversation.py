@@ -72,8 +72,9 @@ class Conversation:
         self.memory.write_text(self.head, self.head_ids)
         self.shown: Tensor | None = None  # (K, 3, h, w): block means of what was last shown in each slot of the stream
         self.allocation: Allocation | None = None  # of that, on the CPU
-        self._stepped: Allocation | None = None  # the same object as the stream has it
-        self._follow = len(self.head), float(len(self.head))  # number and position of what comes next
+        self.stepped: Allocation | None = None  # the same object as the stream has it
+        self.follow = len(self.head), float(len(self.head))  # number and position of what comes next
+        self.lost = False  # whether footprints of the current moment are no longer among those of the stream
         self.computed = 0  # tokens that the last frame took through the language model
         self.evicted = 0  # moments in all
         self.frames = 0  # that showed something new
@@ -94,13 +95,14 @@ class Conversation:
             self._take_in(step, changed)
 
     def _take_in(self, step: Step, changed: list[int]) -> None:
-        new = not self.moments or bool(step.reuse.chosen) or step.reuse.keyframe == "cut"
+        new = not self.moments or self.lost or step.reuse.keyframe == "cut"
         new = new or step.time - self.moments[-1].time >= self.interval
         before = [] if new else self.moments[-1].visual()
         self._make_room(len(changed), step.time)
         if new:
             self.moments.append(self._opened(step.time))
-            self.moments[-1].number, self.moments[-1].start = self._follow
+            self.moments[-1].number, self.moments[-1].start = self.follow
+            self.lost = False
         moment = self.moments[-1]
         for slot in changed:
             if slot not in moment.tokens:
@@ -158,7 +160,7 @@ class Conversation:
             begin = self.moments[first]
             laid = lay_out([], self.moments[first:], self.extent, number=begin.number, start=begin.start)
         self.memory.place(laid.slots, laid.order, laid.position)
-        self._follow = laid.number, laid.next
+        self.follow = laid.number, laid.next
 
     def _make_room(self, count: int, now: float) -> None:
         """Take out the moments of least worth until so many tokens of a new moment fit."""
@@ -182,12 +184,14 @@ class Conversation:
         pixels, used = step.patches.pixels[0], step.allocation.valid[0]
         means = functional.avg_pool2d(pixels, min(BLOCK, pixels.shape[-1]), ceil_mode=True)
         new = torch.ones_like(used)
-        if step.allocation is not self._stepped:
+        if step.allocation is not self.stepped:
             allocation = step.allocation.to("cpu")
             if self.allocation is not None and self.shown is not None:
-                origin = _same_footprint(self.allocation, allocation).to(pixels.device)
+                origin = _same_footprint(self.allocation, allocation)
+                self._follow_slots(origin.where(allocation.valid[0], -1).tolist())
+                origin = origin.to(pixels.device)
                 self.shown, new = self.shown[origin.clamp(min=0)], origin < 0
-            self._stepped, self.allocation = step.allocation, allocation
+            self.stepped, self.allocation = step.allocation, allocation
         elif self.shown is not None:
             new = torch.zeros_like(used)
         if self.shown is None:
@@ -196,6 +200,15 @@ class Conversation:
         self.shown = torch.where(changed[:, None, None, None], means, self.shown)
         found: list[int] = changed.nonzero()[:, 0].tolist()
         return found
+
+    def _follow_slots(self, origin: list[int]) -> None:
+        """The stream chose its tokens again: find those of the current moment. origin: by slot, the one before"""
+        if not self.moments or self.lost:
+            return
+        moment = self.moments[-1]
+        found = {slot: moment.tokens[before] for slot, before in enumerate(origin) if before in moment.tokens}
+        self.lost = len(found) < len(moment.tokens)
+        moment.tokens = moment.tokens if self.lost else found
 
     def ask(self, question: str, *, max_new_tokens: int) -> LiveAnswer:
         """Answer by the most probable tokens; the memory is as before afterwards."""
@@ -215,7 +228,7 @@ class Conversation:
                 self.memory.give_back(slots)
 
     def _answer(self, tail: list[int], slots: list[int]) -> LiveAnswer:
-        number, start = self._follow
+        number, start = self.follow
         order = range(number, number + len(slots))
         self.memory.place(slots, order, (torch.arange(len(slots)) + start).expand(3, -1))
         asking = slots[: len(tail)]

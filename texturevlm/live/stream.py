@@ -11,6 +11,7 @@ from texturevlm.ask import VLM
 from texturevlm.check import check_count
 from texturevlm.live.conversation import Conversation
 from texturevlm.live.latest import LatestFrames
+from texturevlm.live.state import StreamState, restore_state, save_state
 from texturevlm.pipeline import Allocator
 from texturevlm.video.frames import Frame, FrameSource
 from texturevlm.video.sources import open_video
@@ -117,6 +118,14 @@ class VideoStream:
     def ask(self, question: str, *, max_new_tokens: int = ANSWER) -> str:
         """The answer to a question about what was seen so far."""
         return self._talk("ask").ask(_text("ask", question), max_new_tokens=max_new_tokens).text
+
+    def state(self) -> StreamState:
+        """What the model has seen: to `save`, and to `restore` into a stream with the same settings and model."""
+        return save_state(self)
+
+    def restore(self, state: StreamState) -> None:
+        """Go on from a state; refused unless it is of a stream with the same settings and model."""
+        restore_state(self, state)
 
     def watch(self, question: str, *, every: float = 1.0, max_new_tokens: int = ANSWER) -> Iterator[Watched]:
         """The answers to a question, each time that they change, to the end of the source.
