@@ -73,9 +73,13 @@ class VideoSession:
         adapter, fps = model.adapter, options.fps or FPS
         found = open_video(source, fps=fps, seconds=options.seconds)
         self.model, self.rate, self.fps = model, options.rate, min(fps, found.fps)
-        kept = keep_moments(found, together=adapter.moments if adapter.videos else 1)
-        self.moments, self.seconds = kept.moments(), kept.seconds + 1 / self.fps
+        self.read(found, adapter.moments if adapter.videos else 1)
         self.notes = list(found.notes)
+
+    def read(self, source: FrameSource, together: int) -> None:
+        """Keep the moments that are worth showing. together: frames per moment"""
+        kept = keep_moments(source, together=together)
+        self.moments, self.seconds = kept.moments(), kept.seconds + 1 / self.fps
 
     def ask(self, question: Any, **options: Any) -> Any:
         """The answer, or a list of answers to a list of questions; options of `VLM.ask`."""
