@@ -3,7 +3,7 @@
 NExT-QA:  train.csv, val.csv or test.csv (in the folder or in `nextqa`), map_vid_vidorID.json beside it, and the videos
           under NExTVideo or videos, at the path that the map gives.
 MVBench:  json/TASK.json, and the videos under video, in the folder that belongs to the task.
-VideoMME: a listing, videomme/*.parquet (needs pyarrow) or videomme.json with the same fields, and the videos under data.
+VideoMME: videomme/*.parquet (needs pyarrow) or videomme.json with the same fields, and the videos under data.
 Each question has candidates, of which one is right. What is wrong with an entry is told with its file and place.
 """
 
