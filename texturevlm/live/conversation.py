@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.ask.attention import pointed_at
 from texturevlm.ask.decoding import end_ids
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import VIDEO, conversation_about
@@ -146,11 +147,13 @@ class Conversation:
         view = moment_view(pixels, some, levels=levels, number=0, seconds=0.0, fps=1.0)
         places = self.adapter.places(view).token.tolist()
         coarse = [0.0] * len(slots) if levels == "joint" else (-some.level[0].round()).tolist()
+        boxes = some.boxes[0].tolist()
         for index, place in zip(view.slot.tolist(), places):
             slot = moment.tokens[slots[index]]
             moment.places[slot] = (place[0], place[1])
             x, y = some.centre[0, index].tolist()
             moment.rank[slot] = (coarse[index], y, x)
+            moment.boxes[slot] = tuple(boxes[index])
 
     def _place(self, first: int) -> None:
         """Give tokens their order and positions, from a moment on; from the head on if that is the first."""
@@ -247,6 +250,20 @@ class Conversation:
             logits = self.memory.run([slot])
         text = self.adapter.decode(torch.tensor([ids]))[0].strip()
         return LiveAnswer(text, logprobs, attention)
+
+    def attended(self, attention: Tensor, size: tuple[int, int]) -> Tensor:
+        """(1, h, w): where a question looked, in the frame that is held: the tokens last shown at each place.
+
+        attention: of a `LiveAnswer`; size: (height, width) of the frames
+        """
+        newest: dict[tuple[float, ...], float] = {}
+        looked = attention.tolist()
+        for moment in self.moments:
+            newest |= {moment.boxes[slot]: looked[slot] for slot in moment.places}
+        boxes = torch.tensor([list(newest)])
+        allocation = Allocation.of_boxes(boxes, size, self.adapter.side)
+        (found,) = pointed_at([torch.tensor(list(newest.values()))], [allocation])
+        return found
 
     def _begin_with(self, head: list[int]) -> None:
         """Another text before the video, in a model whose prompts begin with the question: all is computed anew."""

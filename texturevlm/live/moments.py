@@ -25,6 +25,7 @@ class LiveMoment:
     tokens:    slot in the stream → slot in the memory
     places:    slot in the memory → (row, column), in tokens of the model's grid
     rank:      slot in the memory → key of the reading order
+    boxes:     slot in the memory → the area that it shows, xyxy in pixels
     number, start: the number of its first token, and the position of that
     relevance: share of the attention that questions have paid to it
     """
@@ -35,6 +36,7 @@ class LiveMoment:
     tokens: dict[int, int] = field(default_factory=dict)
     places: dict[int, tuple[float, float]] = field(default_factory=dict)
     rank: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    boxes: dict[int, tuple[float, ...]] = field(default_factory=dict)
     number: int = 0
     start: float = 0.0
     relevance: float = 0.0

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from texturevlm.ask import VLM
-from texturevlm.check import check_count
+from texturevlm.check import check_count, check_share
 from texturevlm.live.conversation import Conversation
 from texturevlm.live.latest import LatestFrames
 from texturevlm.live.state import StreamState, restore_state, save_state
@@ -44,6 +44,7 @@ class VideoStream:
     limit:    tokens of the video that the model keeps
     refresh:  tokens at the beginning of a moment that are computed anew with what changed; "full": all that is kept
     interval: seconds after which what changes begins a new moment; before, it replaces what the model saw at its place
+    feedback: share of the relevance that goes where the model's attention went when it was asked last; 0: none
     A live source (a camera, a network stream) is not waited for: frames that come too fast are `dropped`.
     """
 
@@ -58,6 +59,7 @@ class VideoStream:
         limit: int = LIMIT,
         refresh: int | str = REFRESH,
         interval: float = INTERVAL,
+        feedback: float = 0.0,
         **settings: Any,
     ) -> None:
         if model is not None:
@@ -74,6 +76,7 @@ class VideoStream:
             size = self._begin()
         self.tokens = TokenStream(size, budget, allocator, fps=fps or getattr(self.source, "fps", 25.0), **settings)
         self.model = model
+        self.feedback = feedback if feedback == 0 else check_share("VideoStream", "feedback", feedback)
         self.conversation: Conversation | None = None
         if model is not None:
             given: Any = {"limit": limit, "refresh": refresh, "interval": interval}
@@ -117,7 +120,7 @@ class VideoStream:
 
     def ask(self, question: str, *, max_new_tokens: int = ANSWER) -> str:
         """The answer to a question about what was seen so far."""
-        return self._talk("ask").ask(_text("ask", question), max_new_tokens=max_new_tokens).text
+        return self._asked(self._talk("ask"), _text("ask", question), max_new_tokens)
 
     def state(self) -> StreamState:
         """What the model has seen: to `save`, and to `restore` into a stream with the same settings and model."""
@@ -145,10 +148,16 @@ class VideoStream:
             if step.time < due:
                 continue
             due = step.time + every
-            answer = talk.ask(question, max_new_tokens=most).text
+            answer = self._asked(talk, question, most)
             if answer != last:
                 last = answer
                 yield Watched(step.time, answer)
+
+    def _asked(self, talk: Conversation, question: str, most: int) -> str:
+        found = talk.ask(question, max_new_tokens=most)
+        if self.feedback:
+            self.tokens.attend(talk.attended(found.attention, self.tokens.size), share=self.feedback)
+        return found.text
 
     def _begin(self) -> tuple[int, int]:
         """Open the source; returns the size of its frames."""
