@@ -18,6 +18,7 @@ from texturevlm.train.reader.alphabet import (
     ANSWER,
     END,
     IMAGE,
+    PAD,
     START,
     STOP,
     decode_ids,
@@ -28,7 +29,7 @@ from texturevlm.train.reader.alphabet import (
 from texturevlm.train.reader.chosen import ChosenViews, choose_views, save_views
 from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
 from texturevlm.train.reader.network import make_config, make_network
-from texturevlm.train.reader.pages import rendered
+from texturevlm.train.reader.pages import rendered, turned
 from texturevlm.train.reader.pool import Pool, sample_pages, with_levels
 from texturevlm.train.reader.questions import lines_of, place_questions
 from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
@@ -242,6 +243,35 @@ def test_an_answer_that_cannot_be_read_is_not_asked_for(page):
             said = decode_ids(one.ids[one.before + 2 :])
             if one.kind in ("field", "cell"):
                 assert said in true or said == ILLEGIBLE
+
+
+def test_boxes_taller_than_their_type_need_finer_tokens(page):
+    """OCR's boxes hold the whole line: the same samples over a taller box show smaller type."""
+    shares = (1.0, 0.6)
+    crops = [page_samples(page._replace(type_share=share), np.random.default_rng(2))["line"] for share in shares]
+    heights = [min((one.keep[3] - one.keep[1]) / one.tokens[0, 3] for one in listed) for listed in crops]
+    assert heights[1] > 1.3 * heights[0]
+
+
+def test_nothing_is_read_on_a_turned_page(page):
+    over = turned(page, across=True, down=True)
+    assert np.array_equal(over.image[::-1, ::-1], page.image)
+    (_, (x0, y0, x1, y1)), (_, moved) = page.words[0], over.words[0]
+    height, width = page.image.shape
+    assert moved == (width - x1, height - y1, width - x0, height - y0)
+    samples = page_samples(over, np.random.default_rng(2))
+    said = [decode_ids(one.ids[one.before + 2 :]) for listed in samples.values() for one in listed]
+    assert samples["line"] and samples["many"] and set(said) == {ILLEGIBLE}
+
+
+def test_long_answers_do_not_drown_short_ones(prompts):
+    logits = torch.zeros(*prompts.ids.shape, 128)
+    wrong = [logits.clone(), logits.clone()]
+    lengths = (prompts.length - prompts.before - 2).tolist()
+    for number, one in enumerate(wrong):
+        one[number, :, PAD] = 9  # a wrong id, in the answer of one prompt alone
+    added = [float(answer_loss(one, prompts)[0] - answer_loss(logits, prompts)[0]) for one in wrong]
+    assert added[0] / added[1] == pytest.approx((lengths[0] / lengths[1]) ** 0.5, rel=1e-4)
 
 
 def test_the_pool_shows_what_the_page_shows(page):

@@ -197,14 +197,17 @@ class BatchedReader(nn.Module):
 
 
 def answer_loss(logits: Tensor, prompts: Prompts) -> tuple[Tensor, Tensor]:
-    """Cross-entropy per character of the answers and their ends, and the share of characters that are right."""
+    """Cross-entropy of the answers and their ends, and the share of characters that are right.
+
+    A character weighs less in a longer answer (by the root of its length): otherwise addresses would drown totals.
+    """
     at = torch.arange(prompts.ids.shape[1] - 1, device=logits.device)[None]
     counts = (at >= prompts.before[:, None] + 1) & (at < prompts.length[:, None] - 1)  # after ANSWER
     target = prompts.ids[:, 1:]
     each = functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), target, reduction="none")
     right = (logits[:, :-1].argmax(-1) == target) & counts
-    total = counts.sum().clamp(min=1)
-    return (each * counts).sum() / total, right.sum() / total
+    weight = counts * counts.sum(1, keepdim=True).clamp(min=1).rsqrt()
+    return (each * weight).sum() / weight.sum().clamp(min=1), right.sum() / counts.sum().clamp(min=1)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.train.pages import HELD_OUT, train_rows
@@ -36,6 +37,7 @@ PAGE_SIZE = (1100, 850)  # the largest page, height and width
 _SETS = ("docvqa_half", "funsd", "sroie")
 _SIZES = ((1100, 850), (1100, 850), (1100, 850), (1100, 850), (700, 600), (700, 600), (480, 700), (1000, 460))
 _QUALITY = 45  # of WebP
+_TYPE_SHARE = 0.6  # of OCR's boxes, see ReaderPage: the median of capitals and digits on train pages
 _CONFIDENT = 0.6  # OCR words with less are neither read nor asked for
 _DATES = ("##/##/20##", "##-##-20##", "##/##/##", "20##-##-##")
 
@@ -47,6 +49,8 @@ class ReaderPage(NamedTuple):
     words: list[PlacedWord]
     questions: list[ReaderQuestion]
     views: Sequence[ChosenView] = ()  # made ahead for some of the questions
+    type_share: float = 1.0  # height of type over the height of its boxes
+    readable: bool = True  # False for a page that is turned or mirrored: nobody is to read it
 
 
 def shop(page: Sheet, column: Column, y: float) -> float:
@@ -94,7 +98,7 @@ def shop(page: Sheet, column: Column, y: float) -> float:
 PAGE_KINDS = {
     **LAYOUTS,
     "form": LAYOUTS["form"]._replace(weight=5),
-    "bill": PageKind(4, (notes, fields), 0.0, (bill,), most=(0, 2)),
+    "bill": PageKind(9, (notes, fields), 0.0, (bill,), most=(0, 2)),
     "receipt": PageKind(4, (fields, heading, notes), 0.0, (shop, purchases), most=(0, 2), strip=True),
 }
 
@@ -114,6 +118,24 @@ def rendered(
     size = _SIZES[int(rng.integers(len(_SIZES)))]
     page = render_page(rng, fonts, vocabulary, size, PAGE_KINDS)
     return ReaderPage(page.image, page.words, entry_questions(page.words, page.entries, rng, wording=wording))
+
+
+def turned(page: ReaderPage, *, across: bool, down: bool) -> ReaderPage:
+    """A page mirrored along one axis, or upside down: boxes move along, and nothing on it is to be read."""
+    height, width = page.image.shape
+
+    def moved(boxes: Sequence[Box]) -> tuple[Box, ...]:
+        table = np.array(boxes, np.float64).reshape(-1, 4)
+        if across:
+            table[:, [0, 2]] = width - table[:, [2, 0]]
+        if down:
+            table[:, [1, 3]] = height - table[:, [3, 1]]
+        return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in table.tolist())
+
+    image = np.ascontiguousarray(page.image[:: -1 if down else 1, :: -1 if across else 1])
+    words = list(zip((text for text, _ in page.words), moved([box for _, box in page.words])))
+    asked = [one._replace(boxes=moved(one.boxes), named=moved(one.named)) for one in page.questions]
+    return page._replace(image=image, words=words, questions=asked, views=(), readable=False)
 
 
 class PackedPages:
@@ -150,7 +172,7 @@ class PackedPages:
 
         words = list(zip((text for text, _ in row["words"]), scaled([box for _, box in row["words"]])))
         asked = [ReaderQuestion(row["set"], text, answer, scaled(boxes)) for text, answer, boxes in row["questions"]]
-        return ReaderPage(np.asarray(grey), words, asked, self._views.of(number, scale))
+        return ReaderPage(np.asarray(grey), words, asked, self._views.of(number, scale), _TYPE_SHARE)
 
     def texts(self, number: int) -> ReaderPage:
         """The words and questions without the image."""

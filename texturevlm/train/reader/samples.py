@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,14 @@ from numpy.typing import NDArray
 from texturevlm.train.reader.alphabet import ILLEGIBLE, encode_text, training_ids
 from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
-from texturevlm.train.reader.questions import ReaderQuestion, TextLine, lines_of, place_questions, reading_order
+from texturevlm.train.reader.questions import (
+    PLACES,
+    ReaderQuestion,
+    TextLine,
+    lines_of,
+    place_questions,
+    reading_order,
+)
 from texturevlm.train.reader.views import (
     VIEW_KINDS,
     Chooser,
@@ -23,10 +31,12 @@ from texturevlm.train.reader.views import (
     legible_height,
 )
 
-# Samples over the height of type: it can be read; it cannot; between them nobody can tell. Choosers spend no more than
-# OCR needs, which is about 6: a reader that was never shown less than 8 would not read what they choose.
-_LEGIBLE, _HARD = 5.5, 4.0
+# Samples over the height of capitals: they can be read; they cannot; between them nobody can tell. Choosers spend no
+# more than OCR needs, which is about 6: a reader that was never shown less than 8 would not read what they choose. One
+# that has to read what nobody can learns to invent.
+_LEGIBLE, _HARD = 5.0, 3.8
 _TOLD = 0.08  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
+_GUESSED = 0.25  # share of the questions that are kept though what they name is not legible: a reader may guess, rarely
 _AHEAD = 0.5  # share of the views of a real page that were made ahead by choosers
 _FAR = -1e6  # where a letter without a place stands
 _TALLEST = 60  # pixels of a word that is read
@@ -58,6 +68,7 @@ SHAPES = {
     "block": Shape(48, 112, 6, ((2, 24), (3, 16), (4, 12), (6, 8), (8, 6))),
     "few": Shape(96, 160, 6, budgets=(32, 64, 96)),
     "many": Shape(288, 160, 10, budgets=(97, 160, 273, 273, 288)),
+    "most": Shape(512, 160, 4, budgets=(289, 400, 512, 512)),
 }
 CROPS = tuple(name for name, shape in SHAPES.items() if shape.grids)
 
@@ -107,13 +118,17 @@ def page_samples(
         return found
     geometry, own = PageInk(page.image, rng), _chooser(page, rng) if chooser else None
     words = boxes.astype(np.float32)
-    for name in ("few", "many"):
+    kinds_asked = ["place" if question.kind in PLACES else question.kind for question in questions]
+    common = Counter(kinds_asked)  # a table has fifty cells, a bill one due date
+    shares = np.array([common[kind] ** -0.5 for kind in kinds_asked])
+    shares /= shares.sum()
+    for name in (name for name in SHAPES if name not in CROPS):
         shape = SHAPES[name]
         ahead = [one for one in page.views if shape.budgets[0] <= len(one.boxes) <= shape.tokens]
-        for _ in range(shape.per_page * 3):
+        for drawn in rng.choice(len(questions), shape.per_page * 4, p=shares):
             if len(found[name]) == shape.per_page:
                 break
-            question, view = questions[int(rng.integers(len(questions)))], None
+            question, view = questions[drawn], None
             if ahead and rng.random() < _AHEAD:
                 made = ahead[int(rng.integers(len(ahead)))]
                 question, view = page.questions[made.question], as_view(made.boxes, made.magnified, "ahead")
@@ -122,7 +137,7 @@ def page_samples(
             elif question.boxes:
                 asked = (*question.boxes, *question.named)
                 view = draw_view(geometry, shape.budget(rng), question.boxes, asked, words, rng, kinds)
-            one = _asked(question, view, shape, rng)
+            one = _asked(page, question, view, shape, rng)
             if one is not None:
                 found[name].append(one)
     return found
@@ -134,15 +149,18 @@ def _chooser(page: ReaderPage, rng: np.random.Generator) -> Chooser:
 
 
 def _asked(
-    question: ReaderQuestion, view: ReaderView | None, shape: Shape, rng: np.random.Generator
+    page: ReaderPage, question: ReaderQuestion, view: ReaderView | None, shape: Shape, rng: np.random.Generator
 ) -> ReaderSample | None:
     prompt = training_ids(question.text, question.answer, shape.length)
     if prompt is None or view is None:
         return None
-    height = legible_height(view.tokens, question.boxes)
-    if height < _LEGIBLE:
-        if height >= _HARD or rng.random() > _TOLD:
-            return None
+    height = legible_height(view.tokens, question.boxes) * page.type_share
+    if height < _LEGIBLE and (height >= _HARD or rng.random() > _TOLD):
+        return None
+    named = legible_height(view.tokens, question.named) * page.type_share
+    if named < _HARD and rng.random() > _GUESSED:
+        return None
+    if height < _LEGIBLE or not page.readable:
         prompt = training_ids(question.text, ILLEGIBLE, shape.length)
         assert prompt is not None
     return ReaderSample(view.tokens, view.segment, view.magnified, *prompt, _EVERYWHERE, _NO_MARKS, question.kind)
@@ -206,9 +224,11 @@ def _crop(
     kind: str,
 ) -> ReaderSample | None:
     """A full grid of equal tokens over a box, at a random legible scale; None if there is none, or too much text."""
-    prompt = training_ids("", " ".join(page.words[index][0] for index in chosen), shape.length)
+    text = " ".join(page.words[index][0] for index in chosen) if page.readable else ILLEGIBLE
+    prompt = training_ids("", text, shape.length)
     if prompt is None or height > _TALLEST:
         return None
+    height *= page.type_share
     x0, y0, x1, y1 = around
     for number in rng.permutation(len(shape.grids)):
         rows, columns = shape.grids[number]
@@ -223,7 +243,8 @@ def _crop(
         centre = np.stack([left + column * TOKEN_SIDE * step, top + row * TOKEN_SIDE * step], -1).reshape(-1, 2)
         tokens = np.concatenate([centre, np.full_like(centre, step)], 1).astype(np.float32)
         segment = np.zeros(len(tokens), np.int8)  # all tokens of a crop attend to one another
-        return ReaderSample(tokens, segment, 1.0, *prompt, keep, letter_marks(page, chosen), kind)
+        marks = letter_marks(page, chosen) if page.readable else _NO_MARKS
+        return ReaderSample(tokens, segment, 1.0, *prompt, keep, marks, kind)
     return None
 
 

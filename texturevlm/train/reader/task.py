@@ -25,18 +25,20 @@ from texturevlm.train.reader.alphabet import decode_ids
 from texturevlm.train.reader.forward import BatchedReader, answer_loss, answers
 from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
-from texturevlm.train.reader.pages import PAGE_SIZE, PackedPages, ReaderPage, make_vocabulary, rendered
+from texturevlm.train.reader.pages import PAGE_SIZE, PackedPages, ReaderPage, make_vocabulary, rendered, turned
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
 from texturevlm.train.render import Vocabulary, find_fonts
 from texturevlm.train.render.fonts import families
 
-BATCHES = {"line": 1024, "block": 512, "few": 384, "many": 160}  # samples per step at batch = 1
-SHARES = {"line": 0.1, "block": 0.15, "few": 0.25, "many": 0.5}  # of steps, once all are learned
+BATCHES = {"line": 1024, "block": 512, "few": 384, "many": 160, "most": 80}  # samples per step at batch = 1
+SHARES = {"line": 0.1, "block": 0.15, "few": 0.2, "many": 0.4, "most": 0.15}  # of steps, once all are learned
+_TURNED = 0.02  # share of pages that are mirrored or upside down
 _UNSEEN = 9  # one font family in so many is held out
 _LONGEST = 40  # characters of answers that are judged
 _JUDGED = 192  # samples of a shape
+_TURNS = ({"across": True, "down": False}, {"across": False, "down": True}, {"across": True, "down": True})
 _RECOMPILED = 64  # each shape, and each of several modules, compiles anew
 
 
@@ -193,6 +195,8 @@ class PageMaker:
                 page = self._real(self.numbers[int(rng.integers(len(self.numbers)))], rng)
             else:
                 page = rendered(rng, self.fonts, self.vocabulary)
+            if rng.random() < _TURNED:
+                page = turned(page, **_TURNS[int(rng.integers(len(_TURNS)))])
             samples = page_samples(page, rng, chooser=rng.random() < self.settings.choosers)
             if samples["line"] and samples["many"]:
                 return page, samples
