@@ -39,6 +39,7 @@ def test_a_sure_model_looks_once(asked, page):
 def test_an_unsure_model_looks_again(asked, page):
     two = asked.ask(page, QUESTION, looks="auto", sure=1.0, **OPTIONS)
     assert two.looks == 2 and 10 < tokens(two) <= 40
+    assert two.earlier.looks == 1 and tokens(two.earlier) <= 10 and two.earlier.earlier is None
     assert asked.ask(page, QUESTION, looks="auto", sure=1.0, max_new_tokens=4) == two.text
     assert list(asked.ask(page, QUESTION, looks="auto", sure=1.0, stream=True, max_new_tokens=4)) == [two.text]
 

@@ -40,7 +40,7 @@ class Answer:
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
     unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
               a model whose config names no such answer
-    looks:    how often the model looked
+    looks:    how often the model looked; earlier: its answer to the look before
     confidence, features: the chance that the answer is right, and what it comes from, with looks="auto"; else None
     """
 
@@ -53,6 +53,7 @@ class Answer:
     looks: int = 1
     confidence: float | None = None
     features: AnswerFeatures | None = None
+    earlier: Answer | None = None
 
     @property
     def logprob(self) -> float:

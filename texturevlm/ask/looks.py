@@ -177,7 +177,7 @@ def answer_by_looks(
         if more is None:
             return answer
         watch.stage("look")
-        return _answered(prompt, more, options, watch, seconds, looks=2)
+        return replace(_answered(prompt, more, options, watch, seconds, looks=2), earlier=answer)
 
 
 def _fewest(session: ImageSession | VideoSession) -> int:
