@@ -110,7 +110,8 @@ def report(record: dict[str, Any]) -> str:
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     model = load_vlm(options.model, budget=options.budget)
-    known = {row["id"] for row in read_journal(options.without, "answers of a calibration", dict)}
+    without = [] if options.without is None else read_journal(options.without, "answers of a calibration", dict)
+    known = {row["id"] for row in without}
     samples: list[Sample] = []
     for name in SETS:
         data = load_data(options.data / name, split=options.split, answered=True, skip_broken=True)
