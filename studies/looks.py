@@ -135,9 +135,7 @@ main = study_main(
     study,
     report,
     MODEL,
-    option(
-        "--without", type=Path, default=Path(), metavar="ROWS", help="leave out questions that calibrated the model"
-    ),
+    option("--without", type=Path, metavar="ROWS", help="leave out questions that calibrated the model"),
     option("--split", default="train", help="train or eval (default: train)"),
     option("--budget", type=int, default=273, metavar="N", help="(default: 273)"),
     option("--relevance", default="scout", metavar="NAME", help="(default: scout)"),
