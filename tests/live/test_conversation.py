@@ -6,6 +6,7 @@ import torch
 import texturevlm as tv
 from tests.ask import models
 from tests.video.moving import noisy, scene, with_box
+from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.live import conversation as conversations
 from texturevlm.sampling import sample
@@ -58,7 +59,7 @@ def from_scratch(talk, last_frame, question=QUESTION):
         allocation, image = last_frame[moment.time]
         some = allocation.each(lambda column, own=list(moment.tokens): column[:, own])
         pixels = sample(Texture.open(image).mipmapped(), some).pixels[0]
-        views.append(moment_view(pixels[:, None], some, levels="joint", number=0, seconds=moment.time, fps=1.0))
+        views.append(moment_view(pixels[:, None], some, levels="joint", number=0, seconds=0.0, fps=1.0))
         ids += [*opening, *[adapter.visual_ids[1]] * len(views[-1]), *closing]
     inputs = adapter.assemble([[*ids, *tail]], views)
     with torch.no_grad():
@@ -172,6 +173,33 @@ def test_a_failing_question_leaves_the_state(model, monkeypatch):
     monkeypatch.undo()
     assert sorted(one.conversation.memory.free) == free
     assert torch.allclose(logits_of(one.conversation), wanted, atol=1e-4)
+
+
+def test_a_failing_frame_is_shown_by_the_next(model, monkeypatch):
+    """Whether it fails in the tower or in the language model, at the first frame or later."""
+    images = frames(4)
+    for failing, owner in (("__call__", conversations.ChangedTokens), ("run", conversations.TokenMemory)):
+        one, whole = stream(model, refresh="full", interval=0.05), stream(model, refresh="full", interval=0.05)
+        for index, image in enumerate(images):
+            if index in (0, 2):
+                monkeypatch.setattr(owner, failing, lambda *_: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    one.step(image, time=index / 10)
+                monkeypatch.undo()
+            one.step(image, time=index / 10)
+            whole.step(image, time=index / 10)
+        assert torch.allclose(logits_of(one.conversation), logits_of(whole.conversation), atol=1e-3)
+        assert len(one.conversation.memory.free) == len(whole.conversation.memory.free)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2_vl"])
+def test_other_families_watch_too(family):
+    adapter = vlm.adapt(*(models.built(family) if family in models.FAMILIES else small.MORE[family]()))
+    if family not in models.FAMILIES:
+        adapter.processor = models._qwen_processor(adapter.processor)
+    one = stream(models.asked(adapter, budget=15), refresh="full", interval=0.05, allocator="density")
+    last = shown(one, frames(3))
+    assert error(logits_of(one.conversation), from_scratch(one.conversation, last)) < 3e-5
 
 
 def test_a_template_that_begins_with_the_question(model):

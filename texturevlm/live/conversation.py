@@ -89,11 +89,17 @@ class Conversation:
     def see(self, step: Step) -> None:
         """Take in a frame."""
         self.computed = 0
-        changed = self._changed(step)
+        changed, means = self._changed(step)
         if not changed:
             return
         with self.adapter.lock, evaluating(self.model.model):
-            self._take_in(step, changed)
+            try:
+                self._take_in(step, changed)
+            except BaseException:
+                self._drop_unfinished()
+                raise
+        assert self.shown is not None
+        self.shown[changed] = means[changed]
 
     def _take_in(self, step: Step, changed: list[int]) -> None:
         new = not self.moments or self.lost or step.reuse.keyframe == "cut"
@@ -182,27 +188,34 @@ class Conversation:
             self._place(0)
             self.memory.turn()
 
-    def _changed(self, step: Step) -> list[int]:
-        """Slots of the stream whose tokens show something else than what the model was last shown there."""
+    def _drop_unfinished(self) -> None:
+        """After a failure: forget tokens that were begun and not placed, so that the next frame can try again."""
+        for moment in self.moments[-1:]:
+            begun = [slot for slot, own in moment.tokens.items() if own not in moment.places]
+            self.memory.give_back([moment.tokens.pop(slot) for slot in begun])
+            if not moment.places:
+                self.moments.pop()
+                self.memory.give_back([*moment.opening, *moment.closing])
+
+    def _changed(self, step: Step) -> tuple[list[int], Tensor]:
+        """Slots of the stream whose tokens show something else than what the model was last shown there.
+
+        returns them, and the block means of all tokens
+        """
         pixels, used = step.patches.pixels[0], step.allocation.valid[0]
         means = functional.avg_pool2d(pixels, min(BLOCK, pixels.shape[-1]), ceil_mode=True)
-        new = torch.ones_like(used)
         if step.allocation is not self.stepped:
             allocation = step.allocation.to("cpu")
             if self.allocation is not None and self.shown is not None:
                 origin = _same_footprint(self.allocation, allocation)
                 self._follow_slots(origin.where(allocation.valid[0], -1).tolist())
                 origin = origin.to(pixels.device)
-                self.shown, new = self.shown[origin.clamp(min=0)], origin < 0
+                self.shown = self.shown[origin.clamp(min=0)].where((origin >= 0)[:, None, None, None], torch.inf)
             self.stepped, self.allocation = step.allocation, allocation
-        elif self.shown is not None:
-            new = torch.zeros_like(used)
         if self.shown is None:
-            self.shown = means.clone()
-        changed = (new | ((means - self.shown).abs().amax((1, 2, 3)) > DIFFERENT)) & used
-        self.shown = torch.where(changed[:, None, None, None], means, self.shown)
-        found: list[int] = changed.nonzero()[:, 0].tolist()
-        return found
+            self.shown = torch.full_like(means, torch.inf)
+        changed = ((means - self.shown).abs().amax((1, 2, 3)) > DIFFERENT) & used  # always true of what is infinite
+        return changed.nonzero()[:, 0].tolist(), means
 
     def _follow_slots(self, origin: list[int]) -> None:
         """The stream chose its tokens again: find those of the current moment. origin: by slot, the one before"""
