@@ -1,5 +1,7 @@
 """A model's cache over a stream, against the model from scratch on the same tokens."""
 
+import math
+
 import pytest
 import torch
 
@@ -173,6 +175,18 @@ def test_a_failing_question_leaves_the_state(model, monkeypatch):
     monkeypatch.undo()
     assert sorted(one.conversation.memory.free) == free
     assert torch.allclose(logits_of(one.conversation), wanted, atol=1e-4)
+
+
+def test_without_moments_the_model_keeps_what_is_there_now(model):
+    """Also when the tokens are chosen again: a cut, and keyframes."""
+    one = stream(model, refresh="full", interval=math.inf, allocator="density", keyframe=3)
+    images = [*frames(4), *[with_box(scene(SIZE, seed=4), 9 * index, 20) for index in range(4)]]
+    last = shown(one, images)
+    (moment,) = one.conversation.moments
+    step = one.step(images[-1])
+    assert len(moment.places) == int(step.allocation.valid.sum())
+    last = {moment.time: (step.allocation, images[-1])}
+    assert error(logits_of(one.conversation), from_scratch(one.conversation, last)) < 3e-5
 
 
 def test_a_failing_frame_is_shown_by_the_next(model, monkeypatch):

@@ -40,10 +40,16 @@ SAME = 1e-3  # pixels: footprints that differ by less are one
 
 
 class LiveAnswer(NamedTuple):
-    """text: the answer; logprobs: of its tokens; attention: (C + 1,), of its question, by the slots of the memory"""
+    """An answer.
+
+    logprobs:  of its tokens
+    logits:    (V,), of the first of them
+    attention: (C,), of the question, by the slots of the memory
+    """
 
     text: str
     logprobs: list[float]
+    logits: Tensor
     attention: Tensor
 
 
@@ -54,13 +60,13 @@ class Conversation:
     size:     (height, width) of the frames
     limit:    tokens of the video that are kept
     refresh:  tokens at the beginning of a moment that are computed anew with what changed; "full": all that is kept
-    interval: seconds after which a new moment begins
+    interval: seconds after which a new moment begins; math.inf: only what is there now is kept
     """
 
     def __init__(self, model: VLM, size: tuple[int, int], *, limit: int, refresh: int | str, interval: float) -> None:
         if refresh != "full":
             check_count("VideoStream", "refresh", refresh, 0)  # type: ignore[arg-type]
-        if not 0 < interval < math.inf:
+        if not 0 < interval <= math.inf:
             raise ValueError(f"VideoStream: interval must be above 0, got {interval!r}")
         self.model, self.adapter, self.limit, self.refresh = model, model.adapter, limit, refresh
         self.interval, self.extent = interval, float(max(model.adapter.grid_for(size)))
@@ -90,6 +96,9 @@ class Conversation:
         """Take in a frame."""
         self.computed = 0
         changed, means = self._changed(step)
+        if math.isinf(self.interval) and (self.lost or step.reuse.keyframe == "cut"):
+            self._forget()
+            changed = step.allocation.valid[0].nonzero()[:, 0].tolist()
         if not changed:
             return
         with self.adapter.lock, evaluating(self.model.model):
@@ -188,6 +197,13 @@ class Conversation:
             self._place(0)
             self.memory.turn()
 
+    def _forget(self) -> None:
+        """Forget all moments."""
+        for moment in self.moments:
+            self.memory.give_back(moment.slots())
+        self.moments, self.lost = [], False
+        self.follow = len(self.head), float(len(self.head))
+
     def _drop_unfinished(self) -> None:
         """After a failure: forget tokens that were begun and not placed, so that the next frame can try again."""
         for moment in self.moments[-1:]:
@@ -235,8 +251,7 @@ class Conversation:
             wanted = f"at most {SCRATCH} tokens with its answer"
             raise ValueError(f"ask: question must take {wanted}, got {len(tail)} and {max_new_tokens}")
         with self.adapter.lock, torch.no_grad(), evaluating(self.model.model):
-            if head != self.head_ids:
-                self._begin_with(head)
+            self._begin_with(head)
             slots = self.memory.take(len(tail) + max_new_tokens)
             try:
                 return self._answer(tail, slots)
@@ -249,7 +264,7 @@ class Conversation:
         self.memory.place(slots, order, (torch.arange(len(slots)) + start).expand(3, -1))
         asking = slots[: len(tail)]
         self.memory.write_text(asking, tail)
-        logits = self.memory.run(asking)
+        first = logits = self.memory.run(asking)
         attention = self.memory.attention.clone()
         self._pay(attention)
         ends, ids, logprobs = end_ids(self.model.model), list[int](), list[float]()
@@ -262,7 +277,7 @@ class Conversation:
             self.memory.write_text([slot], ids[-1:])
             logits = self.memory.run([slot])
         text = self.adapter.decode(torch.tensor([ids]))[0].strip()
-        return LiveAnswer(text, logprobs, attention)
+        return LiveAnswer(text, logprobs, first, attention)
 
     def attended(self, attention: Tensor, size: tuple[int, int]) -> Tensor:
         """(1, h, w): where a question looked, in the frame that is held: the tokens last shown at each place.
@@ -278,13 +293,21 @@ class Conversation:
         (found,) = pointed_at([torch.tensor(list(newest.values()))], [allocation])
         return found
 
+    def expect(self, question: str) -> None:
+        """Prepare for a question, in a model whose prompts begin with it, so that frames are read with it in mind."""
+        with self.adapter.lock, torch.no_grad(), evaluating(self.model.model):
+            self._begin_with(self._spelled(question)[0])
+
     def _begin_with(self, head: list[int]) -> None:
-        """Another text before the video, in a model whose prompts begin with the question: all is computed anew."""
+        """The text before the video; if it is another one, all is computed anew."""
+        if head == self.head_ids:
+            return
         self.memory.give_back(self.head)
         self.head_ids, self.head = head, self.memory.take(len(head))
         self.memory.write_text(self.head, head)
         self._place(0)
-        self.memory.run(self._all())
+        if self.moments:
+            self.memory.run(self._all())
 
     def _all(self) -> list[int]:
         return [*self.head, *(slot for moment in self.moments for slot in moment.slots())]

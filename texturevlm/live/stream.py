@@ -43,7 +43,8 @@ class VideoStream:
     fps:      frames per second that are taken from the source, or at which frames without a time come
     limit:    tokens of the video that the model keeps
     refresh:  tokens at the beginning of a moment that are computed anew with what changed; "full": all that is kept
-    interval: seconds after which what changes begins a new moment; before, it replaces what the model saw at its place
+    interval: seconds after which what changes begins a new moment; before, it replaces what the model saw at its place;
+              math.inf: the model keeps only what is there now
     feedback: share of the relevance that goes where the model's attention went when it was asked last; 0: none
     A live source (a camera, a network stream) is not waited for: frames that come too fast are `dropped`.
     """
@@ -144,6 +145,7 @@ class VideoStream:
 
     def _watched(self, talk: Conversation, question: str, every: float, most: int) -> Iterator[Watched]:
         due, last = -math.inf, None
+        talk.expect(question)
         for step in self:
             if step.time < due:
                 continue

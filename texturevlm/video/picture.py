@@ -91,9 +91,7 @@ class StreamPicture:
             draw.rectangle([x, top + STRIP_HEIGHT * (1 - paid), x + BAR - 2, top + STRIP_HEIGHT], fill=colour)
             height = top + STRIP_HEIGHT * (1 - changed)
             draw.rectangle([x, height - 1, x + BAR - 1, height + 1], fill=INK)
-        text = (
-            f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): {step.reuse.share:.0%}"
-        )
+        text = f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): "
         text += f"{step.reuse.share:.0%}" + (f"   keyframe: {step.reuse.keyframe}" if step.reuse.keyframe else "")
         draw.text((MARGIN, HEADER_HEIGHT + self.tall + 10), text, fill=FAINT, font=font)
 
