@@ -13,6 +13,7 @@ from texturevlm import vlm
 from texturevlm.live import conversation as conversations
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm.vlm.token_memory import TokenMemory
 from texturevlm.vlm.views import moment_view
 
 SIZE = (96, 160)
@@ -253,6 +254,10 @@ def test_a_stream_says_what_is_wrong(model):
         tv.VideoStream(SIZE, 15, model=model.model)
     with pytest.raises(ValueError, match="VideoStream: limit must be at least 62, got 40"):
         stream(model, limit=40)
+    for family in ("llava", "qwen3_vl_moe"):
+        network = {**small.LLAVAS, **small.MORE}[family]
+        with pytest.raises(ValueError, match=f"VideoStream: model must be of a Qwen-VL family .*, got {family}"):
+            TokenMemory(vlm.adapt(*network()), 8)
     with pytest.raises(ValueError, match="VideoStream: interval must be above 0, got 0"):
         stream(model, interval=0)
     with pytest.raises(ValueError, match="VideoStream: refresh must be at least 0, got -1"):

@@ -15,7 +15,7 @@ from texturevlm.vlm.views import still_views
 QUESTION = "what is the total ?"
 
 
-@pytest.fixture(params=[*small.BUILDERS, "qwen2_vl"], scope="module")
+@pytest.fixture(params=[*small.BUILDERS, "qwen2_vl", "qwen3_vl_moe"], scope="module")
 def adapter(request):
     return vlm.adapt(*{**small.BUILDERS, **small.MORE}[request.param]())
 

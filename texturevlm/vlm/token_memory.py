@@ -41,8 +41,9 @@ class TokenMemory:
     """
 
     def __init__(self, adapter: Any, capacity: int) -> None:
-        if not isinstance(adapter, QwenAdapter):
-            raise ValueError(f"VideoStream: model must be of a Qwen family, got {adapter.config.model_type}")
+        if not isinstance(adapter, QwenAdapter) or not adapter.captured:  # the layers run in a loop of their own
+            wanted = "of a Qwen-VL family whose layers can be captured (docs/models.md)"
+            raise ValueError(f"VideoStream: model must be {wanted}, got {adapter.config.model_type}")
         self.adapter, self.capacity = adapter, check_count("VideoStream", "limit", capacity, 1)
         self.language = adapter.language_of(adapter.model)
         first, device = self.language.layers[0].self_attn, adapter.device
