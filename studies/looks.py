@@ -19,7 +19,7 @@ import torch
 
 from studies.study import MODEL, evenly, option, provenance, study_main
 from texturevlm.ask import VLM, Answer, load_vlm
-from texturevlm.ask.looks import OVERVIEW
+from texturevlm.ask.session import FIRST_LOOK
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
@@ -100,7 +100,8 @@ def report(record: dict[str, Any]) -> str:
         "# Looks that stop by themselves",
         provenance(record),
         f"{len(rows)} questions of the {record['split']} split, model {record['model']}, budget {budget}, relevance "
-        f"{record['relevance']}. The first look has {OVERVIEW:g} of the budget. Tokens are those that a question took.",
+        f"{record['relevance']}. The first look has {FIRST_LOOK:g} of the budget. "
+        "Tokens are those that a question took.",
         markdown_table(["how", "ANLS", "tokens per question", "stopped after the first look"], table),
         "How often the first answer is right, by the chance that the model was given:",
         markdown_table(["chance", "answers", "right"], bins),

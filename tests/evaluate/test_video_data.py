@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from texturevlm.evaluate.video_data import TASKS, load_video_questions
+from texturevlm.evaluate.video_data import MVBENCH_TASKS, load_video_questions
 
 
 def nextqa(folder, rows, mapped=None):
@@ -34,7 +34,7 @@ def test_mvbench_as_shipped(tmp_path):
         {"video": "y.mp4", "question": "which?", "candidates": ["a", "b"], "answer": "a"},
     ]
     (tmp_path / "json" / "action_sequence.json").write_text(json.dumps(rows))
-    folder = tmp_path / "video" / TASKS["action_sequence"]
+    folder = tmp_path / "video" / MVBENCH_TASKS["action_sequence"]
     folder.mkdir(parents=True)
     for name in ("x.mp4", "y.mp4"):
         (folder / name).write_bytes(b"")

@@ -23,7 +23,7 @@ from texturevlm.ask.decoding import end_ids, in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import VIDEO, conversation_with
 from texturevlm.ask.options import Choosing
-from texturevlm.ask.session import ImageSession
+from texturevlm.ask.session import FIRST_LOOK, ImageSession
 from texturevlm.ask.videos import VideoSession
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import AttentionScorer, Relevance
@@ -32,7 +32,6 @@ from texturevlm.vlm.growing import GrowingPrompt
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.views import View, still_views
 
-OVERVIEW = 0.25  # share of the budget for the first look
 SURE = 0.8  # chance of being right from which an answer is kept
 
 
@@ -167,7 +166,7 @@ def answer_by_looks(
     looking: Looking = ImageLooks(session) if isinstance(session, ImageSession) else VideoLooks(session)
     with model.adapter.lock, torch.no_grad(), evaluating(model.model):
         prompt = GrowingPrompt(model.adapter)
-        few = replace(how, budget=max(_fewest(session), round(how.budget * OVERVIEW)))
+        few = replace(how, budget=max(_fewest(session), round(how.budget * FIRST_LOOK)))
         look = looking.overview(prompt, said, question, few, apart)
         watch.stage("choose")
         answer = _answered(prompt, look, options, watch, seconds, looks=1)

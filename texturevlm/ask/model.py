@@ -231,13 +231,13 @@ class VLM:
         sessions = self._sessions(images, prompts, VideoOptions(fps, seconds, rate).check())
         watch.stage("open")
         if how.looks == "auto":
-            given = {"sure": check_share("ask", "sure", SURE if sure is None else sure), "apart": images is not None}
-            found = [
-                answer_by_looks(session, prompt, one, how, options, **given, seconds=watch.seconds)
+            given: Any = {"sure": SURE if sure is None else check_share("ask", "sure", sure), "seconds": watch.seconds}
+            looked = [
+                answer_by_looks(session, prompt, one, how, options, apart=images is not None, **given)
                 for session, prompt, one in zip(sessions, prompts, questions)
             ]
-            answers = found if return_details else [one.text for one in found]
-            return iter(answers) if stream else answers if many else answers[0]
+            said = [one if return_details else one.text for one in looked]
+            return iter(said) if stream else said if many else said[0]
         asked = [
             session.asked(prompt, one, how, apart=images is not None)
             for session, prompt, one in zip(sessions, prompts, questions)

@@ -26,7 +26,7 @@ from texturevlm.vlm import grid_weights, own_grid
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
-FIRST_LOOK = 0.25  # share of the budget for the overview of two looks
+FIRST_LOOK = 0.25  # share of the budget for the overview of several looks
 FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
 
 
@@ -45,7 +45,7 @@ class ImageSession:
         question: str = "",
         *,
         answer: str = "",
-        looks: int | None = None,
+        looks: int | str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
@@ -65,7 +65,7 @@ class ImageSession:
         self,
         question: str = "",
         *,
-        looks: int | None = None,
+        looks: int | str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,

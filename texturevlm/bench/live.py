@@ -22,13 +22,13 @@ from texturevlm.bench.vlm_theirs import random_model
 from texturevlm.defaults import BUDGET
 from texturevlm.live import VideoStream
 
-FRAMES, QUICK_FRAMES = 240, 6
-CLIP, QUICK_CLIP = 30, 4  # different frames, shown again and again
-LIMIT, QUICK_LIMIT = 4096, 200
-FPS = 60.0
+TIMED_FRAMES, QUICK_TIMED = 240, 6
+CLIP_FRAMES, QUICK_CLIP = 30, 4  # different frames, shown again and again
+CACHED, QUICK_CACHED = 4096, 200
+FRAME_RATE = 60.0
 FRAME_BAR = 1e6 / 60  # microseconds
-QUESTION_BAR = 25e3
-AT_ONCE = 1e-3  # seconds: an interval that makes every frame a moment, to fill the cache
+FIRST_TOKEN_BAR = 25e3
+EVERY_FRAME = 1e-3  # seconds: an interval that makes every frame a moment, to fill the cache
 
 
 def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
@@ -36,11 +36,11 @@ def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
     report = begin("A model that watches" + (", small frames" if quick else ""), device, quick)
     small = quick or report.device == "cpu"
     model = asked_model(random_model(report.device, small=small), 24 if quick else BUDGET)
-    size, frames = SMALL if small else FULL_HD, QUICK_FRAMES if small else FRAMES
-    clip = next(clips(size, report.device, QUICK_CLIP if small else CLIP))
-    limit = QUICK_LIMIT if small else LIMIT
+    size, frames = SMALL if small else FULL_HD, QUICK_TIMED if small else TIMED_FRAMES
+    clip = next(clips(size, report.device, QUICK_CLIP if small else CLIP_FRAMES))
+    limit = QUICK_CACHED if small else CACHED
     stream = VideoStream(
-        size, model.budget, CAPTURABLE, model=model, relevance="none", keyframe=10**6, fps=FPS, limit=limit
+        size, model.budget, CAPTURABLE, model=model, relevance="none", keyframe=10**6, fps=FRAME_RATE, limit=limit
     )
     talk = stream.conversation
     assert talk is not None
@@ -59,7 +59,7 @@ def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
         "texturevlm",
         asking,
         "one call",
-        bar=None if small else QUESTION_BAR,
+        bar=None if small else FIRST_TOKEN_BAR,
         repeats=3 if small else 30,
     )
     after = _memory(report.device)
@@ -78,7 +78,7 @@ def _fill(stream: VideoStream, frames: list[torch.Tensor], limit: int) -> int:
     """Make every frame a moment until the cache is full; returns how many frames that took."""
     talk = stream.conversation
     assert talk is not None
-    usual, talk.interval = talk.interval, AT_ONCE
+    usual, talk.interval = talk.interval, EVERY_FRAME
     count = 0
     while talk.evicted == 0 and count < limit:
         stream.step(frames[count % len(frames)])

@@ -51,7 +51,7 @@ def _eval(options: argparse.Namespace) -> int:
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {options.out}")
     if len(options.data) == 2 and options.data[0] in VIDEO_SETS:
-        return eval_videos(*options.data, options)
+        return eval_videos(options.data[0], options.data[1], options)
     if options.model is not None or options.rows is not None:
         return eval_model(options)
     if len(options.data) != 1 or options.out is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from texturevlm.ask.videos import FPS, VideoOptions, VideoSession
 from texturevlm.check import check_choice
-from texturevlm.evaluate.video_baselines import BASELINES, BaselineSession
+from texturevlm.evaluate.video_baselines import VIDEO_BASELINES, BaselineSession
 from texturevlm.evaluate.video_data import VideoQuestion
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
@@ -19,8 +19,8 @@ from texturevlm.video.frames import Frame, FrameSource
 from texturevlm.video.sources import open_video
 
 LETTERS = "ABCDEFGH"
-CONDITIONS = ("clip", *BASELINES, "prunevid", "blind")
-BLANK = 64  # pixels: side of the picture that a model is shown in the place of the video, to see what it guesses
+CONDITIONS = ("clip", *VIDEO_BASELINES, "prunevid", "blind")
+BLANK_SIDE = 64  # pixels: side of the picture that a model is shown in the place of the video, to see what it guesses
 MOST_NEW_TOKENS = 16
 
 
@@ -93,8 +93,8 @@ def _answered(model: Any, question: VideoQuestion, condition: str, budget: int, 
     if condition == "blind":
         from PIL import Image
 
-        given = Image.new("RGB", (BLANK, BLANK), (128, 128, 128))
-    elif condition in BASELINES:
+        given = Image.new("RGB", (BLANK_SIDE, BLANK_SIDE), (128, 128, 128))
+    elif condition in VIDEO_BASELINES:
         given = BaselineSession(condition, model, source, VideoOptions(fps))
     else:
         given = VideoSession(model, source, VideoOptions(fps))

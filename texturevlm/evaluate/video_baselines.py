@@ -73,9 +73,13 @@ def static_dropped(moments: Sequence[Moment], budget: int, patch: int, device: t
     found = []
     for one, own in zip(whole, kept.split([len(one.pixels) for one in whole])):
         if slots := own.nonzero()[:, 0].tolist():
-            some = one.allocation.each(lambda column, slots=slots: column[:, slots])
+            some = one.allocation.each(partial(_some, slots=slots))
             found.append(ShownMoment(one.time, some, one.relevance, one.pixels[slots]))
     return found
+
+
+def _some(column: Tensor, slots: list[int]) -> Tensor:
+    return column[:, slots]
 
 
 def _repeated(column: Tensor, count: int) -> Tensor:
@@ -83,7 +87,7 @@ def _repeated(column: Tensor, count: int) -> Tensor:
 
 
 # name → tokens of a moment, and what makes the moments
-BASELINES: dict[str, tuple[int, Callable[..., list[ShownMoment]]]] = {
+VIDEO_BASELINES: dict[str, tuple[int, Callable[..., list[ShownMoment]]]] = {
     "uniform": (USUAL_TOKENS, uniform),
     "many": (FEW_TOKENS, uniform),
     "static": (FEW_TOKENS, static_dropped),
@@ -91,7 +95,7 @@ BASELINES: dict[str, tuple[int, Callable[..., list[ShownMoment]]]] = {
 
 
 class BaselineSession(VideoSession):
-    """A video that is shown by one of BASELINES."""
+    """A video that is shown by one of VIDEO_BASELINES."""
 
     def __init__(self, name: str, *args: Any) -> None:
         self.name = name
@@ -102,6 +106,6 @@ class BaselineSession(VideoSession):
         self.seconds = 0.0
 
     def shown(self, question: str, how: Any) -> list[ShownMoment]:
-        tokens, choose = BASELINES[self.name]
+        tokens, choose = VIDEO_BASELINES[self.name]
         moments = spread_moments(self.source, max(1, how.budget // tokens), self.together)
         return choose(moments, how.budget, self.model.adapter.side, self.model.device)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ SUFFIXES = (".mp4", ".webm", ".avi", ".mkv", "")
 CANDIDATES = tuple(f"a{number}" for number in range(5))
 # Where MVBench keeps the videos of each of its tasks, under `video`.
 PERCEPTION, CLEVRER, STAR = "perception/videos", "clevrer/video_validation", "star/Charades_v1_480"
-TASKS = {
+MVBENCH_TASKS = {
     "action_sequence": STAR,
     "action_prediction": STAR,
     "action_antonym": "ssv2_video",
@@ -92,7 +92,11 @@ def load_video_questions(
     check_choice("load_video_questions", "format", format, ("auto", *VIDEO_SETS))
     if format == "auto":
         format = "mvbench" if (folder / "json").is_dir() else "videomme" if _videomme_files(folder) else "nextqa"
-    readers = {"mvbench": _mvbench, "videomme": _videomme, "nextqa": partial(_nextqa, split=split)}
+    readers: dict[str, Callable[[Path], Iterator[tuple[str, VideoQuestion | str]]]] = {
+        "mvbench": _mvbench,
+        "videomme": _videomme,
+        "nextqa": partial(_nextqa, split=split),
+    }
     entries = readers[format](folder)
     found: list[VideoQuestion] = []
     skipped: list[str] = []
@@ -163,7 +167,7 @@ def _mvbench(folder: Path) -> Iterator[tuple[str, VideoQuestion | str]]:
         raise FileNotFoundError(f"load_video_questions: MVBench must hold json/TASK.json, got {folder}")
     for listing in listings:
         task = listing.stem
-        base = folder / "video" / TASKS.get(task, task)
+        base = folder / "video" / MVBENCH_TASKS.get(task, task)
         entries = _parsed(listing)
         if not isinstance(entries, list):
             raise ValueError(f"load_video_questions: {listing} must hold a list, got {type(entries).__name__}")
@@ -209,7 +213,7 @@ def _videomme_entry(row: Any, folder: Path) -> VideoQuestion | str:
 
 def _table(path: Path) -> list[Any]:
     try:
-        from pyarrow import parquet
+        from pyarrow import parquet  # type: ignore[import-untyped]
     except ImportError:
         raise ImportError(f"load_video_questions: {path} needs pyarrow: pip install pyarrow") from None
     rows: list[Any] = parquet.read_table(path).to_pylist()

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
 SCRATCH = 768  # slots for a question and its answer
-BLOCK = 8  # samples: side of the squares whose means are compared
-DIFFERENT = 9 / 255  # a larger difference of two means is a change
-REMEMBERED = 0.7  # share of a moment's relevance that stays when another question looks elsewhere
+SAMPLE_BLOCK = 8  # samples: side of the squares whose means are compared
+CHANGED_SAMPLES = 9 / 255  # a larger difference of two means is a change
+RELEVANCE_KEPT = 0.7  # share of a moment's relevance that stays when another question looks elsewhere
 LATE = 99999.9  # seconds: a time of many digits
 SAME = 1e-3  # pixels: footprints that differ by less are one
 
@@ -219,7 +219,7 @@ class Conversation:
         returns them, and the block means of all tokens
         """
         pixels, used = step.patches.pixels[0], step.allocation.valid[0]
-        means = functional.avg_pool2d(pixels, min(BLOCK, pixels.shape[-1]), ceil_mode=True)
+        means = functional.avg_pool2d(pixels, min(SAMPLE_BLOCK, pixels.shape[-1]), ceil_mode=True)
         if step.allocation is not self.stepped:
             allocation = step.allocation.to("cpu")
             if self.allocation is not None and self.shown is not None:
@@ -230,7 +230,9 @@ class Conversation:
             self.stepped, self.allocation = step.allocation, allocation
         if self.shown is None:
             self.shown = torch.full_like(means, torch.inf)
-        changed = ((means - self.shown).abs().amax((1, 2, 3)) > DIFFERENT) & used  # always true of what is infinite
+        changed = (
+            (means - self.shown).abs().amax((1, 2, 3)) > CHANGED_SAMPLES
+        ) & used  # always true of what is infinite
         return changed.nonzero()[:, 0].tolist(), means
 
     def _follow_slots(self, origin: list[int]) -> None:
@@ -318,7 +320,7 @@ class Conversation:
         each = [sum(looked[slot] for slot in moment.places) for moment in self.moments]
         total = max(sum(each), 1e-30)
         for moment, own in zip(self.moments, each):
-            moment.relevance = max(REMEMBERED * moment.relevance, own / total)
+            moment.relevance = max(RELEVANCE_KEPT * moment.relevance, own / total)
 
     def _words(self, time: float) -> tuple[list[int], list[int]]:
         """The ids before and behind the tokens of a moment."""

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from texturevlm.types import Allocation, Patches
 from texturevlm.vlm import FixedBudget
-from texturevlm.vlm.views import moment_view, reading_order
+from texturevlm.vlm.views import moment_view, order_of_reading
 
-SIZES = (32, 64, 128)  # tokens; above the last in multiples of it
+TOWER_SIZES = (32, 64, 128)  # tokens; above the last in multiples of it
 
 
 class ChangedTokens:
@@ -44,10 +44,10 @@ class ChangedTokens:
 
     def _replayed(self, pixels: Tensor, allocation: Allocation) -> list[Tensor]:
         count = len(pixels)
-        size = next((size for size in SIZES if size >= count), -(-count // SIZES[-1]) * SIZES[-1])
+        size = next((size for size in TOWER_SIZES if size >= count), -(-count // TOWER_SIZES[-1]) * TOWER_SIZES[-1])
         if size not in self.towers:
             self.towers[size] = FixedBudget(self.adapter, size, masked=True, compiled=False)
-        order = reading_order(allocation, self.adapter.trained.levels)  # the tower keeps tokens that come in order
+        order = order_of_reading(allocation, self.adapter.trained.levels)  # the tower keeps tokens that come in order
         filled = torch.cat([order, order[:1].expand(size - count)])
         wide = replace(allocation.each(lambda column: column[:, filled]), valid=torch.arange(size)[None] < count)
         patches = Patches(pixels[filled.to(pixels.device)][None], wide.to(pixels.device))

@@ -59,7 +59,7 @@ class LiveMoment:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class LaidOut:
     """Where tokens stand: slots in order, their numbers, positions (3, n), and the number and position that follow."""
 
     slots: list[int]
@@ -71,7 +71,7 @@ class Layout:
 
 def lay_out(
     head: Sequence[int], moments: Sequence[LiveMoment], extent: float, *, number: int = 0, start: float = 0.0
-) -> Layout:
+) -> LaidOut:
     """Text and moments one after another, as M-RoPE counts: text by one, a picture by the extent of its full grid.
 
     number, start: of the first token. The moments get their own
@@ -88,7 +88,7 @@ def lay_out(
         follow += len(moment.closing)
         slots += [*moment.opening, *visual, *moment.closing]
     end = number + len(slots)
-    return Layout(slots, list(range(number, end)), torch.cat(columns, -1), end, follow)
+    return LaidOut(slots, list(range(number, end)), torch.cat(columns, -1), end, follow)
 
 
 def _text(count: int, start: float) -> Tensor:

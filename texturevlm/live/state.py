@@ -22,9 +22,9 @@ from texturevlm.types import COLUMNS, Allocation
 if TYPE_CHECKING:
     from texturevlm.live.stream import VideoStream
 
-FORMAT = 1
-MEMORY = ("keys", "turned", "values", "embeds", "position", "order", "live")
-SETTINGS = ("size", "budget", "query", "patch", "tile", "keyframe", "hold", "flow", "rate", "fps")
+STATE_FORMAT = 1
+MEMORY_TENSORS = ("keys", "turned", "values", "embeds", "position", "order", "live")
+SHARED_SETTINGS = ("size", "budget", "query", "patch", "tile", "keyframe", "hold", "flow", "rate", "fps")
 SAMPLED_WEIGHTS = 64  # numbers of each parameter that name a model
 
 
@@ -42,7 +42,7 @@ class StreamState:
     tensors: dict[str, Tensor] = field(repr=False)
 
     def save(self, path: Path | str) -> None:
-        record = {"format": FORMAT, "made_for": self.made_for, "numbers": self.numbers, "tensors": self.tensors}
+        record = {"format": STATE_FORMAT, "made_for": self.made_for, "numbers": self.numbers, "tensors": self.tensors}
         path = Path(path)
         unfinished = path.with_name(path.name + ".part")
         torch.save(record, unfinished)
@@ -57,8 +57,8 @@ class StreamState:
             raise
         except Exception as error:  # a damaged file shows as many kinds of error
             raise ValueError(f"StreamState.load: {path} must be a stream's state: {error}") from None
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"StreamState.load: {path} must be a state of format {FORMAT}, got another file")
+        if not isinstance(record, dict) or record.get("format") != STATE_FORMAT:
+            raise ValueError(f"StreamState.load: {path} must be a state of format {STATE_FORMAT}, got another file")
         return cls(record["made_for"], record["numbers"], record["tensors"])
 
 
@@ -77,7 +77,7 @@ def save_state(stream: VideoStream) -> StreamState:
         "free": list(talk.memory.free),
         "moments": [asdict(moment) for moment in talk.moments],
     }
-    tensors = {name: getattr(talk.memory, name).clone() for name in MEMORY}
+    tensors = {name: getattr(talk.memory, name).clone() for name in MEMORY_TENSORS}
     if talk.shown is not None and talk.allocation is not None:
         tensors["shown"] = talk.shown.clone()
         tensors |= {f"allocation.{name}": getattr(talk.allocation, name).clone() for name in COLUMNS}
@@ -95,7 +95,7 @@ def restore_state(stream: VideoStream, state: StreamState) -> None:
             got = state.made_for.get(name)
             raise ValueError(f"restore: state must be of a stream with {name} = {value!r:.80}, got {got!r:.80}")
     numbers, tensors = state.numbers, state.tensors
-    for name in MEMORY:
+    for name in MEMORY_TENSORS:
         getattr(talk.memory, name).copy_(tensors[name])
     talk.memory.free = list(numbers["free"])
     talk.head_ids, talk.head = (list(one) for one in numbers["head"])
@@ -117,7 +117,7 @@ def made_for(stream: VideoStream) -> dict[str, Any]:
     assert talk is not None
     named = {name: _name_of(getattr(given, name)) for name in ("allocator", "relevance")}
     own = {"limit": talk.limit, "refresh": talk.refresh, "interval": talk.interval, "model": _model_name(talk.model)}
-    settings = {name: getattr(given, name) for name in SETTINGS}
+    settings = {name: getattr(given, name) for name in SHARED_SETTINGS}
     balance = [str(one) for one in (given.balance.explore, given.balance.focus, given.balance.particularise)]
     table: dict[str, Any] = json.loads(
         json.dumps({**settings, **named, **own, "balance": balance, "options": dict(given.options)}, default=str)

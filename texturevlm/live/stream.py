@@ -21,10 +21,10 @@ from texturevlm.video.stream import TokenStream
 if TYPE_CHECKING:
     from texturevlm.allocate.footprints import Box
 
-LIMIT = 4096
+KEPT_TOKENS = 4096
 REFRESH = 32
 INTERVAL = 0.5
-ANSWER = 64  # tokens of an answer, unless the caller says otherwise
+ANSWER_TOKENS = 64  # tokens of an answer, unless the caller says otherwise
 
 
 class Watched(NamedTuple):
@@ -57,7 +57,7 @@ class VideoStream:
         *,
         model: VLM | None = None,
         fps: float | None = None,
-        limit: int = LIMIT,
+        limit: int = KEPT_TOKENS,
         refresh: int | str = REFRESH,
         interval: float = INTERVAL,
         feedback: float = 0.0,
@@ -119,7 +119,7 @@ class VideoStream:
         """Point at a box, xyxy in pixels of the held frame: it is relevant, and followed from here on."""
         self.tokens.point(box)
 
-    def ask(self, question: str, *, max_new_tokens: int = ANSWER) -> str:
+    def ask(self, question: str, *, max_new_tokens: int = ANSWER_TOKENS) -> str:
         """The answer to a question about what was seen so far."""
         return self._asked(self._talk("ask"), _text("ask", question), max_new_tokens)
 
@@ -131,7 +131,7 @@ class VideoStream:
         """Go on from a state; refused unless it is of a stream with the same settings and model."""
         restore_state(self, state)
 
-    def watch(self, question: str, *, every: float = 1.0, max_new_tokens: int = ANSWER) -> Iterator[Watched]:
+    def watch(self, question: str, *, every: float = 1.0, max_new_tokens: int = ANSWER_TOKENS) -> Iterator[Watched]:
         """The answers to a question, each time that they change, to the end of the source.
 
         every: seconds of the video between two times that the model is asked

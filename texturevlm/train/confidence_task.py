@@ -25,7 +25,7 @@ from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
 
 RIGHT = 0.5  # ANLS from which an answer counts as right
-HELD_OUT = 4  # one image in so many judges the calibration
+JUDGED_SHARE = 4  # one image in so many judges the calibration
 NEVER = 1e-9  # the chance from which the model is sure: one look
 LEAST_SPREAD = 1e-6  # of a feature that never varies
 
@@ -80,7 +80,7 @@ class ConfidenceTask:
         if len(set(right.tolist())) < 2:
             raise ValueError(f"confidence: data must have right and wrong answers, got {len(rows)} of one kind")
         names = sorted({row["image"] for row in rows})
-        judged = {name for index, name in enumerate(names) if index % HELD_OUT == 0}
+        judged = {name for index, name in enumerate(names) if index % JUDGED_SHARE == 0}
         held = torch.tensor([row["image"] in judged for row in rows])
         self.train, self.held = (features[~held], right[~held]), (features[held], right[held])
         self.network = Calibration(self.train[0]).to(device)

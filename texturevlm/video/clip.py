@@ -23,7 +23,7 @@ from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.relevance.maps import normalised
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.video.moments import BLOCK, TILE, Moment, changed_tiles, thinned
+from texturevlm.video.moments import MEAN_BLOCK, MOMENT_TILE, Moment, changed_tiles, thinned
 
 LEAST_TOKENS = 8  # of a moment, as far as its changed area needs them
 LEAST_WORTH = 0.004  # share of the relevance in what changed: a moment of less is not shown
@@ -105,7 +105,7 @@ def _asked(moments: Sequence[Moment], question: str, scorer: str, patch: int, de
         ink = known.ink & cells
         name = known.scorer if known.asked else "change"  # something is asked for: allocators need not show the rest
         only = replace(known, mass=normalised(mass), ink=ink if bool(ink.any()) else cells, scorer=name)
-        yield _Asked(moment, only, worth, max(1, int(changed.sum()) * TILE**2 // patch**2))
+        yield _Asked(moment, only, worth, max(1, int(changed.sum()) * MOMENT_TILE**2 // patch**2))
 
 
 def _shown(one: _Asked, share: int, choose: Allocator, device: torch.device | str) -> ShownMoment:
@@ -122,12 +122,12 @@ def _texture(frames: Tensor, device: torch.device | str) -> Texture:
 def _on_cells(changed: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
     """(1, h, w): which cells lie in a changed tile."""
     rows, columns = (
-        ((torch.arange(cells) + 0.5) * (extent / cells) / TILE).long() for cells, extent in zip(grid, size)
+        ((torch.arange(cells) + 0.5) * (extent / cells) / MOMENT_TILE).long() for cells, extent in zip(grid, size)
     )
     return changed[rows][:, columns][None]
 
 
 def _on_blocks(changed: Tensor, means: Tensor) -> Tensor:
     """Tiles (rows, columns) → blocks (1, h, w) of `means`."""
-    wide = functional.interpolate(changed[None, None].float(), scale_factor=TILE // BLOCK)[0]
+    wide = functional.interpolate(changed[None, None].float(), scale_factor=MOMENT_TILE // MEAN_BLOCK)[0]
     return wide[:, : means.shape[1], : means.shape[2]] > 0.5

@@ -18,7 +18,7 @@ from texturevlm.paths import is_url
 from texturevlm.video.frames import Frame, FrameSource, Sampler
 
 CAMERA = re.compile(r"camera:(\d+)|/dev/video(\d+)")
-PATIENCE = 5.0  # seconds without a frame after which a live source has ended
+LIVE_PATIENCE = 5.0  # seconds without a frame after which a live source has ended
 USUAL_RATE = 25.0  # where a file does not say
 
 
@@ -43,7 +43,7 @@ def file_source(path: Path, fps: float | None) -> FrameSource:
 
 def stream_source(name: str, fps: float | None) -> FrameSource:
     """A camera device or a network stream."""
-    options: dict[str, Any] = {"timeout": PATIENCE}
+    options: dict[str, Any] = {"timeout": LIVE_PATIENCE}
     camera = CAMERA.fullmatch(name)
     if camera is not None:
         options["format"] = "v4l2"

@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from texturevlm.check import check_count
 
-BLOCK = 8  # pixels: side of the squares whose means are compared; sensor noise averages out there
-TILE = 32  # pixels: side of the squares that change or stay
-DIFFERENT = 9.0  # of 255: a larger difference of two means is a change
+MEAN_BLOCK = 8  # pixels: side of the squares whose means are compared; sensor noise averages out there
+MOMENT_TILE = 32  # pixels: side of the squares that change or stay
+CHANGED_MEAN = 9.0  # of 255: a larger difference of two means is a change
 MOST_MOMENTS = 64
 MOST_BYTES = 1 << 28  # of kept frames
-FEWEST = 4  # moments that are kept however large they are
+FEWEST_MOMENTS = 4  # moments that are kept however large they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +42,14 @@ class Moment:
 
 def block_means(frames: Tensor) -> Tensor:
     """(T, 3, H, W) bytes → (T, 3, h, w) means, 0 to 255."""
-    means: Tensor = functional.avg_pool2d(frames.float(), BLOCK, ceil_mode=True)
+    means: Tensor = functional.avg_pool2d(frames.float(), MEAN_BLOCK, ceil_mode=True)
     return means
 
 
 def changed_tiles(means: Tensor, shown: Tensor) -> Tensor:
     """(rows, columns): the tiles in which a moment (T, 3, h, w) differs from what was shown (3, h, w)."""
     different = (means - shown).abs().amax((0, 1))[None, None]
-    return functional.max_pool2d(different, TILE // BLOCK, ceil_mode=True)[0, 0] > DIFFERENT
+    return functional.max_pool2d(different, MOMENT_TILE // MEAN_BLOCK, ceil_mode=True)[0, 0] > CHANGED_MEAN
 
 
 class KeptMoments:
@@ -88,7 +88,7 @@ class KeptMoments:
         if self.kept and not changed_tiles(new.means, self.kept[-1].means[-1]).any():
             return
         self.kept.append(new)
-        limit = max(FEWEST, MOST_BYTES // new.frames.numel())
+        limit = max(FEWEST_MOMENTS, MOST_BYTES // new.frames.numel())
         self.kept = thinned(self.kept, min(self.most, limit))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from texturevlm.vlm.adapter import Adapter, answer_ids
 from texturevlm.vlm.loops import query_and_key, text_rotary
@@ -133,7 +133,7 @@ class GrowingPrompt:
         number = len(language.layers) // 2
         found: list[Tensor] = []
 
-        def stop_here(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def stop_here(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
             rotary = text_rotary(language, hidden, position)
             query, _ = query_and_key(attention, hidden, *rotary, self.adapter.normed_heads)

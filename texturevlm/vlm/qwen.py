@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from PIL import Image
@@ -35,7 +35,7 @@ class QwenAdapter(Adapter):
     reducible = True
     grows = True
     videos = True
-    levels = LEVELS[:2]
+    levels: ClassVar[Sequence[str]] = LEVELS[:2]
     coordinates = (*COORDINATES, "crops")
 
     def __init__(self, config: Any, processor: Any = None) -> None:

@@ -24,9 +24,9 @@ from texturevlm.vlm.growing import attention_to
 from texturevlm.vlm.loops import heads_of, rotated, text_rotary
 from texturevlm.vlm.qwen import QwenAdapter
 
-SIZES = (1, 8, 32, 64, 128, 256)  # tokens per run, rounded up; above the last in multiples of it
-GRAPHS = 8
-ALIGNED = 8  # kernels of attention take a mask whose rows are multiples of it as it is
+RUN_SIZES = (1, 8, 32, 64, 128, 256)  # tokens per run, rounded up; above the last in multiples of it
+RUN_GRAPHS = 8
+MASK_ALIGNED = 8  # kernels of attention take a mask whose rows are multiples of it as it is
 
 
 class TokenMemory:
@@ -49,7 +49,7 @@ class TokenMemory:
         first, device = self.language.layers[0].self_attn, adapter.device
         config, dtype = adapter.model.config.get_text_config(), adapter.model.dtype
         heads = first.k_proj.out_features // first.head_dim
-        self.trash = -(-(capacity + 1) // ALIGNED) * ALIGNED - 1  # the slot that takes the padding of a run
+        self.trash = -(-(capacity + 1) // MASK_ALIGNED) * MASK_ALIGNED - 1  # the slot that takes the padding of a run
         total = self.trash + 1
         shape = (len(self.language.layers), heads, total, first.head_dim)
         self.keys, self.turned, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(3))
@@ -60,7 +60,7 @@ class TokenMemory:
         self.live = torch.zeros(total, dtype=torch.bool, device=device)
         self.attention = torch.zeros(total, device=device)
         self.free = list(range(capacity))[::-1]
-        self.graphs = KeptReplays(GRAPHS)
+        self.graphs = KeptReplays(RUN_GRAPHS)
         self._normed = adapter.normed_heads
         self.groups = first.q_proj.out_features // first.k_proj.out_features
 
@@ -109,7 +109,7 @@ class TokenMemory:
     def run(self, slots: Sequence[int]) -> Tensor:
         """Compute tokens anew, in the slots given; returns the logits (V,) of what follows the last of them."""
         last = torch.tensor([len(slots) - 1], device=self.live.device)
-        size = next((size for size in SIZES if size >= len(slots)), -(-len(slots) // SIZES[-1]) * SIZES[-1])
+        size = next((size for size in RUN_SIZES if size >= len(slots)), -(-len(slots) // RUN_SIZES[-1]) * RUN_SIZES[-1])
         index = self._index([*slots, *[self.trash] * (size - len(slots))])
         logits, attention = self.graphs.find(size, self._layers, [index, last])(index, last)
         self.attention.copy_(attention)

@@ -199,7 +199,7 @@ def _reading_order(allocation: Allocation, image: int, levels: str) -> tuple[Ten
     return order, begins
 
 
-def reading_order(allocation: Allocation, levels: str) -> Tensor:
+def order_of_reading(allocation: Allocation, levels: str) -> Tensor:
     """(n,): the used slots of one image in the order in which a model reads them."""
     return _reading_order(allocation, 0, levels)[0]
 
