@@ -71,6 +71,9 @@ class VideoQuestion:
     task: str = ""
 
 
+Reader = Callable[[Path], Iterator[tuple[str, VideoQuestion | str]]]  # place, and a question or what is wrong
+
+
 def load_video_questions(
     folder: Path | str,
     *,
