@@ -48,8 +48,8 @@ class Calibration(nn.Module):
 
     def table(self) -> tuple[float, ...]:
         """The constant and the weights for features as they are: `confidence` of config.json."""
-        weight = self.weight / self.spread
-        constant = self.constant - (weight * self.mean).sum()
+        weight = self.weight.detach() / self.spread
+        constant = self.constant.detach() - (weight * self.mean).sum()
         return tuple(round(float(one), 4) for one in (constant, *weight))
 
 
