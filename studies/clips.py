@@ -2,8 +2,8 @@
 
     python -m studies.clips --out results
 
-No model: made videos with lines of print at known places and times. A line counts as legible if a token that shows a
-moment in which it is there delivers it at a scale at which print of its height can be read. Slides stay up for times of
+No model: made videos with lines of print at known places and times. A line is as legible as print of its height is at
+the scale at which tokens deliver it, in a moment in which it is there. Slides stay up for times of
 different lengths; a notice board changes one line at a time; a camera moves along a wall of print.
 """
 
@@ -23,6 +23,7 @@ from studies.study import command_line, provenance, versions, write_study
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.video_baselines import VIDEO_BASELINES, spread_moments
+from texturevlm.ops.legibility import legibility
 from texturevlm.video.clip import ShownMoment, choose_clip
 from texturevlm.video.frames import FrameSource
 from texturevlm.video.moments import keep_moments
@@ -110,16 +111,16 @@ VIDEOS: dict[str, Callable[[random.Random], tuple[list[np.ndarray], list[Line]]]
 
 
 def legible(shown: list[ShownMoment], lines: list[Line]) -> float:
-    """The share of lines that a token shows finely enough while they are there."""
+    """The share of the print that is legible in a moment in which it is there."""
     scales = [(one.time, delivered_scale(one.allocation, CELLS)[0]) for one in shown]
-    found = 0
+    found = 0.0
     for line in lines:
         x0, y0, x1, y1 = (edge / SIZE[1] * CELLS[1] for edge in line.box)
         window = slice(round(y0), max(round(y0) + 1, round(y1))), slice(round(x0), max(round(x0) + 1, round(x1)))
         own = [scale[window] for time, scale in scales if line.begin - 1e-6 <= time < line.end]
         if own:
             best = torch.stack(own).amin(0)  # each part by the moment that shows it best
-            found += bool(FONT / float(best.median()) >= READABLE)
+            found += float(legibility(torch.tensor(FONT / READABLE), best).mean())
     return found / len(lines)
 
 
@@ -164,9 +165,9 @@ def report(record: dict[str, Any]) -> str:
     return markdown_page(
         "# One budget over space and time",
         provenance(record),
-        "The share of lines of print that are legible in a moment in which they are there, and the number of moments "
-        "shown. clip: ours. uniform: frames evenly spread, 32 tokens each; many: 8 tokens each; static: many frames, "
-        "of which the half of the tokens that changed most is kept.",
+        "The share of the print that is legible in a moment in which it is there, and the number of moments shown. "
+        "clip: ours. uniform: frames evenly spread, 32 tokens each; few: 128 tokens each; many: 8 tokens each; static: many "
+        "frames, of which the half of the tokens that changed most is kept.",
         markdown_table(["video", "budget", *ways], table),
     )
 

@@ -41,7 +41,7 @@ def test_sure_answers_become_likely(tmp_path, monkeypatch):
 
     rows = [json.loads(line) for line in (tmp_path / "data" / "questions.jsonl").read_text().splitlines()]
     monkeypatch.setattr(confidence_task, "load_vlm", lambda *_, **__: Model())
-    settings = ConfidenceTask.Settings((tmp_path / "data",), tmp_path / "answers.jsonl", limit=8)
+    settings = ConfidenceTask.Settings((tmp_path / "data",), tmp_path / "answers.jsonl", limit=16)
     task = ConfidenceTask(settings, device="cpu")
     count = len(asked)
     found = fit(task, FitConfig(steps=150, rate=0.1, decay=0.0, save_every=0), tmp_path / "run", settings={})

@@ -1,6 +1,7 @@
 """Other ways to spend a budget on a video, as moments like those of `choose_clip`.
 
 uniform: frames evenly spread over the video, each resized to an equal share of the tokens.
+few:     likewise, with few frames and many tokens each.
 many:    likewise, with as many frames and as few tokens each as possible.
 static:  many frames; what changed least against the frame before is dropped (as EVS does), down to the budget.
 """
@@ -24,7 +25,7 @@ from texturevlm.video.clip import ShownMoment
 from texturevlm.video.frames import FrameSource
 from texturevlm.video.moments import Moment
 
-USUAL_TOKENS, FEW_TOKENS = 32, 8  # of a moment
+MANY_TOKENS, USUAL_TOKENS, FEW_TOKENS = 128, 32, 8  # of a moment
 KEPT_SHARE = 0.5  # of the tokens that `static` begins with
 
 
@@ -89,6 +90,7 @@ def _repeated(column: Tensor, count: int) -> Tensor:
 # name → tokens of a moment, and what makes the moments
 VIDEO_BASELINES: dict[str, tuple[int, Callable[..., list[ShownMoment]]]] = {
     "uniform": (USUAL_TOKENS, uniform),
+    "few": (MANY_TOKENS, uniform),
     "many": (FEW_TOKENS, uniform),
     "static": (FEW_TOKENS, static_dropped),
 }

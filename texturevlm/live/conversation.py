@@ -130,8 +130,9 @@ class Conversation:
         embeds = self.encode(step.patches.pixels[0], self.allocation, slots)
         own = [moment.tokens[slot] for slot in slots]
         self.memory.write(own, embeds)
-        self._locate(moment, [slot for slot in slots if moment.tokens[slot] not in moment.places])
-        self._place(len(self.moments) - 1)
+        if added := [slot for slot in slots if moment.tokens[slot] not in moment.places]:
+            self._locate(moment, added)
+            self._place(len(self.moments) - 1)
         run = {*own, *moment.closing, *(moment.opening if new else ())}
         if self.refresh == "full" or self.frames == 0:
             run = set(self._all())
@@ -154,8 +155,6 @@ class Conversation:
     def _locate(self, moment: LiveMoment, slots: list[int]) -> None:
         """Row and column, and the reading order, of tokens that are new in a moment."""
         assert self.allocation is not None
-        if not slots:
-            return
         some = self.allocation.each(lambda column: column[:, slots])
         levels = self.adapter.trained.levels
         pixels = torch.zeros(len(slots), 1, 3, 1, 1)
@@ -266,7 +265,7 @@ class Conversation:
         self.memory.place(slots, order, (torch.arange(len(slots)) + start).expand(3, -1))
         asking = slots[: len(tail)]
         self.memory.write_text(asking, tail)
-        first = logits = self.memory.run(asking)
+        first = logits = self.memory.ask(asking)
         attention = self.memory.attention.clone()
         self._pay(attention)
         ends, ids, logprobs = end_ids(self.model.model), list[int](), list[float]()
@@ -274,10 +273,10 @@ class Conversation:
             said = logits.float().log_softmax(-1)
             ids.append(int(said.argmax()))
             logprobs.append(float(said[ids[-1]]))
-            if ids[-1] in ends:
+            if ids[-1] in ends or slot == slots[-1]:
                 break
             self.memory.write_text([slot], ids[-1:])
-            logits = self.memory.run([slot])
+            logits = self.memory.ask([slot])
         text = self.adapter.decode(torch.tensor([ids]))[0].strip()
         return LiveAnswer(text, logprobs, first, attention)
 

@@ -12,7 +12,7 @@ from texturevlm.types import Allocation, Patches
 from texturevlm.vlm import FixedBudget
 from texturevlm.vlm.views import moment_view, order_of_reading
 
-TOWER_SIZES = (32, 64, 128)  # tokens; above the last in multiples of it
+TOWER_SIZES = (16, 32, 48, 64, 96, 128)  # tokens; above the last in multiples of it
 
 
 class ChangedTokens:

@@ -57,13 +57,20 @@ def query_and_key(attention: Any, given: Tensor, cos: Tensor, sin: Tensor, norme
     return rotated(query, cos, sin), rotated(key, cos, sin)
 
 
-def heads_of(attention: Any, given: Tensor, normed: bool) -> tuple[Tensor, Tensor]:
-    """The same before they are rotated."""
+def heads_of(attention: Any, given: Tensor, normed: bool, *, fused: bool = False) -> tuple[Tensor, Tensor]:
+    """The same before they are rotated. fused: normalise by `fused_norm`"""
     shape = (*given.shape[:2], -1, attention.head_dim)
     query, key = attention.q_proj(given).view(shape), attention.k_proj(given).view(shape)
-    if normed:
+    if normed and fused:
+        query, key = fused_norm(attention.q_norm, query), fused_norm(attention.k_norm, key)
+    elif normed:
         query, key = attention.q_norm(query), attention.k_norm(key)
     return query.transpose(1, 2), key.transpose(1, 2)
+
+
+def fused_norm(norm: Any, hidden: Tensor) -> Tensor:
+    """A layer's own RMSNorm as one kernel; transformers' takes seven."""
+    return functional.rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ from torch.nn import functional
 from texturevlm.check import check_count
 from texturevlm.cuda.graph import KeptReplays
 from texturevlm.vlm.growing import attention_to
-from texturevlm.vlm.loops import heads_of, rotated, text_rotary
+from texturevlm.vlm.loops import fused_norm, heads_of, rotated, text_rotary
 from texturevlm.vlm.qwen import QwenAdapter
 
-RUN_SIZES = (1, 8, 32, 64, 128, 256)  # tokens per run, rounded up; above the last in multiples of it
-RUN_GRAPHS = 8
+RUN_SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens per run, rounded up; above the last in multiples of it
+RUN_GRAPHS = 12
 MASK_ALIGNED = 8  # kernels of attention take a mask whose rows are multiples of it as it is
 
 
@@ -106,16 +106,25 @@ class TokenMemory:
         self.turned.copy_(rotated(self.keys, cos, sin))
 
     @torch.no_grad()
-    def run(self, slots: Sequence[int]) -> Tensor:
-        """Compute tokens anew, in the slots given; returns the logits (V,) of what follows the last of them."""
-        last = torch.tensor([len(slots) - 1], device=self.live.device)
-        size = next((size for size in RUN_SIZES if size >= len(slots)), -(-len(slots) // RUN_SIZES[-1]) * RUN_SIZES[-1])
-        index = self._index([*slots, *[self.trash] * (size - len(slots))])
-        logits, attention = self.graphs.find(size, self._layers, [index, last])(index, last)
-        self.attention.copy_(attention)
-        return logits.clone()
+    def run(self, slots: Sequence[int]) -> None:
+        """Compute tokens anew, in the slots given."""
+        index = self._padded(slots)
+        self.graphs.find(len(index), self._layers, [index])(index)
 
-    def _layers(self, index: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def ask(self, slots: Sequence[int]) -> Tensor:
+        """The same; returns the logits (V,) of what follows the last of them, and `attention` is its attention."""
+        index, last = self._padded(slots), torch.tensor([len(slots) - 1], device=self.live.device)
+        found = self.graphs.find((len(index), "asking"), self._layers, [index, last])(index, last)
+        self.attention.copy_(found[1])
+        return found[0].clone()
+
+    def _padded(self, slots: Sequence[int]) -> Tensor:
+        size = next((size for size in RUN_SIZES if size >= len(slots)), -(-len(slots) // RUN_SIZES[-1]) * RUN_SIZES[-1])
+        return self._index([*slots, *[self.trash] * (size - len(slots))])
+
+    def _layers(self, index: Tensor, last: Tensor | None = None) -> tuple[Tensor, ...]:
+        """last: which of them is asked for what follows; None: none is"""
         hidden = self.embeds[0][index][None]
         cos, sin = text_rotary(self.language, hidden, self.position[:, index][:, None])
         earlier = self.live & (self.order <= self.order[index][:, None])
@@ -126,26 +135,27 @@ class TokenMemory:
         bias = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, -torch.inf).repeat(groups, 1)[None, None]
         middle, attention = len(self.language.layers) // 2, self.attention
         for number, layer in enumerate(self.language.layers):
-            given, own = layer.input_layernorm(hidden), layer.self_attn
-            query, key = heads_of(own, given, self._normed)
+            given, own = fused_norm(layer.input_layernorm, hidden), layer.self_attn
+            query, key = heads_of(own, given, self._normed, fused=True)
             value = own.v_proj(given).view(1, len(index), -1, own.head_dim).transpose(1, 2)
-            query = rotated(query, cos, sin)
+            query, turned = rotated(torch.cat([query, key], 1), cos, sin).split([heads * groups, heads], 1)
             self.keys[number].index_copy_(1, index, key[0])
-            self.turned[number].index_copy_(1, index, rotated(key, cos, sin)[0])
+            self.turned[number].index_copy_(1, index, turned[0])
             self.values[number].index_copy_(1, index, value[0])
             keys, values = self.turned[number][None], self.values[number][None]
             stacked = query.reshape(1, heads, groups * len(index), -1)
             found = functional.scaled_dot_product_attention(stacked, keys, values, attn_mask=bias, scale=own.scaling)
             apart = found.view(1, heads * groups, len(index), -1).transpose(1, 2)
             hidden = hidden + own.o_proj(apart.reshape(1, len(index), -1))
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            hidden = hidden + layer.mlp(fused_norm(layer.post_attention_layernorm, hidden))
             if number + 1 < len(self.embeds):
                 hidden = hidden + self.embeds[number + 1][index]
-            if number == middle:
+            if number == middle and last is not None:
                 asking = query[:, :, last]
                 attention = attention_to(asking, keys, own.scaling, mask[None, last])
-        end = self.language.norm(hidden[0, last])
-        return self.adapter.model.lm_head(end)[0], attention
+        if last is None:
+            return (hidden,)
+        return self.adapter.model.lm_head(self.language.norm(hidden[0, last]))[0], attention
 
     def _index(self, slots: Sequence[int]) -> Tensor:
         return torch.tensor(list(slots), dtype=torch.int64, device=self.live.device)
