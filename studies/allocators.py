@@ -1,11 +1,14 @@
 """Every allocator with the scout at 64 and 273 tokens, on pages, receipts, forms, charts and photographs.
 
-    python -m studies.allocators DATA --out DIR [--sets docvqa_half,coco] [--limit N] [--words CACHE] [--ocr E,E]
+    python -m studies.allocators DATA --out DIR [--sets docvqa,coco] [--limit N] [--words CACHE] [--ocr E,E]
+        [--finished]
 
 DATA holds the sets. Each gets a folder with a table: legibility by each OCR engine, or fine tokens on objects and
 fidelity for photographs; milliseconds and memory; the question of another page and no question, for `auto`. "all, best
 K" is the control of token reduction: the whole image at the file's own resolution is encoded, and only the K tokens of
-most relevance are kept. --limit N takes N pages per set with all their questions, drawn by a hash of their names.
+most relevance are kept. Pages come in the order of a hash of their names, so that those of --limit N, or of a run that
+was stopped, are drawn at random; all questions of a page are taken. A stopped run resumes; --finished runs nothing and
+makes the tables from the pages that it has.
 Charts have no boxes and no `eval` part: theirs are the images whose name has sha256 mod 5 = 0, and answers are located
 among the words that RapidOCR reads (CACHE keeps them).
 """
@@ -28,6 +31,7 @@ from texturevlm.check import check_choice
 from texturevlm.evaluate.data import Data, Sample, load_data
 from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
+from texturevlm.journal import read_journal
 from texturevlm.relevance.ocr import load_page
 from texturevlm.train.pages import located
 
@@ -77,6 +81,7 @@ def _charts(folder: Path, words: Path | None) -> Part:
 
 
 SETS = {
+    "docvqa": Measured(_eval_part),
     "docvqa_half": Measured(_eval_part),
     "sroie": Measured(_eval_part),
     "funsd": Measured(_eval_part),
@@ -91,9 +96,17 @@ def name_hash(path: Path) -> int:
 
 
 def sampled(samples: Sequence[Sample], pages: int | None) -> list[Sample]:
-    """All samples of the pages with the smallest hash; None takes every page."""
-    kept = set(sorted({sample.image for sample in samples}, key=name_hash)[:pages])
-    return [sample for sample in samples if sample.image in kept]
+    """All samples of the pages with the smallest hash, page by page in that order; None takes every page."""
+    kept = sorted({sample.image for sample in samples}, key=name_hash)[:pages]
+    place = {image: number for number, image in enumerate(kept)}
+    return sorted((sample for sample in samples if sample.image in place), key=lambda one: place[one.image])
+
+
+def finished(samples: Sequence[Sample], folder: Path) -> list[Sample]:
+    """The samples whose page has results in a folder: a run writes all rows of a page together."""
+    rows = read_journal(folder / "results.jsonl", "a result of this program", dict)
+    pages = {row["image"] for row in rows if "image" in row}
+    return [sample for sample in samples if sample.image.name in pages]
 
 
 def all_tokens(size: tuple[int, int]) -> int:
@@ -118,8 +131,11 @@ def study(options: argparse.Namespace) -> None:
         measured = SETS[name]
         part = measured.part(options.data / name, options.words)
         samples = sampled(part.samples, options.limit)
+        if options.finished:
+            samples = finished(samples, options.out / name)
         if not samples:
-            raise ValueError(f"allocators: {options.data / name} must hold samples with a located answer, got none")
+            wanted_here = "with results" if options.finished else "with a located answer"
+            raise ValueError(f"allocators: {options.data / name} must hold samples {wanted_here}, got none")
         evaluation = evaluate(
             samples,
             allocators=compared(),
@@ -150,4 +166,5 @@ main = study_main(
     OCR,
     option("--sets", default=",".join(SETS), metavar="A,B", help="data sets (default: all)"),
     option("--words", type=Path, metavar="CACHE", help="cache of the words of charts, one folder per set"),
+    option("--finished", action="store_true", help="run nothing: tables of the pages that a stopped run has"),
 )

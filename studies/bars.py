@@ -20,8 +20,9 @@ from texturevlm.evaluate.markdown import format_interval, markdown_page, markdow
 from texturevlm.evaluate.provenance import origin
 from texturevlm.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, OTHER, OWN, Configuration, Results, by_configuration
 from texturevlm.evaluate.rows import read_rows
+from texturevlm.relevance.maps import UNASKED
 
-ALLOCATOR, SCOUT, UNASKED = "auto", "scout", ("none", "prior")
+ALLOCATOR, SCOUT = "auto", "scout"
 LEGIBLE, LEAD, BEHIND, ASKED_LOSS, UNASKED_LOSS = 0.82, 0.30, -0.02, -0.02, -0.03
 
 

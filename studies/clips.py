@@ -166,8 +166,8 @@ def report(record: dict[str, Any]) -> str:
         "# One budget over space and time",
         provenance(record),
         "The share of the print that is legible in a moment in which it is there, and the number of moments shown. "
-        "clip: ours. uniform: frames evenly spread, 32 tokens each; few: 128 tokens each; many: 8 tokens each; static: many "
-        "frames, of which the half of the tokens that changed most is kept.",
+        "clip: ours. uniform: frames evenly spread, 32 tokens each; few: 128 tokens each; many: 8 tokens each; static: "
+        "many frames, of which the half of the tokens that changed most is kept.",
         markdown_table(["video", "budget", *ways], table),
     )
 

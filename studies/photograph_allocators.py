@@ -9,7 +9,7 @@ over all pixels and over the pixels of objects, at most 50 dB.
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from texturevlm.evaluate.markdown import format_interval, markdown_page, markdow
 from texturevlm.evaluate.objects import on_objects, painted
 from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm.rebuilding import rebuild
-from texturevlm.relevance import find_relevance
+from texturevlm.relevance import prepare
 from texturevlm.types import Allocation, Texture
 
 BUDGETS, PATCH, MOST_DB = (64, 273), 32, 50.0
-COMPARED = ("layers", "density")
+Compared = Mapping[str, tuple[str, str]]
+COMPARED = {"layers": ("none", "layers"), "density": ("none", "density")}  # name → relevance and allocator
 MEASURES = {
     "fine_on_objects": "fine tokens on objects",
     "object_iou": "overlap of fine footprints with objects (IoU)",
@@ -47,26 +48,35 @@ def _decibel(error: torch.Tensor) -> float:
     return min(MOST_DB, -10 * math.log10(float(error.mean()) + 1e-12))
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """The number of images, and "budget/allocator" → measures, one per image."""
+def measure(options: argparse.Namespace, compared: Compared = COMPARED) -> dict[str, Any]:
+    """The number of images, of those seen as photographs, and "budget/name" → measures, one per image."""
     torch.set_num_threads(1)
     images = boxes_by_image(options.data / "questions.jsonl", "train", options.limit)
     found: dict[str, list[dict[str, float]]] = {}
+    photographs = 0
     for image, boxes in images.items():
         texture = Texture.open(options.data / image).mipmapped()
-        relevance = find_relevance(texture, patch=PATCH, relevance="none")
-        for budget in BUDGETS:
-            for name in COMPARED:
-                allocation = ALLOCATORS[name](texture, relevance, budget=budget, patch=PATCH)
+        prepared = prepare(texture, "none", patch=PATCH)
+        photographs += bool(prepared.maps.photograph)
+        for name, (scorer, allocator) in compared.items():
+            relevance = prepared.find(scorer=scorer)
+            for budget in BUDGETS:
+                allocation = ALLOCATORS[allocator](texture, relevance, budget=budget, patch=PATCH)
                 found.setdefault(f"{budget}/{name}", []).append(measures(texture, allocation, boxes))
-    return {"images": len(images), "measured": found}
+    return {"images": len(images), "photographs": photographs, "measured": found}
 
 
 def report(record: dict[str, Any]) -> str:
-    """The table, with paired 95% bootstrap intervals."""
+    title = "# Photographs without a question: `layers` against `density`"
+    return compared_page(title, record, COMPARED)
+
+
+def compared_page(title: str, record: dict[str, Any], compared: Compared) -> str:
+    """The table of two choices, with paired 95% bootstrap intervals."""
+    first, second = compared
     rows: list[Sequence[object]] = []
     for budget in BUDGETS:
-        pair = [record["measured"][f"{budget}/{name}"] for name in COMPARED]
+        pair = [record["measured"][f"{budget}/{name}"] for name in compared]
         lifts = [pooled_ratio([one["fine_on_objects"] for one in r], [one["object_area"] for one in r]) for r in pair]
         rows.append((budget, "lift", *(format_interval(lift, ".2f") for lift in lifts), "–", "–"))
         for key, words in MEASURES.items():
@@ -76,11 +86,12 @@ def report(record: dict[str, Any]) -> str:
             means = (f"{np.mean(ours):.3f}", f"{np.mean(theirs):.3f}")
             rows.append((budget, words, *means, difference, f"{more} of {len(ours)}"))
     return markdown_page(
-        "# Photographs without a question: `layers` against `density`",
+        title,
         provenance(record),
-        f"{record['images']} images, split train, tokens of {PATCH}×{PATCH}. Differences are paired by image, with 95% "
-        "bootstrap intervals. Lift: fine tokens on objects over the objects' share of the area, pooled.",
-        markdown_table(("tokens", "measure", "layers", "density", "layers − density", "layers higher in"), rows),
+        f"{record['images']} images, split train, {record['photographs']} of which are seen as photographs; tokens of "
+        f"{PATCH}×{PATCH}. Differences are paired by image, with 95% bootstrap intervals. Lift: fine tokens on objects "
+        "over the objects' share of the area, pooled.",
+        markdown_table(("tokens", "measure", first, second, f"{first} − {second}", f"{first} higher in"), rows),
     )
 
 

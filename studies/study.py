@@ -101,7 +101,7 @@ def command_line(parser: ArgumentParser, options: Namespace) -> str:
         value = getattr(options, action.dest, None)
         if value is not None and value != action.default:
             shown = str(action.metavar) if isinstance(value, (Path, list)) else str(value)
-            words += [*action.option_strings[-1:], shown]
+            words += [*action.option_strings[-1:], *([] if value is True else [shown])]
     return " ".join(words)
 
 

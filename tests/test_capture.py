@@ -5,12 +5,13 @@ from importlib import import_module
 
 import pytest
 import torch
+from PIL import Image, ImageDraw
 
 from tests.channels.test_fused import picture
 from tests.conftest import worst
 from texturevlm import Texture, choose_tokens, sample
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.capture import CompiledChooser, compile
+from texturevlm.capture import CompiledChooser, captured_question, compile
 from texturevlm.channels import fused as channels
 from texturevlm.ops import backend as backends
 from texturevlm.ops import cover
@@ -18,14 +19,15 @@ from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import select as selection
 from texturevlm.relevance import find_relevance, find_scorer, information
+from texturevlm.scout import Question
 
 CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
 
 
-def by_stages(image: torch.Tensor, budget: int, allocator: str = "cascade", **options):
+def by_stages(image: torch.Tensor, budget: int, allocator: str = "cascade", relevance: str = "none", **options):
     texture = Texture((image,)).mipmapped()
-    allocation = choose_tokens(texture, budget=budget, allocator=allocator, relevance="none", **options)
+    allocation = choose_tokens(texture, budget=budget, allocator=allocator, relevance=relevance, **options)
     return sample(texture, allocation)
 
 
@@ -45,7 +47,7 @@ def same(got, wanted) -> bool:
 
 
 def test_on_a_cpu_it_is_the_plain_call_and_says_so():
-    look = compile((200, 300), 40, "cascade", patch=16, device="cpu", stages=5)
+    look = compile((200, 300), 40, "cascade", patch=16, relevance="none", device="cpu", stages=5)
     image = picture(2, 200, 300)
     got = look(image)
     assert got.pixels.shape == (2, 40, 3, 16, 16) and same(got, by_stages(image, 40, patch=16, stages=5))
@@ -55,7 +57,7 @@ def test_on_a_cpu_it_is_the_plain_call_and_says_so():
 
 
 def test_any_allocator_runs_through_it():
-    look = compile((200, 300), 20, "resize", patch=16, device="cpu")
+    look = compile((200, 300), 20, "resize", patch=16, relevance="none", device="cpu")
     image = picture(1, 200, 300)
     allocation = choose_tokens(Texture.open(image), budget=20, patch=16, allocator="resize", relevance="none")
     assert torch.equal(look(image).allocation.boxes, allocation.boxes)
@@ -105,7 +107,7 @@ LAUNCHES = {
 
 @pytest.mark.parametrize("allocator", LAUNCHES)
 def test_a_look_takes_few_launches(made, allocator):
-    compile((1024, 1024), 273, allocator, device="cpu")(torch.zeros(2, 3, 1024, 1024))
+    compile((1024, 1024), 273, allocator, relevance="none", device="cpu")(torch.zeros(2, 3, 1024, 1024))
     assert made == {**MAPS, **LAUNCHES[allocator]}
 
 
@@ -121,8 +123,9 @@ def test_what_can_be_captured(made, monkeypatch):
     for allocator in CAPTURABLE:
         assert reason(allocator) is None
     assert set(CAPTURABLE) == {"cascade", "auto", "layers", "fit", "density", "resize"}
-    assert reason("cascade", scorer="scout") is None
-    assert reason("cascade", scorer="words") == "relevance 'words' is not made on the GPU alone; scout and none are"
+    assert reason("cascade", scorer="scout") is None and reason("auto", scorer="auto") is None
+    wanted = "relevance 'words' is not made on the GPU alone; scout, prior, none are"
+    assert reason("cascade", scorer="words") == wanted
     assert reason("layers", overview=0.2) is None
     assert reason("pyramid") == f"allocator 'pyramid' searches on the CPU; {', '.join(CAPTURABLE)} do not"
     assert reason("layers", budget=2000).endswith("searches on the CPU: the kernels take up to 1024 tokens, not 2000")
@@ -132,11 +135,46 @@ def test_what_can_be_captured(made, monkeypatch):
     assert reason("auto").endswith("it is an abacus") and reason("cascade") is None
 
 
+def test_a_graph_belongs_to_the_scorer_that_the_question_calls_for(monkeypatch):
+    """As if a CPU could capture: the captured function runs eagerly."""
+    monkeypatch.setattr("texturevlm.capture.no_graph_because", lambda *given: None)
+    monkeypatch.setattr("texturevlm.relevance.scorers.find_spec", lambda name: None)  # no OCR
+    image, question = lettered(), "What is the total?"
+    texture = Texture((image,)).mipmapped()
+    look = CompiledChooser(12, "layers", patch=16, relevance="auto")
+    for asked, scorer in (("", "prior"), (question, "scout"), ("?", "prior")):
+        wanted = choose_tokens(texture, asked, budget=12, patch=16, allocator="layers", relevance=scorer)
+        assert same(look(image, asked), sample(texture, wanted))
+    assert look.captured == [tuple(image.shape)] * 2 and look.reason == "graphs are for a GPU, and this runs on cpu"
+    for asked, wanted in ((question, ("scout", len(Question._fields))), ("", ("none", 0))):
+        scorer, encoded = captured_question(find_scorer("compile", "scout"), asked)
+        assert (scorer.name, len(encoded)) == wanted
+
+
+def lettered() -> torch.Tensor:
+    """A page with two words, which the scout expects different questions about."""
+    page = Image.new("RGB", (320, 240), "white")
+    ImageDraw.Draw(page).text((20, 20), "Total 1975", fill="black", font_size=24)
+    ImageDraw.Draw(page).text((180, 160), "Invoice", fill="black", font_size=24)
+    return Texture.open(page).levels[0]
+
+
+@pytest.mark.gpu
+def test_without_a_question_a_graph_holds_what_is_usually_asked():
+    image = torch.cat([lettered(), picture(1, 240, 320)]).cuda()
+    look = compile((240, 320), 12, "auto", patch=16, batch=2)
+    for shown in (image, image.flip(3), image):
+        got, wanted = look(shown), by_stages(shown, 12, "auto", "prior", patch=16)
+        assert look.reason is None and same(got, wanted)
+    assert not same(got, by_stages(image, 12, "auto", "none", patch=16))
+    assert look.captured == [(2, 3, 240, 320)]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [(1024, 1024), (425, 551), (200, 300), (1700, 2200)])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_captured_equals_uncaptured(size, batch):
-    look = compile(size, 273, "cascade", batch=batch)
+    look = compile(size, 273, "cascade", relevance="none", batch=batch)
     assert look.reason is None and look.captured == [(batch, 3, *size)]
     for _ in range(3):
         image = picture(batch, *size).cuda()
@@ -150,7 +188,7 @@ def test_captured_equals_uncaptured(size, batch):
 @pytest.mark.parametrize("size", [(1024, 1024), (425, 551), (50, 70), (2200, 1700)])
 @pytest.mark.parametrize("budget", [1, 64, 273])
 def test_every_captured_allocator_equals_the_uncaptured(allocator, size, budget):
-    look = compile(size, budget, allocator, batch=2)
+    look = compile(size, budget, allocator, relevance="none", batch=2)
     assert look.reason is None
     for make in (picture, paper, picture):
         image = torch.cat([make(1, *size), paper(1, *size)]).cuda()
@@ -176,7 +214,7 @@ def test_the_search_on_the_gpu_is_the_search_on_the_cpu(size):
 @pytest.mark.gpu
 def test_the_gpu_gives_what_the_cpu_gives():
     image = picture(1, 900, 700)
-    here, there = by_stages(image, 128), compile((900, 700), 128, "cascade")(image.cuda())
+    here, there = by_stages(image, 128), compile((900, 700), 128, "cascade", relevance="none")(image.cuda())
     close = (here.allocation.centre - there.allocation.centre.cpu()).abs().amax(-1) < 1e-3
     assert close.float().mean() > 0.9
     assert worst(there.pixels.cpu()[close], here.pixels[close]) < 1e-3
@@ -184,7 +222,7 @@ def test_the_gpu_gives_what_the_cpu_gives():
 
 @pytest.mark.gpu
 def test_what_is_returned_is_not_overwritten():
-    look = compile((256, 256), 32, "cascade")
+    look = compile((256, 256), 32, "cascade", relevance="none")
     first_image = picture(1, 256, 256).cuda()
     first = look(first_image)
     kept = first.pixels.clone()
@@ -194,12 +232,12 @@ def test_what_is_returned_is_not_overwritten():
 
 @pytest.mark.gpu
 def test_graphs_are_bounded_and_never_required():
-    look = compile((128, 128), 16, "cascade", graphs=2)
+    look = compile((128, 128), 16, "cascade", relevance="none", graphs=2)
     for side in (160, 192, 160):
         image = picture(1, side, side).cuda()
         assert same(look(image), by_stages(image, 16))
     assert look.captured == [(1, 3, 192, 192), (1, 3, 160, 160)]
-    plain = compile((128, 128), 16, "cascade", graphs=0)
+    plain = compile((128, 128), 16, "cascade", relevance="none", graphs=0)
     image = picture(1, 128, 128).cuda()
     assert same(plain(image), by_stages(image, 16)) and plain.reason == "graphs=0 was asked for"
     searching = compile((128, 128), 16, "pyramid")
@@ -208,14 +246,15 @@ def test_graphs_are_bounded_and_never_required():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("relevance", ["none", "prior"])
 @pytest.mark.parametrize("allocator", CAPTURABLE)
-def test_nothing_waits_for_the_gpu(allocator):
+def test_nothing_waits_for_the_gpu(allocator, relevance):
     image = torch.cat([picture(1, 512, 512), paper(1, 512, 512)]).cuda()
-    look = compile((512, 512), 64, allocator, batch=2)
-    by_stages(image, 64, allocator), look(image)
+    look = compile((512, 512), 64, allocator, relevance=relevance, batch=2)
+    by_stages(image, 64, allocator, relevance=relevance), look(image)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        by_stages(image, 64, allocator), look(image)
+        by_stages(image, 64, allocator, relevance=relevance), look(image)
     finally:
         torch.cuda.set_sync_debug_mode("default")

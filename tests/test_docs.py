@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 import texturevlm
+from studies import allocators
+from texturevlm.allocate import ALLOCATORS
 from texturevlm.cli import COMMANDS
+from texturevlm.commands.arguments import Parser
+from texturevlm.commands.eval import add_eval
+from texturevlm.evaluate.metrics import METRICS
+from texturevlm.evaluate.ocr import ENGINES
+from texturevlm.relevance import SCORERS
 
 ROOT = Path(__file__).parent.parent
 GONE = "removed.md"  # names what is no longer there
@@ -86,6 +93,22 @@ def test_commands_exist(page):
     for target in re.findall(r"^make ([a-z][a-z-]*)", written, re.MULTILINE):
         rule = re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert rule, f"{page.name} runs make {target}"
+
+
+def test_the_commands_of_whole_tables_are_understood(tmp_path):
+    text = (ROOT / "docs" / "findings.md").read_text().split("## How to make each table")[1]
+    commands = [line.split() for block in BLOCK.findall(text) for line in block.splitlines()]
+    parser = Parser()
+    add_eval(parser.add_subparsers())
+    found = [parser.parse_args(words[1:]) for words in commands if words[:2] == ["texturevlm", "eval"]]
+    for options in found:
+        assert set(options.relevance) <= set(SCORERS) and set(options.allocators or ()) <= set(ALLOCATORS)
+        assert set(options.metrics or ()) <= set(METRICS) and options.out
+    pages = found[0]  # both OCR engines judge every relevance at every budget
+    assert set(pages.ocr) == set(ENGINES) and set(pages.relevance) == {"scout", "none", "prior", "words"}
+    assert {32, 48, 64, 96, 273, 512} == set(pages.budgets)
+    (study,) = [words for words in commands if words[:3] == ["python", "-m", "studies.allocators"]]
+    assert allocators.main([str(tmp_path / word) if word == "DATA" else word for word in study[3:]]) == 2  # no data
 
 
 def test_public_names_exist(page):

@@ -5,8 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
+from texturevlm import draw
 from texturevlm.draw import PANEL, _weightiest, heat, question_picture, stacked
 from texturevlm.pipeline import choose_tokens
+from texturevlm.rebuilding import resized
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
 
@@ -58,3 +60,17 @@ def test_a_relevance_of_any_scorer_can_be_drawn():
 def test_stacked_pictures_stand_below_one_another():
     both = stacked([Image.new("RGB", (30, 10), "red"), Image.new("RGB", (20, 5), "blue")])
     assert both.size == (30, 15) and both.getpixel((0, 12)) == (0, 0, 255)
+
+
+def test_only_the_close_up_of_the_plain_resize_is_made(monkeypatch):
+    """And it is that of the whole one."""
+    texture = Texture.open(torch.rand(3, 600, 900, generator=torch.Generator().manual_seed(0)))
+    allocation, made = choose_tokens(texture, budget=20, relevance="none"), []
+    monkeypatch.setattr(
+        draw, "resized", lambda *given, **how: made.append((how, resized(*given, **how))) or made[-1][1]
+    )
+    question_picture(texture, allocation, relevance((600, 900), 10, (40, 20)))
+    ((how, part),) = made
+    left, top, right, bottom = how.pop("box")
+    assert (right - left) * (bottom - top) < 600 * 900 / 4 and left < 205 < right and top < 405 < bottom
+    assert (resized(texture, **how)[..., top:bottom, left:right] - part).abs().max() < 1e-5

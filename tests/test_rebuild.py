@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import worst
-from texturevlm import Allocation, Texture, foveate, rebuild, resized
+from texturevlm import Allocation, Texture, foveate, rebuild, rebuilding, resized
 from texturevlm.ops import mipmap
 from texturevlm.rebuilding import median_grey
 
@@ -356,3 +356,15 @@ def test_a_part_must_lie_inside(box):
         rebuild(texture, grid((32, 48), 8), box=box)
     with pytest.raises(ValueError, match=r"^resized: box must be"):
         resized(texture, budget=2, patch=8, box=box)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_products_are_not_shared_among_threads(monkeypatch, dtype):
+    """On a CPU the threads would take longer than the products; the result is that of torch."""
+    parts = [torch.rand(*size, dtype=dtype) for size in ((3, 50, 70), (8, 20), (24, 8), (8, 30), (36, 8))]
+    image, down_y, up_y, down_x, up_x = parts
+    read, painted = image[:, 7:27, 5:35], torch.zeros(3, 30, 40, dtype=dtype)
+    wanted = up_y @ (down_y @ read @ down_x.mT) @ up_x.mT
+    monkeypatch.setattr(torch.Tensor, "__matmul__", None)
+    rebuilding._multiply(painted[:, 2:26, 1:37], up_y, down_y, read, down_x, up_x)
+    assert worst(painted[:, 2:26, 1:37], wanted) < 1e-4 * float(wanted.max()) and not painted[:, 0].any()

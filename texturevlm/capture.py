@@ -23,7 +23,7 @@ from texturevlm.ops.cover import cover_limit
 from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import SCORERS, Scorer, find_scorer
-from texturevlm.relevance.maps import cell_level
+from texturevlm.relevance.maps import UNASKED, cell_level
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
@@ -97,11 +97,10 @@ class CompiledChooser:
         if self.reason is not None:
             with torch.no_grad():
                 return self._patches(image, question, scorer)
-        asked = scorer.name != "none" and bool(terms(question))
-        inputs = [image, *(encode([question]) if asked else ())]
-        replay = self._replay(inputs, scorer if asked else find_scorer("compile", "none"))
+        scorer, encoded = captured_question(scorer, question)
+        replay = self._replay([image, *encoded], scorer)
         self.reason = replay.reason
-        pixels, *made = (part.clone() for part in replay(*inputs))
+        pixels, *made = (part.clone() for part in replay(image, *encoded))
         columns: Any = dict(zip(COLUMNS, made, strict=True))
         return Patches(pixels, Allocation(**columns, size=(image.shape[2], image.shape[3]), patch=self.patch))
 
@@ -116,7 +115,7 @@ class CompiledChooser:
 
     def _replay(self, inputs: list[Tensor], scorer: Scorer) -> Replay:
         image = inputs[0]
-        key = (image.shape, image.dtype, image.device, len(inputs) > 1)
+        key = (image.shape, image.dtype, image.device, scorer.name)
         return self._kept.find(key, partial(self._parts, scorer), inputs)
 
     def _parts(self, scorer: Scorer, image: Tensor, *asked: Tensor) -> tuple[Tensor, ...]:
@@ -132,6 +131,13 @@ class CompiledChooser:
         return sample(texture, allocation, backend="cuda" if kernels else "auto")
 
 
+def captured_question(scorer: Scorer, question: str) -> tuple[Scorer, tuple[Tensor, ...]]:
+    """The scorer that a graph for a question captures, and the question as tensors, if the scorer reads one."""
+    if scorer.name in UNASKED:
+        return scorer, ()
+    return (scorer, tuple(encode([question]))) if terms(question) else (find_scorer("compile", "none"), ())
+
+
 def no_graph_because(
     image: Tensor, scorer: Scorer, allocator: str, patch: int, budget: int, options: Mapping[str, Any]
 ) -> str | None:
@@ -139,7 +145,7 @@ def no_graph_because(
     if not image.is_cuda:
         return f"graphs are for a GPU, and the image is on {image.device.type}"
     if not scorer.capturable:
-        others = " and ".join(name for name, one in SCORERS.items() if one.capturable)
+        others = ", ".join(name for name, one in SCORERS.items() if one.capturable)
         return f"relevance {scorer.name!r} is not made on the GPU alone; {others} are"
     if reason := no_capture_because(allocator, (image.shape[2], image.shape[3]), patch, budget, options):
         return reason

@@ -65,16 +65,16 @@ def question_picture(texture: Texture, allocation: Allocation, relevance: Releva
     """
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     used = int(allocation.valid[0].sum())
-    baseline = to_pil(resized(texture, budget=used, patch=allocation.patch))
     known = SCORERS.get(relevance.scorer)  # a caller's own scorer has only its name
     described = relevance.scorer if known is None else known.description
     near = _around(_weightiest(relevance, _close_up_size(original.size)), original.size)
+    baseline = to_pil(resized(texture, budget=used, patch=allocation.patch, box=near))  # the close-up shows no more
     tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"
     caption, key = "close-up of the whole image resized to as many tokens", _key(HEAT, "matters least", "matters most")
     return _arrange(
         Panel(f"what the model sees: {tokens}", _framed(seen, near), "close-up", _enlarge(seen, near)),
         _footprints_panel(original, allocation, near),
-        Panel(f"relevance, by {described}", heat(original, relevance), caption, _enlarge(baseline, near), key),
+        Panel(f"relevance, by {described}", heat(original, relevance), caption, _enlarge(baseline), key),
         heading=question,
     )
 
@@ -206,7 +206,8 @@ def _around(point: tuple[float, float], size: tuple[int, int]) -> tuple[int, int
     return left, top, left + width, top + height
 
 
-def _enlarge(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+def _enlarge(image: Image.Image, box: tuple[int, int, int, int] | None = None) -> Image.Image:
+    """A close-up: a part of an image, or all of it, as wide as a panel."""
     part = image.crop(box)
     return part.resize((PANEL, max(1, round(part.height * PANEL / part.width))), Image.Resampling.BICUBIC)
 

@@ -11,8 +11,10 @@ from tests.ask import models
 from tests.ask.models import QUESTION
 from tests.vlm import small
 from texturevlm import vlm
+from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import split_budget
-from texturevlm.ask.choose import in_slots, joined
+from texturevlm.ask import session as sessions
+from texturevlm.ask.choose import choose, in_slots, joined
 from texturevlm.pipeline import MIN_CHANCE
 from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
 from texturevlm.relevance.ocr import Page, Word
@@ -120,7 +122,7 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
     monkeypatch.setattr(prepared, "image_maps", mapping)
     session = models.asked(qwen, budget=8).prepare(models.patterned(160, 160))
     maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
-    assert [one.scorer for one in maps] == ["words", "words", "none"]
+    assert [one.scorer for one in maps] == ["words", "words", "prior"]
     assert len(read) == 1 and mapped == [32]
     assert float((maps[0].mass - maps[1].mass).abs().max()) > 0
 
@@ -210,7 +212,10 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
         ({"relevance": "smell"}, "relevance must be one of auto, words"),
         ({"relevance": "attention"}, "looks=2"),
         ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
-        ({"relevance": "embedding"}, "relevance must be one of auto, words, scout, attention, none, got 'embedding'"),
+        (
+            {"relevance": "embedding"},
+            "must be one of auto, words, scout, prior, attention, none, got 'embedding'",
+        ),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],
 )
@@ -267,3 +272,19 @@ def test_weighted_tokens_refuse_a_second_look_and_other_words(qwen):
         models.asked(qwen, tokens="soft")
     with pytest.raises(ValueError, match="tokens with looks=2 must be one of chosen, got 'weighted'"):
         models.asked(qwen, tokens="weighted").ask(models.noise(64, 64), QUESTION, looks=2)
+
+
+def test_a_look_after_an_answer_shows_what_was_chosen_then(qwen, monkeypatch):
+    asked, image = models.asked(qwen, budget=9, relevance="none"), models.noise(90, 120)
+    session, runs = asked.prepare(image), []
+    monkeypatch.setattr(sessions, "choose", lambda *given, **how: runs.append(given[1]) or choose(*given, **how))
+    session.ask(QUESTION, **SHORT)
+    (first,) = session.choose(QUESTION)
+    session.look(QUESTION)
+    assert runs == [QUESTION]
+    (other,) = session.choose(QUESTION, budget=4)
+    assert other.allocation.budget == 4 and first.allocation.budget == 9 and len(runs) == 2
+    session.choose("and there ?", budget=4)
+    for _ in range(2):  # a function may say something else each time
+        session.choose(QUESTION, allocator=lambda *given, **how: ALLOCATORS["fit"](*given, **how))
+    assert runs == [QUESTION, QUESTION, "and there ?", QUESTION, QUESTION]

@@ -1,7 +1,10 @@
 """Attached: the user's own code goes on working, on chosen tokens; detached, everything is as it was."""
 
 import copy
+import gc
 import pickle
+import warnings
+import weakref
 
 import pytest
 import torch
@@ -10,6 +13,9 @@ import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import OPTIONS, QUESTION, conversation, inputs_of, picture, users_code, visual_tokens
 from tests.vlm import small
+from texturevlm.ask import attachment
+from texturevlm.ask.captured_choice import CapturedChoice
+from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.processor import TextureProcessor
 
 OURS = "texturevlm"
@@ -183,7 +189,7 @@ def test_clear_errors_leave_nothing_behind(built):
         tv.attach(model, processor, budget=(9, "many"))
     with pytest.raises(ValueError, match="attach: relevance must be a name or several names, got none"):
         tv.attach(model, processor, relevance=())
-    with pytest.raises(ValueError, match="attach: relevance must be one of auto, words, scout, attention, none, got 5"):
+    with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, prior, attention, none, got 5"):
         tv.attach(model, processor, relevance=5)
     with pytest.raises(TypeError, match="detach: attached must be the processor that attach returned, or "):
         tv.detach(processor)
@@ -268,6 +274,70 @@ def test_a_vlm_is_pickled_without_its_graphs(qwen):
     assert other.ask(image, QUESTION, max_new_tokens=4) == wanted
     other.detach()
     assert not hooks(other.model) and hooks(model)
+
+
+@pytest.mark.parametrize("way", ["vlm", "processor", "model"])
+def test_graphs_go_with_the_hooks(qwen, way):
+    asked = tv.VLM(*qwen, budget=9, relevance="none", captured=True)
+    asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)
+    graphs, choice = weakref.ref(asked.generator.fixed), FakeReplay()
+    asked._choice._kept["a size"] = choice
+    assert graphs() is not None
+    {"vlm": asked.detach, "processor": asked.processor.detach, "model": lambda: tv.detach(asked.model)}[way]()
+    gc.collect()
+    assert graphs() is None and choice.finished and not asked._choice._kept
+
+
+def test_graphs_stay_for_the_other_processor_of_a_model(qwen):
+    asked = tv.VLM(*qwen, budget=9, relevance="none", captured=True)
+    asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)
+    tv.attach(*qwen, budget=4).detach()
+    assert asked.generator.fixed is not None
+    asked.detach()
+
+
+def test_graphs_go_when_the_model_left_the_gpu(qwen, monkeypatch):
+    asked = tv.VLM(*qwen, budget=9, relevance="none")
+    with monkeypatch.context() as on_a_gpu:
+        on_a_gpu.setattr(type(asked.generator), "wanted", True)
+        asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)
+    graphs = weakref.ref(asked.generator.fixed)
+    asked._choice._kept["a size"] = FakeReplay()
+    asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)  # on the CPU, where nothing is captured
+    gc.collect()
+    assert graphs() is None and not asked._choice._kept
+    moved = CapturedChoice()
+    moved._kept["a size"], moved._device = FakeReplay(), torch.device("cuda")
+    image = PreparedImage(picture(100, 140), patch=32, device=torch.device("cpu"))
+    assert moved(image, "", budget=9, allocator="auto", relevance="none") is None and not moved._kept
+
+
+def test_a_processor_without_any_attached_model_says_so_once(qwen, monkeypatch):
+    model, given = qwen
+    monkeypatch.setattr(attachment, "HOOKED", [])  # without those of other tests
+    alone = TextureProcessor(given, model.config, budget=9, relevance="none")
+    with pytest.warns(UserWarning, match=r"no model .* is attached.*: processor = tv\.attach\(model, ") as said:
+        inputs = inputs_of(alone, conversation(picture(64, 64)))
+        inputs_of(alone, conversation(picture(64, 64)))
+    assert len(said) == 1
+    with pytest.raises(RuntimeError):  # of transformers, about a shape
+        model(**inputs)
+    monkeypatch.undo()
+    tv.attach(model, alone)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh = TextureProcessor(given, model.config, budget=9, relevance="none")
+        assert model(**inputs_of(fresh, conversation(picture(64, 64)))).logits.isfinite().all()
+    tv.detach(model)
+
+
+class FakeReplay:
+    """Stands for a graph, which only a GPU has."""
+
+    finished = False
+
+    def finish(self):
+        self.finished = True
 
 
 def test_attach_and_ask_take_what_the_other_returns(qwen):

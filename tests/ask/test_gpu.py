@@ -208,7 +208,7 @@ def test_compiled_in_the_thread_of_a_stream():
     assert replayed.reasons == [] and replayed.generator.fixed.tower.reason is None
 
 
-@pytest.mark.parametrize("relevance", ["scout", "none"])
+@pytest.mark.parametrize("relevance", ["scout", "none", "prior"])
 def test_a_size_that_comes_again_is_chosen_for_by_a_graph_and_the_choice_is_the_same(adapter, relevance):
     plain, replayed = (models.asked(adapter, budget=BUDGET, relevance=relevance, captured=one) for one in (False, True))
     for turn in range(4):

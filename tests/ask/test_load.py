@@ -1,6 +1,8 @@
 """Loading: a folder gives a model that answers; what is missing or wrong is named."""
 
+import gc
 import json
+import re
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from tests.ask.models import QUESTION
 from tests.test_cli import status
 from tests.vlm import small
 from texturevlm.ask import load_vlm, session
+from texturevlm.ask import model as asking
 from texturevlm.ask.attention import question_attention
 
 SHORT = {"max_new_tokens": 4}
@@ -134,9 +137,13 @@ def test_settings_for_training_give_one_budget_and_one_relevance(tmp_path, pair,
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"budget": 4096}, "load_vlm: budget must leave room in the model's context of 4096 tokens, got 4096"),
-        ({"relevance": "smell"}, "load_vlm: relevance must be one of .*, got 'smell'"),
-        ({"model": None}, "load_vlm: .*texturevlm.json must be as save_pretrained wrote it"),
+        ({"budget": 4096}, "budget must leave room in the model's context of 4096 tokens, got 4096"),
+        ({"budget": "many"}, "budget must be a whole number, got 'many'"),
+        ({"budget": [9, 4]}, r"budget must be a number or a pair \(low, high\), got \(9, 4\)"),
+        ({"relevance": "smell"}, "relevance must be one of .*, got 'smell'"),
+        ({"relevance": ["scout", 3]}, "relevance must be one of .*, got 3"),
+        ({"allocator": None}, "allocator must be a name or a function, got None"),
+        ({"model": None}, "must be as save_pretrained wrote it"),
     ],
 )
 def test_wrong_settings_are_named_before_the_weights_are_read(tmp_path, change, said):
@@ -145,8 +152,24 @@ def test_wrong_settings_are_named_before_the_weights_are_read(tmp_path, change, 
     file = path / "texturevlm.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     (path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=said):
-        tv.load_vlm(path, device="cpu")
+    for function, load in (("load_vlm", tv.load_vlm), ("TextureProcessor", tv.TextureProcessor.from_pretrained)):
+        with pytest.raises(ValueError, match=f"^{function}: {re.escape(str(file))}:? {said}"):
+            load(path)
+
+
+def test_a_misspelled_model_of_the_package_is_recognised(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    for load in (tv.load_vlm, tv.TextureProcessor.from_pretrained):
+        with pytest.raises((ValueError, OSError), match=r" \(did you mean reader\?\)$"):
+            load("raeder")
+        with pytest.raises((ValueError, OSError)) as caught:
+            load("rabbit")
+        assert "did you mean" not in str(caught.value)
+    (tmp_path / "raeder").mkdir()
+    with pytest.raises(ValueError, match="model must be complete") as caught:  # there is such a folder
+        tv.load_vlm("raeder")
+    assert "did you mean" not in str(caught.value)
 
 
 def test_two_looks_of_a_family_that_cannot_are_refused_before_the_weights_are_read(tmp_path, capsys):
@@ -192,7 +215,7 @@ def test_the_command_asks_as_the_saved_processor_says(tmp_path, capsys, monkeypa
     capsys.readouterr()
     assert status("ask", "--help") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "auto, words, scout, none, or, with --looks 2, attention" in said
+    assert "auto, words, scout, prior, none, or, with --looks 2, attention" in said
     assert "piece by piece, as the model generates it" in said
 
 
@@ -213,7 +236,10 @@ def test_a_device_that_holds_no_numbers_is_refused(tmp_path):
         (("--budget", "0"), "--budget: must be a whole number from 1, got '0'"),
         (("--budget", "1"), "budget for 2 images must be at least 2, got 1"),
         (("--max-new-tokens", "0"), "--max-new-tokens: must be a whole number from 1, got '0'"),
-        (("--relevance", "embedding"), "relevance must be one of auto, words, scout, attention, none, got 'embedding'"),
+        (
+            ("--relevance", "embedding"),
+            "must be one of auto, words, scout, prior, attention, none, got 'embedding'",
+        ),
         (("--relevance", "attention"), "which takes looks=2"),
         (("--relevance", "words", "--looks", "2"), "relevance with looks=2 must be one of auto, attention"),
         (("--allocator", "circles"), "--allocator must be one of"),
@@ -229,3 +255,11 @@ def test_a_mistake_on_the_command_line_is_named_before_a_model_is_loaded(capsys,
     assert status("ask", image, image, "What?", "--model", "/nowhere/at/all", *option) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and said[0].startswith("texturevlm ask: ") and words in said[0]
+
+
+def test_no_garbage_is_collected_while_transformers_is_imported(tmp_path, monkeypatch):
+    collecting, find = [], asking.find
+    monkeypatch.setattr(asking, "find", lambda *given, **how: collecting.append(gc.isenabled()) or find(*given, **how))
+    with pytest.raises(FileNotFoundError):
+        tv.load_vlm("/nowhere/at/all")
+    assert collecting == [False] and gc.isenabled()

@@ -202,6 +202,15 @@ def test_options_for_images_are_refused_by_name(processor, option):
         inputs_of(processor, conversation(picture(64, 64)), processor_kwargs={option: 1})
 
 
+def test_groups_of_options_may_be_empty_and_must_be_dicts(processor):
+    none = dict.fromkeys(("images_kwargs", "text_kwargs", "common_kwargs", "videos_kwargs"))
+    found, wanted = (processor(picture(64, 64), SHORT, question="", **given) for given in (none, {}))
+    assert found["input_ids"] == wanted["input_ids"]
+    for group in none:
+        with pytest.raises(TypeError, match=f"processor: {group} must be a dict of options, got 3"):
+            processor(picture(64, 64), SHORT, **{group: 3})
+
+
 def test_unknown_options_are_refused_by_name(processor):
     for given in ({"wheels": 4}, {"images_kwargs": {"wheels": 4}}, {"text_kwargs": {"wheels": 4}}):
         with pytest.raises(TypeError, match=r"processor: options must be those for text \(add_.*got wheels"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, inputs_of, picture
 from texturevlm.ask import processor as module
@@ -118,7 +119,7 @@ def test_a_question_may_be_given(processor, asked):
 
 def test_an_unknown_text_warns_once_and_is_chosen_for_without_a_question(asked):
     model, given = models.built("qwen3_vl")
-    processor = TextureProcessor(given, model.config, budget=4, relevance="auto")
+    processor = tv.attach(model, given, budget=4, relevance="auto")
     with pytest.warns(UserWarning, match="the question of this prompt is unknown") as caught:
         for _ in range(3):
             processor(text=[f"{MARK} what", f"{MARK} is"], images=[picture(64, 64)] * 2)

@@ -23,7 +23,7 @@ def test_the_captured_reading_is_that_of_the_plain_path():
     model = reader.random_reader("cpu", 24)
     model.model.float()
     fixed = FixedBudget(model.adapter, 24, masked=True)
-    found = reader.captured_reading(begin("Reader", "cpu", True), fixed, SIZE)()
+    found = reader.captured_reading(begin("texturevlm.bench.reader", "Reader", "cpu", True), fixed, SIZE)()
     texture = Texture.open(reader.page(1, *SIZE)).mipmapped()
     allocation = choose_tokens(texture, reader.READER_QUESTION, budget=24, patch=32, relevance="scout")
     prompt = conversation_about(1, reader.READER_QUESTION, model.adapter.marks)

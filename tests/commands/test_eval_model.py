@@ -123,13 +123,19 @@ def test_words_are_left_out_where_nothing_can_read_them(tmp_path, reader, capsys
 
 def test_other_settings_are_refused_until_one_begins_afresh(tmp_path, reader, capsys):
     folder = write_folder(tmp_path / "data")
-    given = [folder, "--model", reader, "--out", tmp_path / "out", "--conditions", "text"]
+    texts = tmp_path / "texts.jsonl"
+    given = [folder, "--model", reader, "--out", tmp_path / "out", "--conditions", "text", "--texts", texts]
+    assert run("docvqa", *given[:-1], folder) == 2
+    assert "--texts must be a file, got the folder" in capsys.readouterr().err
     assert run("docvqa", *given) == 0
-    assert run("infovqa", *given) == 2
+    answers = texts.read_text()
+    assert run("docvqa", *given) == 0 and texts.read_text() == answers  # nothing is left to ask
+    assert run("infovqa", *given) == 2 and texts.read_text() == answers
     assert (
         "must hold answers of the same settings, got data set 'docvqa' there, 'infovqa' now" in capsys.readouterr().err
     )
     assert run("infovqa", *given, "--fresh") == 0
+    assert len(texts.read_text().splitlines()) == len(answers.splitlines())  # not those of the other run too
     listing = folder / "questions.jsonl"
     listing.write_text(listing.read_text().replace('"ALPHA0"', '"OMEGA"'))  # the same ids with other answers
     assert run("infovqa", *given) == 2

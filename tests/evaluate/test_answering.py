@@ -110,6 +110,19 @@ def test_all_conditions_from_end_to_end(finished, samples):
     assert "alpha0" in written.splitlines()[0] and "alpha0" not in "".join(written.splitlines()[1:])
 
 
+def test_cannot_read_it_is_not_said(tmp_path, samples, monkeypatch):
+    """An answer that says so is no field, and field F1 counts the fields that were said."""
+    monkeypatch.setattr(answering, "TIMED", 0)
+    said = iter([samples[0].answers[0], " ", "? ", "wrong", "??", ""])
+    monkeypatch.setattr(answering, "generated", lambda adapter, prompts, **more: [next(said) for _ in prompts])
+    ask = asking(tmp_path, samples, name="sroie")
+    monkeypatch.setattr(ask.adapter, "trained", replace(ask.adapter.trained, unreadable="?"))
+    ask.run(samples, [Condition(TEXT)])
+    rows = ask.rows.rows[Condition(TEXT)]
+    assert len(samples) == 6 and [row.said for row in rows.values()] == [True, False, False, True, True, False]
+    assert answer_lines(ask.rows)[Condition(TEXT)].field_f1 == pytest.approx(2 * 1 / (3 + 6))
+
+
 @pytest.mark.parametrize("name", DATA_SETS)
 def test_every_metric_scores_answers(name, tmp_path, samples, monkeypatch):
     monkeypatch.setattr(answering, "TIMED", 0)

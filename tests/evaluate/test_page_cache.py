@@ -7,7 +7,7 @@ from tests.evaluate.test_run import Choose, run
 from texturevlm.evaluate import page_cache
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.page_cache import PageCache
-from texturevlm.relevance import ocr
+from texturevlm.relevance import ocr, scorers
 from texturevlm.types import Texture
 
 
@@ -43,12 +43,16 @@ def test_who_reads_the_page(monkeypatch):
     def read(relevance, question="q?"):
         return kept.read(relevance, question, None, None)
 
-    monkeypatch.setattr(page_cache, "find_spec", lambda name: name)
-    assert read("words") == read("auto") == "words"
-    assert read("scout") == read("scout", " ") == read("prior", "") == "spots"
-    assert read("none") is None and read("words", " ") is None and read("auto", " ") is None and read(len) is None
-    monkeypatch.setattr(page_cache, "find_spec", lambda name: None)
-    assert read("words") is None and read("auto") == "spots" and read("auto", " ") is None
+    def installed(ocr):
+        for module in (page_cache, scorers):
+            monkeypatch.setattr(module, "find_spec", lambda name: ocr)
+
+    installed(object())
+    assert read("words") == read("words", " ") == read("auto") == "words"
+    assert read("scout") == read("scout", " ") == read("prior", "") == read("auto", " ") == read("auto", "?") == "spots"
+    assert read("none") is None
+    installed(None)
+    assert read("words") is None and read("auto") == "spots" == read("auto", " ")
 
 
 def test_what_the_scout_saw_is_kept_for_a_page(tmp_path):
@@ -74,5 +78,4 @@ def test_a_run_charges_the_page_to_its_first_question(tmp_path, readings):
     assert set(choose.pages) == {("words", True, True), ("words", False, False), ("none", False, False)}
     assert len(readings) == 3  # two pages and the loading of the models
     for row in evaluation.results.rows.values():
-        asked = row.configuration.relevance == "words" and row.configuration.asked != "none"
-        assert (row.ms_page > 0) == asked
+        assert (row.ms_page > 0) == (row.configuration.relevance == "words")

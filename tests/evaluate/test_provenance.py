@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from texturevlm.evaluate.provenance import ROOT, Origin, code_digest, commit, dependencies, named_origin, origin
+from texturevlm.evaluate.provenance import (
+    ROOT,
+    Origin,
+    code_digest,
+    commit,
+    dependencies,
+    named_origin,
+    origin,
+    statements,
+)
 
 
 def copied(tmp_path: Path) -> Path:
@@ -23,7 +32,7 @@ def test_the_digest_covers_code_and_shipped_weights(tmp_path):
     names = "scout/spotter.py scout/scout.npz relevance/words.json ops/cover.cu text/strings.py evaluate/statistics.py"
     for name in names.split():
         with (root / "texturevlm" / name).open("ab") as file:
-            file.write(b" ")
+            file.write(b"\n0\n")
         known.add(code_digest(root=root))
     (root / "texturevlm" / "relevance" / "new.safetensors").write_bytes(b"weights")
     known.add(code_digest(root=root))
@@ -31,6 +40,32 @@ def test_the_digest_covers_code_and_shipped_weights(tmp_path):
     for name in ("commands/eval.py", "train/fit.py", "vlm/adapter.py", "evaluate/report.py"):  # no score needs these
         (root / "texturevlm" / name).write_text("")
     assert code_digest(root=root) in known
+
+
+def test_comments_docstrings_and_blank_lines_do_not_count(tmp_path):
+    """They would make every table one of other code."""
+    code = [
+        "'''A module.'''",
+        "import json  # why",
+        "",
+        "def one(text='# kept'):",
+        "    '''Of two",
+        "    lines.'''",
+        "    # a comment",
+        "    return text + '''",
+        "# kept'''",
+        "class Two:",
+        "    '''Nothing.'''",
+        "    def three(self): '''stays'''",
+    ]
+    assert statements("\n".join(code)).split("\n") == ["import json", code[3], *code[7:10], code[11]]
+    root = copied(tmp_path)
+    path, before = root / "texturevlm" / "scout" / "spotter.py", code_digest(root=root)
+    source = path.read_text()
+    path.write_text("# new\n\n" + source + "\n# newer\n")
+    assert code_digest(root=root) == before
+    path.write_text(source.replace("return ", "return  ", 1))
+    assert code_digest(root=root) != before
 
 
 def test_imports_inside_functions_count_and_names_are_no_modules(tmp_path):
@@ -59,9 +94,10 @@ def test_imports_inside_functions_count_and_names_are_no_modules(tmp_path):
         dependencies("studies.a+studies.z", root=tmp_path)
 
 
-def test_a_commit_says_whether_what_counts_was_changed(tmp_path):
+def test_a_commit_says_whether_what_counts_was_changed(tmp_path, monkeypatch):
     root = copied(tmp_path)
     (root / "readme").write_text("")
+    monkeypatch.delenv("TEXTUREVLM_COMMIT", raising=False)
     assert commit(root=root) == "unknown"
     git = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e@e"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "m"]):
@@ -72,6 +108,8 @@ def test_a_commit_says_whether_what_counts_was_changed(tmp_path):
     assert commit(root=root) == clean
     (root / "texturevlm" / "pipeline.py").write_text("")
     assert commit(root=root) == f"{clean} with changes"
+    monkeypatch.setenv("TEXTUREVLM_COMMIT", "1a2b3c4")  # a copy's own git may be older than its files
+    assert commit(root=root) == "1a2b3c4"
 
 
 def test_a_table_names_its_origin():

@@ -1,4 +1,4 @@
-"""The relevance `prior`: what is usually asked, whatever is asked; photographs keep their salience."""
+"""The relevance `prior`, the default without a question: what is usually asked; photographs keep their salience."""
 
 import pytest
 import torch
@@ -32,3 +32,21 @@ def test_a_photograph_keeps_its_salience(texture):
     assert page.sum() > 0 and photograph.sum() == 0
     mass = tv.Balance().weigh(photograph, maps, texture.size, "prior").mass
     assert torch.allclose(mass, maps.salience)
+
+
+def test_without_a_question_it_is_the_default(texture):
+    found = find_relevance(texture)
+    assert found.scorer == "prior" and torch.equal(found.mass, find_relevance(texture, relevance="prior").mass)
+    assert find_relevance(texture, "total", relevance="scout").scorer == "scout"
+
+
+def test_photographs_alone_are_not_read(monkeypatch):
+    """The scout takes a quarter of a second, and nothing would come of it."""
+    images = torch.rand(2, 3, 60, 90).cumsum(3)
+    photographs = tv.Texture.open(images / images.max())
+    monkeypatch.setattr(PriorScorer, "prepare", lambda *given: pytest.fail("a photograph was read"))
+    found, wanted = (find_relevance(photographs, relevance=name) for name in ("auto", "none"))
+    assert wanted.photograph.all() and found.scorer == "prior" and torch.equal(found.mass, wanted.mass)
+    mixed = tv.Texture.open(torch.cat([images[:1] / images.max(), torch.ones(1, 3, 60, 90)]))
+    with pytest.raises(pytest.fail.Exception, match="a photograph was read"):
+        find_relevance(mixed)

@@ -28,9 +28,10 @@ def test_pages_are_sampled_with_all_their_questions(tmp_path):
     samples = load_data(write_folder(tmp_path, pages=5)).samples
     few = sampled(samples, 2)
     images = {sample.image for sample in few}
-    assert len(few) == 4 and len(images) == 2 and sampled(samples[::-1], 2) == few[::-1]
+    assert len(few) == 4 and len(images) == 2 and few[0].image == few[1].image
     assert max(map(name_hash, images)) < min(name_hash(one.image) for one in samples if one.image not in images)
-    assert sampled(samples, None) == list(samples)
+    every = sampled(samples, None)  # a run that is stopped has the pages that a smaller limit would have taken
+    assert every[:4] == few and sorted(every, key=samples.index) == list(samples)
 
 
 def test_charts_are_chosen_by_hash_and_located_by_ocr(tmp_path, monkeypatch):
@@ -52,6 +53,29 @@ def test_charts_are_chosen_by_hash_and_located_by_ocr(tmp_path, monkeypatch):
     assert f"{len(chosen)} of {2 * len(chosen)} answers (50%) are located by OCR" in part.notes[0]
 
 
+def test_a_stopped_run_makes_tables_of_the_pages_that_it_has(tmp_path, monkeypatch, capsys):
+    write_folder(tmp_path / "data" / "sroie", pages=3)
+    fake_engines(monkeypatch)
+    out = tmp_path / "out"
+    command = [str(tmp_path / "data"), "--out", str(out), "--sets", "sroie", "--ocr", "ink"]
+    assert main([*command, "--finished"]) == 2 and "must hold samples with results, got none" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*command, "--limit", "2"]) == 0  # as if it had been stopped after two pages
+    before = (out / "sroie" / "results.jsonl").read_bytes()
+    assert main([*command, "--finished"]) == 0
+    text = (out / "sroie" / "report.md").read_text()
+    assert "4 samples on 2 of 3 images of sroie." in text and "--ocr ink --sets sroie --finished`." in text
+    assert (out / "sroie" / "results.jsonl").read_bytes() == before
+
+
+def fake_engines(monkeypatch):
+    """One quick engine, few allocators, and no scout."""
+    monkeypatch.setattr("texturevlm.evaluate.run.open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr(allocators, "ALLOCATORS", {name: ALLOCATORS[name] for name in ("auto", "fit", "grid")})
+    monkeypatch.setattr(allocators, "BUDGETS", (9,))
+    monkeypatch.setitem(allocators.SETS, "sroie", allocators.SETS["sroie"]._replace(relevance="none"))
+
+
 def test_the_command_writes_a_table_per_set(tmp_path, monkeypatch, capsys):
     folder = write_folder(tmp_path / "data" / "sroie", pages=1)
     with (folder / "questions.jsonl").open("a") as file:
@@ -59,10 +83,7 @@ def test_the_command_writes_a_table_per_set(tmp_path, monkeypatch, capsys):
     write_image(tmp_path / "data" / "coco" / "a.png", (160, 240))
     dog, cat = ({"image": "a.png", "id": n, "name": f"c{n}", "boxes": [[n, 20, 80, 60]]} for n in range(2))
     write_rows(tmp_path / "data" / "coco", [dog, cat])
-    monkeypatch.setattr("texturevlm.evaluate.run.open_engines", lambda names: {name: Ink() for name in names})
-    monkeypatch.setattr(allocators, "ALLOCATORS", {name: ALLOCATORS[name] for name in ("auto", "fit", "grid")})
-    monkeypatch.setattr(allocators, "BUDGETS", (9,))
-    monkeypatch.setitem(allocators.SETS, "sroie", replace_relevance(allocators.SETS["sroie"]))
+    fake_engines(monkeypatch)
     out = tmp_path / "out"
     assert main([str(tmp_path / "data"), "--out", str(out), "--sets", "sroie,coco", "--ocr", "ink"]) == 0
     text = (out / "sroie" / "report.md").read_text()
@@ -72,9 +93,4 @@ def test_the_command_writes_a_table_per_set(tmp_path, monkeypatch, capsys):
     assert "## fine on objects" in photographs and "## psnr" in photographs
     assert "1 samples on 1 of 1 images of coco." in photographs
     assert main([str(tmp_path / "data"), "--out", str(out), "--sets", "birds"]) == 2
-    assert "--sets must be one of docvqa_half, sroie" in capsys.readouterr().err
-
-
-def replace_relevance(measured):
-    """Without the scout, which is slow."""
-    return measured._replace(relevance="none")
+    assert "--sets must be one of docvqa, docvqa_half" in capsys.readouterr().err

@@ -1,10 +1,11 @@
-"""The comparison of layers and density, on two small pictures."""
+"""The comparisons of layers and density, and of prior and none, on two small pictures."""
 
 import json
 
 import torch
 from PIL import Image
 
+from studies import photograph_prior
 from studies.photograph_allocators import main
 
 
@@ -21,3 +22,7 @@ def test_the_table_is_made(tmp_path, capsys):
     assert record["images"] == 1  # never the split eval
     assert all(0 < one["psnr"] <= 50 for rows in record["measured"].values() for one in rows)
     assert "| 64 | lift |" in capsys.readouterr().out
+    assert photograph_prior.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    record = json.loads((tmp_path / "out" / "photograph-prior.json").read_text())
+    assert record["photographs"] == 1 and record["measured"]["64/prior"] == record["measured"]["64/none"]
+    assert "1 images, split train, 1 of which are seen as photographs" in capsys.readouterr().out

@@ -58,7 +58,7 @@ def test_their_inputs_are_those_of_an_ordinary_prompt(small):
 
 
 def test_the_whole_bench_runs(small, monkeypatch):
-    monkeypatch.setattr(bench, "begin", lambda title, device, quick: empty_report())
+    monkeypatch.setattr(bench, "begin", lambda module, title, device, quick: empty_report())
     monkeypatch.setattr(bench, "random_model", lambda *_, **__: small)
     monkeypatch.setattr(vlm_file, "ANSWER", 3)
     report = bench.bench_vlm("cpu", quick=True)

@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
+from torch import nn
 
 from tests.vlm import small
 from texturevlm import vlm
+from texturevlm.ask.evaluating import evaluating
 from texturevlm.cuda.graph import Replay
 from texturevlm.types import Texture
 from texturevlm.vlm import captured
 from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.weights import modules_of
 
 QUESTION = "what is the total ?"
 
@@ -139,7 +143,7 @@ def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
 
 
 def test_the_first_step_serves_its_own_generation_only(adapter):
-    """A copy of the cache, since the next prefill overwrites it; other calls meanwhile run the model."""
+    """Other calls meanwhile run the model."""
     texture = small.picture(3 * adapter.side, 3 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 4)
     fixed = FixedBudget(adapter, 4)
@@ -150,14 +154,40 @@ def test_the_first_step_serves_its_own_generation_only(adapter):
         assert torch.equal(last_logits(adapter, QUESTION, texture, allocation), wanted)
         found = adapter.model(past_key_values=cache)
         assert torch.equal(found.logits[:, 0], read.logits) and "forward" not in adapter.model.__dict__
-    given = {one.untyped_storage().data_ptr() for one in read.caches}
     assert len(found.past_key_values.layers) == len(read.caches) // 2
-    for layer in found.past_key_values.layers:
-        assert layer.keys.untyped_storage().data_ptr() not in given
-        assert layer.values.untyped_storage().data_ptr() not in given
     with pytest.raises(ZeroDivisionError), captured._first_step(adapter.model, read, len(ids[0])):
         raise ZeroDivisionError
     assert "forward" not in adapter.model.__dict__
+
+
+def test_the_cache_is_copied_only_if_it_is_returned(adapter, monkeypatch):
+    """The first token waits for no copies, and the next prefill overwrites no cache that somebody has."""
+    texture = small.picture(3 * adapter.side, 3 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 4)
+    fixed, read, used = FixedBudget(adapter, 4), [], []
+    prefill, output = fixed.prefill, transformers.modeling_outputs.CausalLMOutputWithPast
+    monkeypatch.setattr(fixed, "prefill", lambda *inputs: read.append(prefill(*inputs)) or read[-1])
+    monkeypatch.setattr(
+        transformers.modeling_outputs,
+        "CausalLMOutputWithPast",
+        lambda **parts: used.append(parts["past_key_values"]) or output(**parts),
+    )
+
+    def shared(cache):
+        kept = [one for layer in cache.layers for one in (layer.keys, layer.values)]
+        return [one.data_ptr() == other.data_ptr() for one, other in zip(kept, read[-1].caches, strict=True)]
+
+    fixed.generate(QUESTION, texture, allocation, max_new_tokens=1)
+    assert all(shared(used[-1]))
+    for tokens in (1, 2):
+        found = fixed.generate(
+            QUESTION, texture, allocation, max_new_tokens=tokens, do_sample=False, return_dict_in_generate=True
+        ).past_key_values
+        assert not any(shared(found))
+        for layer, key, value in zip(found.layers, read[-1].caches[::2], read[-1].caches[1::2], strict=True):
+            length = layer.keys.shape[2] - tokens + 1  # the last token is in no cache
+            assert torch.equal(layer.keys[:, :, :length], key[:, :, :length])
+            assert torch.equal(layer.values[:, :, :length], value[:, :, :length])
 
 
 def test_prompts_of_a_batch_may_differ_in_length(adapter):
@@ -252,6 +282,36 @@ def test_a_moved_model_makes_a_capture_stale(adapter):
         assert fixed.stale
     finally:
         adapter.model.float()
+
+
+def test_one_moved_weight_or_another_module_makes_a_capture_stale(adapter):
+    fixed, layer = FixedBudget(adapter, 4), adapter.model.model.language_model.layers[-1]
+    weight = layer.mlp.up_proj.weight
+    kept, weight.data = weight.data, weight.data.clone()
+    assert fixed.stale
+    weight.data = kept
+    assert not fixed.stale
+    kept, layer.mlp.up_proj = layer.mlp.up_proj, nn.Sequential(layer.mlp.up_proj, nn.Linear(1, 1))
+    assert fixed.stale
+    layer.mlp.up_proj = kept
+    assert not fixed.stale
+
+
+def test_the_walk_over_a_model_finds_what_torch_finds_without_naming_it(adapter, monkeypatch):
+    adapter.model.register_module("nothing", None)
+    adapter.model.model.shared = adapter.model.model.visual
+    try:
+        every, fixed = {*adapter.model.modules()}, FixedBudget(adapter, 4)
+        monkeypatch.setattr(nn.Module, "named_modules", None)
+        found = modules_of(adapter.model)
+        assert None not in found and {*found} == every and not fixed.stale
+        adapter.model.train()
+        with evaluating(adapter.model):
+            assert not any(one.training for one in every)
+        assert all(one.training for one in every)
+    finally:
+        adapter.model.eval()
+        del adapter.model.nothing, adapter.model.model.shared
 
 
 def test_an_adapter_that_is_switched_makes_a_capture_stale():

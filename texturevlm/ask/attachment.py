@@ -6,8 +6,9 @@ The user's own processor is not changed. The hooks of the model stay until the l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from multiprocessing import parent_process
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from torch import nn
 
@@ -16,11 +17,12 @@ from texturevlm.check import check_choice
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FAMILIES, Adapter, adapter_for
-from texturevlm.vlm.adapter import ATTRIBUTE
+from texturevlm.vlm.adapter import ATTRIBUTE, HOOKED
 
 DEFAULTS: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE}
 WRAPPERS = ("get_base_model", "_orig_mod", "module")  # of PEFT, of torch.compile, of data parallel training
 _ATTACHED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # processor → model
+_ASKING: WeakSet[Any] = WeakSet()  # VLMs
 _LAST: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()  # processor → the model that it was attached to last
 
 
@@ -93,6 +95,8 @@ def detach(attached: Any) -> Any:
         adapter = getattr(network, ATTRIBUTE, None)
         if adapter is not None:
             adapter.restore()
+        for asking in [one for one in _ASKING if one.model is network]:
+            asking.release()
     return network
 
 
@@ -103,6 +107,11 @@ def hooked(network: Any, processor: Any) -> Adapter:
         adapter = adapter_for(network.config).bind(network)
     _ATTACHED[processor], _LAST[processor] = network, ref(network)
     return adapter
+
+
+def released_with_hooks(asking: Any) -> None:
+    """When the hooks of its model go, so do the graphs of this VLM."""
+    _ASKING.add(asking)
 
 
 def check_still_hooked(processor: Any) -> None:
@@ -116,6 +125,11 @@ def check_still_hooked(processor: Any) -> None:
             f"processor: its {type(network).__name__} was detached and takes no chosen tokens; attach it once more, "
             "or use the model's own processor (.processor)"
         )
+
+
+def none_attached() -> bool:
+    """Whether this process, which is no worker of another one, has no attached model at all."""
+    return parent_process() is None and not HOOKED
 
 
 def unwrapped(model: Any) -> Any:

@@ -12,17 +12,17 @@ from math import prod
 from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.prepared import PreparedImage
-from texturevlm.capture import no_graph_because
+from texturevlm.capture import captured_question, no_graph_because
 from texturevlm.cuda.graph import KeptReplays, Replay
 from texturevlm.ops import backend as backends
 from texturevlm.pipeline import Allocator, choose_tokens
 from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
-from texturevlm.scout import Question, encode
-from texturevlm.text.strings import terms
+from texturevlm.scout import Question
 from texturevlm.types import COLOURS, COLUMNS, Allocation, Texture
 
 MOST_CHOICES = 4  # each holds a copy of its image
@@ -36,6 +36,7 @@ class CapturedChoice:
     def __init__(self) -> None:
         self._kept = KeptReplays(MOST_CHOICES)
         self._once: OrderedDict[tuple[Any, ...], None] = OrderedDict()  # seen once
+        self._device: torch.device | None = None  # of the graphs
         self._lock = Lock()  # a replay overwrites what the last one made
 
     def __reduce__(self) -> tuple[type[CapturedChoice], tuple[()]]:
@@ -45,6 +46,9 @@ class CapturedChoice:
         self, image: PreparedImage, question: str, *, budget: int, allocator: str | Allocator, relevance: str
     ) -> Chosen | None:
         texture, patch = image.texture, image.patch
+        if texture.device != self._device:  # the model was moved
+            self.release()
+            self._device = texture.device
         scorer = find_scorer("ask", relevance, question)
         if not isinstance(allocator, str) or texture.names != COLOURS:
             return None
@@ -55,20 +59,24 @@ class CapturedChoice:
         level = texture.levels[0]
         if no_graph_because(level, scorer, allocator, patch, budget, {}) or backends.no_kernel_because(level):
             return None
-        asked = encode([question]) if scorer.name != "none" and terms(question) else ()
-        key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked))
+        scorer, asked = captured_question(scorer, question)
+        key = (texture.size, texture.device, patch, budget, allocator, scorer.name)
         options: Any = {"budget": budget, "patch": patch, "allocator": allocator}
         with self._lock:
-            replay = self._replay(key, partial(_made, scorer, options, bool(asked)), [texture.levels[0], *asked])
+            replay = self._replay(key, partial(_made, scorer, options), [texture.levels[0], *asked])
             if replay is None:
                 return None
             made = [part.clone() for part in replay(texture.levels[0], *asked)]
         columns: Any = dict(zip(COLUMNS, made))
         maps: Any = dict(zip(_MAPS, made[len(COLUMNS) :]))
-        name = scorer.name if asked else "none"
-        return Chosen(
-            Allocation(**columns, size=texture.size, patch=patch), Relevance(**maps, size=texture.size, scorer=name)
-        )
+        relevance_made = Relevance(**maps, size=texture.size, scorer=scorer.name)
+        return Chosen(Allocation(**columns, size=texture.size, patch=patch), relevance_made)
+
+    def release(self) -> None:
+        """Forget all graphs."""
+        with self._lock:
+            self._kept.release()
+            self._once.clear()
 
     def _replay(self, key: tuple[Any, ...], function: Any, inputs: list[Tensor]) -> Replay | None:
         """The graph of a key: captured at the second call with it."""
@@ -81,11 +89,11 @@ class CapturedChoice:
         return found if found.reason is None else None
 
 
-def _made(scorer: Scorer, options: dict[str, Any], asked: bool, image: Tensor, *encoded: Tensor) -> tuple[Tensor, ...]:
+def _made(scorer: Scorer, options: dict[str, Any], image: Tensor, *encoded: Tensor) -> tuple[Tensor, ...]:
     """The columns of the allocation, then the maps of the relevance."""
     texture = Texture((image,)).mipmapped()
-    question = Question(*encoded) if asked else ""
-    relevance = find_relevance(texture, question, patch=options["patch"], relevance=scorer if asked else "none")
+    question = Question(*encoded) if encoded else ""
+    relevance = find_relevance(texture, question, patch=options["patch"], relevance=scorer)
     allocation = choose_tokens(texture, relevance=relevance, **options)
     maps = [getattr(relevance, name) for name in _MAPS]
     return *(getattr(allocation, name) for name in COLUMNS), *(one for one in maps if one is not None)

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from texturevlm.vlm.weights import modules_of
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
@@ -14,7 +16,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     In training mode there is dropout, and with gradient checkpointing transformers generates without a cache: nonsense.
     """
-    training = [module for module in model.modules() if module.training]
+    training = [module for module in modules_of(model) if module.training]
     for module in training:
         module.training = False
     try:

@@ -151,6 +151,7 @@ class Generator:
         """The captured path, if it is wanted and possible for these answers."""
         self._unfixed = None
         if not self.wanted:
+            self.fixed = None  # of a model that was moved away from the GPU
             return None
         self._unfixed = self._not_fixed_because(asked, options)
         slots = self.processor.budget

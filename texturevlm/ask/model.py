@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
-from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of
+from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of, released_with_hooks
 from texturevlm.ask.captured_choice import CapturedChoice
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
@@ -38,14 +38,26 @@ from texturevlm.ask.session import ImageSession
 from texturevlm.ask.videos import VideoOptions, VideoSession, is_video
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count, check_share
+from texturevlm.cuda.graph import nothing_collected
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
 from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
+from texturevlm.vlm.hierarchical import AttentionOptions, attend_hierarchically, attention_for
 from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
-LOADING = ("device", "dtype", "tokens", "looks", "captured", "reduce", "keep", *SETTINGS)  # options of `load_vlm`
+LOADING = (
+    "device",
+    "dtype",
+    "tokens",
+    "looks",
+    "captured",
+    "reduce",
+    "keep",
+    "attention",
+    *SETTINGS,
+)  # options of `load_vlm`
 OWN = (
     "looks",
     "sure",
@@ -65,7 +77,7 @@ class VLM:
 
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
-    tokens, looks, reduce, keep: as in `load_vlm`
+    tokens, looks, reduce, keep, attention: as in `load_vlm`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
                on a GPU
     budget, allocator, relevance: as in `attach`
@@ -85,11 +97,13 @@ class VLM:
         captured: bool | None = None,
         reduce: Any = None,
         keep: int | float | None = None,
+        attention: Any = None,
     ) -> None:
         from texturevlm.ask.processor import TextureProcessor
 
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
+        detail = attention_for("VLM", attention, self.model.config, captured=captured, reduce=reduce)
         check_looks("VLM", looks, RELEVANCES[0], tokens)
         check_family_looks("VLM", looks, self.model.config)
         given = {"budget": budget, "allocator": allocator, "relevance": relevance}
@@ -107,9 +121,12 @@ class VLM:
         self.processor, self.tokens, self.looks = processor, tokens, looks
         check_reducible("VLM", self.model.config, sampled_and_kept("VLM", reduce, keep, self.budget)[1])
         self.reduce, self.keep = reduce, keep
+        if detail is not None:
+            attend_hierarchically(hooked(self.model, processor), detail)
         self.adapter = hooked(self.model, processor).beside(processor.processor)
-        self.generator = Generator(self.adapter, processor, captured=captured)
+        self.generator = Generator(self.adapter, processor, captured=captured if detail is None else False)
         self._choice = CapturedChoice()
+        released_with_hooks(self)
 
     @property
     def budget(self) -> int:
@@ -147,6 +164,7 @@ class VLM:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
+        released_with_hooks(self)
 
     def prepare(
         self, images: Any, *, fps: float | None = None, seconds: float | None = None, rate: float | None = None
@@ -294,7 +312,10 @@ class VLM:
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
         """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
-        return self._choice(image, question, **options) if self.generator.wanted else None
+        if self.generator.wanted:
+            return self._choice(image, question, **options)
+        self._choice.release()
+        return None
 
     def check_attached(self) -> None:
         """Raise if the model was detached."""
@@ -304,7 +325,13 @@ class VLM:
     def detach(self) -> Any:
         """Restore the model and return it."""
         self.processor.detach()
+        self.release()
         return self.model
+
+    def release(self) -> None:
+        """Free what was captured, and its memory on the GPU; the next question captures it again."""
+        self.generator.fixed = None
+        self._choice.release()
 
     def _sessions(
         self, images: Any, prompts: Sequence[Any], options: VideoOptions
@@ -347,6 +374,7 @@ def load_vlm(
     captured: bool | None = None,
     reduce: Any = None,
     keep: int | float | None = None,
+    attention: Any = None,
     **options: Any,
 ) -> VLM:
     """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
@@ -364,6 +392,9 @@ def load_vlm(
                a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in which they act
     keep:      visual tokens of a question that stay, or their share (a float); by default as many as the budget, and
                twice as many are chosen
+    attention: dense; hierarchical: visual tokens coarse for every query, fine where it matters, for thousands of
+               tokens (docs/attention.md); or a dict of options: fine, block, group, neighbours, kind, share. Not
+               with `reduce`, and not captured
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
     budget, allocator and relevance are those of the TextureProcessor that was saved beside the model, if there is one;
@@ -373,19 +404,24 @@ def load_vlm(
     given = {name: value for name, value in given.items() if value is not None}
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
     steps_of("load_vlm", reduce, 1 if keep is None and reduce else keep)
+    AttentionOptions.of("load_vlm", attention)
     for name in [one for one in options if one not in HUB_OPTIONS]:
         if meant := near_miss(name, LOADING):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
-    found = find(model, device=device, dtype=dtype, **options)
+    with nothing_collected():  # transformers imports a thousand modules here, all of which stay
+        found = find(model, device=device, dtype=dtype, **options)
     settings = {**DEFAULTS, **for_answers(found.settings), **given}
     _check("load_vlm", settings, tokens, looks)
     sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])
     check_context("load_vlm", sampled, found.config)
     check_reducible("load_vlm", found.config, steps)
     check_family_looks("load_vlm", looks, found.config)
+    attention_for("load_vlm", attention, found.config, captured=captured, reduce=reduce)
     network, processor = found.load()
     own = attach(network, processor, **settings)
-    return VLM(network, own, tokens=tokens, looks=looks, captured=captured, reduce=reduce, keep=keep)
+    return VLM(
+        network, own, tokens=tokens, looks=looks, captured=captured, reduce=reduce, keep=keep, attention=attention
+    )
 
 
 def _check(function: str, settings: dict[str, Any], tokens: str, looks: int | str) -> None:

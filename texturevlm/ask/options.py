@@ -15,7 +15,7 @@ from texturevlm.pipeline import Allocator
 from texturevlm.reduce import ReduceStep
 from texturevlm.vlm import FAMILIES, check_reducible
 
-RELEVANCES = ("auto", "words", "scout", "attention", "none")  # `choose_tokens` has more, which take more arguments
+RELEVANCES = ("auto", "words", "scout", "prior", "attention", "none")  # `choose_tokens` has one more, of a model
 PATCHES = {  # an option of image processors → of vision configs
     "patch_size": "patch_size",
     "merge_size": "spatial_merge_size",

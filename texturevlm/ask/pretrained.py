@@ -6,12 +6,15 @@ The parts are loaded one by one, because the Qwen processors of transformers nee
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from texturevlm.ask.options import near_miss
 from texturevlm.ask.saved import FILE, read_settings
 from texturevlm.channels.pretrained import Checkpoint, optional, torch_device
 from texturevlm.vlm import FAMILIES
@@ -87,7 +90,8 @@ def find(
             f"load_vlm: {weights} must hold the weights, which this copy of the package lacks; "
             "`texturevlm ship-reader` writes them"
         )
-    checkpoint = Checkpoint.find("load_vlm", model, ARCHITECTURES, options)
+    with _hint(model):
+        checkpoint = Checkpoint.find("load_vlm", model, ARCHITECTURES, options)
     settings, _ = read_settings(checkpoint)
     return FoundModel(checkpoint, checkpoint.config(), settings, place, wanted)
 
@@ -96,11 +100,23 @@ def load_processor(
     function: str, model: str | os.PathLike[str], **options: Any
 ) -> tuple[PlainProcessor, Any, dict[str, Any]]:
     """The processor of a checkpoint without its model, the model's config, and the settings that were saved."""
-    checkpoint = Checkpoint.locate(function, shipped(model), options, ("config.json", FILE))
-    settings, config = read_settings(checkpoint)
-    if config is None:
-        config = checkpoint.known(ARCHITECTURES).config()
+    with _hint(model):
+        checkpoint = Checkpoint.locate(function, shipped(model), options, ("config.json", FILE))
+        settings, config = read_settings(checkpoint)
+        if config is None:
+            config = checkpoint.known(ARCHITECTURES).config()
     return _processor(checkpoint, config), config, settings
+
+
+@contextmanager
+def _hint(model: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of what is no folder say which model of the package may have been meant."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if isinstance(model, str) and not os.path.isdir(model) and (meant := near_miss(model, SHIPPED)):
+            raise type(error)(f"{error}{meant}") from error
+        raise
 
 
 def _processor(checkpoint: Checkpoint, config: Any) -> PlainProcessor:

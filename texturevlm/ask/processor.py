@@ -10,7 +10,7 @@ import math
 import os
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from transformers import BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
-from texturevlm.ask.attachment import check_still_hooked, detach
+from texturevlm.ask.attachment import check_still_hooked, detach, none_attached
 from texturevlm.ask.choose import choose
 from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import images_of, question_of, without_marks
@@ -39,7 +39,13 @@ from texturevlm.vlm.views import View
 
 MASKED = (5, 18)  # of transformers: masks of the assistant's tokens are right behind images since then
 OWN_SAMPLING = "texturevlm samples images, and the budget decides how"
-NOT_FOR_IMAGES = {"return_tensors", "text_kwargs", "images_kwargs", "common_kwargs", "videos_kwargs", "return_metadata"}
+OPTION_GROUPS = (
+    "text_kwargs",
+    "images_kwargs",
+    "common_kwargs",
+    "videos_kwargs",
+)  # of a call
+NOT_FOR_IMAGES = {"return_tensors", "return_metadata", *OPTION_GROUPS}
 
 
 class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
@@ -81,7 +87,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         self.adapter = adapter_for(config, processor)
         check_belongs("TextureProcessor", processor, config, self.adapter)
         self.questions = Questions()
-        self._warned = False
+        self._warned: set[str] = set()
 
     def __call__(
         self,
@@ -116,10 +122,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             raise ValueError("processor: text must be a prompt or a list of prompts, got an empty list")
         if wrong := [one for one in texts if not isinstance(one, str)]:
             raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
+        options = {name: value for name, value in options.items() if name not in OPTION_GROUPS or value is not None}
         fps = video_options(options) if own else None
         self._check_image_options(options)
         if images is not None or own:
             check_still_hooked(self)
+            self._warn_if_none_attached()
         filmed: dict[str, Tensor] = {}
         if own:
             texts, filmed = self._with_videos(texts, images, videos, question, fps)
@@ -269,12 +277,10 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             relevance = self._one_relevance()
             if relevance == "attention":
                 raise ValueError("processor: relevance must need no model, which `VLM.ask` has, got 'attention'")
-            if asked is None and relevance != "none" and not self._warned:
-                self._warned = True
-                warnings.warn(
+            if asked is None and relevance != "none":
+                self._warn_once(
                     "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "
-                    "with this processor's apply_chat_template, or give the argument question",
-                    stacklevel=3,
+                    "with this processor's apply_chat_template, or give the argument question"
                 )
             chosen = choose(
                 prepared,
@@ -303,6 +309,19 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
     def _one_relevance(self) -> str:
         return self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
 
+    def _warn_if_none_attached(self) -> None:
+        """The model itself would only say that a shape is wrong."""
+        if none_attached():
+            self._warn_once(
+                "processor: no model of this process is attached, and a model that is not fails on chosen tokens: "
+                "processor = tv.attach(model, processor)"
+            )
+
+    def _warn_once(self, said: str) -> None:
+        if said not in self._warned:
+            self._warned.add(said)
+            warnings.warn(said, stacklevel=4)  # where the processor was called
+
     def _drawn_budget(self, images: int) -> int:
         if isinstance(self.budget, int):
             return self.budget
@@ -315,7 +334,11 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         for_text = set(getattr(kinds.get("text_kwargs"), "__annotations__", ())) | NOT_FOR_IMAGES
         for_images = set(getattr(kinds.get("images_kwargs"), "__annotations__", ()))
         for_images |= set(getattr(getattr(self.image_processor, "valid_kwargs", None), "__annotations__", ()))
-        given = {**options, **options.get("images_kwargs", {}), **options.get("text_kwargs", {})}
+        given = dict(options)
+        for group in OPTION_GROUPS:
+            if not isinstance(inner := options.get(group, {}), Mapping):
+                raise TypeError(f"processor: {group} must be a dict of options, got {inner!r:.60}")
+            given |= inner if group in ("images_kwargs", "text_kwargs") else {}
         for name, value in given.items():
             if name in for_images - for_text:
                 raise ValueError(f"processor: {name} has no effect, because {OWN_SAMPLING}; got {name}={value!r:.40}")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from texturevlm.ask.options import check_context, check_options
 from texturevlm.channels.pretrained import Checkpoint
 from texturevlm.defaults import BUDGET
 
@@ -38,6 +39,12 @@ def read_settings(checkpoint: Checkpoint) -> tuple[dict[str, Any], Any]:
         raise ValueError(
             f"{checkpoint.function}: {path} must be as save_pretrained wrote it, got {error!r:.80}"
         ) from error
+    where = f"{checkpoint.function}: {path}"
+    try:
+        check_options(where, **settings)
+        check_context(where, settings["budget"], config)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
     return settings, config
 
 

@@ -35,6 +35,7 @@ class ImageSession:
 
     def __init__(self, model: VLM, images: Sequence[PreparedImage]) -> None:
         self.model, self.images = model, list(images)
+        self._last: tuple[Any, list[Chosen]] | None = None  # what was chosen last, and for what
 
     def ask(self, question: Any, **options: Any) -> Any:
         """The answer, or a list of answers to a list of questions; options of `VLM.ask`."""
@@ -77,10 +78,19 @@ class ImageSession:
         return self.chosen(question, how)
 
     def chosen(self, question: str, how: Choosing) -> list[Chosen]:
-        """The tokens of each image."""
+        """The tokens of each image. `look` after `ask` gets what was chosen then, as far as nothing else decides."""
         check_budget(how.budget, len(self.images))
         for image in self.images:
             image.on(self.model.device)
+        wanted = (question, how, self.model.device)
+        if self._last is not None and self._last[0] == wanted:
+            return self._last[1]
+        found = self._chosen(question, how)
+        if how.looks == 1 and isinstance(how.allocator, str):  # weights and functions of a caller may change
+            self._last = wanted, found
+        return found
+
+    def _chosen(self, question: str, how: Choosing) -> list[Chosen]:
         if how.looks == 2:
             return self._second_look(question, how)
         if how.tokens == "weighted":

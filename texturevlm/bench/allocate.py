@@ -35,7 +35,7 @@ WORK = f"image → patches, {SIDE}², {BUDGET} tokens"
 
 def bench_allocate(device: str | None = None, *, quick: bool = False) -> Report:
     """Measure everything; `quick` leaves out torch.compile and most repetitions."""
-    report = begin("Allocation", device, quick)
+    report = begin(__name__, "Allocation", device, quick)
     if report.device == "cuda":
         _on_gpu(report)
         return report
@@ -129,7 +129,7 @@ def _auto(report: Report) -> None:
     for name, image in images.items():
         image = image.cuda()
         work = f"image → patches by auto, {name}, {BUDGET} tokens"
-        _captured(report, work, compile((image.shape[2], image.shape[3]), BUDGET, "auto"), image)
+        _captured(report, work, compile((image.shape[2], image.shape[3]), BUDGET, "auto", relevance="none"), image)
         report.add(work, "uncaptured", partial(_chooser("auto", graphs=0), image), "host")
         searching = partial(_chooser("auto", graphs=0, backend="reference"), image)
         report.add(work, "searched on the CPU", searching, "host", calls=3, repeats=3)

@@ -16,7 +16,7 @@ GROUP_BARS = {("mvp", "cpu"): 4e5, ("mvp", "cuda"): 150.0, ("without a model", "
 
 def bench_channels(device: str | None = None, *, quick: bool = False) -> Report:
     """Time the presets beside plain PyTorch, and each layer by itself."""
-    report = begin("Channels", device, quick)
+    report = begin(__name__, "Channels", device, quick)
     on_gpu = report.device == "cuda"
     image = smooth_noise((SIDE, SIDE))
     image[..., 300:500, 200:800] = ((torch.arange(600) // 3) % 2).float()  # stripes for the text map

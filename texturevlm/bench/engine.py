@@ -22,7 +22,7 @@ PATCH_SIDE = 16  # of a patch, along each side
 
 def bench_engine(device: str | None = None, *, quick: bool = False) -> Report:
     """Measure everything; `quick` leaves out torch.compile and most repetitions."""
-    report = begin("Engine", device, quick)
+    report = begin(__name__, "Engine", device, quick)
     if report.device == "cuda":
         for part in (_mips, _patches, _filling, _from_python, _training, _updating, _layout, _points):
             part(report)

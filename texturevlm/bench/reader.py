@@ -32,7 +32,7 @@ ANSWER_BAR, FIRST_TOKEN_BAR = 2.5e6, 4000.0  # microseconds
 
 def bench_reader(device: str | None = None, *, quick: bool = False) -> Report:
     """Time an answer and its stages; `quick` takes a small page and few tokens."""
-    report = begin("Reader", device, quick)
+    report = begin(__name__, "Reader", device, quick)
     budget, sizes = (24, ((350, 248),)) if quick else (BUDGET, SIZES)
     model = random_reader(report.device, budget)
     for size in sizes:

@@ -1,9 +1,7 @@
 """A benchmark's records: a table for people, JSON for later comparison, both with the machine they came from."""
 
 import json
-import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from texturevlm.bench.timing import TIMERS, Timing, Work, copy_bandwidth
+from texturevlm.evaluate.provenance import origin
 
 
 class Row(NamedTuple):
@@ -40,12 +39,13 @@ class Row(NamedTuple):
 
 @dataclass
 class Report:
-    """quick: few repetitions, no torch.compile"""
+    """quick: few repetitions, no torch.compile; code: which code made it"""
 
     title: str
     device: str
     bandwidth: float
     quick: bool = False
+    code: str = ""
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -112,6 +112,7 @@ class Report:
             [
                 f"# {self.title}",
                 "",
+                *([f"{self.code}  "] if self.code else []),
                 *(f"{key}: {value}  " for key, value in machine(self.device).items()),
                 f"copy bandwidth in this run: {self.bandwidth / 1e12:.3f} TB/s, read and written  ",
                 "",
@@ -126,6 +127,7 @@ class Report:
     def save(self, path: Path) -> None:
         record = {
             "title": self.title,
+            "code": self.code,
             "machine": machine(self.device),
             "copy_bandwidth": self.bandwidth,
             "notes": self.notes,
@@ -135,11 +137,12 @@ class Report:
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
-def begin(title: str, device: str | None, quick: bool) -> Report:
-    """An empty report for a device (cuda if there is one and nothing else is asked), its copy bandwidth measured."""
+def begin(module: str, title: str, device: str | None, quick: bool) -> Report:
+    """An empty report of a module for a device (cuda if there is one and nothing else is asked), its copy bandwidth
+    measured."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    return Report(title, device, copy_bandwidth(device), quick)
+    return Report(title, device, copy_bandwidth(device), quick, str(origin(module)))
 
 
 def machine(device: str) -> dict[str, str]:
@@ -149,14 +152,4 @@ def machine(device: str) -> dict[str, str]:
         "hardware": torch.cuda.get_device_name() if device == "cuda" else cpu,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": os.environ.get("TEXTUREVLM_COMMIT") or _commit(),  # set where sources are copied without git
     }
-
-
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    try:
-        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found.stdout.strip()

@@ -29,7 +29,7 @@ MAP_BARS = {"cuda": 500.0, "cpu": 5e5}  # microseconds
 
 def bench_scout(device: str | None = None, *, quick: bool = False) -> Report:
     """Time looking at a page and asking a question, together and apart."""
-    report = begin("Scout", device, quick)
+    report = begin(__name__, "Scout", device, quick)
     texture = Texture.open(page(1, *SIZE).to(report.device)).mipmapped()
     work = f"page {SIZE[1]}×{SIZE[0]} and question → map"
     if report.device == "cuda":

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.bench.pictures import TILE, Clip, clips
+from texturevlm.bench.clips import TILE, Clip, clips
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
 from texturevlm.bench.vlm_theirs import random_model
@@ -46,7 +46,7 @@ FrameWork = Callable[[Tensor], object]
 
 def bench_video(device: str | None = None, *, quick: bool = False) -> Report:
     """Time every stage on every clip; `quick` takes small frames, few of them, and a small model."""
-    report = begin("Video" + (", small frames" if quick else ""), device, quick)
+    report = begin(__name__, "Video" + (", small frames" if quick else ""), device, quick)
     small = quick or report.device == "cpu"
     fixed = FixedBudget(random_model(report.device, small=small, text=False), 24 if quick else BUDGET, masked=True)
     for clip in clips(SMALL if quick else FULL_HD, report.device, QUICK_FRAMES if quick else FRAMES):

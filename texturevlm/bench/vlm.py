@@ -54,7 +54,7 @@ PATH = ("texture: mip levels", "relevance + allocation: cascade", "sampling + to
 def bench_vlm(device: str | None = None, *, quick: bool = False) -> Report:
     """Measure everything; `quick` takes a small model, small images and few repetitions."""
     title = "Vision-language model, Qwen3-VL-4B's architecture" + (", a small copy" if quick else "")
-    report = begin(title, device, quick)
+    report = begin(__name__, title, device, quick)
     adapter = random_model(report.device, small=quick)
     large, square = ((192, 160), (160, 160)) if quick else (PAGE, SQUARE)
     budget = 24 if quick else BUDGET

@@ -51,7 +51,9 @@ class Parser(argparse.ArgumentParser):
         if patch:
             self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
         self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")
-        self.add_option("--relevance", "NAME", f"what finds the answer's place: {scorers} (default: {RELEVANCE})")
+        auto = "words if RapidOCR is installed, else scout; prior, what is usually asked, without a question"
+        place = f"what finds the answer's place: {scorers} (default: {RELEVANCE}: {auto})"
+        self.add_option("--relevance", "NAME", place)
 
     def add_page_data(self) -> None:
         """DATA, --words and --limit of the commands that learn from pages."""
@@ -94,6 +96,18 @@ def count(text: str) -> int:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+
+
+def count_or_share(text: str) -> int | float:
+    """The type of an option that takes a whole number from 1, or a share: a number with a point."""
+    if "." not in text:
+        return count(text)
+    try:
+        if 0 < (share := float(text)) <= 1:
+            return share
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be a whole number from 1, or a share from 0.0 to 1.0, got {text!r}")
 
 
 def names(text: str) -> list[str]:

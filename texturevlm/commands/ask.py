@@ -23,13 +23,17 @@ def add_ask(commands: arguments.Commands) -> None:
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
     shared = "tokens that all images share, unless a texturevlm.json beside the model says otherwise"
-    scorers = "auto, words, scout, none, or, with --looks 2, attention"
+    scorers = "auto, words, scout, prior, none, or, with --looks 2, attention"
     parser.add_tokens(shared, patch=False, scorers=scorers)
     parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
     parser.add_option("--looks", "N", looks, 1, type=_looks)
     weighted = "weighted: the model's own full grid, each token weighted by relevance"
     parser.add_option("--tokens", None, weighted, "chosen", choices=("chosen", "weighted"))
+    methods = "visionzip, fastv …: tokens leave inside the model, after they were chosen (docs/rivals.md)"
+    parser.add_option("--reduce", "M,N", methods, type=arguments.names)
+    kept = "tokens that stay, or their share (0.5); default: the budget, and twice as many are chosen"
+    parser.add_option("--keep", "N", kept, type=arguments.count_or_share)
     parser.add_device()
     parser.add_option("--dtype", "T", "such as bfloat16 (default: the checkpoint's own)")
     parser.add_count("--max-new-tokens", "of the answer", 256)
@@ -42,19 +46,25 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    allocator, relevance = arguments.names_of(options, unusable=("embedding", "prior"))
+    allocator, relevance = arguments.names_of(options, unusable=("embedding",))
     budget = BUDGET if options.budget is None else options.budget
 
     import texturevlm as tv
     from texturevlm.ask.choose import check_budget
     from texturevlm.ask.options import check_looks, check_options
+    from texturevlm.ask.reduction import sampled_and_kept
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
+    from texturevlm.reduce import steps_of
     from texturevlm.video.sources import open_video
 
     check_options("ask", budget, allocator, relevance, options.tokens)
     check_looks("ask", options.looks, relevance, options.tokens)
     check_budget(budget, len(images))
+    if options.budget is None:  # what lies beside the model may say another one
+        steps_of("ask", options.reduce, 1 if options.keep is None and options.reduce else options.keep)
+    else:
+        sampled_and_kept("ask", options.reduce, options.keep, budget)
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds).check()
     given: Any = images[0] if len(images) == 1 and is_video(images[0]) else None
@@ -64,7 +74,7 @@ def _ask(options: argparse.Namespace) -> int:
         given = [tv.Texture.open(image) for image in images]
     _quiet_bars()
     with arguments.announced(f"loading {options.model}"):
-        names = ("budget", "allocator", "relevance", "dtype", "tokens", "looks")
+        names = ("budget", "allocator", "relevance", "dtype", "tokens", "looks", "reduce", "keep")
         loading = {name: getattr(options, name) for name in names}
         # Not captured: that takes longer than one question.
         model = tv.load_vlm(options.model, device=device, captured=False, **loading)

@@ -106,6 +106,8 @@ def _check_names(options: argparse.Namespace) -> None:
     from texturevlm.reduce import METHODS
     from texturevlm.relevance import SCORERS
 
+    if options.texts is not None and options.texts.is_dir():
+        raise ValueError(f"--texts must be a file, got the folder {options.texts}")
     if len(options.metrics or ()) > 1:
         raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
     for name in options.metrics or ():

@@ -132,10 +132,16 @@ class KeptReplays(OrderedDict[Any, Replay]):
         self.move_to_end(key)
         return self[key]
 
+    def release(self) -> None:
+        """Forget all graphs, and with them their memory."""
+        for one in self.values():
+            one.finish()
+        self.clear()
+
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """No garbage collection inside: a capture fails if another graph is destroyed meanwhile."""
+    """No garbage collection inside: captures fail if another graph is destroyed meanwhile, and imports take longer."""
     collecting = gc.isenabled()
     gc.disable()
     try:

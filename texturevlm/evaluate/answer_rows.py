@@ -26,7 +26,7 @@ class AnswerRow:
     score:      by the data set's metric, 0 to 1
     likelihood: mean log-probability per token of the true answer
     tokens:     visual tokens
-    said:       whether there was an answer at all
+    said:       whether there was an answer at all; "I cannot read it" is none
     ms, mb:     time to the first token and peak memory, if they were measured for this question
     """
 

@@ -55,7 +55,7 @@ class Asking:
     suffix:     follows every question; tokens are chosen by the question without it
     together:   whether all boxes of a question are one answer; otherwise the smallest is enough
     place:      levels and coordinates as in `Adapter.prepare`, if not the adapter's own
-    texts:      a file for the answers as text
+    texts:      a file for the answers as text; begins anew with the rows
     """
 
     adapter: Adapter
@@ -74,6 +74,8 @@ class Asking:
 
     def run(self, samples: Sequence[Sample], wanted: Sequence[Condition]) -> None:
         """Ask what the rows do not have yet."""
+        if self.texts is not None and not self.rows.rows:
+            self.texts.unlink(missing_ok=True)  # of another run
         others = other_pages(samples)
         asked = [(one, n) for one in wanted for n in range(len(samples)) if suits(one, n, samples, others)]
         total, done = len(asked), sum(self.rows.has(*pair) for pair in asked)
@@ -219,7 +221,7 @@ class Asking:
                 self.metric(text, samples[n].answers),
                 likelihood,
                 min(prompts[n].tokens, condition.budget) if condition.reduce else prompts[n].tokens,
-                bool(text),
+                bool(text.strip()) and text.strip() != self.adapter.trained.unreadable,
                 *costs.get(n, ()),
             )
             for n, text, likelihood in zip(prompts, said, likelihoods)

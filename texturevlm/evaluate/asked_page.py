@@ -14,10 +14,10 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.draw import to_pil
 from texturevlm.evaluate.page_cache import PageCache
-from texturevlm.evaluate.results import UNASKED
 from texturevlm.image import to_tensor
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
+from texturevlm.relevance.maps import UNASKED
 from texturevlm.types import Allocation
 from texturevlm.vlm import Adapter
 from texturevlm.vlm.own_input import OwnInput

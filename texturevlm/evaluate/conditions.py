@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.evaluate.results import UNASKED
+from texturevlm.relevance.maps import UNASKED
 
 FULL, OWN, CHOSEN, ORACLE = "full", "own", "chosen", "oracle"
 QUESTION, PAGE, BLANK, TEXT = "question", "page", "blank", "text"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from texturevlm.relevance import find_scorer
 from texturevlm.scout import load_scout
 from texturevlm.types import Texture
 
@@ -34,10 +35,11 @@ class PageCache:
 
     def read(self, scorer: Any, question: str, path: Path, texture: Texture) -> Timed | None:
         """What a scorer reads of the page for a question; None if it reads nothing."""
-        asked, ocr = bool(question.strip()), find_spec("rapidocr") is not None
-        if scorer in ("scout", "prior") or (scorer == "auto" and asked and not ocr):
+        name = find_scorer("evaluate", scorer, question).name
+        if name in ("scout", "prior"):
             return self.spots(path, texture)
-        return self.words(path, texture) if scorer in ("auto", "words") and asked and ocr else None
+        ocr = find_spec("rapidocr") is not None  # the scorer itself says what is missing
+        return self.words(path, texture) if name == "words" and ocr else None
 
     def spots(self, path: Path, texture: Texture) -> Timed:
         """The scout's spots of an image."""

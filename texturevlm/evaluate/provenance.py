@@ -1,21 +1,27 @@
 """Which code made a table: a digest of the code and weights that its numbers depend on, and the commit.
 
 A module depends on everything of this repository that it imports, directly or not, also inside functions, and on the
-kernels and shipped weights beside those modules. What only formats a report, or only trains, is not part of the digest.
+kernels and shipped weights beside those modules. What only formats a report, or only trains, is not part of the digest;
+nor are comments, docstrings and blank lines. (Which modules a command happened to load would not do: a run that resumes
+loads less than the run that made its rows.)
 """
 
 import ast
 import hashlib
+import os
 import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from io import StringIO
 from pathlib import Path
+from tokenize import COMMENT, generate_tokens
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 EVALUATION = "texturevlm.evaluate.run+texturevlm.evaluate.compare"  # what a table of `texturevlm eval` comes from
 _PACKAGES = ("texturevlm", "studies")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _WEIGHTS = (".cu", ".cuh", ".npz", ".json", ".safetensors")  # kernels and shipped weights
 _MADE_BY = re.compile(r"Code: ([\w.+]+), digest ([0-9a-f]{16}), commit ([^;.\s]+(?: with changes)?)")
 
@@ -46,12 +52,40 @@ def code_digest(module: str = EVALUATION, *, root: Path = ROOT) -> str:
     """16 hexadecimal digits; results of other code or other weights are not resumed."""
     digest = hashlib.blake2b(digest_size=8)
     for path in dependencies(module, root=root):
-        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+        content = _statements(path, path.stat().st_mtime_ns) if path.suffix == ".py" else path.read_bytes()
+        digest.update(path.relative_to(root).as_posix().encode() + content)
     return digest.hexdigest()
 
 
+@cache
+def _statements(path: Path, _changed: int) -> bytes:
+    return statements(path.read_text(encoding="utf-8")).encode()
+
+
+def statements(source: str) -> str:
+    """Python without comments, docstrings and blank lines: what it does, as it is laid out."""
+    lines = source.split("\n")
+    for token in generate_tokens(StringIO(source).readline):
+        if token.type == COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            text = node.body[0]
+            first, last = text.lineno - 1, text.end_lineno or text.lineno
+            if not lines[first][: text.col_offset].strip():  # on lines of its own
+                lines[first:last] = [""] * (last - first)
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
 def commit(module: str = EVALUATION, *, root: Path = ROOT) -> str:
-    """The commit, and whether files that the module depends on differ from it; `unknown` outside of a repository."""
+    """The commit, and whether files that the module depends on differ from it.
+
+    $TEXTUREVLM_COMMIT names it where it is set: on a machine that got a copy of the sources git knows nothing, or names
+    a commit that was copied earlier. Outside of a repository it is `unknown`.
+    """
+    if named := os.environ.get("TEXTUREVLM_COMMIT"):
+        return named
     files = [path.relative_to(root).as_posix() for path in dependencies(module, root=root)]
     head = _git(root, "rev-parse", "--short=7", "HEAD")
     if head is None:

@@ -12,7 +12,6 @@ from typing import Any
 from texturevlm.journal import append, cut_unfinished, read_journal
 
 OWN, OTHER, NONE = "own", "other", "none"  # the question asked: the sample's, another page's, none
-UNASKED = (NONE, "prior")  # relevance that reads no question
 FULL_IMAGE = "full image"  # the ceiling
 IDEAL_RESIZE = "resize (ideal)"  # the whole image at one scale, fractions of a token allowed: the baseline
 

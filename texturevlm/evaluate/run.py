@@ -24,6 +24,7 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import SCORERS, Prepared, find_scorer, prepare
+from texturevlm.relevance.maps import UNASKED
 from texturevlm.scout import Spots
 from texturevlm.types import Allocation, Texture
 
@@ -117,7 +118,7 @@ def configurations(
             for asked in controls
             for name in (allocators if controlled is None else controlled)
             for relevance in relevances
-            if relevance not in runs.UNASKED and name not in ("grid", "resize")
+            if relevance not in UNASKED and name not in ("grid", "resize")
         ]
     return list(dict.fromkeys(found))
 
@@ -171,7 +172,7 @@ class Evaluation:
         return self._choose(sample.image, texture, configuration, self._question(sample, configuration))[0]
 
     def _question(self, sample: Sample, configuration: Configuration) -> str:
-        if configuration.relevance in runs.UNASKED:
+        if configuration.relevance in UNASKED:
             return ""  # it reads no question: one allocation serves all questions of a page
         return {runs.OWN: sample.question, runs.OTHER: self.others[sample.id], runs.NONE: ""}[configuration.asked]
 

@@ -16,6 +16,7 @@ from texturevlm.check import check_floating, check_shapes, check_size
 from texturevlm.ops.mip import level_extents
 
 MOST_CELLS_ALONG = 288  # along the longer side
+UNASKED = ("none", "prior")  # scorers that read no question
 
 
 class ImageMaps(NamedTuple):
@@ -44,7 +45,7 @@ class Relevance:
     legible_scale: (B, h, w), the sample width in pixels at which half of the content is legible
     ink:           (B, h, w), whether there is any content; elsewhere the image is blank
     size:          (height, width) of the image
-    scorer:        the name of the scorer that `mass` came from; "none" if nothing was asked
+    scorer:        the name of the scorer that `mass` came from; "none" if it is salience alone
     photograph:    (B,), whether an image is a photograph rather than a page; None: not known
     """
 
@@ -75,7 +76,7 @@ class Relevance:
     @property
     def asked(self) -> bool:
         """Whether something was asked: whether `mass` is more than what the image itself suggests."""
-        return self.scorer not in ("none", "prior")
+        return self.scorer not in UNASKED
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
@@ -50,6 +51,8 @@ class Prepared:
     def query(self, question: str | Question, scorer: str | Scorer | None = None) -> tuple[Tensor | None, ImageMaps]:
         """Where the scorer expects the answer, before it is balanced with salience; see `Scorer.score`."""
         chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
+        if getattr(chosen, "pages_only", False) and self._only_photographs:
+            return torch.zeros_like(self.maps.salience), self.maps  # what the scorer would find, for nothing
         return chosen.score(self.reading(chosen), question, self.maps)
 
     def find(
@@ -59,6 +62,12 @@ class Prepared:
         chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
         query, maps = self.query(question, chosen)
         return balance.weigh(query, maps, self.texture.size, "none" if query is None else chosen.name)
+
+    @property
+    def _only_photographs(self) -> bool:
+        """Whether all images are known to be photographs; on a GPU finding out would wait."""
+        photograph = self.maps.photograph
+        return photograph is not None and not photograph.is_cuda and bool(photograph.all())
 
     def moved(self, texture: Texture) -> Prepared:
         """A copy for the same images on another device; OCR's pages are kept, tensors are computed again there."""

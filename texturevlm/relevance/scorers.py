@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,7 +19,7 @@ from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.words import WordsScorer, question_text
-from texturevlm.scout.question import Question
+from texturevlm.scout.question import Question, encode
 from texturevlm.scout.scout import load_scout
 from texturevlm.scout.spotter import Spots
 from texturevlm.text.strings import terms
@@ -34,6 +35,7 @@ class Scorer(Protocol):
     description: for pictures: "relevance, by ..."
     capturable:  whether `prepare` and `score` run on a GPU alone, so that a CUDA graph can capture them
     calibrated:  whether the sum of a query is the chance that the question is about the image; False if missing
+    pages_only:  whether the query of a photograph is zero; False if missing
     """
 
     name: str
@@ -146,12 +148,19 @@ class ScoutScorer:
 class PriorScorer(ScoutScorer):
     """What is usually asked about a page, by the scout; the question is not read. Photographs keep their salience."""
 
-    name, description, capturable, calibrated = "prior", "what is usually asked", False, False
+    name, description, capturable, calibrated, pages_only = "prior", "what is usually asked", True, False, True
 
     def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """The scout's answer to an empty question, which it was trained with."""
-        query = _on_cells(load_scout(device=prepared.text.device).where(prepared, ""), maps.ink)
+        device = prepared.text.device
+        query = _on_cells(load_scout(device=device).where(prepared, _nothing_asked(device)), maps.ink)
         return (query if maps.photograph is None else query * ~maps.photograph[:, None, None]), maps
+
+
+@lru_cache(maxsize=None)  # never dropped: graphs read it at every replay
+def _nothing_asked(device: torch.device) -> Question:
+    """The empty question, on a device: a graph cannot copy it there."""
+    return Question(*(part.to(device) for part in encode([""])))
 
 
 def _on_cells(chance: Tensor, ink: Tensor) -> Tensor:
@@ -180,8 +189,8 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
     """The scorer that `relevance` stands for.
 
     function:  for error messages
-    relevance: a name of SCORERS, a scorer, or `auto`: none without a question, words where RapidOCR is installed, else
-               scout; scout for an encoded question
+    relevance: a name of SCORERS, a scorer, or `auto`: prior without a question, words where RapidOCR is installed,
+               else scout; scout for an encoded question
     """
     if not isinstance(question, (str, Question)):
         raise TypeError(f"{function}: question must be text, got {type(question).__name__}")
@@ -200,8 +209,8 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
     if relevance == "auto":
         if isinstance(question, Question):
             relevance = "scout"
-        elif not question.strip():
-            relevance = "none"
+        elif not terms(question):
+            relevance = "prior"
         else:
             relevance = "words" if find_spec("rapidocr") is not None else "scout"
     return _made(relevance)

@@ -22,6 +22,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789%#"
 OTHER_LETTER = len(ALPHABET)  # code of any other letter
 SYMBOLS = len(ALPHABET) + 1
 LONGEST = 24  # letters of a word are used
+NO_LETTER = -1  # code of a place without a letter
 PARTS = 6  # bins from the beginning of a word to its end
 PAIRS = 256  # hash slots of pairs of neighbours
 LETTER_FEATURES = SYMBOLS * PARTS + PAIRS + 1
@@ -44,19 +45,28 @@ class Question(NamedTuple):
 def encode(questions: Sequence[str]) -> Question:
     """Encode any texts; "" asks nothing."""
     common_words = load_commonness()
-    letters = torch.full((len(questions), WORDS, LONGEST), -1)
-    traits = torch.zeros(len(questions), WORDS, TRAITS)
+    # Tables that become tensors at once: the GPU waits for this, and assignments to parts of tensors are slow.
+    letters = np.full((len(questions), WORDS, LONGEST), NO_LETTER)
+    traits = np.zeros((len(questions), WORDS, TRAITS), dtype=np.float32)
     for row, question in enumerate(questions):
         found = search_words(question)
         if not found:
             continue
-        letters[row, : len(found)] = letter_codes([word for word, _, _ in found])
-        for slot, (word, emphasis, synonym) in enumerate(found):
-            common, stop = common_words.get(word, 0.0), float(word in STOP)
-            number, length = float(word.isdigit()), min(len(word), LONGEST) / 10
-            traits[row, slot] = torch.tensor([1.0, common, emphasis - 1, number, length, stop, float(synonym)])
+        letters[row, : len(found)] = _codes([word for word, _, _ in found])
+        traits[row, : len(found)] = [
+            (
+                1.0,
+                common_words.get(word, 0.0),
+                emphasis - 1,
+                word.isdigit(),
+                min(len(word), LONGEST) / 10,
+                word in STOP,
+                synonym,
+            )
+            for word, emphasis, synonym in found
+        ]
     kinds = np.stack([asked_kinds(question) for question in questions]) if questions else np.zeros((0, len(ASKED)))
-    return Question(letters, traits, torch.from_numpy(kinds.astype(np.float32)))
+    return Question(*(torch.from_numpy(one) for one in (letters, traits, kinds.astype(np.float32))))
 
 
 def search_words(question: str) -> list[tuple[str, float, bool]]:
@@ -82,11 +92,12 @@ def _inflected(word: str) -> tuple[str, ...]:
 
 def letter_codes(words: Sequence[str]) -> Tensor:
     """(N, LONGEST) int64: the letters of each word as `strings.plain` makes it, −1 after the last."""
-    rows = torch.full((len(words), LONGEST), -1)
-    for row, word in enumerate(words):
-        found = [_CODES.get(letter, OTHER_LETTER) for letter in plain(word)[:LONGEST]]
-        rows[row, : len(found)] = torch.tensor(found, dtype=torch.int64)
-    return rows
+    return torch.tensor(_codes(words), dtype=torch.int64).view(len(words), LONGEST)
+
+
+def _codes(words: Sequence[str]) -> list[list[int]]:
+    found = [[_CODES.get(letter, OTHER_LETTER) for letter in plain(word)[:LONGEST]] for word in words]
+    return [[*codes, *[NO_LETTER] * (LONGEST - len(codes))] for codes in found]
 
 
 def letter_features(letters: Tensor) -> Tensor:

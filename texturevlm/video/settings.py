@@ -30,8 +30,8 @@ class StreamSettings:
     budget:    tokens per frame
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
     query:     a question; asked at every keyframe, its answer carried in between
-    relevance: a scorer or its name, as for `choose_tokens`; or a function of a Texture that returns a Relevance on the
-               grid of `find_relevance`
+    relevance: a scorer or its name, as for `choose_tokens`, but `auto` is none without a question; or a function of a
+               Texture that returns a Relevance on the grid of `find_relevance`
     patch:     side of a token in samples
     channels:  a preset or names of channels to keep beside the colours
     tile:      side of a tile in pixels
@@ -125,7 +125,8 @@ class StreamSettings:
         if callable(self.relevance):
             known = self.relevance(texture)
         else:
-            scorer: str | Scorer = self.relevance if box_map is None else AttentionScorer(box_map)
+            found = self.relevance if self.asks else "none"  # what is usually asked of pages is nothing for scenes
+            scorer: str | Scorer = found if box_map is None else AttentionScorer(box_map)
             if scorer == "embedding" or (scorer == "auto" and self.encoder and self.query.strip()):
                 scorer = EmbeddingScorer(**self.models)
             known = find_relevance(texture, self.query, patch=self.patch, relevance=scorer, balance=self.balance)

@@ -11,10 +11,11 @@ or pixel shuffle turns into one embedding. Each patch has a position of its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 import torch
 from PIL import Image
@@ -33,6 +34,7 @@ from texturevlm.vlm.trained import trained_as
 from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
+HOOKED: WeakSet[nn.Module] = WeakSet()  # such models of this process
 CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 CENTRED = ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
@@ -50,8 +52,10 @@ class Adapter(ABC):
 
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
     videos: ClassVar[bool] = False
-    reducible: ClassVar[bool] = False  # whether `reduced` can drop and merge its tokens; then it has `scan`
     grows: ClassVar[bool] = False  # whether tokens can be appended to its cache (`GrowingPrompt`)
+    reduces: ClassVar[
+        Mapping[str, set[str]]
+    ] = {}  # where `reduced` can act → what methods get there; then it has `scan`
     two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
     levels: ClassVar[Sequence[str]] = LEVELS[:1]
     coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]
@@ -131,6 +135,17 @@ class Adapter(ABC):
     def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         """Run the vision tower of the bound model: embeddings (n, D) per view; further lists for DeepStack."""
 
+    @property
+    def tower_depth(self) -> int:
+        """Blocks of the tower whose output counts."""
+        vision = self.config.vision_config
+        return int(vision.depth if hasattr(vision, "depth") else vision.num_hidden_layers)
+
+    @property
+    def tower_blocks(self) -> Any:
+        """The blocks of the bound model's tower, if its tokens can be reduced."""
+        raise NotImplementedError(f"tower_blocks: not for {self.config.model_type}")
+
     def language_of(self, model: Any) -> Any:
         """The language model, whose `layers` attend."""
         return model.model.language_model
@@ -168,6 +183,18 @@ class Adapter(ABC):
         for undo in self.hooks(model):
             self._undo.append(undo)
         setattr(model, ATTRIBUTE, self)
+        HOOKED.add(model)
+
+    def also(self, hooks: Iterator[Any]) -> None:
+        """Further hooks of the bound model, which `restore` removes; if one of them fails all are removed."""
+        before = len(self._undo)
+        try:
+            for undo in hooks:
+                self._undo.append(undo)
+        except BaseException:
+            while len(self._undo) > before:
+                self._undo.pop().remove()
+            raise
 
     def beside(self, processor: Any) -> Adapter:
         """An adapter of the same model for another processor; this one keeps the hooks."""
@@ -181,6 +208,7 @@ class Adapter(ABC):
             self._undo.pop().remove()
         if getattr(self.model, ATTRIBUTE, None) is self:
             delattr(self.model, ATTRIBUTE)
+            HOOKED.discard(self.model)
         return self.model
 
     def __getstate__(self) -> dict[str, Any]:

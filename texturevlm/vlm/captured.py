@@ -25,9 +25,9 @@ from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.views import check_readable
+from texturevlm.vlm.weights import addresses
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
-SWITCHES = ("_disable_adapters", "_active_adapter", "merged_adapters", "scaling")  # of the layers of PEFT
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class FixedBudget:
         self.tower: Replay | None = None
         self.prefills = KeptReplays(GRAPHS)
         self._frames: dict[tuple[int, int], Tensor] = {}
-        self._weights = _addresses(adapter.model)
+        self._weights = addresses(adapter.model)
 
     @property
     def reasons(self) -> list[str]:
@@ -120,7 +120,7 @@ class FixedBudget:
     @property
     def stale(self) -> bool:
         """Whether the model was moved, cast or given other weights or LoRA adapters, which a graph does not notice."""
-        return self._weights != _addresses(self.adapter.model)
+        return self._weights != addresses(self.adapter.model)
 
     def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
         """Sample the footprints and run the vision tower on them.
@@ -175,7 +175,10 @@ class FixedBudget:
         read = self.prefill(ids, seen)
         inputs = {name: value.clone() for name, value in read.inputs.items()}
         with _first_step(self.adapter.model, read, length) as cache:
-            return answer_ids(self.adapter.model.generate(**inputs, past_key_values=cache, **options), length)
+            found = self.adapter.model.generate(**inputs, past_key_values=cache, **options)
+        if not isinstance(found, Tensor):
+            _keep(found.past_key_values, length)
+        return answer_ids(found, length)
 
     def _run_tower(
         self, pixels: Tensor, centre: Tensor, step: Tensor, frames: Tensor, valid: Tensor
@@ -317,11 +320,10 @@ def _first_step(model: Any, read: PrefillOutput, length: int) -> Iterator[Any]:
     from transformers import DynamicCache
     from transformers.modeling_outputs import CausalLMOutputWithPast
 
-    config = model.config.get_text_config()
-    lacking, whole = DynamicCache(config=config), DynamicCache(config=config)
-    for layer, (key, value) in enumerate(zip(read.caches[::2], read.caches[1::2])):
-        whole.update(key[:, :, :length], value[:, :, :length], layer)  # it copies
-    lacking.update(*(one[:, :, : length - 1] for one in read.caches[:2]), 0)  # only its length is read
+    # Every layer of a model that is captured attends to its whole prompt, so these caches need no config.
+    lacking, whole = DynamicCache(), DynamicCache()
+    lacking.update(*[read.logits.new_empty(len(read.logits), 1, length - 1, 1)] * 2, 0)  # only its length is read
+    whole.layers += [_layer(key, value, length) for key, value in zip(read.caches[::2], read.caches[1::2])]
 
     def first(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("past_key_values") is not lacking:  # of another thread
@@ -336,17 +338,21 @@ def _first_step(model: Any, read: PrefillOutput, length: int) -> Iterator[Any]:
         stand_in.remove()
 
 
-def _addresses(model: Any) -> list[Any]:
-    """Address and dtype of every weight, and which adapters of PEFT are switched on. Every question asks, so this walks
-    the modules by itself: several times faster than `parameters()`.
+def _layer(key: Tensor, value: Tensor, length: int) -> Any:
+    """One layer of a cache with a prompt of this length.
+
+    Nothing is copied, so that the first token waits for no copies; the next step of `generate` makes a longer one.
     """
-    found: list[Any] = []
-    left = [model]
-    while left:
-        module = left.pop()
-        left += [one for one in module._modules.values() if one is not None]
-        if SWITCHES[0] in module.__dict__:
-            found.append(str([module.__dict__.get(name) for name in SWITCHES]))
-        own = (*module._parameters.values(), *module._buffers.values())
-        found += [(one.data_ptr(), one.dtype) for one in own if one is not None]
-    return found
+    from transformers.cache_utils import DynamicLayer
+
+    layer = DynamicLayer()
+    layer.lazy_initialization(key, value)
+    layer.keys, layer.values = key[:, :, :length], value[:, :, :length]
+    return layer
+
+
+def _keep(cache: Any, length: int) -> None:
+    """Copy a cache that is returned and still is what was read: the next prefill overwrites that."""
+    if cache.get_seq_length() == length:
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys.clone(), layer.values.clone()

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from texturevlm.reduce import Planned
 from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.loops import tower_loop
 from texturevlm.vlm.mrope import mrope_positions
@@ -24,7 +25,7 @@ from texturevlm.vlm.packed import FINER, PICTURE, Geometry, is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.scan import QwenScan
+from texturevlm.vlm.scan import HOOKED, QwenScan
 from texturevlm.vlm.views import LEVELS, View, joined_views, rectangles, video_view
 
 INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos", "video_grid_thw")}
@@ -32,7 +33,7 @@ INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos
 
 class QwenAdapter(Adapter):
     captured = True
-    reducible = True
+    reduces = HOOKED
     grows = True
     videos = True
     levels: ClassVar[Sequence[str]] = LEVELS[:2]
@@ -48,6 +49,11 @@ class QwenAdapter(Adapter):
     def tower(self) -> Any:
         """The vision tower of the bound model."""
         return self.model.model.visual
+
+    @property
+    def tower_blocks(self) -> Any:
+        """The blocks of that tower."""
+        return self.tower.blocks
 
     @property
     def token_pixels(self) -> int:
@@ -159,9 +165,9 @@ class QwenAdapter(Adapter):
         ends = torch.cat([first, first.new_full((1,), len(begins))])
         return {"position_ids": patch, "cu_seqlens": ends.int()}
 
-    def scan(self, wanted: set[str]) -> QwenScan:
-        """What watches the tower for `reduced`."""
-        return QwenScan(self, wanted)
+    def scan(self, wanted: set[str], plan: Sequence[Planned] = ()) -> QwenScan:
+        """What watches the tower for `reduced`, and reduces in it."""
+        return QwenScan(self, wanted, plan)
 
     def probe(self) -> None:
         super().probe()

@@ -1,0 +1,29 @@
+"""The table of a benchmark says which code made it, as other tables do."""
+
+import json
+
+from studies.results_check import check
+from texturevlm.bench import report as reports
+from texturevlm.evaluate.provenance import ROOT, dependencies, named_origin, origin
+
+
+def test_a_table_names_its_origin_and_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(reports, "copy_bandwidth", lambda device: 1e9)
+    found = reports.begin("texturevlm.bench.channels", "Channels", "cpu", True)
+    found.add("nothing", "us", lambda: None, "cpu", repeats=1)
+    made = named_origin(found.table())
+    assert made == origin("texturevlm.bench.channels")
+    (tmp_path / "channels-cpu.md").write_text(found.table() + "\n")
+    (table,) = check(tmp_path)
+    assert table.reason == "" and table.marked
+    (tmp_path / "channels-cpu.md").write_text(found.table().replace(made.digest, "0" * 16) + "\n")
+    (table,) = check(tmp_path)
+    assert table.reason.startswith("It was made by code and weights with digest 0000000000000000") and not table.marked
+    found.save(tmp_path / "channels.json")
+    record = json.loads((tmp_path / "channels.json").read_text())
+    assert record["code"] == str(made) and "commit" not in record["machine"]
+
+
+def test_a_benchmark_does_not_depend_on_rooms_that_it_never_enters():
+    rooms = {path.relative_to(ROOT).parts[1] for path in dependencies("texturevlm.bench.allocate")}
+    assert {"allocate", "relevance", "scout"} <= rooms and not {"video", "vlm", "ask", "train"} & rooms
