@@ -22,6 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 from studies.study import command_line, provenance, versions, write_study
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
+from texturevlm.evaluate.provenance import origin
 from texturevlm.evaluate.video_baselines import VIDEO_BASELINES, spread_moments
 from texturevlm.ops.legibility import legibility
 from texturevlm.video.clip import ShownMoment, choose_clip
@@ -134,7 +135,10 @@ def _theirs(name: str, source: FrameSource, budget: int) -> list[ShownMoment]:
 
 
 def measured(seeds: int) -> list[dict[str, Any]]:
-    ways = {"clip": _ours, **{name: partial(_theirs, name) for name in VIDEO_BASELINES}}
+    ways: dict[str, Callable[[FrameSource, int], list[ShownMoment]]] = {
+        "clip": _ours,
+        **{name: partial(_theirs, name) for name in VIDEO_BASELINES},
+    }
     rows = []
     for kind, make in VIDEOS.items():
         for seed in range(seeds):
@@ -178,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--limit", type=int, default=SEEDS, metavar="N", help=f"videos of each kind (default: {SEEDS})")
     options = parser.parse_args(arguments)
-    record = {"command": command_line(parser, options), **versions()}
+    record = {"command": command_line(parser, options), "code": str(origin("studies.clips")), **versions()}
     print(write_study(options.out, "clips", {**record, "rows": measured(options.limit)}, report))
     return 0
 

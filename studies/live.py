@@ -23,6 +23,7 @@ from studies.study import MODEL, command_line, provenance, versions, write_study
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
+from texturevlm.evaluate.provenance import origin
 from texturevlm.live import VideoStream
 from texturevlm.progress import Progress
 
@@ -130,7 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(flag, **settings)
     options = parser.parse_args(arguments)
     model = load_vlm(options.model, relevance="none")
-    record = {"command": command_line(parser, options), **versions(), "model": options.model}
+    record = {"command": command_line(parser, options), "code": str(origin("studies.live")), **versions()}
+    record["model"] = options.model
     print(write_study(options.out, "live", {**record, "rows": measured(model, options.limit)}, report))
     return 0
 

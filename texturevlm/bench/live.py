@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from texturevlm.bench.pictures import clips
+from texturevlm.bench.clips import clips
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing, waited
 from texturevlm.bench.video import CAPTURABLE, FULL_HD, SMALL
@@ -33,7 +33,7 @@ EVERY_FRAME = 1e-3  # seconds: an interval that makes every frame a moment, to f
 
 def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
     """Time frames and questions; `quick` takes small frames, few of them, and a small model."""
-    report = begin("A model that watches" + (", small frames" if quick else ""), device, quick)
+    report = begin(__name__, "A model that watches" + (", small frames" if quick else ""), device, quick)
     small = quick or report.device == "cpu"
     model = asked_model(random_model(report.device, small=small), 24 if quick else BUDGET)
     size, frames = SMALL if small else FULL_HD, QUICK_TIMED if small else TIMED_FRAMES
