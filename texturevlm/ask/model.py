@@ -168,7 +168,7 @@ class VLM:
 
     def prepare(
         self, images: Any, *, fps: float | None = None, seconds: float | None = None, rate: float | None = None
-    ) -> ImageSession | VideoSession:
+    ) -> Any:
         """Prepare images, or a video, for any number of questions: mip levels, maps and words are made once.
 
         images: a path, a URL, bytes, an open file, a PIL image, an array (H, W[, C]), a tensor (C, H, W), a Texture or
@@ -176,6 +176,7 @@ class VLM:
                 folder of images, an array (N, H, W, 3), a tensor (N, 3, H, W), an iterator over frames, a list of
                 frames with `fps`, a camera (camera:0) or a network stream (rtsp://…)
         fps, seconds, rate: of a video, as for `ask`
+        returns an ImageSession; of a video a VideoSession
         """
         options = VideoOptions(fps, seconds, rate).check()
         if is_video(images, fps=fps):

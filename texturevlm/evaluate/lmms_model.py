@@ -12,7 +12,7 @@ from typing import Any
 
 from lmms_eval.api.model import lmms
 
-from texturevlm.ask import ImageSession, load_vlm
+from texturevlm.ask import load_vlm
 from texturevlm.ask.messages import conversation_with, images_of, question_in
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
@@ -107,7 +107,6 @@ class TextureModel(lmms):  # type: ignore[misc]
         textures, allocations = [], []
         if images:
             session = self.vlm.prepare(images)
-            assert isinstance(session, ImageSession)
             textures = [image.texture for image in session.images]
             allocations = [one.allocation for one in session.choose(question_alone(question))]
         conversation = conversation_with(messages, len(images), adapter.marks, apart=False)
