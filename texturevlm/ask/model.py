@@ -309,7 +309,10 @@ class VLM:
         """Draw what the model sees when it is asked; arguments as for `ask`."""
         self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)  # before slow work
         session = self.prepare(images)
-        return session.look(question, looks=looks, budget=budget, allocator=allocator, relevance=relevance)
+        drawn: Image.Image = session.look(
+            question, looks=looks, budget=budget, allocator=allocator, relevance=relevance
+        )
+        return drawn
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
         """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
