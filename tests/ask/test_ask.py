@@ -207,7 +207,7 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"looks": 3}, "looks must be 1 or 2, got 3"),
+        ({"looks": 3}, "looks must be 1, 2 or .auto., got 3"),
         ({"allocator": "circles"}, "allocator must be one of resize, grid, fit, .*got 'circles'"),
         ({"relevance": "smell"}, "relevance must be one of auto, words"),
         ({"relevance": "attention"}, "looks=2"),

@@ -133,6 +133,8 @@ def test_several_questions_about_one_video(qwen):
         ("rtsp://camera/1", None, True),
         ("camera:0", None, True),
         ("https://host/picture.png", None, False),
+        ("https://host/clip.mp4?key=1", None, True),
+        ("ftp://host/picture.png", None, False),
         ("page.png", None, False),
         (np.zeros((4, 8, 8, 3), np.uint8), None, True),
         (np.zeros((8, 8, 3), np.uint8), None, False),

@@ -17,7 +17,7 @@ from texturevlm.ask.options import Choosing, check_context
 from texturevlm.draw import question_picture, stacked
 from texturevlm.types import Texture
 from texturevlm.video.clip import ShownMoment, choose_clip
-from texturevlm.video.decoding import is_stream
+from texturevlm.video.decoding import is_live
 from texturevlm.video.frames import FrameSource
 from texturevlm.video.moments import keep_moments
 from texturevlm.video.sources import ARRAYS, open_video
@@ -52,8 +52,7 @@ def is_video(source: Any, *, fps: float | None = None) -> bool:
         if name.startswith("data:"):
             return False
         suffix = Path(name.partition("?")[0]).suffix.lower()
-        known = suffix in (*VIDEO_SUFFIXES, *ARRAYS) or Path(name).is_dir()
-        return known or (is_stream(name) and not name.startswith(("http:", "https:")))
+        return suffix in (*VIDEO_SUFFIXES, *ARRAYS) or Path(name).is_dir() or is_live(name)
     if isinstance(source, (np.ndarray, Tensor)):
         return source.ndim == 4 and len(source) > 1
     if isinstance(source, (list, tuple)):

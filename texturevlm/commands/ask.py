@@ -100,7 +100,7 @@ def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:
     if not images or os.path.isfile(question):
         raise ValueError(f"needs images and then a QUESTION, got {', '.join(inputs)}")
     try:
-        return [image if _in_a_network(image) else arguments.existing_path(image) for image in images], question
+        return [_input(image) for image in images], question
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"IMAGE: {error}") from None
 
@@ -112,9 +112,11 @@ def _looks(text: str) -> int | str:
     return text if text == "auto" else int(text)
 
 
-def _in_a_network(image: str) -> bool:
-    """Whether this is no file: a URL or a camera."""
-    return is_url(image) or image.startswith("camera:")
+def _input(image: str) -> str | Path:
+    """A URL or a camera as it is; a file or a folder that is there."""
+    if is_url(image) or image.startswith("camera:"):
+        return image
+    return Path(image) if os.path.isdir(image) else arguments.existing_file(image)
 
 
 def _quiet_bars() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from texturevlm.paths import is_url
 from texturevlm.video.frames import Frame, FrameSource, Sampler
 
+LIVE = ("rtsp", "rtsps", "rtmp", "rtp", "udp", "tcp", "srt")  # schemes of network streams
 CAMERA = re.compile(r"camera:(\d+)|/dev/video(\d+)")
 LIVE_PATIENCE = 5.0  # seconds without a frame after which a live source has ended
 USUAL_RATE = 25.0  # where a file does not say
@@ -36,6 +37,11 @@ def is_stream(source: str | Path) -> bool:
     return CAMERA.fullmatch(str(source)) is not None or is_url(str(source))
 
 
+def is_live(source: str | Path) -> bool:
+    """Whether this names a camera or a network stream, which has no end."""
+    return CAMERA.fullmatch(str(source)) is not None or str(source).partition("://")[0].lower() in LIVE
+
+
 def file_source(path: Path, fps: float | None) -> FrameSource:
     """A video file. fps: at most so many frames per second"""
     return _source(str(path), {}, fps, live=False)
@@ -48,7 +54,7 @@ def stream_source(name: str, fps: float | None) -> FrameSource:
     if camera is not None:
         options["format"] = "v4l2"
         options["file"] = f"/dev/video{camera[1] or camera[2]}"
-    return _source(name, options, fps, live=not name.startswith(("http://", "https://")))
+    return _source(name, options, fps, live=is_live(name))
 
 
 def _source(name: str, options: dict[str, Any], fps: float | None, *, live: bool) -> FrameSource:
