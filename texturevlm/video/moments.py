@@ -37,10 +37,10 @@ class Moment:
     def of(frames: list[Tensor], time: float, together: int) -> Moment:
         """The last frame is repeated if there are too few."""
         whole = torch.stack([*frames, *[frames[-1]] * (together - len(frames))])
-        return Moment(whole, time, block_means(whole))
+        return Moment(whole, time, moment_means(whole))
 
 
-def block_means(frames: Tensor) -> Tensor:
+def moment_means(frames: Tensor) -> Tensor:
     """(T, 3, H, W) bytes → (T, 3, h, w) means, 0 to 255."""
     means: Tensor = functional.avg_pool2d(frames.float(), MEAN_BLOCK, ceil_mode=True)
     return means

@@ -53,11 +53,11 @@ def text_step(
 
 def query_and_key(attention: Any, given: Tensor, cos: Tensor, sin: Tensor, normed: bool) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys (B, heads, L, d) of one layer of a language model, for its input (B, L, D)."""
-    query, key = heads_of(attention, given, normed)
+    query, key = unrotated_heads(attention, given, normed)
     return rotated(query, cos, sin), rotated(key, cos, sin)
 
 
-def heads_of(attention: Any, given: Tensor, normed: bool, *, fused: bool = False) -> tuple[Tensor, Tensor]:
+def unrotated_heads(attention: Any, given: Tensor, normed: bool, *, fused: bool = False) -> tuple[Tensor, Tensor]:
     """The same before they are rotated. fused: normalise by `fused_norm`"""
     shape = (*given.shape[:2], -1, attention.head_dim)
     query, key = attention.q_proj(given).view(shape), attention.k_proj(given).view(shape)

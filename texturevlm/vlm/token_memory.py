@@ -21,7 +21,7 @@ from torch.nn import functional
 from texturevlm.check import check_count
 from texturevlm.cuda.graph import KeptReplays
 from texturevlm.vlm.growing import attention_to
-from texturevlm.vlm.loops import fused_norm, heads_of, rotated, text_rotary
+from texturevlm.vlm.loops import fused_norm, unrotated_heads, rotated, text_rotary
 from texturevlm.vlm.qwen import QwenAdapter
 
 RUN_SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens per run, rounded up; above the last in multiples of it
@@ -136,7 +136,7 @@ class TokenMemory:
         middle, attention = len(self.language.layers) // 2, self.attention
         for number, layer in enumerate(self.language.layers):
             given, own = fused_norm(layer.input_layernorm, hidden), layer.self_attn
-            query, key = heads_of(own, given, self._normed, fused=True)
+            query, key = unrotated_heads(own, given, self._normed, fused=True)
             value = own.v_proj(given).view(1, len(index), -1, own.head_dim).transpose(1, 2)
             query, turned = rotated(torch.cat([query, key], 1), cos, sin).split([heads * groups, heads], 1)
             self.keys[number].index_copy_(1, index, key[0])
