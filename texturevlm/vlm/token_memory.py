@@ -21,7 +21,7 @@ from torch.nn import functional
 from texturevlm.check import check_count
 from texturevlm.cuda.graph import KeptReplays
 from texturevlm.vlm.growing import attention_to
-from texturevlm.vlm.loops import fused_norm, unrotated_heads, rotated, text_rotary
+from texturevlm.vlm.loops import fused_norm, rotated, text_rotary, unrotated_heads
 from texturevlm.vlm.qwen import QwenAdapter
 
 RUN_SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens per run, rounded up; above the last in multiples of it
