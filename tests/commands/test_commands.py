@@ -275,4 +275,4 @@ def test_every_command_is_in_a_file_of_its_own():
     from texturevlm.cli import COMMANDS
 
     files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
-    assert files - {"__init__", "arguments", "eval_model"} == set(COMMANDS)
+    assert files - {"__init__", "arguments", "eval_model", "eval_videos"} == set(COMMANDS)
