@@ -68,6 +68,8 @@ def test_the_same_question_is_not_read_twice(model, report, monkeypatch):
 def test_what_documents_cannot_do_is_refused(model, report):
     with pytest.raises(ValueError, match="ask: looks must be 1 for a document, got 2"):
         model.ask(report, "x", looks=2, relevance="auto")
+    with pytest.raises(ValueError, match="ask: looks must be 1 for a document, got auto"):
+        model.ask(report, "x", looks="auto")
     with pytest.raises(ValueError, match="is a PDF, not an image"):
         model.ask([report, report], "x")
     with pytest.raises(FileNotFoundError, match=r"ask: no such file: none\.pdf"):

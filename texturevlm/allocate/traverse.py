@@ -78,7 +78,7 @@ def traverse(
         candidates.append(_candidate(index, items[index], budget, least, patch, choose))
     shares = _shares(candidates, budget, least)
     found = [
-        Opened(one.index, one.texture, one.relevance, one.choose(budget=share))
+        Opened(one.index, one.texture, one.relevance, one.choose(one.relevance, budget=share))
         for one, share in zip(candidates, shares)
         if share
     ]
@@ -91,7 +91,7 @@ def _candidate(
     texture, relevance = item.open()
     height, width = texture.size
     ceiling = min(budget, max(least, -(-height // patch) * -(-width // patch)))  # more tokens than pixels add nothing
-    own = partial(choose, texture, relevance, patch=patch)
+    own = partial(choose, texture, patch=patch)
     curve = value_curve(own, relevance, least, ceiling, item.worth)
     return _Candidate(index, texture, relevance, own, [(0, 0.0), *curve], ceiling)
 

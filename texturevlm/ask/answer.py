@@ -13,6 +13,22 @@ from torch import Tensor
 from texturevlm.ask.choose import Chosen
 
 
+@dataclass(frozen=True)
+class AnswerFeatures:
+    """An answer in numbers.
+
+    logprob:    mean log-probability of its tokens
+    entropy:    mean entropy of the distributions that they were taken from, in nats
+    margin:     probability of the first token minus that of the runner-up
+    unreadable: probability that the answer begins as the one for what cannot be read; 0 for a model without one
+    """
+
+    logprob: float
+    entropy: float
+    margin: float
+    unreadable: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
     """What `ask` returns with `return_details`.
@@ -26,6 +42,8 @@ class Answer:
               a model whose config names no such answer
     pages:    of a document, the visual tokens of each page that was seen, by its number from 1; a page that was only
               seen small, among others, has 1
+    looks:    how often the model looked; earlier: its answer to the look before
+    confidence, features: the chance that the answer is right, and what it comes from, with looks="auto"; else None
     """
 
     text: str
@@ -34,6 +52,10 @@ class Answer:
     chosen: list[Chosen]
     seconds: dict[str, float]
     unreadable: float | None = None
+    looks: int = 1
+    confidence: float | None = None
+    features: AnswerFeatures | None = None
+    earlier: Answer | None = None
     pages: dict[int, int] = field(default_factory=dict)
 
     @property

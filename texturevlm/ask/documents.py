@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from texturevlm.ask.choose import Chosen
-from texturevlm.ask.messages import IMAGE
+from texturevlm.ask.generation import Asked
+from texturevlm.ask.messages import IMAGE, conversation_with
 from texturevlm.ask.options import Choosing
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.session import ImageSession
@@ -35,6 +36,12 @@ class PagesSession(ImageSession):
         """What was chosen with the pages."""
         return self._tokens
 
+    def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
+        """A prompt with its pages, each after its number."""
+        marks, textures = self.model.adapter.marks, [image.texture for image in self.images]
+        conversation = conversation_with(prompt, len(textures), marks, apart=apart, names=self.names)
+        return Asked(conversation, textures, self._tokens, how.budget, how.reduce, pages=self.tokens_by_page)
+
 
 class DocumentSession(ImageSession):
     """A document prepared for a model; made by `VLM.prepare`. Its pages are rendered again for every new question."""
@@ -44,16 +51,26 @@ class DocumentSession(ImageSession):
         self.pages = open_pages(document, function="ask")
         self._known: tuple[Any, PagesSession] | None = None  # the last question, and its pages
 
-    def about(self, question: str, how: Choosing) -> PagesSession:
-        """The pages for a question, with their tokens."""
+    def check(self, how: Choosing) -> None:
+        """Raise if a document cannot be asked so."""
         for name, got, wanted in (("looks", how.looks, 1), ("tokens", how.tokens, "chosen")):
             if got != wanted:
                 raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
+
+    def about(self, question: str, how: Choosing) -> PagesSession:
+        """The pages for a question, with their tokens."""
+        self.check(how)
         wanted_for = (question, how, self.model.device)
         if self._known is None or self._known[0] != wanted_for:
-            options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
-            place = {"patch": self.model.adapter.side, "device": self.model.device}
-            found = choose_pages(self.pages, question, **options, **place)
+            found = choose_pages(
+                self.pages,
+                question,
+                budget=how.budget,
+                patch=self.model.adapter.side,
+                allocator=how.allocator,
+                relevance=how.relevance,
+                device=self.model.device,
+            )
             self._known = wanted_for, PagesSession(self.model, found)
         return self._known[1]
 
@@ -64,6 +81,10 @@ class DocumentSession(ImageSession):
     def chosen(self, question: str, how: Choosing) -> list[Chosen]:
         """The tokens of each page that gets some."""
         return self.about(question, how).chosen(question, how)
+
+    def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
+        """A prompt with the pages that were chosen for its question."""
+        return self.about(question, how).asked(prompt, question, how, apart=apart)
 
 
 def _name(page: PageTokens) -> str:

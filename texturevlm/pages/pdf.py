@@ -65,7 +65,7 @@ class PdfPages:
 
     def _scale(self, index: int, pixels: int) -> float:
         """Pixels per point."""
-        width, height = self._pdf.get_page_size(index)
+        width, height = (float(side) for side in self._pdf.get_page_size(index))
         if not (0 < width < math.inf and 0 < height < math.inf):
             got = f"{width:g}×{height:g} points on page {index + 1}"
             raise ValueError(f"{self.function}: pages of {self.name} must have an area, got {got}")
