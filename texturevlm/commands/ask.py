@@ -13,9 +13,7 @@ from texturevlm.paths import is_url
 
 def add_ask(commands: arguments.Commands) -> None:
     usage = "%(prog)s IMAGE [IMAGE …] | VIDEO | PDF  QUESTION [--model PATH_OR_ID] [options]"
-    said = (
-        "Prints the answer on stdout, piece by piece, as the model generates it. Of a PDF, pages that matter are found."
-    )
+    said = "Prints the answer on stdout, piece by piece, as the model generates it. Of a PDF, it reads few pages."
     parser = arguments.add_command(
         commands, "ask", _ask, "ask a vision-language model about images or a video", usage=usage, description=said
     )
