@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.pages.papers import WORDS, paper, pdf_of
+from texturevlm.cli import main
 from texturevlm.pages import is_document, open_pages, pdf
 from texturevlm.types import Texture
 
@@ -112,3 +113,9 @@ def encrypted():
     table = b"xref\n0 5\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % place for place in places)
     ends = b"trailer\n<</Size 5/Root 1 0 R/Encrypt 4 0 R/ID[<00><00>]>>\nstartxref\n%d\n%%%%EOF" % len(body)
     return body + table + ends
+
+
+def test_the_command_line_refuses_a_broken_document_before_a_model_is_loaded(tmp_path, capsys):
+    (tmp_path / "cut.pdf").write_bytes(b"%PDF-1.4 and no more")
+    assert main(["ask", str(tmp_path / "cut.pdf"), "What is the total?", "--model", "nowhere"]) == 2
+    assert "cut.pdf is not a PDF that can be read" in capsys.readouterr().err

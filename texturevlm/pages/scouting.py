@@ -18,9 +18,7 @@ from texturevlm.pages.sheet import thumbnail
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.spotter import PIXELS
 
-SHARPNESS = (
-    20.0  # of the softmax over pages: the likeliest on 71 questions to 50 `train` pages that the scout never saw
-)
+PAGE_SHARPNESS = 20.0  # of the softmax over pages: the likeliest on 71 `train` questions to pages new to the scout
 
 
 class PageSight(NamedTuple):
@@ -64,7 +62,7 @@ def page_worth(found: Tensor, question: Question) -> Tensor:
         return found / found.sum().clamp(min=1e-30)
     above = (found - found.mean(0)).clamp(min=0)  # a word that all pages have says nothing
     evidence = (above * _weights(question)[0]).sum(1)
-    return (SHARPNESS * evidence).softmax(0)
+    return (PAGE_SHARPNESS * evidence).softmax(0)
 
 
 def _weights(question: Question) -> Tensor:
