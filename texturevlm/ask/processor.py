@@ -32,6 +32,7 @@ from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
+from texturevlm.relevance.maps import UNASKED
 from texturevlm.vlm import FAMILIES, adapter_for, installed
 from texturevlm.vlm.prompts import Picture, is_conversation
 from texturevlm.vlm.views import View
@@ -269,7 +270,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
             if relevance == "attention":
                 raise ValueError("processor: relevance must need no model, which `VLM.ask` has, got 'attention'")
-            if asked is None and relevance != "none":
+            if asked is None and relevance not in UNASKED:
                 self._warn_once(
                     "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "
                     "with this processor's apply_chat_template, or give the argument question"
