@@ -18,14 +18,14 @@ from texturevlm.vlm.adapter import CLIP
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import grid_for
 from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.scan import HOOKED
+from texturevlm.vlm.scan import EVERYWHERE
 
 
 class Glm4V(QwenAdapter):
     normalisation = CLIP
     captured = False
     # Not in the language model, for the reason of two_looks.
-    reduces: ClassVar[Mapping[str, set[str]]] = {name: HOOKED[name] for name in ("pixels", "tower", "projector")}
+    reduces: ClassVar[Mapping[str, set[str]]] = {name: EVERYWHERE[name] for name in ("pixels", "tower", "projector")}
     two_looks = False  # its language model rotates pairs of neighbours
     videos = False  # a video has the placeholders of images, told apart by the tokens around them
 
