@@ -12,7 +12,10 @@ from texturevlm.paths import is_url
 
 def add_ask(commands: arguments.Commands) -> None:
     usage = "%(prog)s IMAGE [IMAGE …] QUESTION [--model PATH_OR_ID] [options]"
-    said = "Prints the answer on stdout, piece by piece, as the model generates it."
+    said = (
+        "Prints the answer on stdout, piece by piece, as the model generates it. Where --budget, --allocator and "
+        "--relevance are not given, a texturevlm.json beside the model comes before the defaults, as the reader's does."
+    )
     parser = arguments.add_command(
         commands, "ask", _ask, "ask a vision-language model about images", usage=usage, description=said
     )
@@ -20,9 +23,8 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help="images (files, URLs), then the question")
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
-    shared = "tokens that all images share, unless a texturevlm.json beside the model says otherwise"
     scorers = "auto, words, scout, prior, none, or, with --looks 2, attention"
-    parser.add_tokens(shared, patch=False, scorers=scorers)
+    parser.add_tokens("tokens that all images share", patch=False, scorers=scorers)
     parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went"
     parser.add_option("--looks", None, looks, 1, type=int, choices=(1, 2))
