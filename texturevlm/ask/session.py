@@ -82,10 +82,10 @@ class ImageSession:
             image.on(self.model.device)
         wanted = (question, how, self.model.device)
         if self._last is not None and self._last[0] == wanted:
-            return self._last[1]
+            return list(self._last[1])
         found = self._chosen(question, how)
         if how.looks == 1 and isinstance(how.allocator, str):  # weights and functions of a caller may change
-            self._last = wanted, found
+            self._last = wanted, list(found)  # the caller may change what it gets
         return found
 
     def _chosen(self, question: str, how: Choosing) -> list[Chosen]:
