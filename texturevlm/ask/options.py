@@ -15,7 +15,8 @@ from texturevlm.pipeline import Allocator
 from texturevlm.reduce import ReduceStep
 from texturevlm.vlm import FAMILIES, check_reducible
 
-RELEVANCES = ("auto", "words", "scout", "prior", "attention", "none")  # `choose_tokens` has one more, of a model
+# `choose_tokens` has one more, of a model.
+RELEVANCES = ("auto", "words", "scout", "prior", "channels", "attention", "none")
 PATCHES = {  # an option of image processors → of vision configs
     "patch_size": "patch_size",
     "merge_size": "spatial_merge_size",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 Run = Callable[[argparse.Namespace], int]
+SCORER_NAMES = "auto, words, scout, prior, channels or none"  # those that need no model and no map
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,9 +44,7 @@ class Parser(argparse.ArgumentParser):
     def add_device(self) -> None:
         self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
-    def add_tokens(
-        self, budget: str = "tokens", *, patch: bool = True, scorers: str = "auto, words, scout, prior or none"
-    ) -> None:
+    def add_tokens(self, budget: str = "tokens", *, patch: bool = True, scorers: str = SCORER_NAMES) -> None:
         """--budget, --patch, --allocator and --relevance."""
         self.add_count("--budget", budget, BUDGET)
         if patch:

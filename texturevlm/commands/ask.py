@@ -21,7 +21,7 @@ def add_ask(commands: arguments.Commands) -> None:
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
     shared = "tokens that all images share, unless a texturevlm.json beside the model says otherwise"
-    scorers = "auto, words, scout, prior, none, or, with --looks 2, attention"
+    scorers = "auto, words, scout, prior, channels, none, or, with --looks 2, attention"
     parser.add_tokens(shared, patch=False, scorers=scorers)
     parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went"

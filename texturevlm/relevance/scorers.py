@@ -10,16 +10,17 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
+from texturevlm.relevance.channel_scorer import ChannelScorer
 from texturevlm.relevance.maps import ImageMaps
+from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.relevance.words import WordsScorer, question_text
-from texturevlm.scout.question import Question, encode
+from texturevlm.scout.question import Question
 from texturevlm.scout.scout import load_scout
 from texturevlm.scout.spotter import Spots
 from texturevlm.text.strings import terms
@@ -142,7 +143,7 @@ class ScoutScorer:
         if isinstance(question, str) and not terms(question):
             return None, maps
         chance = load_scout(device=prepared.text.device).where(prepared, question)
-        return _on_cells(chance, maps.ink), maps
+        return on_cells(chance, maps.ink), maps
 
 
 class PriorScorer(ScoutScorer):
@@ -153,32 +154,15 @@ class PriorScorer(ScoutScorer):
     def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """The scout's answer to an empty question, which it was trained with."""
         device = prepared.text.device
-        query = _on_cells(load_scout(device=device).where(prepared, _nothing_asked(device)), maps.ink)
+        query = on_cells(load_scout(device=device).where(prepared, nothing_asked(device)), maps.ink)
         return (query if maps.photograph is None else query * ~maps.photograph[:, None, None]), maps
-
-
-@lru_cache(maxsize=None)  # never dropped: graphs read it at every replay
-def _nothing_asked(device: torch.device) -> Question:
-    """The empty question, on a device: a graph cannot copy it there."""
-    return Question(*(part.to(device) for part in encode([""])))
-
-
-def _on_cells(chance: Tensor, ink: Tensor) -> Tensor:
-    """The chances of spots (B, rows, columns) on the grid of `ink` (B, h, w); their sum stays."""
-    rows, columns = chance.shape[1:]
-    grid = ink.shape[1:]
-    wide = chance[:, None]
-    if grid[0] < rows or grid[1] < columns:  # a long page: several spots per cell, none is lost
-        wide = functional.interpolate(wide, (min(rows, grid[0]), min(columns, grid[1])), mode="area")
-    # A spot's chance is shared by its cells; a blank cell takes nothing.
-    wide = functional.interpolate(wide, grid, mode="nearest-exact")[:, 0] * ink
-    return wide * (chance.sum((1, 2)) / wide.sum((1, 2)).clamp(min=1e-30))[:, None, None]
 
 
 SCORERS: dict[str, type[Scorer]] = {
     "words": WordsScorer,
     "scout": ScoutScorer,
     "prior": PriorScorer,
+    "channels": ChannelScorer,
     "embedding": EmbeddingScorer,
     "attention": AttentionScorer,
     "none": SalienceScorer,

@@ -32,6 +32,7 @@ TASKS = {
     "spotter": "texturevlm.train.spotter_task:SpotterTask",
     "ranker": "texturevlm.train.ranker_task:RankerTask",
     "reader": "texturevlm.train.reader.task:ReaderTask",
+    "channels": "texturevlm.train.channel_task:ChannelTask",
 }
 # What a resumed run may change: nothing that the loss curve depends on.
 MAY_CHANGE = ("device", "save_every", "evaluate_every", "log_every", "keep", "ahead", "captured")
