@@ -8,7 +8,7 @@ from tests.ask.test_load import saved
 from texturevlm.ask import load_vlm
 from texturevlm.vlm import FAMILIES
 
-REDUCIBLE = [name for name in models.FAMILIES if FAMILIES[name][0].reducible]
+REDUCIBLE = [name for name in models.FAMILIES if FAMILIES[name][0].reduces]
 
 
 def lengths(vlm, **options):
@@ -101,6 +101,18 @@ def test_a_family_that_cannot_be_reduced():
         models.asked(adapter, reduce="fastv", keep=4)
     with pytest.raises(ValueError, match="ask: reduce must be None for llava_onevision"):
         models.asked(adapter).ask(models.noise(64, 64), models.QUESTION, reduce="fastv", keep=4)
+
+
+def test_a_captured_model_falls_back_and_says_why(adapter):
+    if not adapter.captured:
+        pytest.skip("never captured")
+    vlm = models.asked(adapter, budget=12, relevance="none", captured=True)
+    plain, _ = lengths(vlm)
+    reasons = vlm.reasons
+    assert lengths(vlm, reduce="visionzip", keep=5)[1][0] < lengths(models.asked(adapter, budget=12))[1][0]
+    assert "reduced tokens are not captured" in vlm.reasons
+    assert lengths(vlm)[0] == plain
+    assert vlm.reasons == reasons
 
 
 def test_an_attention_that_cannot_be_masked(adapter):

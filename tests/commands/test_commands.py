@@ -141,6 +141,19 @@ def test_ask_with_weighted_tokens(page, folder, capsys):
     assert capsys.readouterr().out.strip() == model.ask(page, "what is it ?", max_new_tokens=3)
 
 
+@pytest.mark.parametrize("keep", [[], ["--keep", 4], ["--keep", "0.5"]])
+def test_ask_reduces(page, folder, capsys, keep):
+    """As `load_vlm` does; without --keep twice the budget is chosen and the budget stays."""
+    import texturevlm as tv
+
+    options = ["--budget", 9, "--relevance", "none", "--device", "cpu", "--max-new-tokens", 5]
+    assert status("ask", page, "what is the total ?", "--model", folder, *options, "--reduce", "tome,fastv", *keep) == 0
+    number = {"keep": {"4": 4, "0.5": 0.5}[str(keep[1])]} if keep else {}
+    given = {"budget": 9, "relevance": "none", "device": "cpu"}
+    model = tv.load_vlm(folder, **given, reduce=["tome", "fastv"], **number)
+    assert capsys.readouterr().out.strip() == model.ask(page, "what is the total ?", max_new_tokens=5)
+
+
 def test_reading_by_ocr_is_announced(page, monkeypatch, capsys):
     monkeypatch.setattr("texturevlm.relevance.words.read_page", lambda image: Page((), (200, 300)))
     for command in ("look", "allocate"):
@@ -168,6 +181,20 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
         (["page.png", "Q", "--model", "/nowhere/at/all", "--looks", "3"], ["--looks", "3"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--allocator", "circles"], ["allocator must be one of"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--out", "saw.gif"], ["--out must end in .png"]),
+        (["page.png", "Q", "--model", "/nowhere", "--keep", "4"], ["keep needs reduce, one of random"]),
+        (
+            ["page.png", "Q", "--model", "/nowhere", "--reduce", "visonzip"],
+            ["reduce must be one of random", "visonzip"],
+        ),
+        (["page.png", "Q", "--model", "/nowhere", "--reduce", "fastv", "--keep", "0"], ["--keep", "from 1", "'0'"]),
+        (
+            ["page.png", "Q", "--model", "/nowhere", "--reduce", "fastv", "--keep", "9.0"],
+            ["--keep", "a share", "'9.0'"],
+        ),
+        (
+            ["page.png", "Q", "--model", "/nowhere", "--budget", "8", "--reduce", "fastv", "--keep", "9"],
+            ["keep of fastv must be at most the budget, 8, got 9"],
+        ),
     ],
 )
 def test_ask_refuses_in_one_line(page, capsys, arguments, words):

@@ -29,6 +29,7 @@ def random_context(count=60, *, width=16, frames=1, seed=0, images=2):
         shallow=drawn(count).exp(),
         asked=drawn(4, count).softmax(-1),
         question=drawn(4, width),
+        pixels=drawn(count, 3, 4, 4),
     )
 
 
@@ -45,7 +46,7 @@ def plain_context(features, **more):
 
 def permuted(context, order):
     """The same tokens in another order."""
-    first = ("features", "position", "size", "weight", "image", "received", "shallow")
+    first = ("features", "position", "size", "weight", "image", "received", "shallow", "pixels")
     changed = {name: getattr(context, name)[order] for name in first}
     changed |= {name: getattr(context, name)[:, order] for name in ("keys", "queries", "asked")}
     return replace(context, **changed)

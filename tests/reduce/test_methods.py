@@ -9,7 +9,7 @@ from tests.reduce.contexts import permuted, plain_context, random_context
 from texturevlm.reduce import METHODS, Reduction
 from texturevlm.reduce.sparsevlm import cluster_count, raters
 
-STAGES = {f"{name}-{index}": stage for name, one in METHODS.items() for index, stage in enumerate(one.stages)}
+STAGES = {stage.reduce.__name__: stage for one in METHODS.values() for stage in one.stages}  # each function once
 
 
 def stage(name, index=0):
@@ -47,7 +47,8 @@ def test_the_budget_is_kept_exactly(any_stage, keep, frames):
 
 def test_the_budget_is_kept_for_tokens_that_are_all_alike(any_stage):
     same = random_context(30)
-    same = replace(same, features=torch.ones_like(same.features), keys=torch.ones_like(same.keys))
+    ones = {name: torch.ones_like(getattr(same, name)) for name in ("features", "keys", "pixels")}
+    same = replace(same, **ones)
     assert len(any_stage(same, 7).kept) == 7
 
 
@@ -75,7 +76,7 @@ def test_what_is_needed_is_read(any_stage):
     for name in any_stage.needs:
         with pytest.raises(ValueError, match=f"needs {name}"):
             any_stage(replace(context, **{name: None}), 10)
-    every = {"keys", "queries", "received", "shallow", "asked", "question"}
+    every = {"keys", "queries", "received", "shallow", "asked", "question", "pixels"}
     less = replace(context, **dict.fromkeys(every - set(any_stage.needs)))
     assert torch.equal(any_stage(less, 10).kept, any_stage(context, 10).kept)
 
@@ -263,6 +264,99 @@ def test_prunevid_does_not_merge_across_a_cut():
     position = torch.tensor([[t, 0, 0] for t in range(4)]).float()
     found = stage("prunevid")(plain_context(features, position=position), 2)
     assert groups(found) == {0: {0, 1}, 2: {2, 3}}
+
+
+def grid_of_pixels(values, side=4):
+    """One token per value, which all its samples have, on a square grid."""
+    values = torch.as_tensor(values, dtype=torch.float32)
+    rows, columns = values.shape
+    position = torch.tensor([[0, y, x] for y in range(rows) for x in range(columns)]).float()
+    pixels = values.reshape(-1, 1, 1, 1).expand(-1, 3, side, side).clone()
+    return plain_context(pixels.flatten(1), position=position, pixels=pixels)
+
+
+def test_pixelprune_drops_what_its_neighbours_predict():
+    """A ramp down and across is predicted by left + above − corner; the odd token is not, nor what is next to it."""
+    ramp = torch.arange(5.0)[:, None] + 2 * torch.arange(5.0)
+    flat = stage("pixelprune")(grid_of_pixels(torch.zeros(3, 3)), 1)
+    assert flat.kept.tolist() == [0]  # it has no neighbours before it
+    ramp[2, 2] += 50
+    assert stage("pixelprune")(grid_of_pixels(ramp), 4).kept.tolist() == [0, 12, 13, 17]
+
+
+def test_the_predictor_of_loco_i():
+    from texturevlm.reduce.pixelprune import median_edge
+
+    west, north, corner = torch.tensor([[3.0, 9.0, 5.0], [7.0, 2.0, 6.0], [9.0, 1.0, 5.0]])
+    # corner above both: the smaller; corner below both: the larger; else west + north − corner
+    assert median_edge(west, north, corner).tolist() == [3.0, 9.0, 6.0]
+
+
+def test_pace_shrinks_what_is_flat():
+    """Of 4 × 4 tokens one quarter has detail inside; the three others become one token each."""
+    context = grid_of_pixels(torch.zeros(4, 4))
+    busy = torch.tensor([0, 1, 4, 5])
+    context.pixels[busy] = torch.randn(4, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    found = groups(stage("pace")(context, 7))
+    assert found == {0: {0}, 1: {1}, 4: {4}, 5: {5}, 2: {2, 3, 6, 7}, 8: {8, 9, 12, 13}, 10: {10, 11, 14, 15}}
+
+
+def test_pace_shows_the_same_area_more_coarsely():
+    from texturevlm.reduce.pace import shown_pixels
+
+    context = grid_of_pixels([[0.0, 1.0], [2.0, 3.0]])
+    found = stage("pace")(context, 1)
+    pixels, first, wide = shown_pixels(context, found)
+    assert (first.tolist(), wide.tolist()) == ([[0.0, 0.0]], [2])
+    quarters = torch.tensor([[0.0, 1.0], [2.0, 3.0]]).repeat_interleave(2, 0).repeat_interleave(2, 1)
+    assert torch.equal(pixels[0], quarters.expand(3, 4, 4))
+
+
+def test_pvc_explains_what_the_first_pass_left_out():
+    features = torch.stack([E1] * 3 + [E2] + [E1] * 4)
+    found = groups(stage("pvc")(plain_context(features), 2))
+    assert {3} in found.values()
+    assert sum(len(own) for own in found.values()) == 8
+
+
+def test_dtoma_gives_still_frames_little():
+    """Three frames of two tokens; the second repeats the first."""
+    features = torch.stack([E1, E2, E1, E2, E3, -E1])
+    position = torch.tensor([[t, 0, x] for t in range(3) for x in range(2)]).float()
+    kept = stage("dtoma")(plain_context(features, position=position), 4).kept.tolist()
+    assert kept == [0, 1, 4, 5]
+
+
+def test_dtoma_gives_frames_that_are_asked_about_more():
+    position = torch.tensor([[t, 0, x] for t in range(2) for x in range(4)]).float()
+    asked = torch.tensor([[0.02, 0.05, 0.01, 0.02, 0.3, 0.2, 0.2, 0.2]])
+    kept = stage("dtoma", 1)(plain_context(torch.randn(8, 3), position=position, asked=asked), 4).kept.tolist()
+    assert kept == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("spread_over", [1, 3, 7])
+def test_dyrate_follows_how_far_attention_is_spread(spread_over):
+    asked = torch.zeros(1, 8)
+    asked[0, 1 : 1 + spread_over] = 0.1
+    context, dyrate = plain_context(torch.randn(8, 3), asked=asked), stage("dyrate")
+    assert dyrate.rate(context, 2) == max(2, spread_over)
+    assert dyrate(context, spread_over).kept.tolist() == list(range(1, 1 + spread_over))
+
+
+def test_statistics_of_attention_do_not_depend_on_the_order():
+    from texturevlm.reduce.dyrate import statistics
+
+    even, one = torch.full((1, 100), 0.01), torch.zeros(1, 100)
+    one[0, 7] = 1.0
+    for asked, wanted in (
+        (even, [1.0, 0.01, 0.4605, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5]),
+        (one, [0, 1, 0.4605, *[1] * 6]),
+    ):
+        found = statistics(plain_context(torch.randn(100, 3), asked=asked))
+        torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float32), atol=1e-4, rtol=1e-4)
+    mixed = torch.rand(1, 100)
+    again = statistics(plain_context(torch.randn(100, 3), asked=mixed.flip(1)))
+    torch.testing.assert_close(statistics(plain_context(torch.randn(100, 3), asked=mixed)), again)
 
 
 def test_two_reductions_in_a_row():

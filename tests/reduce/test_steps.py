@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from texturevlm.reduce import METHODS, ReduceStep, check_needs, planned, stage_budget, steps_of
+from texturevlm.reduce import METHODS, PLACES, ReduceStep, check_needs, planned, stage_budget, steps_of
 
 
 def test_the_forms_of_a_step():
@@ -37,44 +37,65 @@ def test_the_forms_of_a_step():
         ([], 64, "keep needs reduce"),
         (7, 64, "reduce must be a name or a list"),
         ([("tome", 1, 2)], 64, "reduce must be a name or a list"),
-        ([("tome", {"keeps": 1})], 64, "option of tome must be one of keep, layer, got 'keeps'"),
-        ([("tome", {"layer": 1})], 64, "layer is for fastv, pyramiddrop, sparsevlm, vscan, aim, prunevid; tome acts"),
+        ([("tome", {"keeps": 1})], 64, "option of tome must be one of keep, layer, rate, difference, got 'keeps'"),
+        ([("tome", {"layer": 1})], 64, "vscan, aim, prunevid, pace, dtoma; tome acts elsewhere, got layer=1"),
         ([("pyramiddrop", {"layer": 1})], 64, "layer must be 3 for pyramiddrop"),
+        ([("fastv", {"rate": "w.safetensors"})], 64, "rate is for dyrate; fastv does not act while decoding"),
+        (
+            [("fastv", {"difference": "/w"})],
+            64,
+            "difference is for tome, pvc; fastv does not act in the tower, got '/w'",
+        ),
+        ([("tome", {"difference": "/gone"})], 64, "difference of tome must be a file of weights, got '/gone'"),
+        ([("dyrate", {"rate": "/gone"})], 64, "rate of dyrate must be a file of weights or a function, got '/gone'"),
     ],
 )
 def test_what_is_refused(reduce, keep, message):
-    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=re.escape(message)):
         steps_of("ask", reduce, keep)
 
 
 def test_stages_are_laid_out_by_depth():
     def after(name, layers):
-        return [one.after for one in planned("ask", steps_of("ask", name, 9), layers)]
+        return [one.after for one in planned("ask", steps_of("ask", name, 9), layers, 24)]
 
     assert after("fastv", 32) == [2]
     assert after("pyramiddrop", 32) == [8, 16, 24]
     assert after("sparsevlm", 32) == [2, 6, 15]
     assert after("vscan", 28) == [0, 14]
     assert after("pyramiddrop", 3) == [1, 2, 2]
-    assert [one.left for one in planned("ask", steps_of("ask", "pyramiddrop", 9), 32)] == [3, 2, 1]
+    assert after("tome", 32) == [3, 6, 9, 12, 15, 18, 21]  # of the tower
+    assert after("pace", 32) == [0, 0, 2]
+    assert after("dyrate", 32) == [16]
+    assert [one.left for one in planned("ask", steps_of("ask", "pyramiddrop", 9), 32, 24)] == [3, 2, 1]
 
 
 @pytest.mark.parametrize("layer", [0, 32, -1])
 def test_a_layer_that_does_not_exist(layer):
     with pytest.raises(ValueError, match=f"layer of fastv must be between 1 and 31, got {layer}"):
-        planned("ask", steps_of("ask", [("fastv", {"keep": 9, "layer": layer})]), 32)
+        planned("ask", steps_of("ask", [("fastv", {"keep": 9, "layer": layer})]), 32, 24)
 
 
 def test_steps_follow_the_model():
-    with pytest.raises(ValueError, match="tome acts after layer 0, fastv before it in the list after layer 2"):
-        planned("ask", steps_of("ask", ["fastv", "tome"], 9), 32)
+    with pytest.raises(ValueError, match="tome acts after block 3 of the tower, fastv before it in the list after lay"):
+        planned("ask", steps_of("ask", ["fastv", "tome"], 9), 32, 24)
+    order = ["pixelprune", "tome", "divprune", "fastv", "dyrate"]
+    assert len(planned("ask", steps_of("ask", order, 9), 32, 24)) == 11
 
 
 def test_needs_that_a_model_cannot_give():
-    given = {"asked", "question"}
-    with pytest.raises(ValueError, match="visionzip needs keys and received, which gemma3 does not give; these work: "):
-        check_needs("ask", steps_of("ask", "visionzip", 9), given, "gemma3")
-    check_needs("ask", steps_of("ask", ["random", "fastv", "mmtok"], 9), given, "gemma3")
+    given = {"projector": {"question"}, "llm": {"asked"}}
+    works = "these work: random, stride, divprune, fastv, pyramiddrop, cdpruner, mmtok, prunevid, dtoma"
+    for method, message in {
+        "visionzip": "ask: visionzip needs keys and received at the place projector, which is not given by glm4v; "
+        + works,
+        "sparsevlm": "ask: sparsevlm needs question at the place llm, which is not given by glm4v",
+        "tome": "ask: tome acts at the place tower, which is not hooked for glm4v",
+        "dyrate": "ask: dyrate acts at the place decode, which is not hooked for glm4v",
+    }.items():
+        with pytest.raises(ValueError, match=re.escape(message)):
+            check_needs("ask", steps_of("ask", method, 9), given, "glm4v")
+    check_needs("ask", steps_of("ask", ["random", "fastv", "mmtok"], 9), given, "glm4v")
 
 
 def test_published_budgets_of_pyramiddrop():
@@ -94,4 +115,4 @@ def test_a_share_and_a_number():
 
 
 def test_every_stage_acts_somewhere_known():
-    assert {place for method in METHODS.values() for place in method.acts} == {"projector", "llm"}
+    assert {place for method in METHODS.values() for place in method.acts} == set(PLACES)

@@ -13,11 +13,12 @@ from texturevlm.vlm.masks import Keys
 from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
 from texturevlm.vlm.reducing import reduced
+from texturevlm.vlm.tower_vit import attention_of
 
 QUESTION = "what is the total ?"
 VISUAL = [small.IMAGE, small.VIDEO]
 GREEDY = {"max_new_tokens": 4, "do_sample": False, "suppress_tokens": VISUAL}
-FAMILIES = {**small.BUILDERS, "llava": small.llava}
+FAMILIES = {**small.BUILDERS, "llava": small.llava, "internvl": small.internvl, "smolvlm": small.smolvlm}
 COUNT = 20
 
 
@@ -152,7 +153,7 @@ def test_dropped_tokens_do_not_matter_and_kept_ones_are_where_they_were(adapter,
 def _fewer(given, index, kept):
     fewer = dict(given)
     fewer["inputs_embeds"] = given["inputs_embeds"][:, index]
-    fewer["attention_mask"] = None
+    fewer |= {"attention_mask": None, "past_key_values": None}
     position = given.get("position_ids")
     if position is None:
         position = torch.arange(given["inputs_embeds"].shape[1])[None]
@@ -202,7 +203,7 @@ def tower_attention(adapter, *, last):
     if isinstance(adapter, QwenAdapter):
         whole = sorted(adapter.whole_blocks)
         return adapter.tower.blocks[whole[-1 if last else 0]].attn
-    return adapter.tower.tower.encoder.layers[-2 if last else 0].self_attn
+    return attention_of(adapter.tower.layers[adapter.tower_depth - 1 if last else 0])
 
 
 @pytest.mark.parametrize("last", [True, False])
@@ -216,7 +217,9 @@ def test_received_attention_is_that_of_the_tower(adapter, monkeypatch, last):
     if isinstance(adapter, QwenAdapter):
         expected = mean.mean(0).view(COUNT, -1).sum(1)
     else:
-        expected = mean[0, 1:]  # of the class token
+        front = adapter.tower.in_front  # a class token, if there is one
+        received = mean[0, front:] if front else mean.mean(0)
+        expected = received.view(COUNT, -1).sum(1)
     given = getattr(found[0][0], name)
     if isinstance(adapter, Qwen2_5_VL):  # its tower has another order; the next test sees to that
         given, expected = given.sort().values, expected.sort().values

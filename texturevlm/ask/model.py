@@ -40,10 +40,21 @@ from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
 from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
+from texturevlm.vlm.hierarchical import AttentionOptions, attend_hierarchically, attention_for
 from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
-LOADING = ("device", "dtype", "tokens", "looks", "captured", "reduce", "keep", *SETTINGS)  # options of `load_vlm`
+LOADING = (
+    "device",
+    "dtype",
+    "tokens",
+    "looks",
+    "captured",
+    "reduce",
+    "keep",
+    "attention",
+    *SETTINGS,
+)  # options of `load_vlm`
 OWN = (
     "looks",
     "stream",
@@ -59,7 +70,7 @@ class VLM:
 
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
-    tokens, looks, reduce, keep: as in `load_vlm`
+    tokens, looks, reduce, keep, attention: as in `load_vlm`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
                on a GPU
     budget, allocator, relevance: as in `attach`
@@ -79,11 +90,13 @@ class VLM:
         captured: bool | None = None,
         reduce: Any = None,
         keep: int | float | None = None,
+        attention: Any = None,
     ) -> None:
         from texturevlm.ask.processor import TextureProcessor
 
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
+        detail = attention_for("VLM", attention, self.model.config, captured=captured, reduce=reduce)
         check_family_looks("VLM", check_count("VLM", "looks", looks, 1, 2), self.model.config)
         given = {"budget": budget, "allocator": allocator, "relevance": relevance}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -100,8 +113,10 @@ class VLM:
         self.processor, self.tokens, self.looks = processor, tokens, looks
         check_reducible("VLM", self.model.config, sampled_and_kept("VLM", reduce, keep, self.budget)[1])
         self.reduce, self.keep = reduce, keep
+        if detail is not None:
+            attend_hierarchically(hooked(self.model, processor), detail)
         self.adapter = hooked(self.model, processor).beside(processor.processor)
-        self.generator = Generator(self.adapter, processor, captured=captured)
+        self.generator = Generator(self.adapter, processor, captured=captured if detail is None else False)
         self._choice = CapturedChoice()
         released_with_hooks(self)
 
@@ -315,6 +330,7 @@ def load_vlm(
     captured: bool | None = None,
     reduce: Any = None,
     keep: int | float | None = None,
+    attention: Any = None,
     **options: Any,
 ) -> VLM:
     """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
@@ -332,6 +348,9 @@ def load_vlm(
                a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in which they act
     keep:      visual tokens of a question that stay, or their share (a float); by default as many as the budget, and
                twice as many are chosen
+    attention: dense; hierarchical: visual tokens coarse for every query, fine where it matters, for thousands of
+               tokens (docs/attention.md); or a dict of options: fine, block, group, neighbours, kind, share. Not
+               with `reduce`, and not captured
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
     budget, allocator and relevance are those of the TextureProcessor that was saved beside the model, if there is one;
@@ -341,6 +360,7 @@ def load_vlm(
     given = {name: value for name, value in given.items() if value is not None}
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
     steps_of("load_vlm", reduce, 1 if keep is None and reduce else keep)
+    AttentionOptions.of("load_vlm", attention)
     for name in [one for one in options if one not in HUB_OPTIONS]:
         if meant := near_miss(name, LOADING):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
@@ -352,9 +372,12 @@ def load_vlm(
     check_context("load_vlm", sampled, found.config)
     check_reducible("load_vlm", found.config, steps)
     check_family_looks("load_vlm", looks, found.config)
+    attention_for("load_vlm", attention, found.config, captured=captured, reduce=reduce)
     network, processor = found.load()
     own = attach(network, processor, **settings)
-    return VLM(network, own, tokens=tokens, looks=looks, captured=captured, reduce=reduce, keep=keep)
+    return VLM(
+        network, own, tokens=tokens, looks=looks, captured=captured, reduce=reduce, keep=keep, attention=attention
+    )
 
 
 def _check(function: str, settings: dict[str, Any], tokens: str, looks: int) -> None:

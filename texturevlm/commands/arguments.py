@@ -97,6 +97,18 @@ def count(text: str) -> int:
     raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
 
 
+def count_or_share(text: str) -> int | float:
+    """The type of an option that takes a whole number from 1, or a share: a number with a point."""
+    if "." not in text:
+        return count(text)
+    try:
+        if 0 < (share := float(text)) <= 1:
+            return share
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be a whole number from 1, or a share from 0.0 to 1.0, got {text!r}")
+
+
 def names(text: str) -> list[str]:
     """The type of an option that takes names A,B,C."""
     return [name.strip() for name in text.split(",") if name.strip()]

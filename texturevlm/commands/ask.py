@@ -28,6 +28,10 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_option("--looks", None, looks, 1, type=int, choices=(1, 2))
     weighted = "weighted: the model's own full grid, each token weighted by relevance"
     parser.add_option("--tokens", None, weighted, "chosen", choices=("chosen", "weighted"))
+    methods = "visionzip, fastv …: tokens leave inside the model, after they were chosen (docs/rivals.md)"
+    parser.add_option("--reduce", "M,N", methods, type=arguments.names)
+    kept = "tokens that stay, or their share (0.5); default: the budget, and twice as many are chosen"
+    parser.add_option("--keep", "N", kept, type=arguments.count_or_share)
     parser.add_device()
     parser.add_option("--dtype", "T", "such as bfloat16 (default: the checkpoint's own)")
     parser.add_count("--max-new-tokens", "of the answer", 256)
@@ -44,15 +48,21 @@ def _ask(options: argparse.Namespace) -> int:
     import texturevlm as tv
     from texturevlm.ask.choose import check_budget
     from texturevlm.ask.options import check_looks, check_options
+    from texturevlm.ask.reduction import sampled_and_kept
+    from texturevlm.reduce import steps_of
 
     check_options("ask", budget, allocator, relevance, options.tokens)
     check_looks("ask", options.looks, relevance, options.tokens)
     check_budget(budget, len(images))
+    if options.budget is None:  # what lies beside the model may say another one
+        steps_of("ask", options.reduce, 1 if options.keep is None and options.reduce else options.keep)
+    else:
+        sampled_and_kept("ask", options.reduce, options.keep, budget)
     device = arguments.device_of(options)
     textures = [tv.Texture.open(image) for image in images]  # a bad image is refused before a model is loaded
     _quiet_bars()
     with arguments.announced(f"loading {options.model}"):
-        names = ("budget", "allocator", "relevance", "dtype", "tokens", "looks")
+        names = ("budget", "allocator", "relevance", "dtype", "tokens", "looks", "reduce", "keep")
         given = {name: getattr(options, name) for name in names}
         # Not captured: that takes longer than one question.
         model = tv.load_vlm(options.model, device=device, captured=False, **given)

@@ -81,12 +81,15 @@ def statements(source: str) -> str:
 def commit(module: str = EVALUATION, *, root: Path = ROOT) -> str:
     """The commit, and whether files that the module depends on differ from it.
 
-    Outside of a repository it is $TEXTUREVLM_COMMIT, for machines that get a copy of the sources, or `unknown`.
+    $TEXTUREVLM_COMMIT names it where it is set: on a machine that got a copy of the sources git knows nothing, or names
+    a commit that was copied earlier. Outside of a repository it is `unknown`.
     """
+    if named := os.environ.get("TEXTUREVLM_COMMIT"):
+        return named
     files = [path.relative_to(root).as_posix() for path in dependencies(module, root=root)]
     head = _git(root, "rev-parse", "--short=7", "HEAD")
     if head is None:
-        return os.environ.get("TEXTUREVLM_COMMIT") or "unknown"
+        return "unknown"
     return f"{head.strip()} with changes" if _git(root, "status", "--porcelain", "--", *files) else head.strip()
 
 

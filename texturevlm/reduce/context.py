@@ -15,17 +15,20 @@ from texturevlm.check import check_shapes
 class Context:
     """N visual tokens of one prompt, in the order in which the language model reads them.
 
-    features: (N, D), the tokens: embeddings behind the projector, or hidden states between two layers
+    features: (N, D), the tokens: embeddings behind the projector, hidden states between two blocks or layers, pixels
+              before the tower, keys while an answer is decoded
     position: (N, 3), moment, row and column, in tokens of the full image's grid; fractions are allowed
     size:     (N,), how many tokens were merged into each; 1 for one that was not merged
     weight:   (N,), factor that its embedding was multiplied with
     image:    (N,), which image of the prompt each belongs to
-    keys, queries: (H, N, d), of the vision tower's last whole attention, or of a layer of the language model
+    keys, queries: (H, N, d), of the vision tower's last whole attention, of the block before, or of a layer of the
+              language model
     received: (N,), attention that each token gets in the tower's last whole attention: from the class token if there is
               one, else the mean over all patches
     shallow:  (N,), the same in the tower's first whole attention
     asked:    (T, N), attention of each token of the question to each visual one, mean over the heads of a layer
     question: (T, D), the question's tokens: embeddings, or hidden states, like `features`
+    pixels:   (N, C, S, S), the normalised samples of each token
     What a place or a model cannot give is None.
     """
 
@@ -40,11 +43,12 @@ class Context:
     shallow: Tensor | None = None
     asked: Tensor | None = None
     question: Tensor | None = None
+    pixels: Tensor | None = None
 
     def __post_init__(self) -> None:
         patterns = {"features": "N D", "position": "N 3", "size": "N", "weight": "N", "image": "N"}
         patterns |= {"keys": "H N d", "queries": "H N d", "received": "N", "shallow": "N"}
-        patterns |= {"asked": "T N", "question": "T D"}
+        patterns |= {"asked": "T N", "question": "T D", "pixels": "N C S S"}
         given = {name: (getattr(self, name), pattern) for name, pattern in patterns.items()}
         check_shapes("Context", **{name: pair for name, pair in given.items() if pair[0] is not None})
 
@@ -73,6 +77,10 @@ class Context:
         for column in (*self.position.flip(-1).unbind(-1), self.image):
             order = order[column[order].argsort(stable=True)]
         return order
+
+    def best(self, scores: Tensor, count: int) -> Tensor:
+        """(count,): the tokens with the highest scores (N,); among equal ones the first in raster order."""
+        return self.raster[scores[self.raster].argsort(descending=True, stable=True)[:count]]
 
     @cached_property
     def directions(self) -> Tensor:

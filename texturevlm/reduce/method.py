@@ -9,8 +9,11 @@ from texturevlm.check import check_count
 from texturevlm.reduce.context import Context
 from texturevlm.reduce.reduction import Reduction, everything
 
-PLACES = ("projector", "llm")  # behind the projector; between two layers of the language model
+# In the order of a model: pixels before the tower; tokens between two blocks of the tower, behind the projector, and
+# between two layers of the language model; keys and values while an answer is decoded.
+PLACES = ("pixels", "tower", "projector", "llm", "decode")
 Function = Callable[[Context, int], Reduction]
+DecodeRate = Callable[[Context, int], int]
 
 
 @dataclass(frozen=True)
@@ -20,13 +23,15 @@ class ReduceStage:
     reduce: tokens and a budget, from 1 to their number → exactly as many
     place:  of PLACES
     needs:  fields of Context besides those that are always there
-    depth:  for llm: after which share of the layers
+    depth:  for tower and llm: after which share of the blocks or layers; for decode: the layer whose attention counts
+    rate:   for decode: how many tokens stay at this step of the answer, at least the budget
     """
 
     reduce: Function
     place: str = "projector"
     needs: tuple[str, ...] = ()
     depth: float = 0.0
+    rate: DecodeRate | None = None
 
     def __call__(self, context: Context, keep: int) -> Reduction:
         """Reduce to `keep` tokens; all of them stay if that is their number."""

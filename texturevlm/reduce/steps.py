@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.reduce.method import ReduceStage
+from texturevlm.reduce.dyrate import trained_rate
+from texturevlm.reduce.method import PLACES, DecodeRate, ReduceStage
 from texturevlm.reduce.registry import METHODS
 
-OPTIONS = ("keep", "layer")  # of a step, besides its method
+OPTIONS = ("keep", "layer", "rate", "difference")  # of a step, besides its method
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,15 @@ class ReduceStep:
     method: a name of METHODS
     keep:   visual tokens of a prompt that stay; or their share, a float above 0 and at most 1
     layers: of the language model, after which its stages there act; None: the method's own
+    rate:   for stages while decoding, in the place of the method's own
+    difference: for stages in the tower, a file of trained weights that are added to the tower's (Token Compensator)
     """
 
     method: str
     keep: int | float
     layers: tuple[int, ...] | None = None
+    rate: DecodeRate | None = None
+    difference: Path | None = None
 
     def target(self, count: int) -> int:
         """Of so many tokens, how many stay. A prompt that has fewer than `keep` loses none."""
@@ -37,7 +43,7 @@ class Planned:
 
     index: of the step
     left:  stages of the step from this one on
-    after: layers of the language model that run before it; 0: behind the projector
+    after: blocks of the tower, or layers of the language model, that run before it; for decode, the layer that counts
     """
 
     step: ReduceStep
@@ -46,11 +52,29 @@ class Planned:
     left: int
     after: int
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """In which stages act."""
+        return PLACES.index(self.stage.place), self.after
+
+    @property
+    def where(self) -> str:
+        """In words."""
+        return {
+            "pixels": "before the tower",
+            "tower": f"after block {self.after} of the tower",
+            "projector": "behind the projector",
+            "llm": f"after layer {self.after}",
+            "decode": "while decoding",
+        }[self.stage.place]
+
 
 def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tuple[ReduceStep, ...]:
     """Steps from the options `reduce` and `keep` of a function.
 
-    reduce: a name of METHODS; or a list of names, (name, keep) or (name, {"keep": …, "layer": …}); None or []: nothing
+    reduce: a name of METHODS; or a list of names, (name, keep) or (name, {"keep": …, "layer": …}); None or []: nothing.
+            For dyrate, "rate" may be the weights that `texturevlm train` made, or a function; for methods in the tower,
+            "difference" those of a compensator
     keep:   for the steps that do not say it
     """
     if reduce is None or (isinstance(reduce, (list, tuple)) and not reduce):
@@ -65,7 +89,8 @@ def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tup
 
 def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
     if isinstance(given, ReduceStep):
-        given = (given.method, {"keep": given.keep, "layer": given.layers})
+        more = {"keep": given.keep, "layer": given.layers, "rate": given.rate, "difference": given.difference}
+        given = (given.method, more)
     pair = (given, {}) if isinstance(given, str) else given
     if not isinstance(pair, Sequence) or not 1 <= len(pair) <= 2:
         raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {given!r}")
@@ -77,7 +102,9 @@ def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
     wanted = options.get("keep", keep)
     if wanted is None:
         raise ValueError(f"{function}: keep must be given for {name}, got None")
-    return ReduceStep(name, check_keep(function, name, wanted), _layers(function, name, options.get("layer")))
+    kept, layers = check_keep(function, name, wanted), _layers(function, name, options.get("layer"))
+    rate, difference = options.get("rate"), options.get("difference")
+    return ReduceStep(name, kept, layers, _rate(function, name, rate), _difference(function, name, difference))
 
 
 def leaves_open(reduce: Any) -> bool:
@@ -108,39 +135,77 @@ def _layers(function: str, name: str, layer: int | Sequence[int] | None) -> tupl
     inside = [stage for stage in METHODS[name].stages if stage.place == "llm"]
     if not inside:
         known = ", ".join(one for one, method in METHODS.items() if "llm" in method.acts)
-        raise ValueError(f"{function}: layer is for {known}; {name} acts behind the projector, got layer={layer!r}")
+        raise ValueError(f"{function}: layer is for {known}; {name} acts elsewhere, got layer={layer!r}")
     if len(layers) != len(inside):
         raise ValueError(f"{function}: layer must be {len(inside)} for {name}, one per stage, got {layer!r}")
     return layers
 
 
-def planned(function: str, steps: Sequence[ReduceStep], layers: int) -> list[Planned]:
-    """The stages of all steps in the order in which they act in a language model of so many layers."""
+def _rate(function: str, name: str, rate: Any) -> DecodeRate | None:
+    if rate is None:
+        return None
+    if "decode" not in METHODS[name].acts:
+        known = ", ".join(one for one, method in METHODS.items() if "decode" in method.acts)
+        raise ValueError(f"{function}: rate is for {known}; {name} does not act while decoding, got rate={rate!r}")
+    if callable(rate):
+        found: DecodeRate = rate
+        return found
+    if not isinstance(rate, (str, Path)) or not Path(rate).is_file():
+        raise FileNotFoundError(f"{function}: rate of {name} must be a file of weights or a function, got {rate!r}")
+    return trained_rate(rate)
+
+
+def _difference(function: str, name: str, path: Any) -> Path | None:
+    if path is None:
+        return None
+    if "tower" not in METHODS[name].acts:
+        known = ", ".join(one for one, method in METHODS.items() if "tower" in method.acts)
+        raise ValueError(f"{function}: difference is for {known}; {name} does not act in the tower, got {path!r}")
+    if not isinstance(path, (str, Path)) or not Path(path).is_file():
+        raise FileNotFoundError(f"{function}: difference of {name} must be a file of weights, got {path!r}")
+    return Path(path)
+
+
+def planned(function: str, steps: Sequence[ReduceStep], layers: int, blocks: int) -> list[Planned]:
+    """The stages of all steps in the order in which they act.
+
+    layers, blocks: of the language model, and of the tower
+    """
     found: list[Planned] = []
     for index, step in enumerate(steps):
         stages = METHODS[step.method].stages
         own = iter(step.layers or ())
         for number, stage in enumerate(stages):
-            after = 0
+            depth = {"tower": blocks, "llm": layers, "decode": layers}.get(stage.place)
+            after = 0 if depth is None else min(max(1, round(stage.depth * depth)), depth - 1)
             if stage.place == "llm":
-                usual = min(max(1, round(stage.depth * layers)), layers - 1)
-                after = check_count(function, f"layer of {step.method}", next(own, usual), 1, layers - 1)
-            if found and after < found[-1].after:
-                before = found[-1]
-                raise ValueError(
-                    f"{function}: reduce must be in the order of the model: {step.method} acts after layer {after}, "
-                    f"{before.step.method} before it in the list after layer {before.after}"
-                )
+                after = check_count(function, f"layer of {step.method}", next(own, after), 1, layers - 1)
             found.append(Planned(step, stage, index, len(stages) - number, after))
+            if len(found) > 1 and found[-1].order < found[-2].order:
+                one, before = found[-1], found[-2]
+                raise ValueError(
+                    f"{function}: reduce must be in the order of the model: {step.method} acts {one.where}, "
+                    f"{before.step.method} before it in the list {before.where}"
+                )
     return found
 
 
-def check_needs(function: str, steps: Sequence[ReduceStep], given: set[str], family: str) -> None:
-    """Raise if a method needs what models of a family cannot give."""
+def check_needs(function: str, steps: Sequence[ReduceStep], given: Mapping[str, set[str]], family: str) -> None:
+    """Raise if a method acts or needs what models of a family do not allow or give.
+
+    given: place → the fields of Context that are there
+    """
+    works = ", ".join(name for name in METHODS if not _lacking(name, given))
     for step in steps:
-        if missing := sorted(METHODS[step.method].needs - given):
-            works = ", ".join(name for name, method in METHODS.items() if method.needs <= given)
-            raise ValueError(
-                f"{function}: {step.method} needs {' and '.join(missing)}, which {family} does not give; "
-                f"these work: {works}"
-            )
+        if lacking := _lacking(step.method, given):
+            raise ValueError(f"{function}: {step.method} {lacking} {family}; these work: {works or 'none'}")
+
+
+def _lacking(method: str, given: Mapping[str, set[str]]) -> str:
+    """What a method lacks, in words before the name of a family; empty if nothing."""
+    for stage in METHODS[method].stages:
+        if stage.place not in given:
+            return f"acts at the place {stage.place}, which is not hooked for"
+        if missing := sorted(set(stage.needs) - given[stage.place]):
+            return f"needs {' and '.join(missing)} at the place {stage.place}, which is not given by"
+    return ""

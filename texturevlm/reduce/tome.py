@@ -3,8 +3,9 @@
 Published: in raster order, tokens are split alternately into A and B. Each A is matched to its most similar B, by the
 cosine of head-mean keys; the r best pairs are merged to their size-weighted mean. This is done in each block of the
 tower, and attention gets + log(size).
-Ours: all rounds are run at once behind the projector, with the keys of the tower's last block, until the budget is
-reached; the keys of merged tokens are merged like the tokens. A round merges at most half of the tokens.
+Ours: seven places in the tower merge, with the keys of the block before, and each keeps the same share. Where that is
+less than a half, rounds follow one another; the keys of merged tokens are merged like the tokens. A token is the square
+of patches that the model's merger turns into one; patches merge with those at the same place in the other square.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ TASKS = {
     "ranker": "texturevlm.train.ranker_task:RankerTask",
     "reader": "texturevlm.train.reader.task:ReaderTask",
     "channels": "texturevlm.train.channel_task:ChannelTask",
+    "rate": "texturevlm.train.rate_task:RateTask",
+    "compensator": "texturevlm.train.compensator_task:CompensatorTask",
 }
 # What a resumed run may change: nothing that the loss curve depends on.
 MAY_CHANGE = ("device", "save_every", "evaluate_every", "log_every", "keep", "ahead", "captured")

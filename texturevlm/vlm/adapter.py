@@ -11,7 +11,7 @@ or pixel shuffle turns into one embedding. Each patch has a position of its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Any, ClassVar
@@ -52,7 +52,9 @@ class Adapter(ABC):
 
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
     videos: ClassVar[bool] = False
-    reducible: ClassVar[bool] = False  # whether `reduced` can drop and merge its tokens; then it has `scan`
+    reduces: ClassVar[
+        Mapping[str, set[str]]
+    ] = {}  # where `reduced` can act → what methods get there; then it has `scan`
     two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
     levels: ClassVar[Sequence[str]] = LEVELS[:1]
     coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]
@@ -131,6 +133,17 @@ class Adapter(ABC):
     def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         """Run the vision tower of the bound model: embeddings (n, D) per view; further lists for DeepStack."""
 
+    @property
+    def tower_depth(self) -> int:
+        """Blocks of the tower whose output counts."""
+        vision = self.config.vision_config
+        return int(vision.depth if hasattr(vision, "depth") else vision.num_hidden_layers)
+
+    @property
+    def tower_blocks(self) -> Any:
+        """The blocks of the bound model's tower, if its tokens can be reduced."""
+        raise NotImplementedError(f"tower_blocks: not for {self.config.model_type}")
+
     def language_of(self, model: Any) -> Any:
         """The language model, whose `layers` attend."""
         return model.model.language_model
@@ -169,6 +182,17 @@ class Adapter(ABC):
             self._undo.append(undo)
         setattr(model, ATTRIBUTE, self)
         HOOKED.add(model)
+
+    def also(self, hooks: Iterator[Any]) -> None:
+        """Further hooks of the bound model, which `restore` removes; if one of them fails all are removed."""
+        before = len(self._undo)
+        try:
+            for undo in hooks:
+                self._undo.append(undo)
+        except BaseException:
+            while len(self._undo) > before:
+                self._undo.pop().remove()
+            raise
 
     def beside(self, processor: Any) -> Adapter:
         """An adapter of the same model for another processor; this one keeps the hooks."""

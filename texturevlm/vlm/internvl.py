@@ -12,10 +12,12 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import IMAGENET
 from texturevlm.vlm.grouped import GroupedAdapter
+from texturevlm.vlm.scan import HOOKED
 
 
 class InternVL(GroupedAdapter):
     normalisation = IMAGENET
+    reduces = HOOKED
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)

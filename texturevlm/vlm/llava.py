@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED, CLIP
 from texturevlm.vlm.projected import ProjectedAdapter
-from texturevlm.vlm.scan import LlavaScan
+from texturevlm.vlm.scan import HOOKED
 
 
 class Llava(ProjectedAdapter):
     """LLaVA-1.5."""
 
     normalisation = CLIP
-    reducible = True
+    reduces = HOOKED
 
     def tower_of(self, model: Any) -> Any:
         return model.model.vision_tower
@@ -33,9 +34,11 @@ class Llava(ProjectedAdapter):
         layers = [layers] if isinstance(layers, int) else layers
         return torch.cat([one[:, front:] for one in self.tower.run_layers(pixels, patch, layers)], -1)
 
-    def scan(self, wanted: set[str]) -> LlavaScan:
-        """What watches the tower for `reduced`."""
-        return LlavaScan(self, wanted)
+    @property
+    def tower_depth(self) -> int:
+        layers = self.config.vision_feature_layer
+        last = layers if isinstance(layers, int) else layers[-1]
+        return last if last > 0 else super().tower_depth + 1 + last
 
     def project(self, hidden: Tensor) -> Tensor:
         projected: Tensor = self.model.model.multi_modal_projector(hidden)
@@ -46,7 +49,7 @@ class LlavaOnevision(Llava):
     """LLaVA-OneVision, whose images end with a token for a new line."""
 
     normalisation = CENTRED
-    reducible = False  # its tokens for new lines are not seen by the tower
+    reduces: ClassVar[Mapping[str, set[str]]] = {}  # its tokens for new lines are not seen by the tower
 
     def length(self, tokens: int) -> int:
         return tokens + 1

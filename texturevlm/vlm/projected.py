@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from texturevlm.reduce import Planned
 from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import Geometry, is_packed, unpack
+from texturevlm.vlm.scan import VitScan
 from texturevlm.vlm.views import View
 from texturevlm.vlm.vit import VisionTransformer, by_count, tower_for
 
@@ -71,11 +73,20 @@ class ProjectedAdapter(Adapter):
         """The vision tower of the bound model."""
         return tower_for(self.tower_of(self.model))
 
+    @property
+    def tower_blocks(self) -> Any:
+        """The blocks of that tower."""
+        return self.tower.layers
+
     def hooks(self, model: Any) -> Iterator[Any]:
         self._features = Override(model.model, "get_image_features", self._get_image_features)
         yield self._features
         self._expansion = Override(model, "_expand_inputs_for_generation", self._expanded)
         yield self._expansion
+
+    def scan(self, wanted: set[str], plan: Sequence[Planned] = ()) -> VitScan:
+        """What watches the tower for `reduced`, and reduces in it."""
+        return VitScan(self, wanted, plan)
 
     def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         rows = self.pixel_inputs(views)["pixel_values"].to(self.device)

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from texturevlm.reduce import Planned
 from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.mrope import mrope_positions
 from texturevlm.vlm.override import Override
@@ -22,7 +23,7 @@ from texturevlm.vlm.packed import is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.scan import QwenScan
+from texturevlm.vlm.scan import HOOKED, QwenScan
 from texturevlm.vlm.views import LEVELS, View, rectangles, video_view
 
 INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos", "video_grid_thw")}
@@ -30,7 +31,7 @@ INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos
 
 class QwenAdapter(Adapter):
     captured = True
-    reducible = True
+    reduces = HOOKED
     videos = True
     levels = LEVELS
     coordinates = (*COORDINATES, "crops")
@@ -45,6 +46,11 @@ class QwenAdapter(Adapter):
     def tower(self) -> Any:
         """The vision tower of the bound model."""
         return self.model.model.visual
+
+    @property
+    def tower_blocks(self) -> Any:
+        """The blocks of that tower."""
+        return self.tower.blocks
 
     @property
     def token_pixels(self) -> int:
@@ -156,9 +162,9 @@ class QwenAdapter(Adapter):
         ends = torch.cat([first, first.new_full((1,), len(begins))])
         return {"position_ids": patch, "cu_seqlens": ends.int()}
 
-    def scan(self, wanted: set[str]) -> QwenScan:
-        """What watches the tower for `reduced`."""
-        return QwenScan(self, wanted)
+    def scan(self, wanted: set[str], plan: Sequence[Planned] = ()) -> QwenScan:
+        """What watches the tower for `reduced`, and reduces in it."""
+        return QwenScan(self, wanted, plan)
 
     def probe(self) -> None:
         super().probe()

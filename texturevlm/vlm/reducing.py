@@ -1,7 +1,8 @@
-"""Run a model with reductions: visual tokens leave behind the projector, or between two layers of the language model.
+"""Run a model with reductions: visual tokens leave in the tower, behind the projector, in the language model, or later.
 
 For as long as `reduced` lasts, the language model's forward is a loop over its own layers, between which tokens may
-leave. Tokens keep their rotary positions, DeepStack's features leave or merge with them, and merged tokens attend with
+leave. What leaves before the projector is the business of tower.py, what leaves while decoding that of decode.py.
+Tokens keep their rotary positions, DeepStack's features leave or merge with them, and merged tokens attend with
 + log(size). Layers have keys of different lengths, so each has a mask of its own, during decoding too.
 """
 
@@ -19,16 +20,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from texturevlm.reduce import Context, Planned, ReduceStep, Reduction, check_needs, planned, stage_budget
+from texturevlm.reduce import PLACES, Context, Planned, ReduceStep, Reduction, check_needs, planned, stage_budget
+from texturevlm.vlm.decode import DecodeReduction, Held, Slots
 from texturevlm.vlm.families import FAMILIES
 from texturevlm.vlm.loops import query_and_key, text_rotary
+from texturevlm.vlm.low_rank import load_difference
 from texturevlm.vlm.masks import EXPLICIT, Keys
 from texturevlm.vlm.override import Override
-from texturevlm.vlm.scan import TOWER, Seen, seen_by_prompt
+from texturevlm.vlm.seen import Seen, seen_by_prompt
 from texturevlm.vlm.sequence import Sequence
 
 REPLACED = ("input_ids", "attention_mask", "visual_pos_masks", "deepstack_visual_embeds")  # what layers do not take
-INSIDE = {"keys", "queries", "asked", "question"}  # fields of a Context that a language model gives
+WATCHED = {"keys", "received", "shallow"}  # fields of a Context behind the projector that come from the tower
 
 
 @contextmanager
@@ -60,11 +63,15 @@ def check_reducible(function: str, config: Any, steps: List[ReduceStep]) -> None
     if not steps:
         return
     family, text = config.model_type, config.get_text_config()
-    if not FAMILIES[family][0].reducible or "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        known = ", ".join(name for name, (adapter, _) in FAMILIES.items() if adapter.reducible)
-        raise ValueError(f"{function}: reduce must be None for {family}, got {steps[0].method}; it works for {known}")
-    planned(function, steps, text.num_hidden_layers)
-    check_needs(function, steps, TOWER | INSIDE, family)
+    kind = FAMILIES[family][0]
+    if not kind.reduces or "sliding_attention" in (getattr(text, "layer_types", None) or ()):
+        known = ", ".join(name for name, (adapter, _) in FAMILIES.items() if adapter.reduces)
+        raise ValueError(
+            f"{function}: reduce must be None for {family}, got {steps[0].method}; it works for {known}; "
+            f"for {family} choose fewer tokens with budget"
+        )
+    check_needs(function, steps, kind.reduces, family)
+    planned(function, steps, text.num_hidden_layers, kind(config).tower_depth)
 
 
 class Reducing:
@@ -77,28 +84,48 @@ class Reducing:
         if self.implementation not in EXPLICIT and not self.implementation.startswith("flash"):
             wanted = f"{', '.join(EXPLICIT)} or flash_attention_2"
             raise ValueError(f"{function}: attn_implementation must be {wanted}, got {self.implementation}")
-        self.plan = planned(function, steps, len(self.language.layers))
-        needed = {name for one in self.plan if not one.after for name in one.stage.needs}
-        self.scan = adapter.scan(needed & TOWER)
+        plan = planned(function, steps, len(self.language.layers), adapter.tower_depth)
+        at = {place: [one for one in plan if one.stage.place == place] for place in PLACES}
+        self.plan = at["projector"] + at["llm"]
+        needed = {name for one in at["projector"] for name in one.stage.needs}
+        self.scan = adapter.scan(needed & WATCHED, at["pixels"] + at["tower"])
+        normed = adapter.normed_heads
+        self.decoding = DecodeReduction(self.language, at["decode"], self._axes, normed) if at["decode"] else None
+        blocks = adapter.tower_blocks
+        self.differences = [load_difference(function, one.difference, blocks) for one in steps if one.difference]
         self.endings = endings
         self._ids: Tensor | None = None
-        self._keys: WeakKeyDictionary[Any, list[Keys]] = WeakKeyDictionary()  # cache → the prompt's, per layer
+        self._held: WeakKeyDictionary[Any, Held] = WeakKeyDictionary()  # by cache
 
     def hooks(self) -> Iterator[Any]:
         """Hook the model; yields what has `remove`."""
+        if self.scan.tower is not None:
+            yield from self.scan.tower.hooks()
+            for one in self.differences:
+                yield from one.hooks(self.adapter.tower_blocks)
+            self._generate = Override(self.adapter.model, "generate", self._generated)
+            yield self._generate
         yield from self.scan.hooks()
         yield self.adapter.model.model.register_forward_pre_hook(self._before_model, with_kwargs=True)
         self._forward = Override(self.language, "forward", self._language_forward)
         yield self._forward
 
+    def _generated(self, *args: Any, **kwargs: Any) -> Any:
+        """`generate` may run the tower before the model: which prompts the images belong to must be known by then."""
+        assert self.scan.tower is not None
+        self.scan.tower.ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        return self._generate.original(*args, **kwargs)
+
     def _before_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._ids = args[0] if args else kwargs.get("input_ids")
+        if self.scan.tower is not None:
+            self.scan.tower.ids = self._ids
 
     def _language_forward(self, **given: Any) -> Any:
         ids, self._ids = self._ids, None
-        known = None if given.get("past_key_values") is None else self._keys.get(given["past_key_values"])
+        known = None if given.get("past_key_values") is None else self._held.get(given["past_key_values"])
         if known is not None:
-            return self._run(partial(self._continued, keys=known), **given)
+            return self._run(partial(self._continued, held=known), **given)
         seen = [] if ids is None else seen_by_prompt(self.scan.runs(), ids, self.adapter.visual_ids)
         if ids is None or not seen:  # text alone
             return self._forward.original(**given)
@@ -139,37 +166,49 @@ class Reducing:
     def _prompt(self, sequence: Sequence, seen: List[Seen], cache: Any, kwargs: dict[str, Any]) -> Tensor:
         """Run the prompt; hidden states where its tokens stood."""
         length = sequence.hidden.shape[1]
-        keys: list[Keys] = []
-        targets: dict[tuple[int, int], int] = {}  # (step, sample) → tokens that stay
+        held = Held([], [], seen, self._begun(len(seen)))
+        if (earlier := [one.reduction() for one in seen])[0] is not None:
+            sequence = sequence.reduced([one for one in earlier if one is not None])
         before, around = sequence, {}
         for index, layer in enumerate(self.language.layers):
             due = [one for one in self.plan if one.after == index]
             for one in due:
                 contexts = self._contexts(sequence, before, seen, one)
-                sequence = sequence.reduced(_reductions(one, contexts, targets))
-            if due or not keys:  # masks and rotary embeddings serve until tokens leave again
+                sequence = sequence.reduced(_reductions(one, contexts, held.targets))
+            if due or not held.keys:  # masks and rotary embeddings serve until tokens leave again
                 own = Keys.of(sequence.live, sequence.size)
+                slots = Slots(sequence.visual, sequence.token, sequence.origin)
                 around = self._around(sequence.hidden, sequence.position, own, 0)
-            keys.append(own)
+            held.keys.append(own)
+            held.slots.append(slots)
             before = sequence
             hidden = _layer_output(layer, sequence.hidden, cache, around | kwargs)
             if index < len(sequence.deepstack):
                 hidden = hidden + sequence.deepstack[index]
             sequence = replace(sequence, hidden=hidden)
         if cache is not None:
-            self._keys[cache] = keys
+            self._held[cache] = held
         return sequence.restored(length)
 
-    def _continued(
-        self, hidden: Tensor, position: Tensor, cache: Any, kwargs: dict[str, Any], *, keys: List[Keys]
-    ) -> Tensor:
+    def _begun(self, samples: int) -> dict[tuple[int, int], int]:
+        """(step, sample) → what stays, for the steps that began before the projector."""
+        known = {} if self.scan.tower is None else self.scan.tower.targets
+        prompts = 1 + max((prompt for _, prompt in known), default=samples - 1)
+        beams = samples // prompts
+        return {(step, beam): target for (step, prompt), target in known.items() for beam in _beams(prompt, beams)}
+
+    def _continued(self, hidden: Tensor, position: Tensor, cache: Any, kwargs: dict[str, Any], *, held: Held) -> Tensor:
         """Run tokens behind a prompt whose keys are in the cache."""
         own, around = None, {}
-        for index, (layer, one) in enumerate(zip(self.language.layers, keys)):
+        for index, (layer, one) in enumerate(zip(self.language.layers, held.keys)):
             if one is not own:
                 own, later = one, cache.get_seq_length(index) - one.live.shape[1] + hidden.shape[1]
                 around = self._around(hidden, position, own, later)
+            if self.decoding is not None:
+                self.decoding.watch(index, hidden)
             hidden = _layer_output(layer, hidden, cache, around | kwargs)
+        if self.decoding is not None:
+            self.decoding.act(held, position, cache)
         return hidden
 
     def _around(self, hidden: Tensor, position: Tensor, keys: Keys, later: int) -> dict[str, Any]:
@@ -250,6 +289,10 @@ class Reducing:
             scores = scores.masked_fill(later | ~before.live[sample], -math.inf)
             found["asked"] = scores.softmax(-1).mean(0)[:, where]
         return found
+
+
+def _beams(prompt: int, beams: int) -> range:
+    return range(prompt * beams, (prompt + 1) * beams)
 
 
 def _layer_output(layer: Any, hidden: Tensor, cache: Any, arguments: dict[str, Any]) -> Tensor:

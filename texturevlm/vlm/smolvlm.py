@@ -11,12 +11,14 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED
 from texturevlm.vlm.grouped import GroupedAdapter
+from texturevlm.vlm.scan import HOOKED
 
 AROUND, GLOBAL = "<fake_token_around_image>", "<global-img>"  # as the stock processor spells them
 
 
 class SmolVLM(GroupedAdapter):
     normalisation = CENTRED
+    reduces = HOOKED
 
     def patches_across(self, config: Any) -> int:
         return int(config.scale_factor)

@@ -38,6 +38,11 @@ class VisionTransformer(ABC):
         self.embeddings = tower.embeddings
 
     @property
+    def layers(self) -> Any:
+        """The blocks."""
+        return self.tower.encoder.layers
+
+    @property
     @abstractmethod
     def projection(self) -> Any:
         """The module whose weight and bias embed a patch."""
@@ -80,7 +85,7 @@ class VisionTransformer(ABC):
         `output_hidden_states` would leave hooks of transformers' own behind, with which no model can be pickled.
         """
         found: dict[int, Tensor] = {}
-        modules = self.tower.encoder.layers
+        modules = self.layers
         hooks = []
         try:
             for layer in layers:
@@ -162,6 +167,10 @@ class SmolVLMTower(SiglipTower):
 
 class InternVLTower(VisionTransformer):
     in_front = 1
+
+    @property
+    def layers(self) -> Any:
+        return self.tower.encoder.layer
 
     @property
     def projection(self) -> Any:

@@ -1,0 +1,45 @@
+"""Questions to models that attend hierarchically."""
+
+import pytest
+
+from tests.ask import models
+from tests.ask.test_load import saved
+from texturevlm import vlm
+from texturevlm.ask import load_vlm
+from texturevlm.vlm.hierarchical import IMPLEMENTATION
+
+SMALL = {"block": 4, "group": 4, "neighbours": 0}
+
+
+def asked(model):
+    found = model.ask(models.noise(128, 128), models.QUESTION, relevance="none", max_new_tokens=3, return_details=True)
+    return found.text, found.logprobs
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "llava"])
+def test_an_answer_at_full_detail_is_that_of_the_dense_model(family):
+    adapter = vlm.adapt(*models.built(family))
+    dense = asked(models.asked(adapter, budget=20))
+    full = asked(models.asked(adapter, budget=20, attention={"fine": 1.0, **SMALL}))
+    assert full[0] == dense[0] and full[1] == pytest.approx(dense[1], abs=1e-4)
+    adapter = vlm.adapt(*models.built(family))
+    coarse = asked(models.asked(adapter, budget=20, attention={"fine": 0.0, **SMALL}))
+    assert coarse[1] != pytest.approx(dense[1], abs=1e-4)
+
+
+def test_load_and_detach(tmp_path):
+    folder = saved("qwen3_vl", tmp_path)
+    model = load_vlm(folder, device="cpu", attention="hierarchical")
+    config = model.adapter.language_of(model.model).config
+    assert config._attn_implementation == IMPLEMENTATION and not model.generator.wanted
+    model.detach()
+    assert config._attn_implementation == "sdpa"
+
+
+def test_mistakes_are_found_before_a_model_is_loaded():
+    for given, message in (
+        ({"attention": "sparse"}, "load_vlm: attention must be one of dense, hierarchical, got 'sparse'"),
+        ({"attention": {"fine": 3}}, "load_vlm: fine must be between 0 and 1, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_vlm("nowhere/at-all", **given)

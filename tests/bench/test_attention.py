@@ -1,0 +1,59 @@
+"""`texturevlm bench attention`, small."""
+
+import torch
+
+from texturevlm.bench.attention import AttentionCase, bench_attention
+from texturevlm.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
+from texturevlm.bench.attention_trained import attention_inputs, layer_errors
+from texturevlm.bench.pictures import page
+from texturevlm.bench.reader import random_reader
+from texturevlm.draw import to_pil
+from texturevlm.ops import hierarchical_attention
+
+
+def test_a_quick_run():
+    report = bench_attention("cpu", quick=True)
+    assert all(row.timing is not None and row.timing.median > 0 for row in report.rows)
+    by = {(row.work, row.by) for row in report.rows}
+    for work in ("prefill, 273 visual tokens", "decode, 273 visual tokens"):
+        assert {(work, "SDPA"), (work, "hierarchical, 10% fine")} <= by
+    assert {("prefill, 64 visual tokens", "window"), ("prefill, 64 visual tokens", "linear")} <= by
+    page = [row.by for row in report.rows if row.work == "page of 80 visual tokens, 4B model → first token"]
+    assert page == ["dense", "hierarchical, 10% fine", "hierarchical, 10% fine, 4 layers share a choice"]
+    assert any("Peaked inputs" in note and "met" in note for note in report.notes)
+    table = [note.split("|")[1:-1] for note in report.notes if note.startswith("| hierarchical") or "| latent" in note]
+    errors = [float(row[3].split("%")[0]) for row in table]
+    assert len(table) == 4 and errors[0] >= errors[1] >= errors[2] > 0
+
+
+def test_inputs_of_layers_are_those_of_the_model():
+    model = random_reader("cpu", 24)
+    model.model.float()
+    image = to_pil(page(1, 96, 128))
+    layers = attention_inputs(model, image)
+    assert len(layers.inputs) == len(model.adapter.language_of(model.model).layers)
+    for one in layer_errors(layers, "hierarchical", 1.0)[:2]:
+        assert max(one) < 1e-5
+    # the output of attention, projected, is that of the layer
+    outputs = []
+    first = model.adapter.language_of(model.model).layers[0].self_attn
+    hook = first.register_forward_hook(lambda *given: outputs.append(given[2][0]))
+    attention_inputs(model, image)
+    hook.remove()
+    wanted = first.o_proj(dense_attention(*layers.inputs[0], causal=True).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(outputs[0], wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_peaked_inputs_have_one_right_block():
+    q, k, v, wanted = peaked_input(512, "cpu", width=32)
+    assert right_blocks(q, k, v, wanted) == 1.0 and right_blocks(q, k, v, (wanted + 1) % 8) < 0.5
+    dense = dense_attention(q, k, v)
+    assert relative_error(hierarchical_attention(q, k, v, fine=0.1, neighbours=0), dense) < 0.02
+    other = (wanted[None, None, :, None].expand(1, 2, -1, -1) + 1) % 8
+    assert relative_error(hierarchical_attention(q, k, v, chosen=other, neighbours=0), dense) > 0.05
+
+
+def test_the_layout_of_a_case_reads_text():
+    case = AttentionCase.of(100, "cpu", heads=2, shared=1, width=16)
+    assert torch.equal(case.visual.sort().values, torch.arange(100))
+    assert int(case.layout().state[0, 0, -1]) == 2

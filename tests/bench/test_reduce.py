@@ -1,0 +1,54 @@
+"""`texturevlm bench reduce`, small: every way has numbers, at equal tokens."""
+
+import json
+
+import pytest
+
+from texturevlm.bench import reduce as bench
+from texturevlm.reduce import METHODS
+
+
+@pytest.fixture(scope="module")
+def report():
+    pytest.importorskip("transformers")
+    return bench.bench_reduce("cpu", quick=True)
+
+
+def test_every_way_is_measured(report):
+    rows = {row.name: row for row in report.rows}
+    assert set(METHODS) < set(rows)
+    assert not [row.name for row in report.rows if row.state]
+    assert all(row.first_ms > 0 and row.next_ms > 0 and row.peak is None for row in report.rows)
+
+
+def test_all_have_the_same_tokens_in_the_end(report):
+    rows = {row.name: row for row in report.rows}
+    assert (rows["everything"].chosen, rows["everything"].last) == (80, 80)
+    for name in METHODS:
+        assert rows[name].chosen == 80
+        assert rows[name].last == (80 if name == "dyrate" else 8), name
+    assert rows["texturevlm, asked, 16, then visionzip"].chosen == 16
+    assert rows["texturevlm, asked, 16, then visionzip"].first == 8
+    assert rows["plain resize to 8"].last <= 8
+    assert rows["fastv"].first == 80 and rows["tome"].first == 8
+
+
+def test_the_table_and_its_files(report, tmp_path):
+    report.save(tmp_path / "reduce.json")
+    found = json.loads((tmp_path / "reduce.json").read_text())
+    assert [row["name"] for row in found["rows"]] == [row.name for row in report.rows]
+    table = (tmp_path / "reduce.md").read_text()
+    assert found["code"] in table and "texturevlm.bench.reduce, digest " in table
+    assert "| pace | 80 |" in table and "p 73.5 / 78.4 / 69.6" in table and "hardware:" in table
+
+
+def test_what_fails_or_comes_too_late_has_a_row(monkeypatch):
+    def broken(adapter, image, way, length):
+        raise ValueError("no room\nand more")
+
+    monkeypatch.setattr(bench, "answered", broken)
+    report = bench.bench_reduce("cpu", quick=True)
+    assert report.rows[0].cells()[0] == "everything: failed: no room"
+    monkeypatch.setattr(bench, "SECONDS", -1)
+    report = bench.bench_reduce("cpu", quick=True)
+    assert all(row.state == "not measured, the time was over" for row in report.rows)

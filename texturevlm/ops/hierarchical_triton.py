@@ -1,0 +1,265 @@
+"""Hierarchical attention on a GPU by Triton. The backward pass goes through the reference, group by group."""
+
+from __future__ import annotations
+
+import math
+import os
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.ops.block_layout import WHOLE, BlockLayout
+from texturevlm.ops.hierarchical_reference import attend, mean_summaries, readings
+from texturevlm.ops.key_value_texture import KeyValueLevel, block_means
+
+LOG2E = math.log2(math.e)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+WIDTHS, SIDES = (16, 32, 64, 128, 256), (16, 32, 64, 128)  # of a head; of a block or a group
+MOST_BLOCKS = 8192  # that one program can choose from
+ONE_WARP = 1024  # blocks up to which one warp chooses: it needs no barriers
+MOST_ROWS = 128  # of queries in one tile
+PREFILL = {"num_warps": 8, "num_stages": 3}
+DECODE = {"num_warps": 4, "num_stages": 3}
+DECODE_SPLITS = 32  # programs that share the keys of a new token
+
+
+def no_triton_because(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout, kind: str, masked: bool) -> str | None:
+    """Why the kernels cannot run; None if they can."""
+    group = layout.queries.shape[2]
+    if q.device.type != "cuda" and not _interpreted():
+        return f"the tensors are on {q.device}, not on a CUDA GPU"
+    if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
+        got = ", ".join(str(one.dtype).removeprefix("torch.") for one in (q, k, v))
+        return f"the kernels take float32, float16 or bfloat16, one for all, not {got}"
+    if q.shape[3] not in WIDTHS or v.shape[3] != q.shape[3]:
+        return f"the kernels take heads of {', '.join(map(str, WIDTHS))}, not {q.shape[3]} and {v.shape[3]}"
+    if layout.block not in SIDES or group not in SIDES:
+        return f"the kernels take blocks and groups of {', '.join(map(str, SIDES))}, not {layout.block} and {group}"
+    if kind == "latent" or masked:
+        return "the kernels have no latent summaries and no mask but is_causal and that of keys"
+    if not 0 < layout.visual <= MOST_BLOCKS:
+        return f"the kernels take 1 to {MOST_BLOCKS} visual blocks, not {layout.visual}"
+    if find_spec("triton") is None:
+        return "Triton is not installed: pip install 'texturevlm[attention]'"
+    return None
+
+
+def attend_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: BlockLayout,
+    *,
+    fine: float,
+    scale: float,
+    summaries: bool,
+    level: KeyValueLevel | None = None,
+    chosen: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The output, and the blocks that were chosen; arguments as of `hierarchical_attention`."""
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v)):
+        options = layout, fine, scale, summaries, level, chosen
+        found: tuple[Tensor, Tensor] = _Attend.apply(q, k, v, *options)  # type: ignore[no-untyped-call]
+        return found
+    return _forward(q, k, v, layout, fine, scale, summaries, level, chosen)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout, *options: Any) -> tuple[Tensor, Tensor]:
+        out, chosen = _forward(q, k, v, layout, *options)
+        ctx.save_for_backward(q, k, v, chosen)
+        ctx.layout, ctx.options = layout, options
+        ctx.mark_non_differentiable(chosen)
+        return out, chosen
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, chosen = ctx.saved_tensors
+        _, scale, summaries, level, _ = ctx.options
+        q, k, v = (one.detach().requires_grad_() for one in (q, k, v))
+        with torch.enable_grad():
+            own = block_means(k, v, ctx.layout.table, ctx.layout.block) if level is None else level
+            stands = mean_summaries(own) if summaries else None
+            out = attend(q, k, v, ctx.layout, chosen, stands, scale=scale).to(q.dtype)
+        found = torch.autograd.grad(out, (q, k, v), gradients[0])
+        return (*found, *(None,) * (1 + len(ctx.options)))
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: BlockLayout,
+    fine: float,
+    scale: float,
+    summaries: bool,
+    level: KeyValueLevel | None,
+    chosen: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    q, k, v = (one if one.stride(3) == 1 else one.contiguous() for one in (q, k, v))
+    decode, given = q.shape[2] == 1, chosen is not None
+    if not decode and not layout.plain:
+        key_means, k = _means(k, layout.keys.flatten(1), layout.block, arrange=True)
+        value_means, v = _means(v, layout.keys.flatten(1), layout.block, arrange=True)
+        if level is None:
+            key_means, value_means = (one[:, :, : layout.visual].contiguous() for one in (key_means, value_means))
+            level = KeyValueLevel(key_means, value_means, layout.count)
+    elif level is None:
+        key_means, value_means = (_means(one, layout.table.contiguous(), layout.block)[0] for one in (k, v))
+        level = KeyValueLevel(key_means, value_means, layout.count)
+    if chosen is None:
+        chosen, count, bias = _select(q, level, layout, fine, scale)
+    else:
+        chosen, count, bias = _given(chosen, level, layout)
+    run = _decode if decode else _prefill
+    out = run(q, k, v, layout, level, chosen, count, bias, scale, summaries)
+    return out, chosen if given else chosen[..., : layout.most(fine)]
+
+
+def means_by_triton(key: Tensor, value: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor] | None:
+    """The means of the blocks of a table (B, N · block); None where the kernel cannot run, or gradients are wanted."""
+    wanted = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
+    fits = key.dtype in DTYPES and block in SIDES and all(one.shape[3] in WIDTHS for one in (key, value))
+    if wanted or not fits or not table.numel() or key.device.type != "cuda" or find_spec("triton") is None:
+        return None
+    given = (one if one.stride(3) == 1 else one.contiguous() for one in (key, value))
+    table = table.to(torch.int32).contiguous()
+    mean_key, mean_value = (_means(one, table, block)[0] for one in given)
+    return mean_key, mean_value
+
+
+def _means(rows: Tensor, table: Tensor, block: int, *, arrange: bool = False) -> tuple[Tensor, Tensor]:
+    """The means of the rows (B, H, L, D) of each block of a table (B, N · block), and the rows in its order."""
+    from texturevlm.ops.hierarchical_kernels import mean_kernel
+
+    batch, heads, _, width = rows.shape
+    slots = table.shape[1]
+    means = rows.new_empty(batch, heads, slots // block, width)
+    arranged = rows.new_empty(batch, heads, slots, width) if arrange else rows
+    mean_kernel[slots // block, batch * heads](
+        rows, table, means, arranged, heads, slots, *rows.stride()[:3], BLOCK=block, WIDTH=width, ARRANGE=arrange
+    )
+    return means, arranged
+
+
+def _select(
+    q: Tensor, level: KeyValueLevel, layout: BlockLayout, fine: float, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The chosen blocks (B, K, G, C), how many they are, and the bias of the others' summaries, in base 2."""
+    from triton import next_power_of_2
+
+    from texturevlm.ops.hierarchical_kernels import score_kernel, select_kernel
+
+    batch, heads, blocks, width = level.key.shape
+    groups, repeat = layout.queries.shape[1], q.shape[1] // heads
+    most = layout.most(fine)
+    chosen = torch.empty(batch, heads, groups, max(1, most), dtype=torch.int32, device=q.device)
+    count = torch.empty(batch, heads, groups, dtype=torch.int32, device=q.device)
+    bias = torch.empty(batch, heads, groups, blocks, device=q.device)
+    asking = q if q.shape[2] == 1 else _means(q, layout.queries.flatten(1), layout.queries.shape[2])[0]
+    asking = asking.to(level.key.dtype).contiguous()
+    rows, side = repeat * groups, 64 if repeat * groups > 16 else 16
+    scores = torch.empty(batch * heads, rows, blocks, device=q.device)
+    score_kernel[_over(rows, side), _over(blocks, 64), batch * heads](
+        asking, level.key, scores, rows, blocks, scale * LOG2E,
+        ROWS=side, BLOCKS=64, WIDTH=width, PRECISION=_precision(level.key),
+    )  # fmt: skip
+    select_kernel[groups, batch * heads](
+        scores, layout.state, layout.allowed(fine), layout.count, chosen, count, bias,
+        heads, groups, blocks, layout.state.shape[2], chosen.shape[3],
+        REPEAT=repeat, BLOCKS=max(32, next_power_of_2(blocks)), num_warps=1 if blocks <= ONE_WARP else 4,
+    )  # fmt: skip
+    return chosen, count, bias
+
+
+def _given(chosen: Tensor, level: KeyValueLevel, layout: BlockLayout) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for blocks that were chosen before; those that a group does not see whole are left out."""
+    state = layout.state[:, None].expand(-1, chosen.shape[1], -1, -1)
+    whole = state.gather(3, chosen.clamp(min=0).long()) == WHOLE
+    kept = torch.where(whole & (chosen >= 0), chosen, -1).sort(dim=-1, descending=True).values.int().contiguous()
+    instead = readings(layout, kept)[1]
+    size = layout.count.clamp(min=1).log2()[:, None, None]
+    bias = torch.where(instead, size, -math.inf).contiguous()
+    return kept, (kept >= 0).sum(-1, dtype=torch.int32), bias
+
+
+def _prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: BlockLayout,
+    level: KeyValueLevel,
+    chosen: Tensor,
+    count: Tensor,
+    bias: Tensor,
+    scale: float,
+    summaries: bool,
+) -> Tensor:
+    from texturevlm.ops.hierarchical_kernels import attend_kernel
+
+    batch, heads, blocks, width = level.key.shape
+    (groups, group), repeat, asked = layout.queries.shape[1:], q.shape[1] // heads, q.shape[2]
+    always, always_count = layout.always
+    together = max(one for one in (1, 2, 4, 8) if repeat % one == 0 and (one == 1 or one * group <= MOST_ROWS))
+    out = q.new_empty(batch, q.shape[1], asked, width)
+    attend_kernel[groups * (repeat // together), batch * heads](
+        q, k, v, level.key, level.value, bias, layout.keys, layout.queries,
+        chosen, count, always, always_count, layout.limit, out,
+        heads, repeat, groups, blocks, layout.keys.shape[1], chosen.shape[3], always.shape[2],
+        asked, layout.length - asked, scale * LOG2E, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+        GROUP=group, HEADS=together, BLOCK=layout.block, WIDTH=width,
+        CAUSAL=layout.causal, SUMMARIES=summaries, PRECISION=_precision(q), **PREFILL,
+    )  # fmt: skip
+    return out
+
+
+def _decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: BlockLayout,
+    level: KeyValueLevel,
+    chosen: Tensor,
+    count: Tensor,
+    bias: Tensor,
+    scale: float,
+    summaries: bool,
+) -> Tensor:
+    from triton import next_power_of_2
+
+    from texturevlm.ops.hierarchical_kernels import decode_kernel, merge_kernel
+
+    batch, heads, blocks, width = level.key.shape
+    repeat = q.shape[1] // heads
+    rows = max(16, next_power_of_2(repeat))
+    always, always_count = layout.always
+    partial = torch.empty(batch * heads, DECODE_SPLITS, repeat, width, device=q.device)
+    parts = torch.empty(batch * heads, DECODE_SPLITS, repeat, 2, device=q.device)  # greatest score and sum of each
+    decode_kernel[DECODE_SPLITS, batch * heads](
+        q, k, v, level.key, level.value, bias, layout.keys, chosen, count, always, always_count, partial, parts,
+        heads, blocks, layout.keys.shape[1], chosen.shape[3], always.shape[2],
+        DECODE_SPLITS, _over(blocks, layout.block) if summaries else 0, scale * LOG2E,
+        *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
+        REPEAT=repeat, ROWS=rows, BLOCK=layout.block, WIDTH=width, PRECISION=_precision(q), **DECODE,
+    )  # fmt: skip
+    out = torch.empty(batch, q.shape[1], 1, width, dtype=q.dtype, device=q.device)
+    merge_kernel[(batch * q.shape[1],)](
+        partial, parts, out, DECODE_SPLITS, REPEAT=repeat, SPLITS=next_power_of_2(DECODE_SPLITS), WIDTH=width
+    )
+    return out
+
+
+def _precision(values: Tensor) -> str:
+    return "ieee" if values.dtype == torch.float32 else "tf32"
+
+
+def _over(count: int, side: int) -> int:
+    return -(-count // side)
+
+
+def _interpreted() -> bool:
+    """Whether Triton runs its kernels on the CPU, for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

@@ -1,0 +1,265 @@
+"""A language model that attends hierarchically: `hierarchical_attention` as an implementation for transformers.
+
+For as long as it is hooked, the language model's attention implementation is ours. Before each forward pass the visual
+tokens of the prompt are laid out along the quadtree of their places, which are in the packed rows; the layout serves
+all layers. The model stays causal: a block that a query sees in part is read token by token, and summaries are of
+blocks that come before it. Prompts without visual tokens, and passes of other shapes, are dense (SDPA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_choice, check_count
+from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention
+from texturevlm.ops.hierarchical import ATTENTION_KINDS
+from texturevlm.ops.key_value_texture import check_block
+from texturevlm.vlm.families import FAMILIES
+from texturevlm.vlm.override import Override
+from texturevlm.vlm.token_order import ROW_INPUTS, visual_order
+
+IMPLEMENTATION = "texturevlm_hierarchical"  # its name in transformers
+RUN = "texturevlm_attention"  # attribute of an attention module: the AttentionRun that it belongs to
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """How a language model attends. The first five are as in `hierarchical_attention`.
+
+    share: layers that share one choice of blocks: the first of them chooses
+    """
+
+    block: int = 64
+    fine: float = 0.1
+    group: int = 64
+    neighbours: int = 1
+    kind: str = ATTENTION_KINDS[0]
+    share: int = 1
+
+    @staticmethod
+    def of(function: str, given: Any) -> AttentionOptions | None:
+        """From what `load_vlm` takes: None or "dense", "hierarchical", or a dict of these options."""
+        if given is None or given == "dense":
+            return None
+        if not isinstance(given, Mapping):
+            check_choice(function, "attention", given, ("dense", "hierarchical"))
+            return AttentionOptions()
+        for name in given:
+            check_choice(function, "option of attention", name, [one.name for one in fields(AttentionOptions)])
+        return AttentionOptions(**given).check(function)
+
+    def check(self, function: str) -> AttentionOptions:
+        check_block(function, self.block)
+        for name, least in (("group", 1), ("neighbours", 0), ("share", 1)):
+            check_count(function, name, getattr(self, name), least)
+        if not 0 <= self.fine <= 1:
+            raise ValueError(f"{function}: fine must be between 0 and 1, got {self.fine!r}")
+        check_choice(function, "kind", self.kind, ATTENTION_KINDS)
+        return self
+
+
+def attention_for(
+    function: str, given: Any, config: Any, *, captured: bool | None, reduce: Any
+) -> AttentionOptions | None:
+    """The options of a model with this config; raises if it cannot attend so, or not beside the other options."""
+    options = AttentionOptions.of(function, given)
+    if options is None:
+        return None
+    check_attention(function, config)
+    for name, value in (("captured", captured), ("reduce", reduce)):
+        if value:
+            raise ValueError(f"{function}: {name} must not be given with attention='hierarchical', got {value!r:.60}")
+    return options
+
+
+def check_attention(function: str, config: Any) -> None:
+    """Raise if a model with this config cannot attend hierarchically."""
+    if "sliding_attention" in (getattr(config.get_text_config(), "layer_types", None) or ()):
+        known = ", ".join(name for name in FAMILIES if name != config.model_type)
+        raise ValueError(
+            f"{function}: attention must be dense for {config.model_type}, whose layers attend in windows, "
+            f"got hierarchical; it works for {known}"
+        )
+
+
+def attend_hierarchically(adapter: Any, options: AttentionOptions) -> None:
+    """Hook the language model of a bound adapter, until the adapter is restored."""
+    check_attention("attend_hierarchically", adapter.config)
+    if adapter.language_of(adapter.model).config._attn_implementation == IMPLEMENTATION:
+        raise ValueError("attend_hierarchically: model must attend densely, got one that is hooked; detach it first")
+    _register()
+    adapter.also(AttentionRun(adapter, options).hooks())
+
+
+@dataclass(frozen=True, eq=False)
+class LaidPrompt:
+    """What is remembered of a prompt while its answer is generated.
+
+    visual:   (B, n), its visual tokens along the quadtree, -1 for none
+    live:     (B, L), or None if all are
+    textures: per layer, of the visual keys and values
+    """
+
+    visual: Tensor
+    live: Tensor | None
+    textures: dict[int, KeyValueTexture]
+
+
+class AttentionRun:
+    """The state of one hooked language model."""
+
+    def __init__(self, adapter: Any, options: AttentionOptions) -> None:
+        self.adapter, self.options = adapter, options
+        self.language = adapter.language_of(adapter.model)
+        self.layout: BlockLayout | None = None  # of the forward pass that runs
+        self.prompt: LaidPrompt | None = None
+        self.keeps = False  # whether a cache keeps the keys of this pass
+        self.chosen: Tensor | None = None  # by the layer that chose last
+        self._towers: dict[str, Override] = {}
+        self._ids: Tensor | None = None
+        self._rows: dict[str, Tensor] = {}  # what the vision tower got last: `generate` runs it before the model
+        self._prompts: WeakKeyDictionary[Any, LaidPrompt] = WeakKeyDictionary()  # cache → prompt
+
+    def hooks(self) -> Iterator[Any]:
+        """Hook the model; yields what has `remove`."""
+        model = self.adapter.model.model
+        for name in ROW_INPUTS:
+            if hasattr(model, name):
+                self._towers[name] = Override(model, name, partial(self._features, name))
+                yield self._towers[name]
+        yield model.register_forward_pre_hook(self._before_model, with_kwargs=True)
+        yield self.language.register_forward_pre_hook(self._before_language, with_kwargs=True)
+        yield self.language.register_forward_hook(self._after_language, always_call=True)
+        yield _Named(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prompts": None}  # caches stay where they are
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _prompts=WeakKeyDictionary())
+
+    def _features(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self._rows[name] = args[0] if args else kwargs[ROW_INPUTS[name]]
+        return self._towers[name].original(*args, **kwargs)
+
+    def _before_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._ids = args[0] if args else kwargs.get("input_ids")
+
+    def _before_language(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        ids, self._ids = self._ids, None
+        embeds, cache = kwargs.get("inputs_embeds"), kwargs.get("past_key_values")
+        self.layout = self.prompt = self.chosen = None
+        if embeds is None:
+            return
+        past = 0 if cache is None else cache.get_seq_length()
+        self.keeps = cache is not None
+        if past == 0 and ids is not None and ids.shape == embeds.shape[:2]:
+            self.prompt = self._new_prompt(ids, kwargs.get("attention_mask"))
+            if self.prompt is not None and cache is not None:
+                self._prompts[cache] = self.prompt
+        elif past and cache in self._prompts:
+            self.prompt = self._prompts[cache]
+        if self.prompt is not None:
+            self.layout = self._layout(self.prompt, embeds.shape[1], past + embeds.shape[1])
+
+    def _after_language(self, module: Any, args: tuple[Any, ...], out: Any) -> None:
+        self.layout = self.prompt = self.chosen = None
+
+    def _new_prompt(self, ids: Tensor, mask: Any) -> LaidPrompt | None:
+        marks = torch.tensor(self.adapter.visual_ids, device=ids.device)
+        visual = torch.isin(ids, marks)
+        if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
+            return None
+        live = None if mask is None or bool(mask.all()) else mask.bool()
+        if live is not None:
+            visual = visual & live
+        if not bool(visual.any()):
+            return None
+        return LaidPrompt(visual_order(self.adapter, ids, visual, self._rows), live, {})
+
+    def _layout(self, prompt: LaidPrompt, queries: int, keys: int) -> BlockLayout:
+        live = prompt.live
+        if live is not None:
+            live = torch.cat([live, live.new_ones(len(live), keys - live.shape[1])], 1)
+        own = self.options
+        return BlockLayout.of(
+            len(prompt.visual),
+            queries,
+            keys,
+            visual=prompt.visual,
+            live=live,
+            causal=True,
+            block=own.block,
+            group=own.group,
+            neighbours=None if own.kind == "linear" else own.neighbours,
+            device=prompt.visual.device,
+        )
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """The output of one layer, (B, H, Q, D)."""
+        assert self.layout is not None and self.prompt is not None
+        own, textures = self.options, self.prompt.textures
+        if layer not in textures and self.keeps:
+            textures[layer] = KeyValueTexture.of(k, v, table=self.layout.table, block=own.block)
+        found, self.chosen = hierarchical_attention(
+            q,
+            k,
+            v,
+            layout=self.layout,
+            scale=scale,
+            block=own.block,
+            fine=own.fine,
+            kind=own.kind,
+            texture=textures.get(layer),
+            chosen=self.chosen if layer % own.share else None,
+            return_chosen=True,
+        )
+        out: Tensor = found
+        return out
+
+
+class _Named:
+    """Our implementation as that of a language model, until `remove`."""
+
+    def __init__(self, run: AttentionRun) -> None:
+        self.modules = [layer.self_attn for layer in run.language.layers]
+        self.config = run.language.config
+        self.before = self.config._attn_implementation
+        self.config._attn_implementation = IMPLEMENTATION
+        for module in self.modules:
+            object.__setattr__(module, RUN, run)
+
+    def remove(self) -> None:
+        self.config._attn_implementation = self.before
+        for module in self.modules:
+            object.__delattr__(module, RUN)
+
+
+def _register() -> None:
+    """Tell transformers of the implementation and of its mask, under one name."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(IMPLEMENTATION, _forward)
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+def _forward(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """What transformers calls."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    run: AttentionRun | None = getattr(module, RUN, None)
+    if run is None or run.layout is None or run.layout.length != key.shape[2]:
+        found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return found
+    out = run.attend(module.layer_idx, query, key, value, options.get("scaling"))
+    return out.transpose(1, 2).contiguous(), None
