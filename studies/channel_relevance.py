@@ -25,7 +25,7 @@ from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.objects import on_objects
 from texturevlm.progress import Progress
-from texturevlm.relevance import ChannelScorer, Prepared
+from texturevlm.relevance import ChannelScorer, Prepared, ScoutScorer
 from texturevlm.relevance.ocr import load_page
 from texturevlm.train.channel_task import is_held_out
 from texturevlm.train.pages import CHARTS, located
@@ -64,14 +64,17 @@ def on_paper(places: Places, kind: str) -> dict[str, Any]:
     for path, questions in places.items():
         texture = Texture.open(path).mipmapped()
         prepared = Prepared(texture, scorer=scorer)
-        plain, scout = prepared.maps.salience, Prepared(texture, scorer="scout")
+        plain, reading = prepared.maps.salience, prepared.reading(scorer)
         blind, _ = prepared.query("")
         for question, boxes in questions:
             maps = {SALIENCE: plain, CHANNELS: blind}
-            maps |= {ASKED: prepared.query(question)[0], "scout": scout.query(question)[0]}
+            maps[ASKED] = prepared.query(question)[0]
+            # The scout has read the image for the question's term; a question without words has no such term.
+            spots = reading.kept.get("spots")
+            asked = None if spots is None else ScoutScorer().score(spots, question, prepared.maps)[0]
+            maps["scout"] = plain if asked is None else asked
             for name, values in maps.items():
-                one = plain if values is None else values
-                hit = found_within(one[0].numpy(), boxes, texture.size)[TENTH]
+                hit = found_within(values[0].numpy(), boxes, texture.size)[TENTH]
                 hits.setdefault(name, []).append(float(hit))
             images.append(str(path))
         progress.step()

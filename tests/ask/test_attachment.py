@@ -190,7 +190,7 @@ def test_clear_errors_leave_nothing_behind(built):
     with pytest.raises(ValueError, match="attach: relevance must be a name or several names, got none"):
         tv.attach(model, processor, relevance=())
     with pytest.raises(
-        ValueError, match="relevance must be one of auto, words, scout, prior, channels, attention, none, got 5"
+        ValueError, match="relevance must be one of auto, words, scout, prior, channels, attention, model, none, got 5"
     ):
         tv.attach(model, processor, relevance=5)
     with pytest.raises(TypeError, match="detach: attached must be the processor that attach returned, or "):

@@ -16,7 +16,7 @@ from texturevlm.reduce import ReduceStep
 from texturevlm.vlm import FAMILIES, check_reducible
 
 # `choose_tokens` has one more, of a model.
-RELEVANCES = ("auto", "words", "scout", "prior", "channels", "attention", "none")
+RELEVANCES = ("auto", "words", "scout", "prior", "channels", "attention", "model", "none")
 PATCHES = {  # an option of image processors → of vision configs
     "patch_size": "patch_size",
     "merge_size": "spatial_merge_size",
@@ -76,7 +76,7 @@ class Choosing:
         check_options("ask", check_count("ask", "budget", self.budget, 1), self.allocator, self.relevance, self.tokens)
         check_choice("ask", "relevance", self.relevance, RELEVANCES)  # one: several are for training
         check_looks("ask", self.looks, self.relevance, self.tokens)
-        check_family_looks("ask", self.looks, config)
+        check_family_looks("ask", self.looks, config, self.relevance)
         check_context("ask", self.budget, config)
         check_reducible("ask", config, self.reduce)
         return self
@@ -90,15 +90,21 @@ def check_looks(function: str, looks: int, relevance: str, tokens: str = TOKENS[
     if looks == 2:
         check_choice(function, "tokens with looks=2", tokens, TOKENS[:1])
         check_choice(function, "relevance with looks=2", relevance, ("auto", "attention"))
+    elif relevance == "model":
+        check_choice(function, "tokens with relevance='model'", tokens, TOKENS[:1])
     elif relevance == "attention":
         raise ValueError(f"{function}: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
 
 
-def check_family_looks(function: str, looks: int, config: Any) -> None:
-    """Whether a model with this config can be asked in so many looks."""
+def check_family_looks(function: str, looks: int, config: Any, relevance: str = "auto") -> None:
+    """Whether a model with this config can be asked in so many looks, and its attention be read for this relevance."""
     family = config.model_type
-    if looks == 2 and not FAMILIES[family][0].two_looks:
+    if FAMILIES[family][0].two_looks:
+        return
+    if looks == 2:
         raise ValueError(f"{function}: looks must be 1 for {family}, got 2 (see docs/models.md)")
+    if relevance == "model":
+        raise ValueError(f"{function}: relevance must not be 'model' for {family}, whose attention cannot be read here")
 
 
 def check_context(function: str, budget: int | tuple[int, int], config: Any) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -144,16 +144,19 @@ def device_of(options: argparse.Namespace) -> "torch.device":
     return torch_device(options.command, options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def names_of(options: argparse.Namespace, *, unusable: Container[str] = ("embedding", "attention")) -> tuple[str, str]:
+def names_of(
+    options: argparse.Namespace, *, unusable: Container[str] = ("embedding", "attention"), own: Sequence[str] = ()
+) -> tuple[str, str]:
     """The allocator and the relevance, both known names.
 
     unusable: scorers that the command cannot make, since they need a model or a map
+    own:      what only this command has
     """
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.check import check_choice
     from texturevlm.relevance import SCORERS
 
-    scorers = ("auto", *(name for name in SCORERS if name not in unusable))
+    scorers = ("auto", *(name for name in SCORERS if name not in unusable), *own)
     return (
         check_choice(options.command, "--allocator", options.allocator or ALLOCATOR, ALLOCATORS),
         check_choice(options.command, "--relevance", options.relevance or RELEVANCE, scorers),

@@ -21,7 +21,7 @@ def add_ask(commands: arguments.Commands) -> None:
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
     shared = "tokens that all images share, unless a texturevlm.json beside the model says otherwise"
-    scorers = "auto, words, scout, prior, channels, none, or, with --looks 2, attention"
+    scorers = "auto, words, scout, prior, channels, model, none, or, with --looks 2, attention"
     parser.add_tokens(shared, patch=False, scorers=scorers)
     parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went"
@@ -42,7 +42,7 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    allocator, relevance = arguments.names_of(options, unusable=("embedding",))
+    allocator, relevance = arguments.names_of(options, unusable=("embedding",), own=("model",))
     budget = BUDGET if options.budget is None else options.budget
 
     import texturevlm as tv
@@ -67,7 +67,8 @@ def _ask(options: argparse.Namespace) -> int:
         # Not captured: that takes longer than one question.
         model = tv.load_vlm(options.model, device=device, captured=False, **given)
     session = model.prepare(textures)
-    if options.looks == 1 and arguments.reads_pages(model.relevance, question):
+    pages_read = model.relevance != "model" and arguments.reads_pages(model.relevance, question)
+    if options.looks == 1 and pages_read:
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
     answer = ""
