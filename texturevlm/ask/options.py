@@ -13,9 +13,10 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import ReduceStep
+from texturevlm.relevance.named import check_relevance
 from texturevlm.vlm import FAMILIES, check_reducible
 
-# `choose_tokens` has one more, of a model.
+# Beside these, embedding:MODEL,PCA.
 RELEVANCES = ("auto", "words", "scout", "prior", "channels", "attention", "model", "none")
 PATCHES = {  # an option of image processors → of vision configs
     "patch_size": "patch_size",
@@ -53,7 +54,7 @@ def check_options(
     if not names:
         raise ValueError(f"{function}: relevance must be a name or several names, got none")
     for name in names:
-        check_choice(function, "relevance", name, RELEVANCES)
+        check_relevance(function, name, RELEVANCES)
     check_choice(function, "tokens", tokens, TOKENS)
 
 
@@ -74,7 +75,7 @@ class Choosing:
     def check(self, config: Any) -> Choosing:
         """Raise if a model with this config cannot be asked so."""
         check_options("ask", check_count("ask", "budget", self.budget, 1), self.allocator, self.relevance, self.tokens)
-        check_choice("ask", "relevance", self.relevance, RELEVANCES)  # one: several are for training
+        check_relevance("ask", self.relevance, RELEVANCES)  # one: several are for training
         check_looks("ask", self.looks, self.relevance, self.tokens)
         check_family_looks("ask", self.looks, config, self.relevance)
         check_context("ask", self.budget, config)
@@ -86,7 +87,7 @@ def check_looks(function: str, looks: int, relevance: str, tokens: str = TOKENS[
     """Whether this relevance and these tokens allow so many looks."""
     if looks not in (1, 2):
         raise ValueError(f"{function}: looks must be 1 or 2, got {looks!r}")
-    check_choice(function, "relevance", relevance, RELEVANCES)
+    check_relevance(function, relevance, RELEVANCES)
     if looks == 2:
         check_choice(function, "tokens with looks=2", tokens, TOKENS[:1])
         check_choice(function, "relevance with looks=2", relevance, ("auto", "attention"))

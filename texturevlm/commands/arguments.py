@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 Run = Callable[[argparse.Namespace], int]
-SCORER_NAMES = "auto, words, scout, prior, channels or none"  # those that need no model and no map
+SCORER_NAMES = "auto, words, scout, prior, channels, none or embedding:MODEL,PCA"
 
 
 class Parser(argparse.ArgumentParser):
@@ -155,11 +155,12 @@ def names_of(
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.check import check_choice
     from texturevlm.relevance import SCORERS
+    from texturevlm.relevance.named import check_relevance
 
     scorers = ("auto", *(name for name in SCORERS if name not in unusable), *own)
     return (
         check_choice(options.command, "--allocator", options.allocator or ALLOCATOR, ALLOCATORS),
-        check_choice(options.command, "--relevance", options.relevance or RELEVANCE, scorers),
+        check_relevance(options.command, options.relevance or RELEVANCE, scorers, "--relevance"),
     )
 
 

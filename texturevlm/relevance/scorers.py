@@ -18,6 +18,7 @@ from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
 from texturevlm.relevance.channel_scorer import ChannelScorer
 from texturevlm.relevance.maps import ImageMaps
+from texturevlm.relevance.named import EMBEDDING, embedding_parts
 from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.relevance.words import WordsScorer, question_text
 from texturevlm.scout.question import Question
@@ -124,7 +125,7 @@ class EmbeddingScorer:
         if not text.strip():
             return None, maps
         features, mode = prepared
-        resized = functional.interpolate(features, maps.grid, mode=mode)
+        resized = functional.interpolate(features.to(maps.ink.device), maps.grid, mode=mode)
         cosine = self.projection.similarity(resized, self.encoder.text(text).to(resized.device))
         return (SHARPNESS * cosine).flatten(1).softmax(1).view_as(cosine), maps
 
@@ -173,8 +174,8 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
     """The scorer that `relevance` stands for.
 
     function:  for error messages
-    relevance: a name of SCORERS, a scorer, or `auto`: prior without a question, words where RapidOCR is installed,
-               else scout; scout for an encoded question
+    relevance: a name of SCORERS, embedding:MODEL,PCA (named.py), a scorer, or `auto`: prior without a question, words
+               where RapidOCR is installed, else scout; scout for an encoded question
     """
     if not isinstance(question, (str, Question)):
         raise TypeError(f"{function}: question must be text, got {type(question).__name__}")
@@ -189,6 +190,9 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
                 f"{type(relevance).__name__}, which has no {missing[0]}"
             )
         return relevance
+    if relevance.startswith(EMBEDDING):
+        model, pca = embedding_parts(function, relevance)
+        return _embedding(model, str(pca))
     check_choice(function, "relevance", relevance, ("auto", *SCORERS))
     if relevance == "auto":
         if isinstance(question, Question):
@@ -198,6 +202,12 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
         else:
             relevance = "words" if find_spec("rapidocr") is not None else "scout"
     return _made(relevance)
+
+
+@lru_cache(maxsize=2)  # models are large
+def _embedding(model: str, pca: str) -> EmbeddingScorer:
+    projection = Projection.load(pca)  # first: it is small
+    return EmbeddingScorer(DenseEncoder.load(model), projection)
 
 
 @lru_cache(maxsize=None)
