@@ -40,7 +40,7 @@ def test_look_explains_itself(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert cli.main([*plain, "--explain", "--out", "explained.png"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == MOST_BARS + 1 and any(line.endswith(" question") for line in lines)
+    assert len(lines) == MOST_BARS + 1 and any(line.endswith(" text") and line.startswith("+") for line in lines)
     heights = [Image.open(f"{name}.png").height for name in ("plain", "explained")]
     assert heights[1] > heights[0] + 200
     assert cli.main(["look", "page.png", "--explain", "--relevance", "scout"]) == 2

@@ -17,18 +17,18 @@ _WIDTH = 900
 def decided(terms: dict[str, Tensor], allocation: Allocation) -> dict[str, float]:
     """What each term adds at the fine tokens of the first image, beyond its mean over the image; strongest first.
 
+    A token counts by its relevance, since many fine tokens only fill the budget.
     terms: name → (B, h, w), the parts of the logarithm of relevance (`ChannelScorer.terms`)
     """
     used, level = allocation.valid[0], allocation.level[0]
     fine = used & (level <= level[used].median())
     height, width = allocation.size
-    found = {}
-    for name, term in terms.items():
-        rows, columns = term.shape[1:]
-        x, y = (allocation.centre[0][fine] / torch.tensor([width, height], device=level.device)).unbind(-1)
-        at = (y * rows).long().clamp(0, rows - 1), (x * columns).long().clamp(0, columns - 1)
-        found[name] = float(term[0][at].mean() - term[0].mean())
-    return dict(sorted(found.items(), key=lambda one: -abs(one[1])))
+    x, y = (allocation.centre[0][fine] / torch.tensor([width, height], device=level.device)).unbind(-1)
+    values = torch.stack([term[0] for term in terms.values()])
+    rows, columns = values.shape[1:]
+    there = values[:, (y * rows).long().clamp(0, rows - 1), (x * columns).long().clamp(0, columns - 1)]
+    added = there @ there.sum(0).softmax(0) - values.mean((1, 2))
+    return dict(sorted(zip(terms, added.tolist()), key=lambda one: -abs(one[1])))
 
 
 def terms_picture(found: dict[str, float]) -> Image.Image:
@@ -52,6 +52,6 @@ def terms_picture(found: dict[str, float]) -> Image.Image:
     bottom = MARGIN + 44 + _ROW * len(shown)
     draw.line([zero, MARGIN + 40, zero, bottom], fill=FAINT)
     left = len(found) - len(shown)
-    said = "logarithm of relevance at the fine tokens, less the mean of the image"
+    said = "logarithm of relevance at the fine tokens, counted by their relevance, less the mean of the image"
     draw.text((MARGIN, bottom + 8), said + (f"; {left} weaker ones not shown" if left else ""), fill=FAINT, font=small)
     return picture
