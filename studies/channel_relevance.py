@@ -65,10 +65,10 @@ def on_paper(places: Places, kind: str) -> dict[str, Any]:
         texture = Texture.open(path).mipmapped()
         prepared = Prepared(texture, scorer=scorer)
         plain, reading = prepared.maps.salience, prepared.reading(scorer)
-        blind, _ = prepared.query("")
+        blind, _ = scorer.score(reading, "", prepared.maps)
         for question, boxes in questions:
             maps = {SALIENCE: plain, CHANNELS: blind}
-            maps[ASKED] = prepared.query(question)[0]
+            maps[ASKED] = scorer.score(reading, question, prepared.maps)[0]
             # The scout has read the image for the question's term; a question without words has no such term.
             spots = reading.kept.get("spots")
             asked = None if spots is None else ScoutScorer().score(spots, question, prepared.maps)[0]

@@ -40,12 +40,12 @@ _LEAST_SPREAD = 1e-3
 class Example(NamedTuple):
     """The kept cells of one image.
 
-    features: (n, F); count: (n,), the logarithm of how many cells each stands for
+    features: (n, F); many: (n,), the logarithm of how many cells each stands for
     places:   (Q, n), where each question's answer is, as shares of cells that sum to 1
     """
 
     features: Tensor
-    count: Tensor
+    many: Tensor
     places: Tensor
 
 
@@ -122,11 +122,12 @@ class ChannelTask:
         features = one.features.to(self.device)
         mean = self.module.mean[KINDS.index(kind)]
         used = self.used.to(self.device)
-        return self.module(torch.where(used, features, mean), KINDS.index(kind))
+        logits: Tensor = self.module(torch.where(used, features, mean), KINDS.index(kind))
+        return logits
 
     def _loss(self, one: Example, kind: str) -> Tensor:
         logits = self.logits(one, kind)
-        total = torch.logsumexp(logits + one.count.to(self.device), 0)
+        total = torch.logsumexp(logits + one.many.to(self.device), 0)
         return total - (one.places.to(self.device) @ logits).mean()
 
     def evaluate(self) -> dict[str, float]:
@@ -142,7 +143,7 @@ class ChannelTask:
 def in_top_tenth(logits: Tensor, one: Example) -> Tensor:
     """(Q,): the share of each place in the tenth of the area with the highest logits."""
     order = logits.argsort(descending=True)
-    area = one.count[order].exp().cumsum(0)
+    area = one.many[order].exp().cumsum(0)
     chosen = torch.zeros_like(logits)
     chosen[order] = (area <= _TOP * area[-1]).float()
     return one.places @ chosen
