@@ -21,7 +21,7 @@ from studies.study import option, provenance, study_main
 from texturevlm.channels import CHANNELS
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.relevance.channel_features import OF_MAPS
-from texturevlm.train.channel_task import LIMITS, ChannelTask, in_top_tenth
+from texturevlm.train.channel_task import IMAGES_PER_SET, ChannelTask, in_top_tenth
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
 
@@ -35,7 +35,7 @@ FIT = FitConfig(steps=150, rate=1e-2, warmup=20, save_every=0)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    limits = {name: min(count, options.limit or count) for name, count in LIMITS.items()}
+    limits = {name: min(count, options.limit or count) for name, count in IMAGES_PER_SET.items()}
     task = ChannelTask(ChannelTask.Settings(options.data, options.words, limits=limits))
     every = {*CHANNELS, *OF_MAPS}
     found: dict[str, dict[str, list[float]]] = {"salience alone": _tops(task, every - {"salience"})}

@@ -7,7 +7,7 @@ from tests.ask import models
 from tests.ask.models import QUESTION
 from tests.vlm import small
 from texturevlm.ask import VLM
-from texturevlm.ask.session import COARSE
+from texturevlm.ask.session import COARSE_VIEW
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -26,7 +26,7 @@ def test_all_tokens_follow_the_attention(monkeypatch, side):
     monkeypatch.setattr("texturevlm.ask.session.question_attention", pointing)
     (chosen,) = session.choose(QUESTION)
     allocation = chosen.allocation
-    assert 0.5 * COARSE < seen[0] <= COARSE and int(allocation.valid.sum()) <= 24
+    assert 0.5 * COARSE_VIEW < seen[0] <= COARSE_VIEW and int(allocation.valid.sum()) <= 24
     mass = chosen.relevance.mass[0]
     left = float(mass[:, : mass.shape[1] // 2].sum())
     assert (left > 0.8) if side == "left" else (left < 0.2)

@@ -11,7 +11,13 @@ from tests.evaluate.folders import write_page
 from texturevlm.channels import CHANNELS, build
 from texturevlm.evaluate.objects import fine_tokens, painted
 from texturevlm.relevance import ChannelScorer, image_maps
-from texturevlm.relevance.channel_features import FEATURES, REGION_KEY, cell_features, channel_layers, feature_names
+from texturevlm.relevance.channel_features import (
+    CHANNEL_FEATURES,
+    REGION_KEY,
+    cell_features,
+    channel_layers,
+    feature_names,
+)
 from texturevlm.relevance.channel_form import PRIOR, ChannelForm, load_form, save_form
 
 
@@ -65,7 +71,9 @@ def test_every_channel_is_used_as_the_registry_says():
     ways = {"trained": [], "stated": [], "regions": [], "question": []}
     for name, channel in CHANNELS.items():
         ways[channel.use].append(name)
-    assert {name.rpartition(".")[2] for name in FEATURES} - {"salience", "legible_scale", "ink"} == {*ways["trained"]}
+    assert {name.rpartition(".")[2] for name in CHANNEL_FEATURES} - {"salience", "legible_scale", "ink"} == {
+        *ways["trained"]
+    }
     assert set(ways["stated"]) == set(PRIOR) and ways["regions"] == [REGION_KEY]
     assert len(ways["question"]) == 16 and all(CHANNELS[name].needs == "encoder" for name in ways["question"])
 

@@ -60,7 +60,7 @@ def test_pages_charts_and_photographs_are_compared_with_salience(data, tmp_path,
 
 
 def test_groups_are_added_one_by_one(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(channel_groups, "LIMITS", {"coco": 7, "docvqa_half": 14, "chartqa": 14})
+    monkeypatch.setattr(channel_groups, "IMAGES_PER_SET", {"coco": 7, "docvqa_half": 14, "chartqa": 14})
     rows = [json.loads(line) for line in (data / "docvqa_half" / "questions.jsonl").read_text().splitlines()]
     write_rows(data / "docvqa_half", [{**row, "split": "train"} for row in rows])
     monkeypatch.setattr(channel_groups, "FIT", channel_groups.FitConfig(steps=3, save_every=0))

@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw
 
 from texturevlm import cli
 from texturevlm.relevance import ChannelScorer
-from texturevlm.relevance.channel_features import FEATURES
-from texturevlm.relevance.channel_form import KINDS, load_form
+from texturevlm.relevance.channel_features import CHANNEL_FEATURES
+from texturevlm.relevance.channel_form import IMAGE_KINDS, load_form
 from texturevlm.train.channel_task import ChannelTask, Example, in_top_tenth, is_held_out, place_shares
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit
@@ -43,13 +43,13 @@ def test_a_run_learns_which_channel_tells_and_the_scorer_reads_its_weights(data,
     out = tmp_path / "own.npz"
     assert cli.main(["ship-channels", "--weights", str(weights), "--out", str(out)]) == 0
     assert torch.equal(load_form(out).weight, task.module.weight)
-    assert ChannelScorer(weights=out).form.weight[KINDS.index("page"), FEATURES.index("here.red")] > 0
+    assert ChannelScorer(weights=out).form.weight[IMAGE_KINDS.index("page"), CHANNEL_FEATURES.index("here.red")] > 0
 
 
 def test_a_channel_that_is_left_out_learns_nothing(data, tmp_path):
     task = ChannelTask(ChannelTask.Settings(data, limits={"funsd": 8}, cells=200, batch=4, without=("red", "salience")))
     fit(task, FitConfig(steps=5, rate=3e-2, decay=0.0), tmp_path / "run")
-    weight = dict(zip(FEATURES, task.module.weight[KINDS.index("page")].tolist()))
+    weight = dict(zip(CHANNEL_FEATURES, task.module.weight[IMAGE_KINDS.index("page")].tolist()))
     assert weight["here.red"] == weight["region.red"] == weight["salience"] == 0 != weight["here.green"]
 
 

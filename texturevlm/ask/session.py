@@ -1,7 +1,7 @@
 """A session: one or several images under one budget, prepared once for any number of questions.
 
 A second look keeps the overview of the first and spends the rest of the budget where the attention of the model went.
-With relevance "model" the overview is not kept: the model sees COARSE tokens, and all of the budget follows.
+With relevance "model" the overview is not kept: the model sees COARSE_VIEW tokens, and all of the budget follows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
 FIRST_LOOK = 0.25  # share of the budget for the overview of two looks
-COARSE = 64  # tokens of the view that relevance "model" is made from
+COARSE_VIEW = 64  # tokens of the view that relevance "model" is made from
 FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
 
 
@@ -95,7 +95,7 @@ class ImageSession:
         if how.looks == 2:
             return self._second_look(question, how)
         if how.relevance == "model":
-            maps, chances = self._attended(question, self._overview(max(len(self.images), COARSE)))
+            maps, chances = self._attended(question, self._overview(max(len(self.images), COARSE_VIEW)))
             return spend(self.images, maps, chances, how.budget, how.allocator)
         if how.tokens == "weighted":
             maps = [image.relevance(question, relevance=how.relevance) for image in self.images]

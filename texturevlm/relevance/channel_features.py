@@ -24,7 +24,7 @@ CONTEXT = {"here": 0, "around": 2, "wide": 4}  # block → levels above the cell
 BLOCKS = (*CONTEXT, "region", "squared")
 WEIGHED = tuple(name for name in CHANNELS if name != REGION_KEY)
 OF_MAPS = ("salience", "legible_scale", "ink")  # what is known of the cells without channels
-MOST_TEXELS = 1 << 20  # of the finest level that channels are built at: cells are coarser anyway
+MOST_CHANNEL_TEXELS = 1 << 20  # of the finest level that channels are built at: cells are coarser anyway
 _FLOOR = 0.01  # of a density, where the mean is 1: its logarithm stays finite
 
 
@@ -34,7 +34,7 @@ def feature_names(channels: Sequence[str]) -> tuple[str, ...]:
 
 
 # Those that any image has, so that they can be trained.
-FEATURES = feature_names([name for name in WEIGHED if not CHANNELS[name].needs])
+CHANNEL_FEATURES = feature_names([name for name in WEIGHED if not CHANNELS[name].needs])
 
 
 def channel_layers(texture: Texture, **given: Any) -> Texture:
@@ -50,7 +50,7 @@ def channel_layers(texture: Texture, **given: Any) -> Texture:
         return texture.mipmapped()
     names = [name for name, channel in CHANNELS.items() if not channel.needs or channel.needs in given]
     extents = enumerate(level_extents(*texture.size))
-    base = next(level for level, (height, width) in extents if height * width <= MOST_TEXELS)
+    base = next(level for level, (height, width) in extents if height * width <= MOST_CHANNEL_TEXELS)
     return build(texture, names, base=base, **given)
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.channels.registry import CHANNELS
-from texturevlm.relevance.channel_features import FEATURES
+from texturevlm.relevance.channel_features import CHANNEL_FEATURES
 from texturevlm.scout.weights import read_weights
 
-KINDS = ("page", "photograph", "chart")
+IMAGE_KINDS = ("page", "photograph", "chart")
 # Weights of the logarithm of relevance that no data taught: a channel of 1 makes a cell exp(weight) times as relevant.
 PRIOR = {
     "gaze": 5.0,  # a person looked there: it outweighs what the image suggests
@@ -47,18 +47,18 @@ class ChannelForm(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        shape = len(KINDS), len(FEATURES)
+        shape = len(IMAGE_KINDS), len(CHANNEL_FEATURES)
         self.weight = nn.Parameter(torch.zeros(shape))
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("spread", torch.ones(shape))
         self.register_buffer("digest", registry_digest())
         with torch.no_grad():
-            self.weight[:, FEATURES.index("salience")] = 1.0  # untrained, it is salience
+            self.weight[:, CHANNEL_FEATURES.index("salience")] = 1.0  # untrained, it is salience
 
     def terms(self, features: Tensor, names: Sequence[str], kind: Tensor) -> dict[str, Tensor]:
         """What each channel adds to the logits: name → (B, N).
 
-        features: (B, N, F), in the order of names; kind: (B,), indices of KINDS
+        features: (B, N, F), in the order of names; kind: (B,), indices of IMAGE_KINDS
         """
         slope, shift = self.weight / self.spread, self.weight * self.mean / self.spread
         found: dict[str, Tensor] = {}
@@ -79,12 +79,12 @@ class ChannelForm(nn.Module):
         return ((features - self.mean[kind]) / self.spread[kind]) @ self.weight[kind]
 
 
-_INDEX = {name: index for index, name in enumerate(FEATURES)}
+_INDEX = {name: index for index, name in enumerate(CHANNEL_FEATURES)}
 
 
 def registry_digest() -> Tensor:
     """16 numbers that change with the names, the number or the order of channels and features."""
-    named = hashlib.blake2b("/".join((*KINDS, *CHANNELS, *FEATURES)).encode(), digest_size=16).digest()
+    named = hashlib.blake2b("/".join((*IMAGE_KINDS, *CHANNELS, *CHANNEL_FEATURES)).encode(), digest_size=16).digest()
     return torch.tensor(list(named), dtype=torch.float32)
 
 
@@ -101,7 +101,7 @@ def _loaded(path: str) -> ChannelForm:
     digest = tensors.get("digest")
     if set(tensors) != set(wanted) or digest is None or not torch.equal(digest.float(), wanted["digest"]):
         raise ValueError(
-            f"ChannelScorer: {path} must hold weights for this version's {len(FEATURES)} features of channels, and "
+            f"ChannelScorer: {path} must hold weights for this version's {len(CHANNEL_FEATURES)} features of channels, and "
             "holds others; train them with texturevlm train examples/train/channels.toml"
         )
     form.load_state_dict(tensors)

@@ -21,7 +21,7 @@ from texturevlm.relevance.channel_features import (
     known_channels,
     log_density,
 )
-from texturevlm.relevance.channel_form import KINDS, load_form
+from texturevlm.relevance.channel_form import IMAGE_KINDS, load_form
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.scout.question import Question
@@ -29,7 +29,7 @@ from texturevlm.scout.scout import load_scout
 from texturevlm.text.strings import terms
 from texturevlm.types import Texture
 
-QUESTION = "question"  # the name of the question's term
+QUESTION_TERM = "question"  # the name of the question's term
 QUESTION_WEIGHT = 1.0  # of the logarithm of the scout's ratio
 COSINE_WEIGHT = 10.0  # of a cosine, as in `embedding`
 _INPUTS = ("previous", "relevance", "fixations", "attention", "gaze", "encoder", "projection")
@@ -69,7 +69,7 @@ class ChannelScorer:
     name, description, capturable = "channels", "all channels", False
 
     def __init__(self, *, weights: Path | str | None = None, kind: str = "auto", **given: Any) -> None:
-        self.kind = check_choice("ChannelScorer", "kind", kind, ("auto", *KINDS))
+        self.kind = check_choice("ChannelScorer", "kind", kind, ("auto", *IMAGE_KINDS))
         for name in given:
             check_choice("ChannelScorer", "argument", name, _INPUTS)
         self.form = load_form(weights)
@@ -90,22 +90,22 @@ class ChannelScorer:
         features, names = prepared.features(maps), feature_names(known_channels(prepared.layers))
         found = self.form.to(features.device).terms(features, names, self.kinds(maps))
         if (asked := self._asked(prepared, question, maps)) is not None:
-            found[QUESTION] = asked.flatten(1)
+            found[QUESTION_TERM] = asked.flatten(1)
         return {name: part.view(maps.ink.shape) for name, part in found.items()}
 
     def kinds(self, maps: ImageMaps) -> Tensor:
         """(B,): the index of each image's kind."""
         if self.kind != "auto" or maps.photograph is None:
-            kind = KINDS.index("page" if self.kind == "auto" else self.kind)
+            kind = IMAGE_KINDS.index("page" if self.kind == "auto" else self.kind)
             return torch.full((len(maps.ink),), kind, device=maps.ink.device)
-        return torch.where(maps.photograph, KINDS.index("photograph"), KINDS.index("page"))
+        return torch.where(maps.photograph, IMAGE_KINDS.index("photograph"), IMAGE_KINDS.index("page"))
 
     def _asked(self, prepared: ChannelReading, question: str | Question, maps: ImageMaps) -> Tensor | None:
         """(B, h, w): the question's own term; None if nothing was asked."""
         if isinstance(question, str) and not terms(question):
             return None
         term = torch.zeros_like(maps.salience)
-        pages = self.kinds(maps) != KINDS.index("photograph")
+        pages = self.kinds(maps) != IMAGE_KINDS.index("photograph")
         if pages.any():
             term = term + QUESTION_WEIGHT * self._scout_ratio(prepared, question, maps) * pages[:, None, None]
         if (

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from texturevlm.check import check_choice
 
-EMBEDDING = "embedding:"
+EMBEDDING_PREFIX = "embedding:"
 
 
 def check_relevance(function: str, relevance: str, known: Iterable[str], argument: str = "relevance") -> str:
     """A known name, or embedding:MODEL,PCA with a PCA file that exists."""
-    if isinstance(relevance, str) and relevance.startswith(EMBEDDING):
+    if isinstance(relevance, str) and relevance.startswith(EMBEDDING_PREFIX):
         embedding_parts(function, relevance, argument)
         return relevance
     return check_choice(function, argument, relevance, tuple(known))
@@ -24,9 +24,9 @@ def check_relevance(function: str, relevance: str, known: Iterable[str], argumen
 
 def embedding_parts(function: str, relevance: str, argument: str = "relevance") -> tuple[str, Path]:
     """MODEL and PCA of embedding:MODEL,PCA."""
-    model, comma, pca = relevance.removeprefix(EMBEDDING).rpartition(",")
+    model, comma, pca = relevance.removeprefix(EMBEDDING_PREFIX).rpartition(",")
     if not (model and comma and pca):
-        raise ValueError(f"{function}: {argument} must be {EMBEDDING}MODEL,PCA, got {relevance!r}")
+        raise ValueError(f"{function}: {argument} must be {EMBEDDING_PREFIX}MODEL,PCA, got {relevance!r}")
     if not Path(pca).is_file():
         raise FileNotFoundError(
             f"{function}: {argument} must name a PCA file of `texturevlm fit-pca`, got {pca}, which does not exist"

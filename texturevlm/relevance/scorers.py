@@ -18,7 +18,7 @@ from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
 from texturevlm.relevance.channel_scorer import ChannelScorer
 from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.named import EMBEDDING, embedding_parts
+from texturevlm.relevance.named import EMBEDDING_PREFIX, embedding_parts
 from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.relevance.words import WordsScorer, question_text
 from texturevlm.scout.question import Question
@@ -190,7 +190,7 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
                 f"{type(relevance).__name__}, which has no {missing[0]}"
             )
         return relevance
-    if relevance.startswith(EMBEDDING):
+    if relevance.startswith(EMBEDDING_PREFIX):
         model, pca = embedding_parts(function, relevance)
         return _embedding(model, str(pca))
     check_choice(function, "relevance", relevance, ("auto", *SCORERS))

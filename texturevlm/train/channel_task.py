@@ -21,8 +21,8 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.progress import Progress
-from texturevlm.relevance.channel_features import FEATURES, cell_features, channel_layers
-from texturevlm.relevance.channel_form import KINDS, ChannelForm
+from texturevlm.relevance.channel_features import CHANNEL_FEATURES, cell_features, channel_layers
+from texturevlm.relevance.channel_form import IMAGE_KINDS, ChannelForm
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.prepared import image_maps
 from texturevlm.relevance.words import overlaps
@@ -30,9 +30,9 @@ from texturevlm.train.fit import draw_examples
 from texturevlm.train.pages import CHARTS, located
 from texturevlm.types import Texture
 
-SETS = {"docvqa_half": "page", "sroie": "page", "funsd": "page", "coco": "photograph", CHARTS: "chart"}
-LIMITS = {"coco": 126, "docvqa_half": 60, "sroie": 36, "funsd": 36, CHARTS: 60}
-HELD_OUT = 6  # one image in six is held out
+KIND_OF_SET = {"docvqa_half": "page", "sroie": "page", "funsd": "page", "coco": "photograph", CHARTS: "chart"}
+IMAGES_PER_SET = {"coco": 126, "docvqa_half": 60, "sroie": 36, "funsd": 36, CHARTS: 60}
+ONE_HELD_OUT_OF = 6  # one image in six is held out
 _TOP, _COVERED = 0.1, 0.9  # shares: of the image, and of a place that must lie in it
 _LEAST_SPREAD = 1e-3
 
@@ -54,9 +54,9 @@ class ChannelTask:
 
     @dataclass(frozen=True)
     class Settings:
-        data: Path  # folder of the data sets of SETS
+        data: Path  # folder of the data sets of KIND_OF_SET
         words: Path | None = None  # cache of the words of charts, among which their answers are located
-        limits: dict[str, int] = field(default_factory=lambda: dict(LIMITS))  # images per data set
+        limits: dict[str, int] = field(default_factory=lambda: dict(IMAGES_PER_SET))  # images per data set
         cells: int = 1500  # kept per image, beside the true ones
         batch: int = 12  # images of each kind per step
         without: tuple[str, ...] = ()  # channels that are left out, for ablations
@@ -66,13 +66,13 @@ class ChannelTask:
         for name in ("cells", "batch"):
             check_count("ChannelTask", name, getattr(settings, name), 1)
         for name, limit in settings.limits.items():
-            check_choice("ChannelTask", "limits", name, SETS)
+            check_choice("ChannelTask", "limits", name, KIND_OF_SET)
             check_count("ChannelTask", f"limits.{name}", limit, 1)
         self.settings, self.device = settings, device
         self.learned: dict[str, list[Example]] = {}
         self.held: dict[str, list[Example]] = {}
         for name, limit in settings.limits.items():
-            self._read(name, SETS[name], limit)
+            self._read(name, KIND_OF_SET[name], limit)
         self.restart(settings.without)
 
     def _read(self, name: str, kind: str, limit: int) -> None:
@@ -94,11 +94,11 @@ class ChannelTask:
         """
         if "page" not in self.learned:
             raise ValueError(f"ChannelTask: data must hold train pages with located answers, got {self.settings.data}")
-        self.used = torch.tensor([name.rpartition(".")[2] not in without for name in FEATURES])
+        self.used = torch.tensor([name.rpartition(".")[2] not in without for name in CHANNEL_FEATURES])
         form = self.module = ChannelForm()
-        for kind in KINDS:
+        for kind in IMAGE_KINDS:
             features = torch.cat([one.features for one in self.learned.get(kind, self.learned["page"])])
-            row = KINDS.index(kind)
+            row = IMAGE_KINDS.index(kind)
             form.mean[row], form.spread[row] = features.mean(0), features.std(0).clamp(min=_LEAST_SPREAD)
         with torch.no_grad():
             form.weight.copy_(form.weight * form.spread * self.used)
@@ -106,8 +106,9 @@ class ChannelTask:
 
     def batch(self, step: int) -> dict[str, list[int]]:
         """Images of each kind."""
+        batch, seed = self.settings.batch, self.settings.seed
         return {
-            kind: draw_examples(len(some), self.settings.batch, seed=self.settings.seed + KINDS.index(kind), step=step)
+            kind: draw_examples(len(some), batch, seed=seed + IMAGE_KINDS.index(kind), step=step)
             for kind, some in self.learned.items()
         }
 
@@ -120,9 +121,9 @@ class ChannelTask:
 
     def logits(self, one: Example, kind: str) -> Tensor:
         features = one.features.to(self.device)
-        mean = self.module.mean[KINDS.index(kind)]
+        mean = self.module.mean[IMAGE_KINDS.index(kind)]
         used = self.used.to(self.device)
-        logits: Tensor = self.module(torch.where(used, features, mean), KINDS.index(kind))
+        logits: Tensor = self.module(torch.where(used, features, mean), IMAGE_KINDS.index(kind))
         return logits
 
     def _loss(self, one: Example, kind: str) -> Tensor:
@@ -170,7 +171,7 @@ def _places(sample: Sample, name: str, words: Path | None) -> tuple[Box, ...]:
 def is_held_out(path: Path) -> bool:
     """Whether an image is not learned from. Pages of one document (NAME_PAGE) are held out together."""
     document = path.stem.partition("_")[0] if path.suffix == ".webp" else path.stem
-    return int.from_bytes(hashlib.blake2b(document.encode(), digest_size=4).digest(), "little") % HELD_OUT == 0
+    return int.from_bytes(hashlib.blake2b(document.encode(), digest_size=4).digest(), "little") % ONE_HELD_OUT_OF == 0
 
 
 @torch.no_grad()
