@@ -71,9 +71,8 @@ def test_every_channel_is_used_as_the_registry_says():
     ways = {"trained": [], "stated": [], "regions": [], "question": []}
     for name, channel in CHANNELS.items():
         ways[channel.use].append(name)
-    assert {name.rpartition(".")[2] for name in CHANNEL_FEATURES} - {"salience", "legible_scale", "ink"} == {
-        *ways["trained"]
-    }
+    trained = {name.rpartition(".")[2] for name in CHANNEL_FEATURES} - {"salience", "legible_scale", "ink"}
+    assert trained == {*ways["trained"]}
     assert set(ways["stated"]) == set(PRIOR) and ways["regions"] == [REGION_KEY]
     assert len(ways["question"]) == 16 and all(CHANNELS[name].needs == "encoder" for name in ways["question"])
 

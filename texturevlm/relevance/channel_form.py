@@ -101,8 +101,8 @@ def _loaded(path: str) -> ChannelForm:
     digest = tensors.get("digest")
     if set(tensors) != set(wanted) or digest is None or not torch.equal(digest.float(), wanted["digest"]):
         raise ValueError(
-            f"ChannelScorer: {path} must hold weights for this version's {len(CHANNEL_FEATURES)} features of channels, and "
-            "holds others; train them with texturevlm train examples/train/channels.toml"
+            f"ChannelScorer: {path} must hold weights for this version's {len(CHANNEL_FEATURES)} features of channels, "
+            "and holds others; train them with texturevlm train examples/train/channels.toml"
         )
     form.load_state_dict(tensors)
     return form.requires_grad_(False).eval()
