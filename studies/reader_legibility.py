@@ -64,7 +64,7 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     ranks = [_ranks(np.asarray(values)) for values in (one, other)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return float("nan")
-    return float(np.corrcoef(ranks)[0, 1])
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Allocation, Texture
-from texturevlm.video import Step, VideoStream
+from texturevlm.video import Step, TokenStream
 from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, initial_noise
 from texturevlm.video.sources import open_video
@@ -58,11 +58,11 @@ def still_camera(path: Path, share: float, count: int) -> Iterator[Tensor]:
         yield frame.clamp(0, 1)
 
 
-def steps_of(frames: Iterable[Tensor], budget: int, **options: Any) -> Iterator[tuple[VideoStream, Step]]:
+def steps_of(frames: Iterable[Tensor], budget: int, **options: Any) -> Iterator[tuple[TokenStream, Step]]:
     """A stream, and what it gives for each frame, chosen by salience."""
-    stream: VideoStream | None = None
+    stream: TokenStream | None = None
     for frame in frames:
-        stream = stream or VideoStream(_size(frame), budget, relevance="none", **options)
+        stream = stream or TokenStream(_size(frame), budget, relevance="none", **options)
         yield stream, stream.step(frame)
 
 
@@ -139,7 +139,7 @@ def face_coverage(
     boxes: xyxy, one per frame from frame `first` on
     """
     start = next(frames_of(path, 1, first))
-    stream = VideoStream(_size(start), budget, "density", relevance="none", patch=patch, tile=TILE)
+    stream = TokenStream(_size(start), budget, "density", relevance="none", patch=patch, tile=TILE)
     stream.step(start)
     stream.point(boxes[0])
     found: dict[str, list[float]] = {}

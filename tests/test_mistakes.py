@@ -60,9 +60,10 @@ def test_wrong_arguments_of_choose_tokens_are_named(texture):
 
 
 def test_a_size_is_not_printed_as_a_tensor():
-    for call in (tv.compile, tv.VideoStream):
-        with pytest.raises(ValueError, match=r"size must be \(height, width\), got Tensor$"):
-            call(IMAGE)
+    with pytest.raises(ValueError, match=r"size must be \(height, width\), got Tensor$"):
+        tv.compile(IMAGE)
+    with pytest.raises(ValueError, match=r"an array must be frames, \(N, H, W, 3\), got \(3, 48, 64\)$"):
+        tv.VideoStream(IMAGE)
 
 
 def test_wrong_settings_of_a_stream_are_refused_at_once():

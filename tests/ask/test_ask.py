@@ -207,7 +207,7 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"looks": 3}, "looks must be 1 or 2, got 3"),
+        ({"looks": 3}, "looks must be 1, 2 or .auto., got 3"),
         ({"allocator": "circles"}, "allocator must be one of resize, grid, fit, .*got 'circles'"),
         ({"relevance": "smell"}, "relevance must be one of auto, words"),
         ({"relevance": "attention"}, "looks=2"),
@@ -229,7 +229,7 @@ def test_clear_errors_about_images_and_budgets(qwen):
     with pytest.raises(ValueError, match="images must be at least one"):
         asked.ask([], QUESTION)
     with pytest.raises(ValueError, match="batch of 2"):
-        asked.ask(torch.rand(2, 3, 8, 8), QUESTION)
+        asked.ask([torch.rand(2, 3, 8, 8)] * 2, QUESTION)
     with pytest.raises(ValueError, match="red, green and blue"):
         asked.ask(torch.rand(5, 8, 8), QUESTION)
     with pytest.raises(ValueError, match="budget for 3 images must be at least 3, got 2"):

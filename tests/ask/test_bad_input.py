@@ -286,12 +286,12 @@ def test_channels_elsewhere_are_not_listed_one_by_one(other):
         vlm.ask(other, QUESTION)
 
 
-@pytest.mark.parametrize("block", [{"type": "video", "video": "a.mp4"}, {"type": "input_image", "image_url": "a.png"}])
+@pytest.mark.parametrize("block", [{"type": "audio", "audio": "a.wav"}, {"type": "input_image", "image_url": "a.png"}])
 def test_a_block_that_would_be_left_out_is_named(block):
     vlm = tv.VLM(*models.built("qwen3_vl"), budget=9, relevance="none")
     messages = conversation(picture(64, 64))
     messages[0]["content"].append(block)
-    with pytest.raises(ValueError, match=r"each block of content must be text, image or image_url .*, got {'type': "):
+    with pytest.raises(ValueError, match=r"block of content must be text, image, image_url or video, got {'type': "):
         vlm.ask(None, messages)
 
 

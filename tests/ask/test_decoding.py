@@ -66,7 +66,7 @@ def unopened(asked, monkeypatch):
         ({"budget": 4096}, "budget must leave room in the model's context of 4096 tokens, got 4096"),
         ({"allocator": "circles"}, "allocator must be one of .* got 'circles'"),
         ({"relevance": ["none", "auto"]}, "relevance must be one of"),
-        ({"looks": 3}, "looks must be 1 or 2, got 3"),
+        ({"looks": 3}, "looks must be 1, 2 or .auto., got 3"),
     ],
 )
 def test_what_cannot_be_is_named_before_an_image_is_opened(unopened, options, said):

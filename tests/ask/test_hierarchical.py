@@ -36,6 +36,12 @@ def test_load_and_detach(tmp_path):
     assert config._attn_implementation == "sdpa"
 
 
+def test_a_question_cannot_be_reduced():
+    model = models.asked(vlm.adapt(*models.built("qwen3_vl")), budget=20, attention="hierarchical")
+    with pytest.raises(ValueError, match="reduce must be None for a model with attention='hierarchical', got tome"):
+        model.ask("no such file", models.QUESTION, reduce="tome")  # refused before images are read
+
+
 def test_mistakes_are_found_before_a_model_is_loaded():
     for given, message in (
         ({"attention": "sparse"}, "load_vlm: attention must be one of dense, hierarchical, got 'sparse'"),

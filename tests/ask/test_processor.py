@@ -246,7 +246,9 @@ def test_bad_input_is_named(processor):
     with pytest.raises(ValueError, match="budget for 10 images must be at least 10, got 9"):
         processor(text=MARK * 10, images=[picture(64, 64)] * 10, question="what?")
     with pytest.raises(TypeError, match="videos need transformers' own processor, which needs torchvision"):
-        processor(text="what ?", videos=[np.zeros((2, 64, 64, 3), np.uint8)])
+        processor(videos=[np.zeros((2, 64, 64, 3), np.uint8)])
+    with pytest.raises(ValueError, match=r"one placeholder per video, got \[0\] placeholders for 1 videos"):
+        processor(text="what ?", videos=[np.zeros((2, 64, 64, 3), np.uint8)], question="what ?")
 
 
 def test_a_processor_of_another_model_is_refused(qwen):

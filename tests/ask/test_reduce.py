@@ -1,7 +1,6 @@
 """Questions to models whose visual tokens are reduced."""
 
 import pytest
-import torch
 
 from tests.ask import models
 from tests.ask.test_load import saved
@@ -44,6 +43,15 @@ def test_tokens_leave(plain):
     assert lengths(plain, reduce=[("tome", 0.5), ("fastv", 2)])[1] == [6 + words, 2 + words, 2 + words]
 
 
+@pytest.mark.parametrize("keep", [3, 0.25])
+def test_steps_lead_to_a_shared_budget_together(plain, keep):
+    """keep is what is left behind the last step; each keeps the same share."""
+    words = lengths(plain)[1][0] - 12
+    steps = ["divprune", ("fastv", {"layer": 1})]
+    assert lengths(plain, reduce=steps, keep=keep)[1] == [6 + words, 3 + words, 3 + words]
+    assert lengths(plain, reduce=steps, budget=3)[1] == [4 + words, 3 + words, 3 + words]  # of 6 that are chosen
+
+
 def test_keeping_everything_changes_no_answer(plain):
     answer, whole = lengths(plain)
     assert lengths(plain, reduce="sparsevlm", keep=1.0) == (answer, whole)
@@ -83,6 +91,10 @@ def test_several_questions_are_reduced_together(plain):
     [
         ({"reduce": "visionzip", "keep": 0}, "ask: keep of visionzip must be at least 1, got 0"),
         ({"reduce": "visionzip", "keep": 13}, "ask: keep of visionzip must be at most the budget, 12, got 13"),
+        ({"reduce": ["tome", "fastv"], "keep": 13}, "ask: keep of tome must be at most the budget, 12, got 13"),
+        ({"reduce": [("tome", 4), ("fastv", 5)]}, "ask: keep of fastv must be at most what tome leaves, 4, got 5"),
+        ({"reduce": [("tome", 0.5), ("fastv", 7)]}, "ask: keep of fastv must be at most what tome leaves, 6, got 7"),
+        ({"reduce": [("tome", 25), "fastv"]}, "ask: keep of tome must be at most what is chosen, 24, got 25"),
         ({"reduce": "visonzip", "keep": 1}, "ask: reduce must be one of random, stride, tome"),
         ({"keep": 1}, "ask: keep needs reduce"),
         ({"reduce": [("fastv", {"keep": 1, "layer": 3})]}, "ask: layer of fastv must be between 1 and 2, got 3"),
@@ -121,8 +133,8 @@ def test_an_attention_that_cannot_be_masked(adapter):
     before = config._attn_implementation
     config._attn_implementation = "flex_attention"
     try:
-        with pytest.raises(ValueError, match="attn_implementation must be sdpa, eager or flash_attention_2, got flex"):
-            asked.ask(torch.rand(3, 64, 64), models.QUESTION, reduce="fastv", keep=2)
+        with pytest.raises(ValueError, match=r"must be sdpa, eager or flash_attention_2 for reduce='fastv', got flex"):
+            asked.ask("no such file", models.QUESTION, reduce="fastv", keep=2)
     finally:
         config._attn_implementation = before
 

@@ -182,6 +182,10 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
         (["page.png", "Q", "--model", "/nowhere/at/all", "--allocator", "circles"], ["allocator must be one of"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--out", "saw.gif"], ["--out must end in .png"]),
         (["page.png", "Q", "--model", "/nowhere", "--keep", "4"], ["keep needs reduce, one of random"]),
+        *(
+            (["page.png", "Q", "--reduce", "tome", "--keep", keep], ["or a share above 0 and at most 1.0", repr(keep)])
+            for keep in ("half", "0", "9.0", "0.0")
+        ),
         (
             ["page.png", "Q", "--model", "/nowhere", "--reduce", "visonzip"],
             ["reduce must be one of random", "visonzip"],
@@ -271,4 +275,4 @@ def test_every_command_is_in_a_file_of_its_own():
     from texturevlm.cli import COMMANDS
 
     files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
-    assert files - {"__init__", "arguments", "eval_model"} == set(COMMANDS)
+    assert files - {"__init__", "arguments", "eval_model", "eval_videos"} == set(COMMANDS)

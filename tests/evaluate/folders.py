@@ -20,7 +20,7 @@ def write_page(path: Path, words: dict[str, tuple[int, int]], *, size: tuple[int
     return boxes
 
 
-def write_folder(folder: Path, pages: int = 2) -> Path:
+def write_folder(folder: Path, pages: int = 2, *, split: str = "eval") -> Path:
     """Pages with two questions each, in the project's own format."""
     rows = []
     for number in range(pages):
@@ -35,7 +35,7 @@ def write_folder(folder: Path, pages: int = 2) -> Path:
                     "question": f"Where is {word}?",
                     "answers": [word, word.upper()],
                     "boxes": [box],
-                    "split": "eval",
+                    "split": split,
                 }
             )
     write_rows(folder, rows)

@@ -160,7 +160,7 @@ def test_options_of_a_task(loaded):
 
 def test_what_it_cannot_do_is_said(plugin, loaded, folder):
     video = [{"role": "user", "content": [{"type": "video", "url": "a.mp4"}, {"type": "text", "text": "?"}]}]
-    with pytest.raises(ValueError, match="texturevlm: each block of content must be text, image or image_url"):
+    with pytest.raises(ValueError, match="texturevlm: messages must have images only, got 1 videos"):
         loaded.generate_until([Instance(("", lambda _: video, OPTIONS, 0, "docvqa", "val"))])
     with pytest.raises(NotImplementedError, match="tasks must generate answers"):
         loaded.loglikelihood([])

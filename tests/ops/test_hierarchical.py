@@ -65,12 +65,9 @@ def test_later_keys_change_nothing(kind):
 @pytest.mark.parametrize("kind", ["hierarchical", "window", "linear", "latent"])
 def test_new_tokens_are_the_last_rows(kind):
     q, k, v = tensors(2)
-    index = torch.randperm(100) + 7
-    options = {"visual": index, "is_causal": True, "fine": 0.2, "kind": kind, **SMALL}
-    whole = hierarchical_attention(q, k, v, **options)
-    assert worst(hierarchical_attention(q[:, :, -1:], k, v, **options | {"group": 1}), whole[:, :, -1:]) < (
-        1e-12 if kind in ("window", "linear") else 1.0  # a group of its own may choose other blocks
-    )
+    options = {"visual": torch.randperm(100) + 7, "is_causal": True, "fine": 0.2, "kind": kind, "block": 16}
+    whole = hierarchical_attention(q, k, v, group=1, **options)  # a larger group may choose other blocks
+    assert worst(hierarchical_attention(q[:, :, -1:], k, v, group=1, **options), whole[:, :, -1:]) < 1e-12
 
 
 @pytest.mark.parametrize("rows", [1, 150])
@@ -88,6 +85,19 @@ def test_masks(rows):
         other = k.masked_fill(~mask.mT, 9.0), v.masked_fill(~mask.mT, 9.0)
         assert worst(hierarchical_attention(q, *other, mask, fine=0.1, **options), found) < 1e-12
         assert worst(found, wanted) > 1e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_numbers_are_added_to_scores(causal):
+    q, k, v = tensors(2)
+    number = torch.randn(2, 1, 150, 150).double()
+    options = {"visual": torch.arange(20, 120), "is_causal": causal, **SMALL}
+    wanted = number.masked_fill(~torch.ones(150, 150).tril().bool(), -math.inf) if causal else number
+    assert worst(hierarchical_attention(q, k, v, number, fine=1.0, **options), dense(q, k, v, wanted)) < 1e-13
+    assert worst(hierarchical_attention(q, k, v, number, fine=0.0, **options), dense(q, k, v, wanted)) < 1e-13
+    # The same number everywhere changes no share, whatever is read.
+    alone = hierarchical_attention(q, k, v, torch.full((1, 1, 150, 150), -3.0), fine=1.0, **options)
+    assert worst(alone, dense(q, k, v, is_causal=causal)) < 1e-12
 
 
 def test_peaked_attention_needs_few_blocks():
@@ -129,10 +139,14 @@ def test_gradients_are_those_of_dense_attention_at_full_detail():
     found = torch.autograd.grad((hierarchical_attention(*given, fine=1.0, **options) * weight).sum(), given)
     wanted = torch.autograd.grad((dense(*given, is_causal=True) * weight).sum(), given)
     assert all(worst(one, other) < 1e-12 for one, other in zip(found, wanted))
-    assert torch.autograd.gradcheck(
-        lambda q, k, v: hierarchical_attention(q, k, v, kind="linear", visual=torch.arange(3, 17), **SMALL),
-        [one.requires_grad_() for one in tensors(1, 2, 1, 20, 2)],
-    )
+
+
+@pytest.mark.parametrize("kind", ["hierarchical", "linear"])
+def test_gradients_through_summaries(kind):
+    given = [one.requires_grad_() for one in tensors(1, 2, 1, 24, 2)]
+    options = {"kind": kind, "visual": torch.randperm(20) + 3, "block": 4, "group": 4, "fine": 0.3, "neighbours": 0}
+    chosen = hierarchical_attention(*given, **options, return_chosen=True)[1]  # a step must not choose anew
+    assert torch.autograd.gradcheck(lambda *own: hierarchical_attention(*own, **options, chosen=chosen), given)
 
 
 def test_another_layer_may_have_chosen():
@@ -225,6 +239,9 @@ def test_known_summaries_are_used():
         ({"mask": torch.ones(1, 1, 20, 21, dtype=torch.bool)}, r"mask must be .* got \(1, 1, 20, 21\)"),
         ({"visual": torch.tensor([0, 20])}, "visual must be indices of 20 keys, or -1, got 0 to 20"),
         ({"visual": torch.ones(20, dtype=torch.bool)}, r"visual must be indices \(n,\) or \(B, n\), got torch.bool"),
+        ({"visual": torch.tensor([3, 7, 3])}, "visual must name each key once, got one that is named again"),
+        ({"block": 0}, "hierarchical_attention: block must be at least 1, got 0"),
+        ({"kind": "latent", "rank": 65}, "rank must be between 1 and 64, got 65"),
         ({"backend": "cuda"}, "backend must be one of auto, reference, triton"),
         ({"neighbours": -1}, "neighbours must be at least 0"),
     ],
@@ -251,6 +268,12 @@ def test_bad_tensors():
         hierarchical_attention(q, k, v, layout=layout, texture=KeyValueTexture.of(k, v))
     with pytest.raises(TypeError, match=r"k must be floating point, got torch\.int64"):
         hierarchical_attention(q, k.long(), v)
+    with pytest.raises(TypeError, match=r"mask must be floating point, got torch\.int64"):
+        hierarchical_attention(q, k, v, torch.ones(1, 1, 20, 20).long())
+    with pytest.raises(TypeError, match=r"visual must be a tensor \(n,\) or \(B, n\), got list"):
+        hierarchical_attention(q, k, v, visual=[1, 2])
+    with pytest.raises(TypeError, match="hierarchical_attention: fine must be a number, got 'a tenth'"):
+        hierarchical_attention(q, k, v, fine="a tenth")
     with pytest.raises(ValueError, match="backend 'triton' cannot run here: the tensors are on cpu"):
         hierarchical_attention(q, k, v, backend="triton")
 

@@ -34,3 +34,44 @@ def test_mistakes_are_named_before_the_work(tmp_path, capsys, arguments, message
     assert status("video", folder, *arguments) == 2
     assert_one_line(capsys, [message])
     assert not (tmp_path / "film.mp4").exists()
+
+
+def test_a_model_writes_captions(tmp_path, capsys, monkeypatch):
+    """The answer is in the picture, and is asked for as often as --every says."""
+    pytest.importorskip("av")
+    from tests.ask import models
+    from texturevlm import ask, vlm
+    from texturevlm.live import VideoStream
+
+    small = models.asked(vlm.adapt(*models.built("qwen3_vl")), budget=12)
+    monkeypatch.setattr(ask, "load_vlm", lambda *_, **__: small)
+    asked = []
+    monkeypatch.setattr(VideoStream, "ask", lambda self, question: asked.append(question) or "W" * 200)
+    folder, films = folder_of(tmp_path / "clip", pictures(6)), []
+    for name, more in (("plain", []), ("asked", ["--model", "any", "--every", "0.2"])):
+        options = ["--budget", 12, "--relevance", "none", "--fps", 10, "--query", "what is there ?"]
+        assert status("video", folder, *options, *more, "--out", tmp_path / f"{name}.mp4") == 0
+        films.append([frame.image.float() for frame in open_video(tmp_path / f"{name}.mp4")])
+    assert asked == ["what is there ?"] * 3
+    difference = (films[0][-1] - films[1][-1]).abs().mean(0)
+    wide = difference.shape[1]
+    assert difference[:, wide // 2 :].max() > 100 > difference[:200, : wide // 3].max()
+    assert status("video", folder, "--model", "any", "--out", tmp_path / "none.mp4") == 2
+    assert "--query must be a question for the model" in capsys.readouterr().err
+
+
+def test_an_error_of_the_drawing_is_raised():
+    from texturevlm.video.beside import Beside
+
+    def fail(number):
+        if number == 1:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"), Beside(fail) as draw:
+        for number in range(50):
+            draw(number)
+    done = []
+    with Beside(done.append) as work:
+        for number in range(9):
+            work(number)
+    assert done == list(range(9))

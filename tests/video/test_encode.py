@@ -8,7 +8,7 @@ import torch
 from tests.video.moving import crossing, noisy, scene
 from tests.vlm.small import BUILDERS, IDS
 from texturevlm.types import Allocation, Texture
-from texturevlm.video import VideoStream
+from texturevlm.video import TokenStream
 from texturevlm.vlm import adapt
 
 SIZE = (96, 128)
@@ -29,7 +29,7 @@ def stream(adapter, **options):
         return adapter.encode(texture, allocation)
 
     given = {"patch": adapter.side, "relevance": "none", "encode": encode, "keyframe": 1000} | options
-    return VideoStream(SIZE, 10, **given), counted
+    return TokenStream(SIZE, 10, **given), counted
 
 
 def test_exact_tokens_are_those_of_the_whole_frame(adapter):

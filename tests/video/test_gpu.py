@@ -10,7 +10,7 @@ from texturevlm.channels import PRESETS, build
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video import VideoStream
+from texturevlm.video import TokenStream
 from texturevlm.video.choice import TokenChoice, token_value
 from texturevlm.video.update import CARRIED
 from texturevlm.video.update_gpu import VALUE, GpuFrameUpdate
@@ -27,7 +27,7 @@ def held(step):
 @pytest.mark.parametrize("form", ["floats", "bytes"])
 def test_incremental_equals_rebuilt(size, form):
     """For fifty frames, from a captured graph: mips bit for bit, channels, and patches of every token."""
-    one = VideoStream(size, 32, patch=16, relevance="none", channels=NAMES, device="cuda", keyframe=20)
+    one = TokenStream(size, 32, patch=16, relevance="none", channels=NAMES, device="cuda", keyframe=20)
     before = None
     for frame in crossing(size, 50, side=min(200, size[0] // 4)):
         given = frame.cuda() if form == "floats" else (frame * 255).round().byte().cuda()
@@ -48,7 +48,7 @@ def test_incremental_equals_rebuilt(size, form):
 
 def test_what_is_looked_at_behind_a_frame_is_what_looking_anew_would_say():
     size = (540, 960)
-    one = VideoStream(size, 64, relevance="none", device="cuda", keyframe=10**6)
+    one = TokenStream(size, 64, relevance="none", device="cuda", keyframe=10**6)
     looked, now = [], one.gpu_relevance.compute
     one.gpu_relevance.compute = lambda: looked.append(one.frames) or now()
     for index, frame in enumerate(crossing(size, 40, side=250)):
@@ -69,7 +69,7 @@ def test_a_captured_choice_is_the_choice(allocator, monkeypatch):
     monkeypatch.setattr(TokenChoice, "_replay", lambda *given: asked.append(1) or plain(*given))
     size = (540, 960)
     options = {"relevance": "none", "device": "cuda", "keyframe": 6, "hold": 0.0}
-    one, other = (VideoStream(size, 64, allocator, **options) for _ in range(2))
+    one, other = (TokenStream(size, 64, allocator, **options) for _ in range(2))
     other.choice.captured = False
     for frame in crossing(size, 20, side=250):
         got, wanted = one.step(frame.cuda()), other.step(frame.cuda())
@@ -82,7 +82,7 @@ def test_a_captured_choice_is_the_choice(allocator, monkeypatch):
 
 def test_a_gpu_and_a_cpu_find_the_same_changes():
     size = (128, 192)
-    streams = [VideoStream(size, 24, patch=16, relevance="none", device=device) for device in ("cpu", "cuda")]
+    streams = [TokenStream(size, 24, patch=16, relevance="none", device=device) for device in ("cpu", "cuda")]
     for frame in crossing(size, 60):
         cpu, cuda = (one.step(frame.to(one.device)) for one in streams)
         assert cpu.reuse.changed == cuda.reuse.changed and cpu.reuse.keyframe == cuda.reuse.keyframe
@@ -93,7 +93,7 @@ def test_a_gpu_and_a_cpu_find_the_same_changes():
 def test_a_frame_that_is_no_image_is_refused_and_changes_nothing(bad):
     size = (128, 192)
     one, other = (
-        VideoStream(size, 24, patch=16, relevance="none", channels=["edges"], device="cuda") for _ in range(2)
+        TokenStream(size, 24, patch=16, relevance="none", channels=["edges"], device="cuda") for _ in range(2)
     )
     frames = [frame.cuda() for frame in crossing(size, 8)]
     for frame in frames[:4]:
@@ -109,7 +109,7 @@ def test_a_frame_that_is_no_image_is_refused_and_changes_nothing(bad):
 
 def test_a_cut_and_a_still_frame():
     size = (256, 384)
-    one = VideoStream(size, 24, patch=16, relevance="none", device="cuda")
+    one = TokenStream(size, 24, patch=16, relevance="none", device="cuda")
     one.step(scene(size).cuda())
     still = one.step(noisy(scene(size), 1).cuda()).reuse
     assert still.changed == 0 and still.fresh == 0
@@ -119,7 +119,7 @@ def test_a_cut_and_a_still_frame():
 
 def test_addresses_stay_and_ten_thousand_steps_leave_memory_flat():
     size = (128, 192)
-    one = VideoStream(
+    one = TokenStream(
         size, 24, patch=16, relevance="none", channels=["edges", "motion", "text"], device="cuda", keyframe=500
     )
     frames = [frame.cuda() for frame in crossing(size, 30)]

@@ -1,9 +1,13 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from tests.video.moving import crossing
+from texturevlm.video import decoding
+from texturevlm.video.frames import Frame, FrameSource, Sampler
 from texturevlm.video.picture import write_video
 from texturevlm.video.sources import open_video
 
@@ -204,3 +208,73 @@ def test_a_file_without_frames_is_refused(tmp_path):
     path = encoded(tmp_path / "none.mp4", 0, container="mp4")
     with pytest.raises(ValueError, match=r"none\.mp4"):
         list(open_video(path))
+
+
+@pytest.mark.parametrize("fps, wanted", [(2, 4), (5, 10), (25, 50), (100, 50), (None, 50)])
+def test_frames_are_taken_at_a_rate(fps, wanted):
+    """Two seconds of 25 frames each."""
+    source = open_video([pictures(1)[0]] * 50, fps=fps, source_fps=25)
+    times = [frame.time for frame in source]
+    assert len(times) == wanted == source.count
+    assert times == pytest.approx([index * 2 / wanted for index in range(wanted)], abs=0.021)
+
+
+def test_a_list_with_a_rate_is_taken_whole():
+    assert [frame.time for frame in open_video(pictures(4), fps=2)] == [0, 0.5, 1, 1.5]
+
+
+def test_a_varying_frame_rate_brings_no_burst():
+    sampler = Sampler(2)
+    times = [0, 0.1, 0.2, 0.5, 0.6, 5.0, 5.04, 5.08, 5.5, 5.6]
+    assert [time for time in times if sampler.takes(time)] == [0, 0.5, 5.0, 5.5]
+
+
+def test_a_file_is_taken_at_a_rate(tmp_path):
+    source = open_video(written(tmp_path / "clip.mp4"), fps=5)  # 20 frames of 25 per second
+    frames = list(source)
+    assert [frame.time for frame in frames] == pytest.approx([0, 0.2, 0.4, 0.6], abs=0.041)
+    assert source.fps == 5 and source.count == 4
+
+
+def test_the_first_seconds():
+    assert len(list(open_video(pictures(4), source_fps=2, seconds=1))) == 2
+
+
+def test_a_file_says_how_it_is_turned():
+    class Turned:
+        rotation = -90  # clockwise, as a telephone held upright writes it
+
+        def to_ndarray(self, format):
+            return np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+
+    upright = decoding._upright(Turned())
+    assert upright.shape == (3, 3, 2)
+    assert upright[0, 0].tolist() == [9, 0]  # the left column is on top, its lower end first
+
+
+def test_a_camera_that_is_not_there_is_named():
+    pytest.importorskip("av")
+    for name in ("camera:77", "/dev/video77", "rtsp://127.0.0.1:9/none"):
+        with pytest.raises(ValueError, match=f"open_video: {name} cannot be read as a video"):
+            open_video(name)
+
+
+def test_a_live_source_ends_and_a_lost_one_is_noted():
+    """Ten seconds unless the caller says otherwise; the camera fails after 30 frames."""
+
+    def read(notes):
+        for index in range(30):
+            yield Frame(torch.zeros(3, 32, 32, dtype=torch.uint8), index / 2)
+        notes.append("after frame 30: the device is gone")
+
+    camera = FrameSource("camera:0", 2.0, None, read, live=True)
+    assert len(list(open_video(camera))) == 20
+    whole = open_video(camera, seconds=math.inf)
+    assert len(list(whole)) == 30 and whole.notes == ["after frame 30: the device is gone"]
+
+
+@pytest.mark.parametrize("options", [{"fps": 0}, {"fps": math.inf}, {"fps": "2"}, {"source_fps": -1}, {"seconds": 0}])
+def test_bad_rates_are_named(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"open_video: {name} must be above 0, got"):
+        open_video(pictures(2), **options)

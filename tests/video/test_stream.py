@@ -8,14 +8,14 @@ from tests.video.moving import crossing, noisy, scene, with_box
 from texturevlm.relevance import Relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video import VideoStream
+from texturevlm.video import TokenStream
 
 SIZE = (96, 128)
 
 
 def stream(**options):
     given = {"budget": 24, "patch": 16, "relevance": "none"} | options
-    return VideoStream(SIZE, **given)
+    return TokenStream(SIZE, **given)
 
 
 def same_patches(step):
@@ -235,7 +235,7 @@ def test_frames_come_in_any_form(form):
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 90), (33, 31)])
 def test_any_size(size):
-    one = VideoStream(size, 5, patch=8, relevance="none")
+    one = TokenStream(size, 5, patch=8, relevance="none")
     for seed in range(3):
         step = one.step(torch.rand(3, *size, generator=torch.Generator().manual_seed(seed)))
         assert same_patches(step) and step.reuse.tokens <= 5
@@ -274,7 +274,7 @@ def test_times_may_be_uneven():
 
 
 def test_many_steps_leave_memory_flat():
-    one = VideoStream((32, 32), 4, patch=8, relevance="none", channels=["edges"], keyframe=36)
+    one = TokenStream((32, 32), 4, patch=8, relevance="none", channels=["edges"], keyframe=36)
     frames = list(crossing((32, 32), 12, side=8))
     counts = []
     for index in range(360):

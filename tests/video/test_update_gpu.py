@@ -9,7 +9,7 @@ from texturevlm.ops import backend as backends
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video import VideoStream
+from texturevlm.video import TokenStream
 from texturevlm.video.choice import TokenChoice, token_value
 from texturevlm.video.update import CARRIED
 from texturevlm.video.update_gpu import MOST_CHANGED, MOST_FRAMES, VALUE, GpuFrameUpdate
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("emulated")
 
 def stream(**options):
     given = {"budget": 12, "patch": 16, "relevance": "none"} | options
-    made = VideoStream(SIZE, **given)
+    made = TokenStream(SIZE, **given)
     assert isinstance(made.update, GpuFrameUpdate)
     return made
 
@@ -55,7 +55,7 @@ def test_kernels_and_the_plain_way_find_the_same(monkeypatch):
     ours = stream(keyframe=5)
     with monkeypatch.context() as plain:
         plain.setattr(backends, "no_kernel_because", lambda tensor: "this is the plain way")
-        other = VideoStream(SIZE, budget=12, patch=16, relevance="none", keyframe=5)
+        other = TokenStream(SIZE, budget=12, patch=16, relevance="none", keyframe=5)
         assert not isinstance(other.update, GpuFrameUpdate)
     ground = scene(SIZE) * 0.6 + 0.2
     for seed, frame in enumerate(crossing(SIZE, 6)):
@@ -70,7 +70,7 @@ def test_kernels_and_the_plain_way_find_the_same(monkeypatch):
 
 def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
     size = (40, 320)  # cells are coarser than pixels here, as the kernels want them
-    one, asked = VideoStream(size, 12, patch=16, relevance="none", keyframe=1000), []
+    one, asked = TokenStream(size, 12, patch=16, relevance="none", keyframe=1000), []
     allocate = one.choice.allocate
     one.choice.allocate = lambda *given: asked.append(len(given)) or allocate(*given)
     looked, now = [], one.gpu_relevance.compute
@@ -126,7 +126,7 @@ def test_only_what_starts_kernels_and_nothing_else_is_captured():
 
 
 def test_keyframes_without_a_question_are_looked_at_by_the_kernels():
-    one = VideoStream((40, 320), 12, patch=16, relevance="none", keyframe=2)
+    one = TokenStream((40, 320), 12, patch=16, relevance="none", keyframe=2)
     looked, now = [], one.gpu_relevance.compute
     one.gpu_relevance.compute = lambda: looked.append(one.frames) or now()
     for index, frame in enumerate(crossing((40, 320), 5)):

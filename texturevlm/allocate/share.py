@@ -78,12 +78,23 @@ def split_budget(
         raise ValueError(f"share_budget: budget must be at least the sum of the floors, {sum(floors)}, got {budget}")
     if len(weights) != count or not all(0 <= weight < math.inf for weight in weights):
         raise ValueError(f"share_budget: weights must be {count} numbers of at least 0, got {list(weights)!r:.80}")
+    choose = partial(choose, patch=patch)
     curves = []
     for texture, relevance, low, high, weight in zip(textures, relevances, floors, ceilings, weights):
-        tried = _budgets_to_try(low, min(high, budget - sum(floors) + low))  # what the other images leave
-        found = [choose(texture, relevance, budget=tokens, patch=patch) for tokens in tried]
-        curves.append([(tokens, weight * float(expected_value(relevance, one))) for tokens, one in zip(tried, found)])
+        most = min(high, budget - sum(floors) + low)  # what the other images leave
+        curves.append(value_curve(partial(choose, texture), relevance, low, most, weight))
     return hand_out(curves, ceilings, budget)
+
+
+def value_curve(
+    choose: Callable[..., Allocation], relevance: Relevance, low: int, high: int, weight: float = 1.0
+) -> list[Point]:
+    """The expected value of budgets from low to high, times `weight`.
+
+    choose: relevance and budget=… → an Allocation of one image
+    """
+    tried = _budgets_to_try(low, high)
+    return [(tokens, weight * float(expected_value(relevance, choose(relevance, budget=tokens)))) for tokens in tried]
 
 
 def as_batch(images: Sequence[Allocation]) -> Allocation:

@@ -13,6 +13,22 @@ from torch import Tensor
 from texturevlm.ask.choose import Chosen
 
 
+@dataclass(frozen=True)
+class AnswerFeatures:
+    """An answer in numbers.
+
+    logprob:    mean log-probability of its tokens
+    entropy:    mean entropy of the distributions that they were taken from, in nats
+    margin:     probability of the first token minus that of the runner-up
+    unreadable: probability that the answer begins as the one for what cannot be read; 0 for a model without one
+    """
+
+    logprob: float
+    entropy: float
+    margin: float
+    unreadable: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
     """What `ask` returns with `return_details`.
@@ -24,6 +40,8 @@ class Answer:
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
     unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
               a model whose config names no such answer
+    looks:    how often the model looked; earlier: its answer to the look before
+    confidence, features: the chance that the answer is right, and what it comes from, with looks="auto"; else None
     """
 
     text: str
@@ -32,6 +50,10 @@ class Answer:
     chosen: list[Chosen]
     seconds: dict[str, float]
     unreadable: float | None = None
+    looks: int = 1
+    confidence: float | None = None
+    features: AnswerFeatures | None = None
+    earlier: Answer | None = None
 
     @property
     def logprob(self) -> float:

@@ -16,14 +16,11 @@ from torch import Tensor, nn
 
 from texturevlm.ask.messages import conversation_about
 from texturevlm.types import Allocation, Texture
+from texturevlm.vlm.growing import Enough
 from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.prompts import Picture
 
 LONGEST_MAP = 256  # cells along the longer side of what `pointed_at` paints
-
-
-class _Enough(Exception):
-    """Ends the model's forward pass once the layer was reached."""
 
 
 def question_attention(
@@ -56,11 +53,11 @@ def question_attention(
     def stop_here(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         found.append(_weights(attention, hidden, text_rotary(language, hidden, positions), asking, normed))
-        raise _Enough
+        raise Enough
 
     hook = language.layers[number].self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
     try:
-        with torch.no_grad(), contextlib.suppress(_Enough):
+        with torch.no_grad(), contextlib.suppress(Enough):
             adapter.model(**inputs, use_cache=False)
     finally:
         hook.remove()

@@ -19,6 +19,8 @@ from texturevlm.ask.stream import streamed
 from texturevlm.reduce import ReduceStep
 from texturevlm.types import Texture
 from texturevlm.vlm import Adapter, FixedBudget, reduced
+from texturevlm.vlm.adapter import answer_ids
+from texturevlm.vlm.views import View
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,7 @@ class Asked:
 
     budget: that they were chosen for
     reduce: what drops or merges them in the model
+    clip:   of a video, instead of textures: the views of its moments, one group per placeholder
     """
 
     prompt: list[Message]
@@ -34,6 +37,7 @@ class Asked:
     chosen: list[Chosen]
     budget: int
     reduce: tuple[ReduceStep, ...] = ()
+    clip: list[list[View]] | None = None
 
 
 class Generator:
@@ -120,6 +124,8 @@ class Generator:
             (one,) = asked
             slots = in_slots(one.chosen[0].allocation, fixed.budget)
             return partial(fixed.generate, one.prompt, one.textures[0], slots)
+        if any(one.clip is not None for one in asked):
+            return partial(_generate_clips, self.adapter, asked)
         allocations = [[one.allocation for one in own.chosen] for own in asked]
         more: dict[str, Any] = {}
         if _weighted(asked):
@@ -162,6 +168,8 @@ class Generator:
         images, slots = sum(len(one.textures) for one in asked), self.processor.budget
         if not self.adapter.captured:
             return f"models of {type(self.adapter).__name__} are not captured"
+        if any(one.clip is not None for one in asked):
+            return "videos are not captured"
         if images > 1:
             return f"one image is captured, and these were {images}"
         if asked[0].reduce:
@@ -171,6 +179,19 @@ class Generator:
         if asked[0].budget > slots:  # a smaller one leaves slots unused
             return f"a budget of {asked[0].budget} is not captured, because it is above the {slots} of this VLM"
         return not_captured_because(options, getattr(self.adapter.model, "generation_config", None))
+
+
+def _generate_clips(adapter: Adapter, asked: Sequence[Asked], **options: Any) -> Any:
+    """The ids of the answers to questions about videos."""
+    clips = [one.clip for one in asked if one.clip is not None]
+    if len(clips) != len(asked):
+        raise ValueError("ask: questions that are answered together must all be about videos, or all about images")
+    ids = [
+        adapter.spell(one.prompt, [], [adapter.filling(group, group[0].fps) for group in groups])
+        for one, groups in zip(asked, clips)
+    ]
+    inputs = adapter.assemble(ids, [view for groups in clips for group in groups for view in group])
+    return answer_ids(adapter.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
 
 
 def _weighted(asked: Sequence[Asked]) -> bool:

@@ -9,7 +9,9 @@ from texturevlm.vlm.prompts import is_conversation
 
 Message = dict[str, Any]
 IMAGE: Message = {"type": "image"}
+VIDEO: Message = {"type": "video"}
 IMAGE_KEYS = ("image", "url", "path", "base64", "image_url")  # where a block of content may hold its image
+VIDEO_KEYS = ("video", "url", "path")
 
 
 def question_of(conversation: Sequence[Message]) -> str:
@@ -59,33 +61,58 @@ def images_of(conversation: Sequence[Message]) -> list[Any]:
     return found
 
 
-def conversation_about(images: int, question: str, marks: Sequence[str]) -> list[Message]:
+def videos_of(conversation: Sequence[Message]) -> list[Any]:
+    """The videos inside the messages, in order; None for a block that only says that there is one."""
+    blocks = [block for message in conversation for block in _blocks(message.get("content"))]
+    return [
+        next((block[key] for key in VIDEO_KEYS if block.get(key) is not None), None)
+        for block in blocks
+        if block.get("type") == "video"
+    ]
+
+
+def conversation_about(images: int, question: str, marks: Sequence[str], block: Message = IMAGE) -> list[Message]:
     """One turn of the user: the images, then the question.
 
     marks: texts that stand for an image in a prompt; in the question they are broken, because they mean nothing there
+    block: of each image
     """
-    return [{"role": "user", "content": [*[IMAGE] * images, {"type": "text", "text": _broken(question, marks)}]}]
+    return [{"role": "user", "content": [*[block] * images, {"type": "text", "text": _broken(question, marks)}]}]
 
 
-def conversation_with(prompt: Any, images: int, marks: Sequence[str], *, apart: bool) -> list[Message]:
+def conversation_with(
+    prompt: Any, images: int, marks: Sequence[str], *, apart: bool, block: Message = IMAGE
+) -> list[Message]:
     """A prompt as every chat template takes it: blocks of text, and one block per image.
 
     prompt: a text or messages
     marks:  as in `conversation_about`
     apart:  whether the images were given apart from the messages
+    block:  of each image; of a video, or of an image per moment for a model without videos
     """
     if isinstance(prompt, str):
-        return conversation_about(images, prompt, marks)
-    held = images_of(prompt)
+        return conversation_about(images, prompt, marks, block)
+    pictures, films = images_of(prompt), videos_of(prompt)
+    held = pictures + films
     if held and apart and any(one is not None for one in held):
         raise ValueError("ask: images must be given apart or inside the messages, got both")
-    if held and len(held) != images:
-        raise ValueError(f"ask: messages must have one image block per image ({images}), got {len(held)}")
     found = [{**message, "content": _plain_blocks(message["content"], marks)} for message in prompt]
+    if films and not pictures:
+        return _in_place_of_video(found, [block] * images)
+    if held and (len(held) != images or films):
+        raise ValueError(f"ask: messages must have one image block per image ({images}), got {len(held)}")
     if not held:  # the images belong to the first turn of the user
         turn = next(message for message in found if message["role"] == "user")
-        turn["content"] = [*[IMAGE] * images, *turn["content"]]
+        turn["content"] = [*[block] * images, *turn["content"]]
     return found
+
+
+def _in_place_of_video(messages: list[Message], blocks: list[Message]) -> list[Message]:
+    """The messages with these blocks where their video stands."""
+    return [
+        {**message, "content": [part for one in message["content"] for part in (blocks if one == VIDEO else [one])]}
+        for message in messages
+    ]
 
 
 def _check(function: str, conversation: Sequence[Message]) -> None:
@@ -97,8 +124,8 @@ def _check(function: str, conversation: Sequence[Message]) -> None:
             wanted = "a dict with a role and with content, which is text or a list of blocks with a type"
             raise ValueError(f"{function}: each message must be {wanted}, got {message!r:.80}")
         for block in _blocks(content):
-            if block["type"] not in ("image", "image_url") and not isinstance(block.get("text"), str):
-                known = "text, image or image_url (of a video, give the frames as images)"
+            if block["type"] not in ("image", "image_url", "video") and not isinstance(block.get("text"), str):
+                known = "text, image, image_url or video"
                 raise ValueError(f"{function}: each block of content must be {known}, got {block!r:.80}")
     if not any(message["role"] == "user" for message in conversation):
         raise ValueError(f"{function}: messages must have one of the user, got {len(conversation)} of others")
@@ -128,6 +155,8 @@ def _plain_blocks(content: Any, marks: Sequence[str]) -> list[Message]:
     return [
         IMAGE
         if block["type"] in ("image", "image_url")
+        else VIDEO
+        if block["type"] == "video"
         else {**block, "text": _broken(str(block["text"]), marks)}
         if "text" in block
         else block

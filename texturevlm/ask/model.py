@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,8 +16,9 @@ from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, net
 from texturevlm.ask.captured_choice import CapturedChoice
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
-from texturevlm.ask.generation import Asked, Generator
-from texturevlm.ask.messages import are_messages, conversation_with, images_of, question_in
+from texturevlm.ask.generation import Generator
+from texturevlm.ask.looks import SURE, answer_by_looks
+from texturevlm.ask.messages import are_messages, images_of, question_in, videos_of
 from texturevlm.ask.options import (
     RELEVANCES,
     TOKENS,
@@ -33,8 +35,9 @@ from texturevlm.ask.pretrained import find
 from texturevlm.ask.reduction import sampled_and_kept
 from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
+from texturevlm.ask.videos import VideoOptions, VideoSession, is_video
 from texturevlm.channels.pretrained import HUB_OPTIONS
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_choice, check_count, check_share
 from texturevlm.cuda.graph import nothing_collected
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
@@ -58,10 +61,14 @@ LOADING = (
 )  # options of `load_vlm`
 OWN = (
     "looks",
+    "sure",
     "stream",
     "return_details",
     "reduce",
     "keep",
+    "fps",
+    "seconds",
+    "rate",
     *SETTINGS,
 )  # options of `ask` that are not those of `generate`
 
@@ -87,7 +94,7 @@ class VLM:
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
         tokens: str = TOKENS[0],
-        looks: int = 1,
+        looks: int | str = 1,
         captured: bool | None = None,
         reduce: Any = None,
         keep: int | float | None = None,
@@ -98,7 +105,8 @@ class VLM:
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
         detail = attention_for("VLM", attention, self.model.config, captured=captured, reduce=reduce)
-        check_family_looks("VLM", check_count("VLM", "looks", looks, 1, 2), self.model.config)
+        check_looks("VLM", looks, RELEVANCES[0], tokens)
+        check_family_looks("VLM", looks, self.model.config)
         given = {"budget": budget, "allocator": allocator, "relevance": relevance}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         own = isinstance(processor, TextureProcessor)
@@ -159,12 +167,23 @@ class VLM:
         self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
         released_with_hooks(self)
 
-    def prepare(self, images: Any) -> ImageSession:
-        """Prepare images for any number of questions: mip levels, maps and words are made once.
+    def prepare(
+        self, images: Any, *, fps: float | None = None, seconds: float | None = None, rate: float | None = None
+    ) -> Any:
+        """Prepare images, or a video, for any number of questions: mip levels, maps and words are made once.
 
         images: a path, a URL, bytes, an open file, a PIL image, an array (H, W[, C]), a tensor (C, H, W), a Texture or
-                a dict with bytes or path as `datasets` has it; or a list. Floats are from 0 to 1
+                a dict with bytes or path as `datasets` has it; or a list. Floats are from 0 to 1. A video: a file, a
+                folder of images, an array (N, H, W, 3), a tensor (N, 3, H, W), an iterator over frames, a list of
+                frames with `fps`, a camera (camera:0) or a network stream (rtsp://…)
+        fps, seconds, rate: of a video, as for `ask`
+        returns an ImageSession; of a video a VideoSession
         """
+        options = VideoOptions(fps, seconds, rate).check()
+        if is_video(images, fps=fps):
+            return VideoSession(self, images, options)
+        if any(value is not None for value in options):
+            raise ValueError(f"ask: fps, seconds and rate are for a video, got {type(images).__name__}")
         given = list(images) if isinstance(images, (list, tuple)) else [images]
         if not given:
             raise ValueError("prepare: images must be at least one, got none")
@@ -175,7 +194,8 @@ class VLM:
         images: Any,
         question: Any = None,
         *,
-        looks: int | None = None,
+        looks: int | str | None = None,
+        sure: float | None = None,
         stream: bool = False,
         return_details: bool = False,
         budget: int | None = None,
@@ -184,19 +204,28 @@ class VLM:
         reduce: Any = None,
         keep: int | float | None = None,
         max_new_tokens: int | None = None,
+        fps: float | None = None,
+        seconds: float | None = None,
+        rate: float | None = None,
         **options: Any,
     ) -> Any:
-        """Answer a question about images: a text. A list of questions gets a list of answers.
+        """Answer a question about images or a video: a text. A list of questions gets a list of answers.
 
-        images:    as for `prepare`; several share the budget. With a list of questions: all are about these images,
-                   unless there is one list of images per question. None if the messages hold the images; the messages,
-                   or a list of conversations, may also stand here, alone
+        images:    as for `prepare`; several, and all moments of a video, share the budget. With a list of questions:
+                   all are about these images, unless there is one list of images per question. None if the messages
+                   hold the images; the messages, or a list of conversations, may also stand here, alone
         question:  a text, a conversation (messages with system prompt and history), or a list of those
-        looks:     1, or 2: an overview first, then the rest of the budget where the attention of the model went
+        looks:     1; 2: an overview first, then the rest of the budget where the attention of the model went; auto: an
+                   overview of a quarter of the budget, and the rest only if the model is not sure of its answer
+        sure:      with looks="auto": the chance of being right from which the first answer is kept
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
         return_details: return an Answer: the text, the log-probability of its tokens, the allocation, the times
         budget, allocator, relevance, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]: nothing is reduced
         max_new_tokens: at most so many in the answer; 256 if not given
+        fps:       of a video: frames per second that are looked at, 2 if not given. A list of frames with `fps` is a
+                   video of that rate
+        seconds:   of a video: the first so many; of a camera or a network stream 10 if not given
+        rate:      of a video: tokens per second, within the budget
         options:   of the model's `generate`. Decoding is greedy unless one of them asks for sampling: do_sample, a
                    temperature above 0, top_p, top_k and the like
         """
@@ -217,18 +246,23 @@ class VLM:
         if stream and also:
             raise ValueError(f"ask: stream must be False with {also}, got True")
         watch = Stopwatch(self.device, wait=return_details)
-        sessions = self._sessions(images, prompts)
-        conversations = [
-            conversation_with(prompt, len(session.images), self.adapter.marks, apart=images is not None)
-            for prompt, session in zip(prompts, sessions)
-        ]
+        if how.looks == "auto" and (one := several_sequences(options)):
+            raise ValueError(f"ask: looks must be 1 or 2 with {one}, got 'auto'")
+        sessions = self._sessions(images, prompts, VideoOptions(fps, seconds, rate).check())
         watch.stage("open")
-        chosen = [session.chosen(one, how) for session, one in zip(sessions, questions)]
-        watch.stage("choose")
+        if how.looks == "auto":
+            given: Any = {"sure": SURE if sure is None else check_share("ask", "sure", sure), "seconds": watch.seconds}
+            looked = [
+                answer_by_looks(session, prompt, one, how, options, apart=images is not None, **given)
+                for session, prompt, one in zip(sessions, prompts, questions)
+            ]
+            said = [one if return_details else one.text for one in looked]
+            return iter(said) if stream else said if many else said[0]
         asked = [
-            Asked(conversation, [image.texture for image in session.images], own, how.budget, how.reduce)
-            for conversation, session, own in zip(conversations, sessions, chosen)
+            session.asked(prompt, one, how, apart=images is not None)
+            for session, prompt, one in zip(sessions, prompts, questions)
         ]
+        watch.stage("choose")
         if stream:
             return self.generator.stream(asked[0], options)
         batches = [asked[first : first + BATCH] for first in range(0, len(asked), BATCH)]
@@ -242,7 +276,7 @@ class VLM:
     def choosing(
         self,
         *,
-        looks: int | None = None,
+        looks: int | str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
@@ -268,7 +302,7 @@ class VLM:
         images: Any,
         question: str = "",
         *,
-        looks: int | None = None,
+        looks: int | str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
@@ -276,7 +310,10 @@ class VLM:
         """Draw what the model sees when it is asked; arguments as for `ask`."""
         self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)  # before slow work
         session = self.prepare(images)
-        return session.look(question, looks=looks, budget=budget, allocator=allocator, relevance=relevance)
+        drawn: Image.Image = session.look(
+            question, looks=looks, budget=budget, allocator=allocator, relevance=relevance
+        )
+        return drawn
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
         """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
@@ -301,21 +338,32 @@ class VLM:
         self.generator.fixed = None
         self._choice.release()
 
-    def _sessions(self, images: Any, prompts: Sequence[Any]) -> list[ImageSession]:
-        """The images of each prompt."""
-        if isinstance(images, ImageSession):
+    def _sessions(
+        self, images: Any, prompts: Sequence[Any], options: VideoOptions
+    ) -> Sequence[ImageSession | VideoSession]:
+        """The images, or the video, of each prompt."""
+        prepare: Any = partial(self.prepare, **options._asdict())
+        if isinstance(images, (ImageSession, VideoSession)):
             return [images] * len(prompts)
         if images is None:
-            held = [images_of(prompt) if is_conversation(prompt) else [] for prompt in prompts]
-            if any(not own or any(one is None for one in own) for own in held):
-                raise ValueError("ask: images must be given, or be inside the messages, got none")
-            return [self.prepare(own) for own in held]
+            return [prepare(_held(prompt)) for prompt in prompts]
         nested = isinstance(images, (list, tuple)) and any(isinstance(one, (list, tuple)) for one in images)
         if nested:
             if len(images) != len(prompts):
                 raise ValueError(f"ask: images must be one list per question ({len(prompts)}), got {len(images)}")
-            return [self.prepare(own) for own in images]
-        return [self.prepare(images)] * len(prompts)
+            return [prepare(own) for own in images]
+        return [prepare(images)] * len(prompts)
+
+
+def _held(prompt: Any) -> Any:
+    """The images inside the messages of a prompt, or its video."""
+    images = images_of(prompt) if is_conversation(prompt) else []
+    videos = videos_of(prompt) if is_conversation(prompt) else []
+    if not (images or videos) or any(one is None for one in (*images, *videos)):
+        raise ValueError("ask: images must be given, or be inside the messages, got none")
+    if videos and (images or len(videos) > 1):
+        raise ValueError(f"ask: messages must have images or one video, got {len(images)} and {len(videos)}")
+    return videos[0] if videos else images
 
 
 def load_vlm(
@@ -327,7 +375,7 @@ def load_vlm(
     allocator: str | Allocator | None = None,
     relevance: str | None = None,
     tokens: str = TOKENS[0],
-    looks: int = 1,
+    looks: int | str = 1,
     captured: bool | None = None,
     reduce: Any = None,
     keep: int | float | None = None,
@@ -342,7 +390,7 @@ def load_vlm(
     allocator, relevance: how the tokens are chosen, as in `choose_tokens`; embedding as embedding:MODEL,PCA
     tokens:    chosen; or weighted: the model's own full grid, each token multiplied by its relevance (1 for the most
                relevant one), whatever the budget
-    looks:     1; or 2, for every question: an overview, then the rest of the budget where the model's attention went
+    looks:     1, 2 or auto, for every question, as in `ask`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image), which makes
                the first question slower; by default on a GPU
     reduce:    how tokens are dropped or merged inside the model, after they were chosen: a name of `reduce.METHODS`, or
@@ -381,7 +429,7 @@ def load_vlm(
     )
 
 
-def _check(function: str, settings: dict[str, Any], tokens: str, looks: int) -> None:
+def _check(function: str, settings: dict[str, Any], tokens: str, looks: int | str) -> None:
     """One budget and one relevance: several are for training."""
     check_count(function, "budget", settings["budget"], 1)
     check_options(function, **settings, tokens=tokens)

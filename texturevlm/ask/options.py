@@ -24,6 +24,7 @@ PATCHES = {  # an option of image processors → of vision configs
     "temporal_patch_size": "temporal_patch_size",
 }
 TOKENS = ("chosen", "weighted")
+LOOKS = (1, 2, "auto")
 LIKENESS = 0.76  # how alike a misspelled name and the one that was meant are, for difflib
 
 
@@ -68,7 +69,7 @@ class Choosing:
     budget: int
     allocator: str | Allocator
     relevance: str
-    looks: int
+    looks: int | str
     tokens: str
     reduce: tuple[ReduceStep, ...] = ()
 
@@ -78,28 +79,38 @@ class Choosing:
         check_relevance("ask", self.relevance, RELEVANCES)  # one: several are for training
         check_looks("ask", self.looks, self.relevance, self.tokens)
         check_family_looks("ask", self.looks, config, self.relevance)
+        if self.looks == "auto" and self.reduce:
+            raise ValueError("ask: looks must be 1 or 2 with reduce, got 'auto'")
         check_context("ask", self.budget, config)
         check_reducible("ask", config, self.reduce)
         return self
 
 
-def check_looks(function: str, looks: int, relevance: str, tokens: str = TOKENS[0]) -> None:
+def check_looks(function: str, looks: int | str, relevance: str, tokens: str = TOKENS[0]) -> None:
     """Whether this relevance and these tokens allow so many looks."""
-    if looks not in (1, 2):
-        raise ValueError(f"{function}: looks must be 1 or 2, got {looks!r}")
+    if looks not in LOOKS or isinstance(looks, bool):
+        raise ValueError(f"{function}: looks must be 1, 2 or 'auto', got {looks!r}")
     check_relevance(function, relevance, RELEVANCES)
     if looks == 2:
         check_choice(function, "tokens with looks=2", tokens, TOKENS[:1])
         check_choice(function, "relevance with looks=2", relevance, ("auto", "attention"))
-    elif relevance == "model":
+    elif looks == "auto":
+        check_choice(function, "tokens with looks='auto'", tokens, TOKENS[:1])
+    if looks != 2 and relevance == "attention":
+        raise ValueError(
+            f"{function}: relevance 'attention' is the model's own, which takes looks=2, got looks={looks}"
+        )
+    if relevance == "model":
         check_choice(function, "tokens with relevance='model'", tokens, TOKENS[:1])
-    elif relevance == "attention":
-        raise ValueError(f"{function}: relevance 'attention' is the model's own, which takes looks=2, got looks=1")
+        if looks != 1:
+            raise ValueError(f"{function}: relevance 'model' takes looks=1, got looks={looks!r}")
 
 
-def check_family_looks(function: str, looks: int, config: Any, relevance: str = "auto") -> None:
+def check_family_looks(function: str, looks: int | str, config: Any, relevance: str = "auto") -> None:
     """Whether a model with this config can be asked in so many looks, and its attention be read for this relevance."""
     family = config.model_type
+    if looks == "auto" and not FAMILIES[family][0].grows:
+        raise ValueError(f"{function}: looks must be 1 or 2 for {family}, got 'auto' (see docs/models.md)")
     if FAMILIES[family][0].two_looks:
         return
     if looks == 2:

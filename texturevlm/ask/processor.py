@@ -27,6 +27,7 @@ from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import images_of, question_of, without_marks
 from texturevlm.ask.options import check_belongs, check_context, check_options, near_miss
 from texturevlm.ask.prepared import PreparedImage
+from texturevlm.ask.processor_videos import VideoPrompts, video_options
 from texturevlm.ask.questions import Questions
 from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
@@ -98,14 +99,16 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         question: str | Sequence[str] | None = None,
         **options: Any,
     ) -> Any:
-        """Inputs of the model. Text alone, and anything with videos, is processed as by the model's own processor.
+        """Inputs of the model. Text alone is processed as by the model's own processor.
 
         images:   one image, a flat list, or a list per text; what `Texture.open` takes
+        videos:   likewise, what `open_video` takes; the option fps says how many frames per second are looked at
         text:     a prompt, or a list of them, with one placeholder per image
         question: of each text, if the texts did not come from this processor's `apply_chat_template`
         options:  of the model's own processor; those for images are refused, because the budget decides
         """
-        if videos is not None or audio is not None or (text is None and images is not None):
+        own = videos is not None and self.adapter.videos and audio is None and text is not None
+        if not own and (videos is not None or audio is not None or (text is None and images is not None)):
             if not callable(self.processor):
                 raise TypeError(
                     "processor: videos need transformers' own processor, which needs torchvision; got one for images"
@@ -120,12 +123,17 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if wrong := [one for one in texts if not isinstance(one, str)]:
             raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
         options = {name: value for name, value in options.items() if name not in OPTION_GROUPS or value is not None}
+        fps = video_options(options) if own else None
         self._check_image_options(options)
-        if images is not None:
+        if images is not None or own:
             check_still_hooked(self)
             self._warn_if_none_attached()
+        filmed: dict[str, Tensor] = {}
+        if own:
+            texts, filmed = self._with_videos(texts, images, videos, question, fps)
         views = self._views(texts, images, question)
         found = super().__call__(images=views or None, text=texts, **options)
+        found.update(filmed)
         if "input_ids" in found:
             _add_missing(found, self.adapter.id_inputs)
         return found
@@ -266,7 +274,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             if not own:
                 continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
-            relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
+            relevance = self._one_relevance()
             if relevance in ("attention", "model"):
                 raise ValueError(f"processor: relevance must need no model, which `VLM.ask` has, got {relevance!r}")
             if asked is None and relevance != "none":
@@ -286,6 +294,20 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                     view for group in self.adapter.groups(Picture(image.texture, one.allocation)) for view in group
                 ]
         return views
+
+    def _with_videos(
+        self, texts: list[str], images: Any, videos: Any, question: str | Sequence[str] | None, fps: float | None
+    ) -> tuple[list[str], dict[str, Tensor]]:
+        """The texts with the placeholders of their videos, and the inputs that hold those."""
+        if any(self.image_token in text for text in texts) and images is not None:
+            raise ValueError("processor: images must be none beside videos, which share the budget, got some")
+        how = {"allocator": self.allocator, "relevance": self._one_relevance()}
+        prompts = VideoPrompts(self.adapter, fps, how)
+        found, views = prompts.fill(texts, videos, self.questions.of(texts, question), self._drawn_budget)
+        return found, self.adapter.pixel_inputs(views)
+
+    def _one_relevance(self) -> str:
+        return self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
 
     def _warn_if_none_attached(self) -> None:
         """The model itself would only say that a shape is wrong."""

@@ -14,6 +14,8 @@ from PIL import Image
 from texturevlm.ask.attention import pointed_at, question_attention
 from texturevlm.ask.choose import Chosen, check_budget, choose, joined, spend
 from texturevlm.ask.evaluating import evaluating
+from texturevlm.ask.generation import Asked
+from texturevlm.ask.messages import conversation_with
 from texturevlm.ask.options import Choosing
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.draw import question_picture, stacked
@@ -25,7 +27,7 @@ from texturevlm.vlm import grid_weights, own_grid
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
-FIRST_LOOK = 0.25  # share of the budget for the overview of two looks
+FIRST_LOOK = 0.25  # share of the budget for the overview of several looks
 COARSE_VIEW = 64  # tokens of the view that relevance "model" is made from
 FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
 
@@ -46,7 +48,7 @@ class ImageSession:
         question: str = "",
         *,
         answer: str = "",
-        looks: int | None = None,
+        looks: int | str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
@@ -66,7 +68,7 @@ class ImageSession:
         self,
         question: str = "",
         *,
-        looks: int | None = None,
+        looks: int | str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
@@ -86,8 +88,8 @@ class ImageSession:
         if self._last is not None and self._last[0] == wanted:
             return self._last[1]
         found = self._chosen(question, how)
-        by_model = how.looks == 2 or how.relevance == "model"
-        if not by_model and isinstance(how.allocator, str):  # weights and functions of a caller may change
+        alone = how.looks == 1 and how.relevance != "model"  # the model's weights decide nothing
+        if alone and isinstance(how.allocator, str):  # weights and functions of a caller may change
             self._last = wanted, found
         return found
 
@@ -103,6 +105,15 @@ class ImageSession:
         options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
         captured = self.model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
         return choose(self.images, question, **options) if captured is None else [captured]
+
+    def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
+        """A prompt with its tokens.
+
+        apart: whether the images were given apart from the messages
+        """
+        conversation = conversation_with(prompt, len(self.images), self.model.adapter.marks, apart=apart)
+        chosen = self.chosen(question, how)
+        return Asked(conversation, [image.texture for image in self.images], chosen, how.budget, how.reduce)
 
     def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
         """The model's own grid; the most relevant cell has the weight 1."""

@@ -28,7 +28,7 @@ from texturevlm.types import Texture
 from texturevlm.video.change import initial_noise
 from texturevlm.video.settings import StreamSettings
 from texturevlm.video.step import Step
-from texturevlm.video.stream import VideoStream, make_update
+from texturevlm.video.stream import TokenStream, make_update
 from texturevlm.video.update import CARRIED
 from texturevlm.vlm.captured import FixedBudget
 
@@ -124,12 +124,12 @@ def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
     report.notes += [f"{clip.name}: {reason}.  " for reason in fixed.reasons]
 
 
-def _stream(clip: Clip, budget: int, patch: int) -> VideoStream:
+def _stream(clip: Clip, budget: int, patch: int) -> TokenStream:
     """A stream without keyframes but the first."""
     first = clip.frames[0]
     size, never = (first.shape[2], first.shape[3]), 10**6
     options: Any = {"relevance": "none", "patch": patch, "tile": TILE, "keyframe": never, "device": first.device}
-    return VideoStream(size, budget, CAPTURABLE, **options)
+    return TokenStream(size, budget, CAPTURABLE, **options)
 
 
 def _follower(clip: Clip, *, channels: Sequence[str]) -> tuple[FrameWork, list[float]]:

@@ -37,7 +37,8 @@ TEMPLATE = (
     "on it , and with no others . If the page does not say , answer that it does not say . <|im_end|> "
     "<|im_start|> user "
     "{% for part in messages[0].content %}{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% else %} {{ part.text }} {% endif %}{% endfor %}<|im_end|> <|im_start|> assistant : "
+    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}"
+    " {{ part.text }} {% endif %}{% endfor %}<|im_end|> <|im_start|> assistant : "
 )
 
 

@@ -99,14 +99,14 @@ def count(text: str) -> int:
 
 def count_or_share(text: str) -> int | float:
     """The type of an option that takes a whole number from 1, or a share: a number with a point."""
-    if "." not in text:
-        return count(text)
     try:
-        if 0 < (share := float(text)) <= 1:
-            return share
+        number = float(text) if "." in text else int(text)
+        if number > 0 and (number <= 1 or isinstance(number, int)):
+            return number
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1, or a share from 0.0 to 1.0, got {text!r}")
+    wanted = "a whole number from 1, or a share above 0 and at most 1.0, such as 0.5"
+    raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
 
 
 def names(text: str) -> list[str]:

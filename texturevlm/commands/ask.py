@@ -1,9 +1,10 @@
-"""texturevlm ask: ask a vision-language model about images, which it reads in a budget of chosen tokens."""
+"""texturevlm ask: ask a vision-language model about images or a video, read in a budget of chosen tokens."""
 
 import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from texturevlm.commands import arguments
 from texturevlm.defaults import BUDGET
@@ -11,21 +12,22 @@ from texturevlm.paths import is_url
 
 
 def add_ask(commands: arguments.Commands) -> None:
-    usage = "%(prog)s IMAGE [IMAGE …] QUESTION [--model PATH_OR_ID] [options]"
+    usage = "%(prog)s IMAGE [IMAGE …] | VIDEO  QUESTION [--model PATH_OR_ID] [options]"
     said = "Prints the answer on stdout, piece by piece, as the model generates it."
     parser = arguments.add_command(
-        commands, "ask", _ask, "ask a vision-language model about images", usage=usage, description=said
+        commands, "ask", _ask, "ask a vision-language model about images or a video", usage=usage, description=said
     )
+    given = "images (files, URLs) or a video (a file, a folder of images, camera:0, rtsp://…), then the question"
     # One argument, because argparse gives a second one nothing if an option stands between the images.
-    parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help="images (files, URLs), then the question")
+    parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help=given)
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
     shared = "tokens that all images share, unless a texturevlm.json beside the model says otherwise"
     scorers = "auto, words, scout, prior, channels, model, none, or, with --looks 2, attention"
     parser.add_tokens(shared, patch=False, scorers=scorers)
     parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
-    looks = "2: an overview, then where the model's attention went"
-    parser.add_option("--looks", None, looks, 1, type=int, choices=(1, 2))
+    looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
+    parser.add_option("--looks", "N", looks, 1, type=_looks)
     weighted = "weighted: the model's own full grid, each token weighted by relevance"
     parser.add_option("--tokens", None, weighted, "chosen", choices=("chosen", "weighted"))
     methods = "visionzip, fastv …: tokens leave inside the model, after they were chosen (docs/rivals.md)"
@@ -35,6 +37,8 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_device()
     parser.add_option("--dtype", "T", "such as bfloat16 (default: the checkpoint's own)")
     parser.add_count("--max-new-tokens", "of the answer", 256)
+    parser.add_option("--fps", "N", "of a video: frames per second that are looked at (default: 2)", type=float)
+    parser.add_option("--seconds", "N", "of a video: the first N (default: all; 10 of a camera)", type=float)
     parser.add_option("--out", "PNG", "draw what the model saw, and the answer, too", type=Path)
 
 
@@ -49,7 +53,10 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.ask.choose import check_budget
     from texturevlm.ask.options import check_looks, check_options
     from texturevlm.ask.reduction import sampled_and_kept
+    from texturevlm.ask.session import ImageSession
+    from texturevlm.ask.videos import VideoOptions, is_video
     from texturevlm.reduce import steps_of
+    from texturevlm.video.sources import open_video
 
     check_options("ask", budget, allocator, relevance, options.tokens)
     check_looks("ask", options.looks, relevance, options.tokens)
@@ -59,16 +66,23 @@ def _ask(options: argparse.Namespace) -> int:
     else:
         sampled_and_kept("ask", options.reduce, options.keep, budget)
     device = arguments.device_of(options)
-    textures = [tv.Texture.open(image) for image in images]  # a bad image is refused before a model is loaded
+    video = VideoOptions(options.fps, options.seconds).check()
+    given: Any = images[0] if len(images) == 1 and is_video(images[0]) else None
+    if given is not None:
+        open_video(given)  # a bad one is refused before a model is loaded
+    else:
+        given = [tv.Texture.open(image) for image in images]
     _quiet_bars()
     with arguments.announced(f"loading {options.model}"):
         names = ("budget", "allocator", "relevance", "dtype", "tokens", "looks", "reduce", "keep")
-        given = {name: getattr(options, name) for name in names}
+        loading = {name: getattr(options, name) for name in names}
         # Not captured: that takes longer than one question.
-        model = tv.load_vlm(options.model, device=device, captured=False, **given)
-    session = model.prepare(textures)
-    pages_read = model.relevance != "model" and arguments.reads_pages(model.relevance, question)
-    if options.looks == 1 and pages_read:
+        model = tv.load_vlm(options.model, device=device, captured=False, **loading)
+    session = model.prepare(given, **video._asdict())
+    for note in getattr(session, "notes", ()):
+        print(f"note: {note}", file=sys.stderr)
+    once = isinstance(session, ImageSession) and options.looks == 1 and model.relevance != "model"
+    if once and arguments.reads_pages(model.relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
     answer = ""
@@ -87,9 +101,23 @@ def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:
     if not images or os.path.isfile(question):
         raise ValueError(f"needs images and then a QUESTION, got {', '.join(inputs)}")
     try:
-        return [image if is_url(image) else arguments.existing_file(image) for image in images], question
+        return [_input(image) for image in images], question
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"IMAGE: {error}") from None
+
+
+def _looks(text: str) -> int | str:
+    """The type of --looks."""
+    if text not in ("1", "2", "auto"):
+        raise argparse.ArgumentTypeError(f"must be 1, 2 or auto, got {text!r}")
+    return text if text == "auto" else int(text)
+
+
+def _input(image: str) -> str | Path:
+    """A URL or a camera as it is; a file or a folder that is there."""
+    if is_url(image) or image.startswith("camera:"):
+        return image
+    return Path(image) if os.path.isdir(image) else arguments.existing_file(image)
 
 
 def _quiet_bars() -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from texturevlm.commands import arguments
 from texturevlm.commands.eval_model import add_model_options, eval_model
+from texturevlm.commands.eval_videos import eval_videos
 from texturevlm.defaults import PATCH
 
 
 def add_eval(commands: arguments.Commands) -> None:
     help = "measure how much of the answers stays legible, against resize"
     parser = arguments.add_command(commands, "eval", _eval, help)
-    data = "a folder with questions.jsonl, or a public release; with a model its name may stand before it"
+    data = "a folder with questions.jsonl, or a public release; with a model its name may stand before it, for videos "
+    data += "it must: nextqa, mvbench or videomme"
     parser.add_argument("data", nargs="*", metavar="[SET] DATA", help=data)
     with_model = "with a model"
     allocators = f"(default: auto; {with_model}: auto,resize)"
@@ -44,8 +46,12 @@ def add_eval(commands: arguments.Commands) -> None:
 
 
 def _eval(options: argparse.Namespace) -> int:
+    from texturevlm.evaluate.video_data import VIDEO_SETS
+
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {options.out}")
+    if len(options.data) == 2 and options.data[0] in VIDEO_SETS:
+        return eval_videos(options.data[0], options.data[1], options)
     if options.model is not None or options.rows is not None:
         return eval_model(options)
     if len(options.data) != 1 or options.out is None:

@@ -5,13 +5,14 @@ import math
 import time
 from collections import Counter
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
-    from texturevlm.video.sources import FrameSource
-    from texturevlm.video.step import Reuse
+    from texturevlm.live import VideoStream
+    from texturevlm.video.frames import FrameSource
+    from texturevlm.video.step import Reuse, Step
 
 
 def add_video(commands: arguments.Commands) -> None:
@@ -26,6 +27,9 @@ def add_video(commands: arguments.Commands) -> None:
     parser.add_option("--flow", "NAME", "lucas_kanade, dis or none", "lucas_kanade")
     parser.add_option("--fps", None, "of a folder of images", 25.0, type=float)
     parser.add_count("--limit", "the first N frames (default: all)")
+    models = "a model that answers the question as the video goes on, as a caption: a hub id, a folder, or reader"
+    parser.add_option("--model", "PATH_OR_ID", models)
+    parser.add_option("--every", "S", "seconds of the video between two answers", 1.0, type=float)
     parser.add_device()
 
 
@@ -38,7 +42,11 @@ def _video(options: argparse.Namespace) -> int:
     options.device = arguments.device_of(options)
     if not 0 < options.fps < math.inf:
         raise ValueError(f"--fps must be above 0, got {options.fps}")
-    source = open_video(options.file, fps=options.fps)
+    if options.model is not None and not options.query.strip():
+        raise ValueError("--query must be a question for the model, got none")
+    if not 0 <= options.every < math.inf:
+        raise ValueError(f"--every must be at least 0, got {options.every}")
+    source = open_video(options.file, source_fps=options.fps)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     costs, lasted, spent, failed = _drawn(source, options)
     print(f"{options.out}: {options.file}, {options.budget} tokens per frame")
@@ -56,38 +64,68 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
     returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
     """
     from texturevlm.progress import Progress
-    from texturevlm.video import VideoStream
+    from texturevlm.video.beside import Beside
     from texturevlm.video.picture import StreamPicture, write_video
 
     frames = islice(source, options.limit)
     if (first := next(frames, None)) is None:
         raise ValueError(f"no frame of {options.file} could be used")
     size = (first.image.shape[1], first.image.shape[2])
-    names = ("query", "relevance", "patch", "keyframe", "flow", "rate", "device")
-    given = {name: getattr(options, name) for name in names}
-    stream, picture = VideoStream(size, options.budget, options.allocator, fps=source.fps, **given), StreamPicture(size)
+    stream, picture, answers = _stream(size, source.fps, options), StreamPicture(size), _Answers(options)
     counts = [count for count in (source.count, options.limit) if count]
     progress = Progress(min(counts), "frames") if counts else None
     costs: list[Reuse] = []
     failed: list[str] = []
     spent = lasted = 0.0
     with write_video(options.out, picture.size, source.fps) as write:
-        for index, frame in enumerate(chain([first], frames)):
-            started = time.perf_counter()
-            try:
-                step = stream.step(frame.image, time=frame.time)
-            except (ValueError, RuntimeError) as error:
-                failed.append(f"frame {index}: {error}")
-                continue
-            spent += time.perf_counter() - started
-            write(picture.draw(step, frame.image))
-            costs.append(step.reuse)
-            lasted = step.time
-            if progress is not None and progress.done < progress.total:
-                progress.step()
+
+        def show(step: "Step", image: Any, caption: str) -> None:
+            write(picture.draw(step, image, caption))
+
+        with Beside(show) as draw:  # drawing and encoding take longer than the stream
+            for index, frame in enumerate(chain([first], frames)):
+                started = time.perf_counter()
+                try:
+                    step = stream.step(frame.image, time=frame.time)
+                    caption = answers.at(step.time, stream)
+                except (ValueError, RuntimeError) as error:
+                    failed.append(f"frame {index}: {error}")
+                    continue
+                spent += time.perf_counter() - started
+                draw(step.held(), frame.image, caption)
+                costs.append(step.reuse)
+                lasted = step.time
+                if progress is not None and progress.done < progress.total:
+                    progress.step()
     if not costs:
         raise ValueError(f"no frame of {options.file} could be used: {failed[0]}")
     return costs, lasted + 1 / source.fps, spent, failed
+
+
+def _stream(size: tuple[int, int], fps: float, options: argparse.Namespace) -> "VideoStream":
+    """The stream, with the model if there is one."""
+    from texturevlm.ask import load_vlm
+    from texturevlm.live import VideoStream
+
+    given = {name: getattr(options, name) for name in ("query", "relevance", "patch", "keyframe", "flow", "rate")}
+    if options.model is not None:
+        with arguments.announced(f"loading {options.model}"):
+            model = load_vlm(options.model, budget=options.budget, device=options.device, captured=False)
+        given |= {"model": model, "patch": model.adapter.side}
+    return VideoStream(size, options.budget, options.allocator, fps=fps, device=options.device, **given)
+
+
+class _Answers:
+    """The caption of each frame: the question, and the last answer to it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.due, self.caption = options, -math.inf, ""
+
+    def at(self, seconds: float, stream: "VideoStream") -> str:
+        if self.options.model is not None and seconds >= self.due:
+            self.due = seconds + self.options.every
+            self.caption = f"{self.options.query} {stream.ask(self.options.query)}"
+        return self.caption
 
 
 def _summary(costs: "list[Reuse]", seconds: float) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from lmms_eval.api.model import lmms
 
 from texturevlm.ask import load_vlm
-from texturevlm.ask.messages import conversation_with, images_of, question_in
+from texturevlm.ask.messages import conversation_with, images_of, question_in, videos_of
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 
@@ -104,6 +104,8 @@ class TextureModel(lmms):  # type: ignore[misc]
 
     def _prompt(self, messages: list[dict[str, Any]]) -> Prompted:
         question, images, adapter = question_in("texturevlm", messages), images_of(messages), self.vlm.adapter
+        if films := videos_of(messages):
+            raise ValueError(f"texturevlm: messages must have images only, got {len(films)} videos (texturevlm eval)")
         textures, allocations = [], []
         if images:
             session = self.vlm.prepare(images)

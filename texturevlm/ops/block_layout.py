@@ -124,6 +124,8 @@ class BlockLayout:
             check_shapes("BlockLayout.of", live=(live, f"{batch} {keys}"))
             order = torch.where(live.to(device).gather(1, order.clamp(min=0).long()), order, -1)
         is_visual = _marked(order, keys)
+        if visual is not None and bool(is_visual.sum() != (order >= 0).sum()):
+            raise ValueError("BlockLayout.of: visual must name each key once, got one that is named again")
         text = ~is_visual if live is None else ~is_visual & live.to(device)
         others = _padded(_listed(text), block) if visual is not None or live is not None else order[:, :0]
         table = torch.cat([order, others], 1)
@@ -171,13 +173,16 @@ class BlockLayout:
         wide = functional.max_pool1d(marks, 2 * neighbours + 1, 1, neighbours) if neighbours else marks
         return (wide > 0) & (torch.arange(blocks, device=own.device) < self.visual)
 
-    def masked(self, seen: Tensor) -> BlockLayout:
-        """With a mask (B or 1, Q, L) on top: a block that a group does not see whole is read token by token."""
-        keys = functional.pad(seen, (0, 1)).expand(len(self.keys), -1, -1)
+    def masked(self, bias: Tensor) -> BlockLayout:
+        """With numbers (B or 1, Q, L) that are added to scores, -inf to hide a key.
+
+        A block that a group does not see whole and unchanged is read token by token.
+        """
+        keys = functional.pad(bias, (0, 1), value=-math.inf).expand(len(self.keys), -1, -1)
         index = torch.where(self.keys >= 0, self.keys, self.length).flatten(1).long()
         by_block = keys.gather(2, index[:, None].expand(-1, keys.shape[1], -1)).unflatten(2, self.keys.shape[1:])
         slots = (self.keys >= 0)[:, None]
-        every, some = (by_block | ~slots).all(-1), (by_block & slots).any(-1)  # (B, Q, T)
+        every, some = ((by_block == 0) | ~slots).all(-1), (by_block > -math.inf).any(-1)  # (B, Q, T)
         rows = self.queries.clamp(min=0).flatten(1).long()[..., None].expand(-1, -1, every.shape[2])
         there = (self.queries >= 0)[..., None]
         shape = (*self.queries.shape, every.shape[2])
@@ -189,6 +194,8 @@ class BlockLayout:
 
 
 def _checked(visual: Tensor, batch: int, keys: int) -> Tensor:
+    if not isinstance(visual, Tensor):
+        raise TypeError(f"BlockLayout.of: visual must be a tensor (n,) or (B, n), got {type(visual).__name__}")
     if visual.dim() not in (1, 2) or visual.is_floating_point() or visual.dtype == torch.bool:
         got = f"{visual.dtype} {tuple(visual.shape)}"
         raise ValueError(f"BlockLayout.of: visual must be indices (n,) or (B, n), got {got}")

@@ -18,7 +18,7 @@ from texturevlm.ops.block_choice import choose_blocks
 from texturevlm.ops.block_layout import BlockLayout
 from texturevlm.ops.hierarchical_reference import attend, latent_summaries, mean_summaries
 from texturevlm.ops.hierarchical_triton import attend_triton, no_triton_because
-from texturevlm.ops.key_value_texture import KeyValueTexture, block_means
+from texturevlm.ops.key_value_texture import KeyValueTexture, block_means, check_block
 
 ATTENTION_KINDS = ("hierarchical", "window", "linear", "latent")
 ATTENTION_BACKENDS = ("auto", "reference", "triton")
@@ -50,7 +50,8 @@ def hierarchical_attention(
 
     As `scaled_dot_product_attention`; H is a multiple of K. Queries are the last Q of the L tokens.
 
-    mask:       (B or 1, 1, Q or 1, L): True where a query sees a key, or numbers that are added to the scores
+    mask:       (B or 1, 1, Q or 1, L): True where a query sees a key, or numbers that are added to the scores; a block
+                with numbers other than 0 is read token by token
     visual:     (B, n) or (n,), the visual keys in the order of `quadtree_order`, -1 for none; the others are text,
                 which is always read. By default all are visual, in the order in which they stand
     layout:     in the place of visual, is_causal, block, group and neighbours: made once for all layers
@@ -66,9 +67,10 @@ def hierarchical_attention(
     chosen:     (B, K, G, C), the blocks to read, if another layer has chosen them
     return_chosen: return (output, chosen)
     backend:    reference; triton: our kernel, on a GPU; auto: the kernel where it can run
-    Differentiable: on a GPU the backward pass goes through the reference.
+    Differentiable, but for the choice of blocks and the main directions of `latent`, which count as constants. On a GPU
+    the backward pass goes through the reference.
     """
-    _check(q, k, v, block=block, fine=fine, kind=kind, rank=rank)
+    _check(q, k, v, block=block, fine=fine, kind=kind, rank=rank if kind == "latent" else None)
     check_choice(NAME, "backend", backend, ATTENTION_BACKENDS)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     live = None
@@ -90,7 +92,7 @@ def hierarchical_attention(
     _check_given(layout, texture, chosen, q, k)
     bias = None if mask is None or live is not None else _bias(mask, q, k)
     if bias is not None:
-        layout = layout.masked(bias == 0)
+        layout = layout.masked(bias)
     share = fine if kind in ("hierarchical", "latent") else 0.0
     level = None if texture is None else texture.finest
     if backend != "reference":
@@ -114,7 +116,16 @@ def hierarchical_attention(
     return (out, chosen) if return_chosen else out
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, *, block: int, fine: float, kind: str, rank: int) -> None:
+def check_fine(function: str, fine: float) -> float:
+    """A number from 0 to 1."""
+    if not isinstance(fine, (int, float)):
+        raise TypeError(f"{function}: fine must be a number, got {fine!r}")
+    if not 0 <= fine <= 1:
+        raise ValueError(f"{function}: fine must be between 0 and 1, got {fine!r}")
+    return fine
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, *, block: int, fine: float, kind: str, rank: int | None) -> None:
     function = NAME
     check_shapes(function, q=(q, "B H Q D"), k=(k, "B K L D"), v=(v, "B K L E"))
     check_floating(function, q=q, k=k, v=v)
@@ -122,10 +133,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, *, block: int, fine: float, kind: st
         raise ValueError(f"{function}: q must have a multiple of the {k.shape[1]} heads of k, got {q.shape[1]}")
     if q.shape[2] > k.shape[2]:
         raise ValueError(f"{function}: q must be the last of the {k.shape[2]} tokens of k, got {q.shape[2]}")
-    if not 0 <= fine <= 1:
-        raise ValueError(f"{function}: fine must be between 0 and 1, got {fine!r}")
+    check_fine(function, fine)
     check_choice(function, "kind", kind, ATTENTION_KINDS)
-    check_count(function, "rank", rank, 1, block)
+    check_block(function, block)
+    if rank is not None:
+        check_count(function, "rank", rank, 1, block)
 
 
 def _check_given(
@@ -151,6 +163,8 @@ def _bias(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """(B or 1, Q, L): what a mask adds to the scores."""
     batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     wanted = f"{NAME}: mask must be ({batch} or 1, 1, {queries} or 1, {keys})"
+    if mask.dtype != torch.bool:
+        check_floating(NAME, mask=mask)  # 0 and 1 as whole numbers would be added to the scores
     if mask.dim() != 4 or mask.shape[0] not in (1, batch) or mask.shape[1] != 1 or mask.shape[2] not in (1, queries):
         raise ValueError(f"{wanted}, got {tuple(mask.shape)}")
     if mask.shape[3] != keys:

@@ -9,7 +9,7 @@ from texturevlm.reduce.context import Context
 from texturevlm.reduce.method import PLACES, Method, ReduceStage, stage_budget
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.registry import METHODS
-from texturevlm.reduce.steps import Planned, ReduceStep, check_needs, leaves_open, planned, steps_of
+from texturevlm.reduce.steps import Planned, ReduceStep, check_needs, open_steps, planned, steps_of
 
 __all__ = [
     "METHODS",
@@ -22,7 +22,7 @@ __all__ = [
     "Reduction",
     "check_needs",
     "column_sums",
-    "leaves_open",
+    "open_steps",
     "planned",
     "stage_budget",
     "steps_of",

@@ -2,8 +2,8 @@
 
 Published: for models that cut an image into tiles. A tile's budget is proportional to the class token's attention to
 that part of the whole-image view, in the first layer; inside, the highest attention of the class token in layer 22.
-Ours: an image is one run of tokens, so a tile is a quarter of it. Where there is no class token, attention is the mean
-over all patches.
+Ours: an image is one run of tokens, so a tile is a quarter of it. Deep is the tower's last layer that attends to the
+whole image, shallow the first. Where there is no class token, attention is the mean over all patches.
 """
 
 from __future__ import annotations

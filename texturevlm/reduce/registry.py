@@ -1,4 +1,7 @@
-"""The registry: one entry per method, its stages in the order in which they act."""
+"""The registry: one entry per method, its stages in the order in which they act.
+
+Depths are shares: published layers are counted here as of 32, and other models get the same share of theirs.
+"""
 
 from __future__ import annotations
 

@@ -107,10 +107,10 @@ def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
     return ReduceStep(name, kept, layers, _rate(function, name, rate), _difference(function, name, difference))
 
 
-def leaves_open(reduce: Any) -> bool:
-    """Whether a step of what `steps_of` takes does not say how many tokens stay."""
+def open_steps(reduce: Any) -> list[int]:
+    """Which steps of what `steps_of` takes do not say how many tokens stay."""
     given = [reduce] if isinstance(reduce, (str, ReduceStep)) else reduce or ()
-    return not all(isinstance(one, ReduceStep) or _says_keep(one) for one in given)
+    return [index for index, one in enumerate(given) if not (isinstance(one, ReduceStep) or _says_keep(one))]
 
 
 def _says_keep(given: Any) -> bool:

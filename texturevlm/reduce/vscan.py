@@ -3,7 +3,8 @@
 Published: half of the tokens have the highest attention in a deep layer of the tower; half have, window by window, the
 highest attention in a shallow layer. Every other token is averaged into the most similar chosen one. At the middle
 layer of the language model, the tokens that the last token attends to stay.
-Ours: windows are quarters of a quarter of the image (4 × 4 per image); both stages keep the same share.
+Ours: windows are quarters of a quarter of the image (4 × 4 per image); both stages keep the same share. Deep is the
+tower's last layer that attends to the whole image, shallow the first.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from texturevlm.check import check_choice, check_count
 TASKS = {
     "spotter": "texturevlm.train.spotter_task:SpotterTask",
     "ranker": "texturevlm.train.ranker_task:RankerTask",
+    "confidence": "texturevlm.train.confidence_task:ConfidenceTask",
     "reader": "texturevlm.train.reader.task:ReaderTask",
     "channels": "texturevlm.train.channel_task:ChannelTask",
     "rate": "texturevlm.train.rate_task:RateTask",

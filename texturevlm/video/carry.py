@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
@@ -35,7 +36,9 @@ class CarriedRelevance:
     """The relevance of the held frame, and the maps that move with it, all on one grid of cells.
 
     relevance: of the held frame
-    maps:      others, each (1, C, h, w): history; saliency and embedding if the stream keeps those channels
+    maps:      others, each (1, C, h, w): history; attention, once a model has answered; saliency and embedding if the
+               stream keeps those channels
+    feedback:  share of the relevance that lies where the attention of the model went
     box:       (4,), the box that the user pointed at, xyxy in cells
     untrusted: (1, h, w), for how many frames a cell has not been trusted; 0: it is trusted
     """
@@ -47,9 +50,14 @@ class CarriedRelevance:
         self.maps: dict[str, Tensor] = {}
         self.box: Tensor | None = None
         self.untrusted: Tensor | None = None
+        self.feedback = 0.0
 
     def restart(self, relevance: Relevance, grey: Tensor) -> None:
         """Begin at a keyframe, all cells trusted; grey: (1, 1, h, w), their brightness. The fixation history stays."""
+        if self.feedback and "attention" in self.maps:
+            attended = _normalised(self.maps["attention"][:, 0])
+            mass = _normalised((1 - self.feedback) * relevance.mass + self.feedback * attended)
+            relevance = replace(relevance, mass=mass, scorer="attention")
         self.relevance, self.grey, self.untrusted = relevance, grey.clone(), torch.zeros_like(relevance.mass)
         self.maps.setdefault("history", torch.zeros_like(relevance.mass)[:, None])
 
@@ -67,6 +75,15 @@ class CarriedRelevance:
         if not box_coverage(cells, self.relevance.grid).any():
             raise ValueError(f"point: box must be xyxy and overlap the frame of {self.size}, got {box}")
         self.box = cells
+
+    def attend(self, attention: Tensor, feedback: float) -> None:
+        """Keep where the attention of a model went, (1, h', w'); it also counts as looked at."""
+        if self.relevance is None:
+            raise ValueError("attend: the stream must hold a frame, got none yet")
+        wide = functional.interpolate(attention[:, None].to(self.relevance.mass), self.relevance.grid, mode="area")
+        most = wide.amax().clamp(min=1e-30)
+        self.maps["attention"], self.feedback = wide / most, feedback
+        self.maps["history"] = torch.maximum(self.maps["history"], wide / most)
 
     def box_map(self) -> Tensor | None:
         """(1, h, w): the box that the user pointed at, where it is now; None without one."""
@@ -125,7 +142,11 @@ class CarriedRelevance:
             return {}
         mass = self.relevance.mass
         found = {"previous_relevance": mass / mass.amax().clamp(min=1e-30)}
-        for name, key in (("fixation_history", "history"), ("previous_saliency", "saliency")):
+        for name, key in (
+            ("fixation_history", "history"),
+            ("previous_saliency", "saliency"),
+            ("previous_attention", "attention"),
+        ):
             if key in self.maps:
                 found[name] = self.maps[key][:, 0]
         if "embedding" in self.maps:

@@ -7,6 +7,7 @@ tokens that were sampled, a line shows the share of tiles that changed, and keyf
 
 from __future__ import annotations
 
+import textwrap
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from texturevlm.draw import FAINT, INK, MARGIN, PAPER, ramp_colour, to_pil
 from texturevlm.rebuilding import rebuild
-from texturevlm.video.sources import import_av
+from texturevlm.video.decoding import import_av
 from texturevlm.video.step import Step
 
 PANEL_WIDTH = 560  # pixels: width of one panel
@@ -30,6 +31,7 @@ KEPT_COLOUR = (150, 155, 165)
 SAMPLED_COLOUR, KEYFRAME_COLOUR = (120, 180, 195), (214, 120, 105)
 HEADER_HEIGHT = 34
 MOST_FPS = 60.0
+LINE, MOST_LINES = 24, 3  # of a caption: pixels per line, lines
 
 
 class StreamPicture:
@@ -41,8 +43,8 @@ class StreamPicture:
         self.size = (HEADER_HEIGHT + self.tall + 34 + STRIP_HEIGHT + MARGIN, 2 * PANEL_WIDTH + 3 * MARGIN)
         self.costs: deque[tuple[float, float, bool]] = deque(maxlen=(self.size[1] - 2 * MARGIN) // BAR)
 
-    def draw(self, step: Step, frame: Tensor) -> np.ndarray:
-        """(H, W, 3) bytes. frame: (3, H, W) bytes, as it came."""
+    def draw(self, step: Step, frame: Tensor, caption: str = "") -> np.ndarray:
+        """(H, W, 3) bytes. frame: (3, H, W) bytes, as it came; caption: at the bottom of it"""
         reuse = step.reuse
         self.costs.append((reuse.fresh / max(1, reuse.tokens), reuse.share, bool(reuse.keyframe)))
         picture, panel = Image.new("RGB", self.size[::-1], PAPER), (PANEL_WIDTH, self.tall)
@@ -54,7 +56,19 @@ class StreamPicture:
         draw.text((MARGIN, 8), f"what the model sees: {reuse.tokens} tokens", fill=INK, font=font)
         draw.text((2 * MARGIN + PANEL_WIDTH, 8), f"sampled now {reuse.fresh}, kept {reuse.kept}", fill=INK, font=font)
         self._strip(draw, step)
+        if caption:
+            self._caption(draw, caption)
         return np.asarray(picture)
+
+    def _caption(self, draw: ImageDraw.ImageDraw, caption: str) -> None:
+        """Words on a dark band at the bottom of the frame, as subtitles are."""
+        font, left = ImageFont.load_default(18), 2 * MARGIN + PANEL_WIDTH
+        lines = textwrap.wrap(caption, PANEL_WIDTH // 10)[:MOST_LINES]
+        height = LINE * len(lines) + 12
+        bottom = HEADER_HEIGHT + self.tall
+        draw.rectangle([left, bottom - height, left + PANEL_WIDTH, bottom], fill=INK)
+        for number, line in enumerate(lines):
+            draw.text((left + 10, bottom - height + 6 + LINE * number), line, fill=PAPER, font=font)
 
     def _footprints(self, image: Image.Image, step: Step) -> Image.Image:
         picture = Image.blend(image, Image.new("RGB", image.size, PAPER), 0.35)
@@ -77,9 +91,7 @@ class StreamPicture:
             draw.rectangle([x, top + STRIP_HEIGHT * (1 - paid), x + BAR - 2, top + STRIP_HEIGHT], fill=colour)
             height = top + STRIP_HEIGHT * (1 - changed)
             draw.rectangle([x, height - 1, x + BAR - 1, height + 1], fill=INK)
-        text = (
-            f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): {step.reuse.share:.0%}"
-        )
+        text = f"{step.time:6.2f} s   tokens sampled (bars; red: a keyframe), tiles changed (line): "
         text += f"{step.reuse.share:.0%}" + (f"   keyframe: {step.reuse.keyframe}" if step.reuse.keyframe else "")
         draw.text((MARGIN, HEADER_HEIGHT + self.tall + 10), text, fill=FAINT, font=font)
 

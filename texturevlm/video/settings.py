@@ -24,7 +24,7 @@ from texturevlm.video.reuse import KEEP, Encode
 
 @dataclass(frozen=True, eq=False)
 class StreamSettings:
-    """The settings of a `VideoStream`.
+    """The settings of a `TokenStream`.
 
     size:      (height, width) of every frame
     budget:    tokens per frame

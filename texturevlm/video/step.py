@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -82,3 +82,8 @@ class Step:
     @property
     def allocation(self) -> Allocation:
         return self.patches.allocation
+
+    def held(self) -> Step:
+        """A copy whose picture the next frame does not overwrite: texture and allocation, to be drawn later."""
+        texture = replace(self.texture, levels=tuple(level.clone() for level in self.texture.levels), resident=None)
+        return replace(self, texture=texture, channels=None, tokens=None)

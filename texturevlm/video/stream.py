@@ -19,6 +19,7 @@ from torch import Tensor
 from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import luma
+from texturevlm.check import check_share
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance import find_relevance
 from texturevlm.relevance.information import MOST_CELL
@@ -28,9 +29,9 @@ from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
 from texturevlm.video.change_gpu import kernels_can_compare
 from texturevlm.video.choice import TokenChoice
+from texturevlm.video.frames import as_floats, as_frame
 from texturevlm.video.reuse import HeldPatches, HeldTokens, Rate
 from texturevlm.video.settings import StreamSettings
-from texturevlm.video.sources import as_floats, as_frame
 from texturevlm.video.step import Reuse, Step
 from texturevlm.video.update import CARRIED, FrameUpdate, StreamChannels, channel_extents
 from texturevlm.video.update_gpu import GpuChannels, GpuFrameUpdate, GpuRelevance
@@ -39,7 +40,7 @@ MOSTLY_CHANGED = 0.5  # share of tiles, without a question: computing relevance 
 LEAST_CUT = 8  # a cut is shown once the rate pays for budget / LEAST_CUT tokens
 
 
-class VideoStream:
+class TokenStream:
     """One video, frame by frame.
 
     size, budget, allocator and `settings`: see `StreamSettings`; other keyword arguments are options of the allocator
@@ -95,6 +96,15 @@ class VideoStream:
     def point(self, box: Box) -> None:
         """Point at a box, xyxy in pixels of the held frame: it is relevant, and followed from here on."""
         self.carry.point(box)
+        self._score()
+        self.pending = self.pending or "pointed"
+
+    def attend(self, attention: Tensor, *, share: float) -> None:
+        """Where a model's attention went in the held frame, (1, h, w) of any extent: it is followed from here on.
+
+        share: of the relevance that goes there
+        """
+        self.carry.attend(attention, check_share("attend", "share", share))
         self._score()
         self.pending = self.pending or "pointed"
 
@@ -215,7 +225,7 @@ class VideoStream:
     def _fresh_relevance(self) -> GpuRelevance | None:
         """What computes relevance on the GPU, if it depends on the image alone and nothing is carried."""
         known = self.carry.relevance
-        if known is None or known.asked or self.settings.asks or self.carry.box is not None:
+        if known is None or known.asked or self.settings.asks or self.carry.box is not None or self.carry.feedback:
             return None
         return self.gpu_relevance
 

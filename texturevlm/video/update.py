@@ -30,8 +30,8 @@ from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.video.change import Changes, Noise, Rectangle, find_changes, grow_mask, tile_boxes, whole_is_cheaper
 from texturevlm.video.change_gpu import GpuComparison
 
-CONSTANT = ("x", "y", "eccentricity", "attention", "gaze", "previous_attention")  # no frame changes them
-CARRIED = ("previous_relevance", "previous_saliency", "fixation_history")
+CONSTANT = ("x", "y", "eccentricity", "attention", "gaze")  # no frame changes them
+CARRIED = ("previous_relevance", "previous_saliency", "fixation_history", "previous_attention")
 AGAIN = 0.25  # share of tiles changed since channels of global reach were computed: they are computed again
 BORDER = 2  # texels that enlarging a coarse map reads beyond a rectangle
 

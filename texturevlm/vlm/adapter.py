@@ -25,7 +25,7 @@ from texturevlm.check import check_choice
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.offloaded import input_device
 from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.packed import PICTURE, SEGMENT, Geometry, pack
+from texturevlm.vlm.packed import FINER, PICTURE, SEGMENT, Geometry, pack
 from texturevlm.vlm.places import COORDINATES, Places, frame, places
 from texturevlm.vlm.probe import moves
 from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
@@ -52,6 +52,7 @@ class Adapter(ABC):
 
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
     videos: ClassVar[bool] = False
+    grows: ClassVar[bool] = False  # whether tokens can be appended to its cache (`GrowingPrompt`)
     reduces: ClassVar[
         Mapping[str, set[str]]
     ] = {}  # where `reduced` can act → what methods get there; then it has `scan`
@@ -61,6 +62,7 @@ class Adapter(ABC):
     normalisation: tuple[Sequence[float], Sequence[float]]  # mean and standard deviation, if no processor gives them
     side: int
     merge: int = 1
+    moments: int = 1  # frames that a token of a video shows
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         self.config, self.processor = config, processor
@@ -268,7 +270,8 @@ class Adapter(ABC):
                      allocation has as many; a Texture of frames whose allocation has one sample is a video, `source`
                      being the frame. For a list of prompts: one such entry each, or one Texture with an image each
         allocations: likewise; upright footprints of this model's token side
-        levels:      joint: tokens of all scales attend to one another in the vision tower; apart: each scale by itself
+        levels:      joint: tokens of all scales attend to one another in the vision tower; apart: each scale by itself;
+                     causal: finer tokens attend to coarser ones, never the reverse
         coordinates: fine: a coarse token sits where its area lies on the finest grid; native: on the grid of its own
                      scale; crops: every rectangle of one scale is an ordinary image by itself, at stock positions
         fps:         frames per second of the videos
@@ -302,6 +305,10 @@ class Adapter(ABC):
                 f"prepare: textures must be images for {type(self).__name__}, got a video: give its frames as images"
             )
         return [[view] for view in still_views("prepare", picture, self.side, levels=levels or self.trained.levels)]
+
+    def clip_groups(self, moments: Sequence[View]) -> list[list[View]]:
+        """The views of a video's moments, one group per placeholder; images one after another without videos."""
+        return [[replace(view, pixels=view.pixels[:, :1], video=False)] for view in moments]
 
     def filling(self, group: Sequence[View], fps: float) -> str:
         """What a group of views puts in the place of its mark."""
@@ -381,7 +388,7 @@ class Adapter(ABC):
         rows = self.patch_rows(self.normalised(view.pixels))
         where, patches = self.places(view, coordinates), self.merge**2
         begins = torch.zeros_like(where.patch[..., :1])
-        begins[view.begins, 0] = SEGMENT
+        begins[view.begins, 0] = FINER if view.causal else SEGMENT
         begins[0, 0] = PICTURE
         grid = torch.tensor(self.grid_for(view.size)).to(where.patch)
 

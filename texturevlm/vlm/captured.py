@@ -24,7 +24,7 @@ from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_ste
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
-from texturevlm.vlm.views import LEVELS, check_readable
+from texturevlm.vlm.views import check_readable
 from texturevlm.vlm.weights import addresses
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
@@ -90,7 +90,9 @@ class FixedBudget:
         self.batch = check_count("FixedBudget", "batch", batch, 1)
         self.bucket = check_count("FixedBudget", "bucket", bucket, 1)
         trained = adapter.trained
-        self.levels = check_choice("FixedBudget", "levels", trained.levels if levels is None else levels, LEVELS)
+        self.levels = check_choice(
+            "FixedBudget", "levels", trained.levels if levels is None else levels, adapter.levels
+        )
         coordinates = trained.coordinates if coordinates is None else coordinates
         self.coordinates = check_choice("FixedBudget", "coordinates", coordinates, COORDINATES)
         self.device = adapter.model.device
@@ -203,16 +205,17 @@ class FixedBudget:
             lie.patch.flatten(1, 2),
             lie.extent.flatten(1, 2),
             used=self._of_patches(used) if self.masked else None,
-            segments=self._of_patches(scale) if self.levels == "apart" else None,
+            segments=None if self.levels == "joint" else self._of_patches(-scale),
+            causal=self.levels == "causal",
             windows=windows,
             step=self._vision_step,
         )
         return lie.token, used, *embeds
 
     def _reading_order(self, centre: Tensor, scale: Tensor, valid: Tensor) -> Tensor:
-        """(B, K): row by row, coarse before fine if levels are apart, unused slots last."""
+        """(B, K): row by row, coarse before fine unless levels are joint, unused slots last."""
         order = centre[..., 0].argsort(stable=True)
-        coarse_first = (-scale,) if self.levels == "apart" else ()
+        coarse_first = () if self.levels == "joint" else (-scale,)
         for key in (centre[..., 1], *coarse_first, (~valid).to(centre.dtype)):
             order = order.gather(1, key.gather(1, order).argsort(stable=True))
         return order

@@ -24,6 +24,7 @@ from texturevlm.vlm.scan import HOOKED
 class Glm4V(QwenAdapter):
     normalisation = CLIP
     captured = False
+    grows = False
     # Not in the language model, for the reason of two_looks.
     reduces: ClassVar[Mapping[str, set[str]]] = {name: HOOKED[name] for name in ("pixels", "tower", "projector")}
     two_looks = False  # its language model rotates pairs of neighbours

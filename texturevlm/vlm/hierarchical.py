@@ -19,7 +19,7 @@ from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention
-from texturevlm.ops.hierarchical import ATTENTION_KINDS
+from texturevlm.ops.hierarchical import ATTENTION_KINDS, check_fine
 from texturevlm.ops.key_value_texture import check_block
 from texturevlm.vlm.families import FAMILIES
 from texturevlm.vlm.override import Override
@@ -59,8 +59,7 @@ class AttentionOptions:
         check_block(function, self.block)
         for name, least in (("group", 1), ("neighbours", 0), ("share", 1)):
             check_count(function, name, getattr(self, name), least)
-        if not 0 <= self.fine <= 1:
-            raise ValueError(f"{function}: fine must be between 0 and 1, got {self.fine!r}")
+        check_fine(function, self.fine)
         check_choice(function, "kind", self.kind, ATTENTION_KINDS)
         return self
 

@@ -53,11 +53,24 @@ def text_step(
 
 def query_and_key(attention: Any, given: Tensor, cos: Tensor, sin: Tensor, normed: bool) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys (B, heads, L, d) of one layer of a language model, for its input (B, L, D)."""
+    query, key = unrotated_heads(attention, given, normed)
+    return rotated(query, cos, sin), rotated(key, cos, sin)
+
+
+def unrotated_heads(attention: Any, given: Tensor, normed: bool, *, fused: bool = False) -> tuple[Tensor, Tensor]:
+    """The same before they are rotated. fused: normalise by `fused_norm`"""
     shape = (*given.shape[:2], -1, attention.head_dim)
     query, key = attention.q_proj(given).view(shape), attention.k_proj(given).view(shape)
-    if normed:
+    if normed and fused:
+        query, key = fused_norm(attention.q_norm, query), fused_norm(attention.k_norm, key)
+    elif normed:
         query, key = attention.q_norm(query), attention.k_norm(key)
-    return rotated(query.transpose(1, 2), cos, sin), rotated(key.transpose(1, 2), cos, sin)
+    return query.transpose(1, 2), key.transpose(1, 2)
+
+
+def fused_norm(norm: Any, hidden: Tensor) -> Tensor:
+    """A layer's own RMSNorm as one kernel; transformers' takes seven."""
+    return functional.rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -75,6 +88,7 @@ def tower_loop(
     used: Tensor | None = None,
     segments: Tensor | None = None,
     windows: Tensor | None = None,
+    causal: bool = False,
     step: VisionStep = vision_step,
 ) -> tuple[Tensor, ...]:
     """The vision tower on B images of K tokens, M² patches each (N = K · M²).
@@ -84,6 +98,7 @@ def tower_loop(
     patch, extent: (B, N, 2), positions, and the grid that they count on
     used:          (B, N), which patches are attended to; None: all
     segments:      (B, N), patches of one segment attend to one another; None: all do
+    causal:        patches attend to segments of a lower number, too
     windows:       (B, N, 2), the window of each patch, for a tower whose layers attend within windows
     returns        the tokens (B, K, D), then those for DeepStack
     """
@@ -97,7 +112,7 @@ def tower_loop(
     cos, sin = (one.view(batch, 1, count, -1) for one in tower_rotary(tower, hidden, patch.flatten(0, 1)))
     everywhere = None if used is None else used[:, None, None, :]
     if segments is not None:
-        everywhere = _same_group(segments[..., None], used)
+        everywhere = _same_group(segments[..., None], used, causal=causal)
     inside = everywhere
     if windows is not None:
         within = windows if segments is None else torch.cat([windows, segments[..., None].to(windows)], -1)
@@ -124,9 +139,13 @@ def tower_rotary(tower: Any, hidden: Tensor, patch: Tensor) -> tuple[Tensor, Ten
     return cos.float(), sin.float()
 
 
-def _same_group(group: Tensor, used: Tensor | None) -> Tensor:
-    """(B, 1, N, N): patches of one group (B, N, n) attend to each other, and each attends to itself."""
-    same = (group[:, :, None] == group[:, None]).all(-1)
+def _same_group(group: Tensor, used: Tensor | None, *, causal: bool = False) -> Tensor:
+    """(B, 1, N, N): patches of one group (B, N, n) attend to each other, and each attends to itself.
+
+    causal: also to groups of a lower number
+    """
+    ours, theirs = group[:, :, None], group[:, None]
+    same = (ours >= theirs if causal else ours == theirs).all(-1)
     if used is not None:
         same = (same & used[:, None]) | torch.eye(group.shape[1], dtype=torch.bool, device=group.device)
     return same.unsqueeze(1)

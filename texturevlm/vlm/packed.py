@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 PIECES = 3  # bfloat16 numbers that hold a float32 exactly: 8 bits each
-SEGMENT, PICTURE = 1, 2  # what a patch begins
+SEGMENT, FINER, PICTURE = 1, 1.5, 2  # what a patch begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,8 @@ class Geometry:
     token:  (N, 2), row and column of the whole token on the grid of the full image, in tokens
     grid:   (N, 2), rows and columns of that grid
     moment: (N, 1), position in time from the start of the picture
-    begins: (N, 1), SEGMENT if the patch begins a segment of attention, PICTURE if it begins a picture, else 0
+    begins: (N, 1), SEGMENT if the patch begins a segment of attention, FINER if that attends to the earlier ones of its
+            picture, too, PICTURE if it begins a picture, else 0
     """
 
     patch: Tensor

@@ -8,7 +8,8 @@ come from the same rows. Rows without geometry pass unchanged.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import torch
 from PIL import Image
@@ -16,15 +17,16 @@ from torch import Tensor
 
 from texturevlm.reduce import Planned
 from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm.loops import tower_loop
 from texturevlm.vlm.mrope import mrope_positions
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.packed import is_packed, unpack
+from texturevlm.vlm.packed import FINER, PICTURE, Geometry, is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.scan import HOOKED, QwenScan
-from texturevlm.vlm.views import LEVELS, View, rectangles, video_view
+from texturevlm.vlm.views import LEVELS, View, joined_views, rectangles, video_view
 
 INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos", "video_grid_thw")}
 
@@ -32,8 +34,9 @@ INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos
 class QwenAdapter(Adapter):
     captured = True
     reduces = HOOKED
+    grows = True
     videos = True
-    levels = LEVELS
+    levels: ClassVar[Sequence[str]] = LEVELS[:2]
     coordinates = (*COORDINATES, "crops")
 
     def __init__(self, config: Any, processor: Any = None) -> None:
@@ -208,6 +211,9 @@ class QwenAdapter(Adapter):
         """The views of a video: one, unless each moment has its own place in the prompt."""
         return [video_view("prepare", picture, self.side, levels=levels, moments=self.moments)]
 
+    def clip_groups(self, moments: Sequence[View]) -> list[list[View]]:
+        return [[joined_views(moments)]] if self.videos else super().clip_groups(moments)
+
     def _rows(self, view: View, coordinates: str | None) -> Tensor:
         if view.grid is not None:
             return self.patch_rows(self.normalised(view.pixels))
@@ -223,13 +229,27 @@ class QwenAdapter(Adapter):
         if not is_packed(hidden_states, self.row_width):
             return self._forward.original(hidden_states, *args, **kwargs)
         pixels, geometry, weight = unpack(hidden_states, self.row_width)
-        added = self.tower_arguments(geometry.patch, geometry.extent, geometry.begins[:, 0] > 0.5)
-        out = self._forward.original(pixels, *args, **kwargs | added)
+        if "causal" in self.levels and bool((geometry.begins == FINER).any()):
+            out = self._causal_tower(pixels, geometry)
+        else:
+            added = self.tower_arguments(geometry.patch, geometry.extent, geometry.begins[:, 0] > 0.5)
+            out = self._forward.original(pixels, *args, **kwargs | added)
         weight = weight[:: self.merge**2]
         out.pooler_output = out.pooler_output * weight
         if self.deepstack_mergers:
             out.deepstack_features = [one * weight for one in out.deepstack_features]
         return out
+
+    def _causal_tower(self, pixels: Tensor, geometry: Geometry) -> Any:
+        """The tower with attention from finer segments to coarser ones: lengths of segments cannot say that."""
+        first = (geometry.begins[:, 0] >= PICTURE).nonzero()[:, 0].tolist()
+        found = []
+        for begin, end in zip(first, [*first[1:], len(pixels)]):
+            own = [one[None, begin:end] for one in (pixels, geometry.patch, geometry.extent)]
+            segment = (geometry.begins[None, begin:end, 0] > 0.5).cumsum(1)
+            found.append(tower_loop(self, *own, segments=segment, causal=True))
+        pooled, *further = [torch.cat([part[0] for part in parts]) for parts in zip(*found)]
+        return SimpleNamespace(pooler_output=pooled, deepstack_features=further)
 
     def _before_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Give a plain forward pass its positions: transformers calls `get_rope_index` there without the rows."""

@@ -46,4 +46,4 @@ class Qwen2_5_VL(QwenAdapter):
         if not view.video:
             return super().moment(view)
         per_second: float = self.config.vision_config.tokens_per_second
-        return (view.moment * (per_second / view.fps)).floor()
+        return (view.times(view.fps) * per_second).floor()

@@ -13,11 +13,12 @@ from texturevlm.vlm.adapter import CENTRED
 from texturevlm.vlm.places import bilinear_taps
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.views import View
+from texturevlm.vlm.views import LEVELS, View
 
 
 class Qwen3VL(QwenAdapter):
     normalisation = CENTRED
+    levels = LEVELS
 
     def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
         """Add the taps into the position table, under the names of the installed transformers."""
@@ -44,10 +45,13 @@ class Qwen3VL(QwenAdapter):
         (whole,) = super().video_views(picture, levels)
         return [whole.part(whole.moment == moment) for moment in whole.moment.unique()]
 
+    def clip_groups(self, moments: Sequence[View]) -> list[list[View]]:
+        return [list(moments)]
+
     def filling(self, group: Sequence[View], fps: float) -> str:
         if not group[0].video:
             return super().filling(group, fps)
-        times = [(float(view.moment[0]) + (self.moments - 1) / 2) / fps for view in group]
+        times = [float(view.times(fps)[0]) + (self.moments - 1) / 2 / fps for view in group]
         return "".join(
             f"<{time:.1f} seconds>{super(Qwen3VL, self).filling([view], fps)}" for time, view in zip(times, group)
         )

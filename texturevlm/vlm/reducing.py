@@ -23,6 +23,7 @@ from torch import Tensor
 from texturevlm.reduce import PLACES, Context, Planned, ReduceStep, Reduction, check_needs, planned, stage_budget
 from texturevlm.vlm.decode import DecodeReduction, Held, Slots
 from texturevlm.vlm.families import FAMILIES
+from texturevlm.vlm.hierarchical import IMPLEMENTATION
 from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.low_rank import load_difference
 from texturevlm.vlm.masks import EXPLICIT, Keys
@@ -70,6 +71,17 @@ def check_reducible(function: str, config: Any, steps: List[ReduceStep]) -> None
             f"{function}: reduce must be None for {family}, got {steps[0].method}; it works for {known}; "
             f"for {family} choose fewer tokens with budget"
         )
+    implementation = getattr(text, "_attn_implementation", None) or EXPLICIT[0]  # None before a model is made
+    if implementation == IMPLEMENTATION:
+        raise ValueError(
+            f"{function}: reduce must be None for a model with attention='hierarchical', got {steps[0].method}; "
+            "load it without attention"
+        )
+    if implementation not in EXPLICIT and not implementation.startswith("flash"):
+        wanted = f"{', '.join(EXPLICIT)} or flash_attention_2"
+        raise ValueError(
+            f"{function}: attn_implementation must be {wanted} for reduce={steps[0].method!r}, got {implementation}"
+        )
     check_needs(function, steps, kind.reduces, family)
     planned(function, steps, text.num_hidden_layers, kind(config).tower_depth)
 
@@ -81,9 +93,6 @@ class Reducing:
         check_reducible(function, adapter.config, steps)
         self.adapter, self.language = adapter, adapter.language_of(adapter.model)
         self.implementation = self.language.config._attn_implementation
-        if self.implementation not in EXPLICIT and not self.implementation.startswith("flash"):
-            wanted = f"{', '.join(EXPLICIT)} or flash_attention_2"
-            raise ValueError(f"{function}: attn_implementation must be {wanted}, got {self.implementation}")
         plan = planned(function, steps, len(self.language.layers), adapter.tower_depth)
         at = {place: [one for one in plan if one.stage.place == place] for place in PLACES}
         self.plan = at["projector"] + at["llm"]

@@ -7,7 +7,7 @@ checkpoint that was trained on chosen tokens names its own, so that nobody has t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from texturevlm.check import check_choice
@@ -15,6 +15,7 @@ from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import LEVELS
 
 TABLE = "texturevlm"  # of config.json
+CONFIDENCE = 5  # numbers of a calibration: a constant, and one per feature of an answer
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,14 @@ class Trained:
 
     levels, coordinates: as for `Adapter.prepare`
     unreadable:          the answer that means that the true one cannot be read; None: it has none
+    confidence:          weights that turn the features of an answer into the chance that it is right
+                         (`texturevlm train`); None: not calibrated
     """
 
     levels: str = LEVELS[0]
     coordinates: str = COORDINATES[0]
     unreadable: str | None = None
+    confidence: tuple[float, ...] | None = None
 
 
 def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES) -> Trained:
@@ -40,6 +44,11 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
     for name in table:
         check_choice("adapt", f"{TABLE} of config.json", name, known)
     found = Trained(**table)
+    if (weights := found.confidence) is not None:
+        if len(weights) != CONFIDENCE or not all(isinstance(one, (int, float)) for one in weights):
+            wanted = f"{CONFIDENCE} numbers"
+            raise ValueError(f"adapt: confidence in {TABLE} of config.json must be {wanted}, got {weights!r:.60}")
+        found = replace(found, confidence=tuple(map(float, weights)))
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)
     allowed = [one for one in coordinates if one in COORDINATES]
     check_choice("adapt", f"coordinates in {TABLE} of config.json", found.coordinates, allowed)

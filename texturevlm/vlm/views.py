@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens
 
-LEVELS = ("joint", "apart")
+LEVELS = ("joint", "apart", "causal")
 COLUMNS = ("pixels", "centre", "step", "slot", "moment", "weight")
 
 
@@ -35,7 +36,9 @@ class View:
     size:    (height, width) of the image
     video:   whether it is part of a video
     grid:    rows and columns, if the view is an ordinary image by itself, at the model's own positions
+    causal:  whether a segment attends to those before it, too
     fps:     frames per second of its video
+    seconds: (n,), when the frames of each token begin; None: as its moment and fps say
     """
 
     pixels: Tensor
@@ -48,7 +51,9 @@ class View:
     size: tuple[int, int]
     video: bool = False
     grid: tuple[int, int] | None = None
+    causal: bool = False
     fps: float = 2.0
+    seconds: Tensor | None = None
 
     def __len__(self) -> int:
         return self.centre.shape[0]
@@ -58,7 +63,36 @@ class View:
         columns = {name: getattr(self, name)[chosen] for name in COLUMNS}
         begins = self.begins[chosen].clone()
         begins[:1] = True
-        return replace(self, **columns, begins=begins)
+        seconds = None if self.seconds is None else self.seconds[chosen]
+        return replace(self, **columns, begins=begins, seconds=seconds)
+
+    def times(self, fps: float) -> Tensor:
+        """(n,): when the frames of each token begin, in seconds, if frames are at this rate."""
+        return self.moment / fps if self.seconds is None else self.seconds
+
+
+def joined_views(views: Sequence[View]) -> View:
+    """Views as one, in their order; each begins a segment."""
+    names = (*COLUMNS, "begins", *(["seconds"] if views[0].seconds is not None else []))
+    columns: Any = {name: torch.cat([getattr(view, name) for view in views]) for name in names}
+    return replace(views[0], **columns)
+
+
+def moment_view(
+    pixels: Tensor, allocation: Allocation, *, levels: str, number: int, seconds: float, fps: float
+) -> View:
+    """One moment of a video whose patches are sampled already.
+
+    pixels:     (K, T, 3, P, P), in the slots of the allocation, which is of one image
+    number:     of the moment in its video
+    seconds:    when it begins
+    """
+    order, begins = _reading_order(allocation, 0, levels)
+    if len(order) == 0:
+        raise ValueError(f"prepare: allocation must give every moment a token, got none for the one at {seconds} s")
+    view = _view(allocation, None, 0, order, begins, pixels[order])
+    moment, time = torch.full_like(order, number), torch.full_like(view.weight, seconds)
+    return replace(view, moment=moment, video=True, causal=levels == "causal", fps=fps, seconds=time)
 
 
 def still_views(function: str, picture: Picture, side: int, *, levels: str = "joint") -> list[View]:
@@ -76,7 +110,9 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
         order, begins = _reading_order(allocation, image, levels)
         if len(order) == 0:
             raise ValueError(f"{function}: allocation must give every image a token, got none for image {image}")
-        views.append(_view(picture, image, order, begins, _colours(pixels[image], texture)[order].unsqueeze(1)))
+        own = _colours(pixels[image], texture)[order].unsqueeze(1)
+        view = _view(allocation, picture.weight, image, order, begins, own)
+        views.append(replace(view, causal=levels == "causal"))
     return views
 
 
@@ -101,11 +137,13 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     texture = _only_colours(texture)
     read = [_at_frames(texture, allocation, (source + ahead).clamp(0, texture.batch - 1)) for ahead in range(moments)]
     pixels = torch.stack([_colours(one, texture) for one in read], 1)[order]
-    return replace(_view(picture, 0, order, begins, pixels), moment=source[order], video=True)
+    view = _view(allocation, picture.weight, 0, order, begins, pixels)
+    return replace(view, moment=source[order], video=True, causal=levels == "causal")
 
 
-def _view(picture: Picture, image: int, order: Tensor, begins: Tensor, pixels: Tensor) -> View:
-    allocation, weight = picture.allocation, picture.weight
+def _view(
+    allocation: Allocation, weight: Tensor | None, image: int, order: Tensor, begins: Tensor, pixels: Tensor
+) -> View:
     step = torch.stack([allocation.ddx[image, order, 0], allocation.ddy[image, order, 1]], -1)
     return View(
         pixels=pixels,
@@ -149,9 +187,9 @@ def _readable(allocation: Allocation) -> Allocation:
 
 
 def _reading_order(allocation: Allocation, image: int, levels: str) -> tuple[Tensor, Tensor]:
-    """Used slots by frame, coarse before fine if levels are apart, then by row; and which of them begin a segment."""
+    """Used slots by frame, coarse before fine unless levels are joint, then by row; and which begin a segment."""
     order = allocation.valid[image].nonzero()[:, 0]
-    scale = -allocation.level[image].round() if levels == "apart" else torch.zeros_like(allocation.score[image])
+    scale = -allocation.level[image].round() if levels != "joint" else torch.zeros_like(allocation.score[image])
     centre = allocation.centre[image].detach()
     for key in (centre[:, 0], centre[:, 1], scale, allocation.source[image]):
         order = order[key[order].argsort(stable=True)]
@@ -159,6 +197,11 @@ def _reading_order(allocation: Allocation, image: int, levels: str) -> tuple[Ten
     begins = torch.ones_like(order, dtype=torch.bool)
     begins[1:] = (group[1:] != group[:-1]).any(-1)
     return order, begins
+
+
+def order_of_reading(allocation: Allocation, levels: str) -> Tensor:
+    """(n,): the used slots of one image in the order in which a model reads them."""
+    return _reading_order(allocation, 0, levels)[0]
 
 
 def _at_frames(texture: Texture, allocation: Allocation, frame: Tensor) -> Tensor:

@@ -1,0 +1,12 @@
+"""The benchmark of a model that watches, small, on the CPU."""
+
+from texturevlm.bench.live import bench_live
+
+
+def test_a_quick_run():
+    report = bench_live("cpu", quick=True)
+    frames, question = report.rows
+    assert "frame → cache" in frames.work and "question → first token" in question.work
+    assert frames.timing.median > 0 and question.timing.median > 0
+    said = " ".join(report.notes)
+    assert "moments were evicted" in said and "frames a second" in said

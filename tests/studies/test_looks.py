@@ -1,0 +1,39 @@
+"""The study of looks, on a page and a small reader with random weights; and its arithmetic."""
+
+import json
+
+from studies import looks
+from tests.evaluate.folders import write_folder
+from tests.train.test_reader import small_network
+from texturevlm.train.reader.network import save_folder
+
+
+def row(first, second, chance):
+    return {
+        "first": first,
+        "second": second,
+        "chance": chance,
+        "tokens": {"first": 10, "second": 40, "20": 20, "40": 40},
+        "fixed": {"20": first, "40": second},
+    }
+
+
+def test_who_is_sure_pays_for_one_look():
+    rows = [row(1.0, 1.0, 0.99), row(0.0, 1.0, 0.3), row(0.0, 0.0, 0.85), row(1.0, 0.0, 0.75)]
+    found = {name: numbers for name, *numbers in looks.policies(rows, 40)}
+    assert found["one look, a quarter"] == [0.5, 10.0, 1.0]
+    assert found["two looks, always"] == [0.5, 40.0, 0.0]
+    assert found["looks that stop, sure = 0.7"] == [0.75, 17.5, 0.75]
+    assert found["looks that stop, sure = 0.95"] == [0.5, 32.5, 0.25]
+    assert looks.calibration(rows) == [("0.2 to 0.4", 1, 0.0), ("0.6 to 0.8", 1, 1.0), ("0.8 to 1", 2, 0.5)]
+
+
+def test_the_table_is_made(tmp_path, capsys):
+    save_folder(small_network(), tmp_path / "reader")
+    for name in looks.SETS:
+        write_folder(tmp_path / name, pages=1)
+    given = [str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--budget", "16"]
+    assert looks.main([*given, "--split", "eval", "--limit", "1", "--relevance", "none"]) == 0
+    record = json.loads((tmp_path / "out" / "looks.json").read_text())
+    assert all(one["tokens"]["first"] <= 4 < one["tokens"]["16"] <= 16 for one in record["rows"])
+    assert "looks that stop, sure = 0.8" in capsys.readouterr().out

@@ -1,0 +1,133 @@
+"""One budget over space and time: the moments of a video, and where in each the tokens go.
+
+The first moment is shown as a whole; each later one only where it differs from what was shown. All share one budget by
+the expected value of tokens in each: where little changes tokens go to detail, where much changes to moments. Frames
+become mip levels one moment at a time, so memory does not grow with the length of the video.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.share import hand_out, value_curve
+from texturevlm.check import check_count
+from texturevlm.pipeline import Allocator
+from texturevlm.relevance import Relevance, find_relevance
+from texturevlm.relevance.maps import normalised
+from texturevlm.sampling import sample
+from texturevlm.types import Allocation, Texture
+from texturevlm.video.moments import MEAN_BLOCK, MOMENT_TILE, Moment, changed_tiles, thinned
+
+LEAST_TOKENS = 8  # of a moment, as far as its changed area needs them
+LEAST_WORTH = 0.004  # share of the relevance in what changed: a moment of less is not shown
+
+
+@dataclass(frozen=True, eq=False)
+class ShownMoment:
+    """The tokens of one moment.
+
+    time:       of its first frame, in seconds
+    allocation: of one image
+    relevance:  that they were chosen by; zero where nothing changed
+    pixels:     (K, T, 3, P, P), sampled from each of its frames
+    """
+
+    time: float
+    allocation: Allocation
+    relevance: Relevance
+    pixels: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A moment that gets tokens: what is relevant of it, its part of the relevance, the tokens that show all of it."""
+
+    moment: Moment
+    relevance: Relevance
+    worth: float
+    most: int
+
+
+def choose_clip(
+    moments: Sequence[Moment],
+    question: str = "",
+    *,
+    budget: int,
+    patch: int,
+    allocator: str | Allocator = "auto",
+    relevance: str = "auto",
+    device: torch.device | str = "cpu",
+) -> list[ShownMoment]:
+    """The tokens of a video, in the order of time.
+
+    moments:   as `keep_moments` found them; fewer are shown if the budget is small
+    budget:    tokens of all moments together
+    relevance: as for `choose_tokens`; auto is the scout where something is asked, because OCR takes seconds per moment
+    """
+    check_count("clip", "budget", budget, 1)
+    if not moments:
+        raise ValueError("clip: moments must be at least one, got none")
+    scorer = ("scout" if question.strip() else "none") if relevance == "auto" else relevance
+    choose = partial(ALLOCATORS[allocator] if isinstance(allocator, str) else allocator, patch=patch)
+    kept = thinned(list(moments), max(1, budget // LEAST_TOKENS))
+    asked = list(_asked(kept, question, scorer, patch, torch.device(device)))
+    curves = []
+    for one in asked:
+        low, texture = min(LEAST_TOKENS, one.most, budget), _texture(one.moment.frames[:1], device)
+        curves.append(value_curve(partial(choose, texture), one.relevance, low, min(one.most, budget), one.worth))
+    shares = hand_out(curves, [one.most for one in asked], budget)
+    return [_shown(one, share, choose, device) for one, share in zip(asked, shares)]
+
+
+def _asked(moments: Sequence[Moment], question: str, scorer: str, patch: int, device: torch.device) -> Iterator[_Asked]:
+    shown: Tensor | None = None
+    for moment in moments:
+        height, width = moment.frames.shape[2:]
+        known = find_relevance(_texture(moment.frames[:1], device), question, patch=patch, relevance=scorer)
+        if shown is None:
+            shown = moment.means[-1]
+            yield _Asked(moment, known, 1.0, -(-height // patch) * -(-width // patch))
+            continue
+        changed = changed_tiles(moment.means, shown)
+        cells = _on_cells(changed, (height, width), known.grid).to(device)
+        mass = known.mass * cells
+        worth = float(mass.sum())
+        if worth < LEAST_WORTH:
+            continue
+        shown = torch.where(_on_blocks(changed, shown), moment.means[-1], shown)
+        ink = known.ink & cells
+        name = known.scorer if known.asked else "change"  # something is asked for: allocators need not show the rest
+        only = replace(known, mass=normalised(mass), ink=ink if bool(ink.any()) else cells, scorer=name)
+        yield _Asked(moment, only, worth, max(1, int(changed.sum()) * MOMENT_TILE**2 // patch**2))
+
+
+def _shown(one: _Asked, share: int, choose: Allocator, device: torch.device | str) -> ShownMoment:
+    texture = _texture(one.moment.frames, device)
+    allocation = choose(_texture(one.moment.frames[:1], device), one.relevance, budget=share)
+    read = sample(texture, allocation.each(lambda column: column.expand(texture.batch, *column.shape[1:])))
+    return ShownMoment(one.moment.time, allocation, one.relevance, read.pixels.transpose(0, 1).contiguous())
+
+
+def _texture(frames: Tensor, device: torch.device | str) -> Texture:
+    return Texture((frames.to(device).float() / 255,)).mipmapped()
+
+
+def _on_cells(changed: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """(1, h, w): which cells lie in a changed tile."""
+    rows, columns = (
+        ((torch.arange(cells) + 0.5) * (extent / cells) / MOMENT_TILE).long() for cells, extent in zip(grid, size)
+    )
+    return changed[rows][:, columns][None]
+
+
+def _on_blocks(changed: Tensor, means: Tensor) -> Tensor:
+    """Tiles (rows, columns) → blocks (1, h, w) of `means`."""
+    wide = functional.interpolate(changed[None, None].float(), scale_factor=MOMENT_TILE // MEAN_BLOCK)[0]
+    return wide[:, : means.shape[1], : means.shape[2]] > 0.5
