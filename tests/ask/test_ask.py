@@ -214,7 +214,7 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
         ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
         (
             {"relevance": "embedding"},
-            "must be one of auto, words, scout, prior, attention, none, got 'embedding'",
+            "must be one of auto, words, scout, prior, channels, attention, model, none, got 'embedding'",
         ),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],

@@ -276,8 +276,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                 continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
             relevance = self._one_relevance()
-            if relevance == "attention":
-                raise ValueError("processor: relevance must need no model, which `VLM.ask` has, got 'attention'")
+            if relevance in ("attention", "model"):
+                raise ValueError(f"processor: relevance must need no model, which `VLM.ask` has, got {relevance!r}")
             if asked is None and relevance not in UNASKED:
                 self._warn_once(
                     "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "

@@ -25,7 +25,7 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help=given)
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
-    scorers = "auto, words, scout, prior, none, or, with --looks 2, attention"
+    scorers = "auto, words, scout, prior, channels, model, none, or, with --looks 2, attention"
     parser.add_tokens("tokens that all images share", patch=False, scorers=scorers)
     parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
@@ -48,7 +48,7 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    allocator, relevance = arguments.names_of(options, unusable=("embedding",))
+    allocator, relevance = arguments.names_of(options, unusable=("embedding",), own=("model",))
     budget = BUDGET if options.budget is None else options.budget
 
     import texturevlm as tv
@@ -83,7 +83,8 @@ def _ask(options: argparse.Namespace) -> int:
     session = model.prepare(given, **video._asdict())
     for note in getattr(session, "notes", ()):
         print(f"note: {note}", file=sys.stderr)
-    if isinstance(session, ImageSession) and options.looks == 1 and arguments.reads_pages(model.relevance, question):
+    once = isinstance(session, ImageSession) and options.looks == 1 and model.relevance != "model"
+    if once and arguments.reads_pages(model.relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
     answer = ""
