@@ -53,7 +53,18 @@ PNG` draws them.
   SAM's regions where a model is given. `cluster_id` holds labels.
 - `embedding_0` to `embedding_15` are CLIP or SigLIP features, reduced by a PCA (`texturevlm fit-pca`).
 
-The scorers of relevance compute text, saliency and information themselves. They do not read the other channels yet.
+## How relevance uses them
+
+`relevance="channels"` fetches every channel at every cell by one call of the sampler: at the cell's level, two and four
+levels coarser, averaged over the cell's region, and squared. A linear form per kind of image (page, photograph, chart)
+adds them up. The column *use* says where a channel's weight comes from:
+
+- *trained*: learned from answer boxes and object boxes (`texturevlm train examples/train/channels.toml`).
+- *stated*: no training image has it, so its weight is written down (`PRIOR` in `relevance/channel_form.py`).
+- *regions*: `cluster_id` says which cells belong together.
+- *question*: compared with the question's embedding, where an encoder is given.
+
+The other scorers compute text, saliency and information themselves and read no other channel.
 
 ## The table
 
@@ -64,8 +75,8 @@ The scorers of relevance compute text, saliency and information themselves. They
 
 The embeddings have no picture: they need a model, and none could be downloaded on the machine that made this page.
 
-| | channel | what it holds | shrinks | cost | needs | reach |
-|---|---|---|---|---|---|---|
+| | channel | what it holds | shrinks | cost | needs | reach | use |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -105,7 +116,7 @@ def main() -> None:
             picture.quantize(64).save(folder / f"{name}.png", optimize=True)
             shown = f"![{name}](channels/{name}.png)"
         reach = "everywhere" if channel.reach is None else f"{channel.reach} px"
-        facts = (holds, channel.reduce, channel.cost, channel.needs or "–", reach)
+        facts = (holds, channel.reduce, channel.cost, channel.needs or "–", reach, channel.use)
         lines.append(f"| {shown} | {title} | {' | '.join(facts)} |")
     (DOCS / "channels.md").write_text("\n".join(lines) + "\n")
 

@@ -31,11 +31,12 @@ LEGIBLE = 0.5  # the least ANLS of what OCR read
 
 
 class Judged(NamedTuple):
-    """A question under one chooser and budget: its id, the score of the answer, and legibility by each engine."""
+    """A question under one chooser and budget: its id and page, the score of the answer, legibility by each engine."""
 
     chooser: str
     budget: int
     question: str
+    page: str
     answer: float
     legibility: tuple[float, ...]
 
@@ -55,7 +56,7 @@ def judged(results: Results, answers: AnswerRows, engines: Sequence[str]) -> lis
         if answer is None or configuration.asked != OWN or not all(engine in row.scores for engine in engines):
             continue
         legibility = tuple(row.scores[engine] for engine in engines)
-        found.append(Judged(configuration.method, configuration.budget, sample, answer.score, legibility))
+        found.append(Judged(configuration.method, configuration.budget, sample, row.image, answer.score, legibility))
     return found
 
 
@@ -87,7 +88,7 @@ def report(results: Results, answers: AnswerRows, command: str) -> str:
         f"{answers.settings['model']}, weights {answers.settings['weights']}; {len(questions)} questions of "
         f"{answers.settings['data set']}, those with a located answer that it was asked. An answer is legible to an "
         f"OCR engine if what it reads from the tokens has an ANLS of at least {LEGIBLE}.",
-        "The mean score of answers, 95% intervals by resampling questions, all choosers and budgets together:",
+        "The mean score of answers, 95% intervals by resampling pages, all choosers and budgets together:",
         _by_engine(rows, names),
         "Each chooser, by each judge:",
         _by_chooser(rows, names),
@@ -100,16 +101,16 @@ def _by_engine(rows: Sequence[Judged], names: Sequence[str]) -> str:
         cells = []
         for legible in (True, False):
             some = [row for row in rows if (row.legibility[number] >= LEGIBLE) == legible]
-            cells.append(f"{_by_question(some)}, n = {len(some)}" if some else "–")
+            cells.append(f"{_by_page(some)}, n = {len(some)}" if some else "–")
         ranked = rank_correlation([row.legibility[number] for row in rows], [row.answer for row in rows])
         table.append([name, *cells, f"{ranked:.2f}"])
     return markdown_table(["OCR engine", "where legible", "where not", "rank correlation"], table)
 
 
-def _by_question(rows: Sequence[Judged]) -> str:
-    """The mean and its interval; rows of one question are resampled together."""
-    places = {question: place for place, question in enumerate(dict.fromkeys(row.question for row in rows))}
-    of_row = [places[row.question] for row in rows]
+def _by_page(rows: Sequence[Judged]) -> str:
+    """The mean and its interval; rows of one page are resampled together."""
+    places = {page: place for place, page in enumerate(dict.fromkeys(row.page for row in rows))}
+    of_row = [places[row.page] for row in rows]
     sums, counts = np.bincount(of_row, [row.answer for row in rows]), np.bincount(of_row)
     value, low, high = pooled_ratio(sums, counts)
     return f"{value:.3f} ({low:.3f} to {high:.3f})"

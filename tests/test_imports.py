@@ -30,6 +30,7 @@ LAYERS = [
     {"sampling"},
     {"rebuilding"},
     {"draw"},
+    {"draw_terms"},
     {"reduce"},
     {"vlm"},
     {"pipeline"},

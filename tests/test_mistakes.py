@@ -108,7 +108,10 @@ def test_the_version_is_printed(capsys):
 def test_the_command_line_offers_only_scorers_that_it_can_make(capsys):
     for name in ("embedding", "attention", "nope"):
         assert status("look", PHOTO, "--query", "total?", "--relevance", name) == 2
-        assert f"--relevance must be one of auto, words, scout, prior, none, got '{name}'" in capsys.readouterr().err
+        assert (
+            f"--relevance must be one of auto, words, scout, prior, channels, none, got '{name}'"
+            in capsys.readouterr().err
+        )
 
 
 def test_an_unknown_device_is_one_short_line(capsys):

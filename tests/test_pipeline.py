@@ -195,7 +195,7 @@ def test_what_a_scorer_needs_is_said(texture):
         choose_tokens(texture, relevance="attention")
     with pytest.raises(ValueError, match=r"relevance 'embedding' needs models: relevance=tv\.SCORERS\['embedding'\]"):
         choose_tokens(texture, "a dog", relevance="embedding")
-    with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, prior, embedding"):
+    with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, prior, channels, embedding"):
         choose_tokens(texture, relevance="magic")
     with pytest.raises(ValueError, match=r"attention must be \(1, h, w\), got \(2, 3, 3\)"):
         choose_tokens(texture, relevance=AttentionScorer(torch.ones(2, 3, 3)))

@@ -24,6 +24,7 @@ from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import SCORERS, Scorer, find_scorer
 from texturevlm.relevance.maps import UNASKED, cell_level
+from texturevlm.relevance.named import check_relevance
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
@@ -78,7 +79,7 @@ class CompiledChooser:
         check_count("compile", "patch", patch, 1)
         check_count("compile", "graphs", graphs, 0)
         check_choice("compile", "allocator", allocator, tuple(ALLOCATORS))
-        check_choice("compile", "relevance", relevance, ("auto", *SCORERS))
+        check_relevance("compile", relevance, ("auto", *SCORERS))
         self.budget, self.patch, self.allocator, self.relevance = budget, patch, allocator, relevance
         self.graphs, self.options = graphs, options
         self.reason: str | None = None

@@ -41,8 +41,9 @@ def choose_tokens(
     texture:   one image, or a batch of one size; or a list of textures of any sizes. One question for all of them
     question:  any text; "" for none; or what `scout.encode` made of one, for relevance "scout"
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
-    relevance: auto or a name of `texturevlm.SCORERS`; a scorer, such as SCORERS["attention"](map); what `prepare` made
-               of the texture, so that several questions share the work; or a Relevance, used as it is
+    relevance: a name of `texturevlm.SCORERS`, or auto: words where RapidOCR is installed, else scout, and prior without
+               a question; a scorer, such as SCORERS["attention"](map); what `prepare` made of the texture, so that
+               several questions share the work; or a Relevance, used as it is
     share:     whether all images share one budget, spent by the expected value of tokens in each, instead of having
                `budget` tokens each
     options:   the allocator's own

@@ -214,7 +214,7 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
         ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
         (
             {"relevance": "embedding"},
-            "must be one of auto, words, scout, prior, attention, none, got 'embedding'",
+            "must be one of auto, words, scout, prior, channels, attention, model, none, got 'embedding'",
         ),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],
@@ -288,3 +288,10 @@ def test_a_look_after_an_answer_shows_what_was_chosen_then(qwen, monkeypatch):
     for _ in range(2):  # a function may say something else each time
         session.choose(QUESTION, allocator=lambda *given, **how: ALLOCATORS["fit"](*given, **how))
     assert runs == [QUESTION, QUESTION, "and there ?", QUESTION, QUESTION]
+
+
+def test_what_a_caller_does_to_a_choice_is_not_remembered(qwen):
+    session = models.asked(qwen, budget=4, relevance="none").prepare(models.noise(90, 120))
+    session.choose(QUESTION).clear()
+    session.choose(QUESTION).clear()
+    assert len(session.choose(QUESTION)) == 1

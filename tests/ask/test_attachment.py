@@ -135,6 +135,17 @@ def test_attaching_an_attached_processor_changes_its_options(qwen):
     assert not hooks(model)
 
 
+def test_hooks_of_a_vlm_that_is_gone_are_removed_by_the_processor_it_was_made_of(qwen):
+    model, processor = qwen
+    first = tv.attach(model, processor, budget=9, relevance="none")
+    asked = tv.VLM(model, first, budget=4)  # has a processor of its own, which replaces the first
+    first.detach()
+    assert hooks(model), "the VLM needs them"
+    del asked
+    gc.collect()
+    assert first.detach() is model and not hooks(model)
+
+
 def test_detaching_the_model_detaches_all_its_processors(qwen):
     model, processor = qwen
     assert not hooks(model)
@@ -189,7 +200,9 @@ def test_clear_errors_leave_nothing_behind(built):
         tv.attach(model, processor, budget=(9, "many"))
     with pytest.raises(ValueError, match="attach: relevance must be a name or several names, got none"):
         tv.attach(model, processor, relevance=())
-    with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, prior, attention, none, got 5"):
+    with pytest.raises(
+        ValueError, match="relevance must be one of auto, words, scout, prior, channels, attention, model, none, got 5"
+    ):
         tv.attach(model, processor, relevance=5)
     with pytest.raises(TypeError, match="detach: attached must be the processor that attach returned, or "):
         tv.detach(processor)

@@ -215,7 +215,7 @@ def test_the_command_asks_as_the_saved_processor_says(tmp_path, capsys, monkeypa
     capsys.readouterr()
     assert status("ask", "--help") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "auto, words, scout, prior, none, or, with --looks 2, attention" in said
+    assert "auto, words, scout, prior, channels, model, none, or, with --looks 2, attention" in said
     assert "piece by piece, as the model generates it" in said
 
 
@@ -238,7 +238,7 @@ def test_a_device_that_holds_no_numbers_is_refused(tmp_path):
         (("--max-new-tokens", "0"), "--max-new-tokens: must be a whole number from 1, got '0'"),
         (
             ("--relevance", "embedding"),
-            "must be one of auto, words, scout, prior, attention, none, got 'embedding'",
+            "must be one of auto, words, scout, prior, channels, attention, none, model, got 'embedding'",
         ),
         (("--relevance", "attention"), "which takes looks=2"),
         (("--relevance", "words", "--looks", "2"), "relevance with looks=2 must be one of auto, attention"),

@@ -130,6 +130,9 @@ def test_an_unknown_text_warns_once_and_is_chosen_for_without_a_question(asked):
         text = processor.apply_chat_template(user("", picture(64, 64)), tokenize=False)
         processor(text=text, images=picture(64, 64))  # known, and empty
         processor(text="what is there ?")
+        for relevance in ("prior", "none"):  # which read no question
+            unasked = tv.attach(model, given, budget=4, relevance=relevance)
+            unasked(text=f"{MARK} what", images=picture(64, 64))
 
 
 def test_an_answer_may_be_appended(processor, asked):

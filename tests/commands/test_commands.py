@@ -50,7 +50,7 @@ def test_allocate_writes_a_file_and_takes_an_allocator(page, tmp_path, capsys):
         (["--relevance", "smell"], ["--relevance must be one of auto, words", "'smell'"]),
         (
             ["--relevance", "attention"],
-            ["--relevance must be one of auto, words, scout, prior, none", "attention"],
+            ["--relevance must be one of auto, words, scout, prior, channels, none", "attention"],
         ),
         (["--budget", "0"], ["--budget: must be a whole number from 1, got '0'"]),
         (["--budget", "many"], ["--budget: must be a whole number from 1, got 'many'"]),

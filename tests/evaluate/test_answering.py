@@ -394,6 +394,22 @@ def test_a_page_that_cannot_be_read_is_named_and_left_out(tmp_path):
     assert len([what for what in ask.failed if "1.png cannot be read" in what]) >= 1
 
 
+def test_a_page_that_the_models_own_processor_refuses_is_named_and_left_out(tmp_path, samples, monkeypatch):
+    own, refused = AskedPage.own, samples[0].image
+
+    def refusing(page, most):
+        if page.path == refused:
+            raise ValueError("cannot reshape array of size 29952")
+        return own(page, most)
+
+    monkeypatch.setattr(AskedPage, "own", refusing)
+    ask = asking(tmp_path, samples)
+    ask.run(samples, [Condition(OWN, budget=6)])
+    assert ask.failed == [f"image {refused}, by the model's own processor: cannot reshape array of size 29952"]
+    left = {number for number, sample in enumerate(samples) if sample.image != refused}
+    assert set(ask.rows.rows[Condition(OWN, budget=6)]) == left
+
+
 def test_every_condition_shows_a_transparent_page_over_white(tmp_path):
     page = Image.new("RGBA", (64, 64), (0, 0, 0, 0))
     page.save(tmp_path / "clear.png")

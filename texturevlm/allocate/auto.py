@@ -1,4 +1,4 @@
-"""auto: `layers` for pages and wherever something was asked, `density` for photographs without a question.
+"""auto: `layers` for pages and wherever a scorer points at places, `density` for photographs that are only graded.
 
 Of 126 photographs at 64 tokens, `density` shows the picture 4.2 dB better and its objects 2.0 dB better than `layers`,
 although a larger share of the fine tokens of `layers` lies on objects (results/photograph-allocators.md).
@@ -32,7 +32,7 @@ def auto(
     """
     photograph = relevance.photograph
     given: Any = {"budget": budget, "patch": patch, "backend": backend}
-    if photograph is None or relevance.asked:
+    if photograph is None or relevance.pointed:
         return layers(texture, relevance, overview=overview, **given)
     pages = layers_by_kernel("auto", relevance, budget, patch, overview, backend, skipped=photograph)
     if pages is None:

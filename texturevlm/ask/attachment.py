@@ -88,6 +88,8 @@ def detach(attached: Any) -> Any:
             del _ATTACHED[processor]
     elif isinstance(attached, TextureProcessor):
         network = _ATTACHED.pop(attached, None)
+        if network is None and hasattr(last := _last_model(attached), ATTRIBUTE):
+            network = last  # it was replaced; what replaced it may be gone, and would leave its hooks behind
     else:
         wanted = "the processor that attach returned, or the model"
         raise TypeError(f"detach: attached must be {wanted}, got {type(attached).__name__}")
@@ -119,12 +121,17 @@ def check_still_hooked(processor: Any) -> None:
 
     A processor that was never attached, such as a copy in a worker, knows of no model.
     """
-    network = _LAST[processor]() if processor in _LAST else None
+    network = _last_model(processor)
     if network is not None and not hasattr(network, ATTRIBUTE):
         raise ValueError(
             f"processor: its {type(network).__name__} was detached and takes no chosen tokens; attach it once more, "
             "or use the model's own processor (.processor)"
         )
+
+
+def _last_model(processor: Any) -> Any:
+    """The model that a processor was attached to last, or None."""
+    return _LAST[processor]() if processor in _LAST else None
 
 
 def none_attached() -> bool:

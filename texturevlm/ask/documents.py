@@ -56,6 +56,8 @@ class DocumentSession(ImageSession):
         for name, got, wanted in (("looks", how.looks, 1), ("tokens", how.tokens, "chosen")):
             if got != wanted:
                 raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
+        if how.relevance == "model":
+            raise ValueError("ask: relevance must be a scorer for a document, got 'model', which takes images")
 
     def about(self, question: str, how: Choosing) -> PagesSession:
         """The pages for a question, with their tokens."""

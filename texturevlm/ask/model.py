@@ -43,6 +43,7 @@ from texturevlm.cuda.graph import nothing_collected
 from texturevlm.pages import is_document
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
+from texturevlm.relevance.named import check_relevance
 from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.hierarchical import AttentionOptions, attend_hierarchically, attention_for
@@ -394,7 +395,7 @@ def load_vlm(
     budget:    visual tokens that all images of a question share
     device:    a GPU if there is one
     dtype:     the checkpoint's own if None or "auto"
-    allocator, relevance: how the tokens are chosen, as in `choose_tokens`, without `embedding`
+    allocator, relevance: how the tokens are chosen, as in `choose_tokens`; embedding as embedding:MODEL,PCA
     tokens:    chosen; or weighted: the model's own full grid, each token multiplied by its relevance (1 for the most
                relevant one), whatever the budget
     looks:     1, 2 or auto, for every question, as in `ask`
@@ -427,7 +428,7 @@ def load_vlm(
     sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])
     check_context("load_vlm", sampled, found.config)
     check_reducible("load_vlm", found.config, steps)
-    check_family_looks("load_vlm", looks, found.config)
+    check_family_looks("load_vlm", looks, found.config, settings["relevance"])
     attention_for("load_vlm", attention, found.config, captured=captured, reduce=reduce)
     network, processor = found.load()
     own = attach(network, processor, **settings)
@@ -440,6 +441,6 @@ def _check(function: str, settings: dict[str, Any], tokens: str, looks: int | st
     """One budget and one relevance: several are for training."""
     check_count(function, "budget", settings["budget"], 1)
     check_options(function, **settings, tokens=tokens)
-    relevance = check_choice(function, "relevance", settings["relevance"], RELEVANCES)
+    relevance = check_relevance(function, settings["relevance"], RELEVANCES)
     if looks != 1:
         check_looks(function, looks, relevance, tokens)

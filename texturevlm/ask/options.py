@@ -13,9 +13,11 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import ReduceStep
+from texturevlm.relevance.named import check_relevance
 from texturevlm.vlm import FAMILIES, check_reducible
 
-RELEVANCES = ("auto", "words", "scout", "prior", "attention", "none")  # `choose_tokens` has one more, of a model
+# Beside these, embedding:MODEL,PCA.
+RELEVANCES = ("auto", "words", "scout", "prior", "channels", "attention", "model", "none")
 PATCHES = {  # an option of image processors → of vision configs
     "patch_size": "patch_size",
     "merge_size": "spatial_merge_size",
@@ -53,7 +55,7 @@ def check_options(
     if not names:
         raise ValueError(f"{function}: relevance must be a name or several names, got none")
     for name in names:
-        check_choice(function, "relevance", name, RELEVANCES)
+        check_relevance(function, name, RELEVANCES)
     check_choice(function, "tokens", tokens, TOKENS)
 
 
@@ -74,9 +76,9 @@ class Choosing:
     def check(self, config: Any) -> Choosing:
         """Raise if a model with this config cannot be asked so."""
         check_options("ask", check_count("ask", "budget", self.budget, 1), self.allocator, self.relevance, self.tokens)
-        check_choice("ask", "relevance", self.relevance, RELEVANCES)  # one: several are for training
+        check_relevance("ask", self.relevance, RELEVANCES)  # one: several are for training
         check_looks("ask", self.looks, self.relevance, self.tokens)
-        check_family_looks("ask", self.looks, config)
+        check_family_looks("ask", self.looks, config, self.relevance)
         if self.looks == "auto" and self.reduce:
             raise ValueError("ask: looks must be 1 or 2 with reduce, got 'auto'")
         check_context("ask", self.budget, config)
@@ -88,7 +90,7 @@ def check_looks(function: str, looks: int | str, relevance: str, tokens: str = T
     """Whether this relevance and these tokens allow so many looks."""
     if looks not in LOOKS or isinstance(looks, bool):
         raise ValueError(f"{function}: looks must be 1, 2 or 'auto', got {looks!r}")
-    check_choice(function, "relevance", relevance, RELEVANCES)
+    check_relevance(function, relevance, RELEVANCES)
     if looks == 2:
         check_choice(function, "tokens with looks=2", tokens, TOKENS[:1])
         check_choice(function, "relevance with looks=2", relevance, ("auto", "attention"))
@@ -98,15 +100,23 @@ def check_looks(function: str, looks: int | str, relevance: str, tokens: str = T
         raise ValueError(
             f"{function}: relevance 'attention' is the model's own, which takes looks=2, got looks={looks}"
         )
+    if relevance == "model":
+        check_choice(function, "tokens with relevance='model'", tokens, TOKENS[:1])
+        if looks != 1:
+            raise ValueError(f"{function}: relevance 'model' takes looks=1, got looks={looks!r}")
 
 
-def check_family_looks(function: str, looks: int | str, config: Any) -> None:
-    """Whether a model with this config can be asked in so many looks."""
+def check_family_looks(function: str, looks: int | str, config: Any, relevance: str = "auto") -> None:
+    """Whether a model with this config can be asked in so many looks, and its attention be read for this relevance."""
     family = config.model_type
     if looks == "auto" and not FAMILIES[family][0].grows:
         raise ValueError(f"{function}: looks must be 1 or 2 for {family}, got 'auto' (see docs/models.md)")
-    if looks == 2 and not FAMILIES[family][0].two_looks:
+    if FAMILIES[family][0].two_looks:
+        return
+    if looks == 2:
         raise ValueError(f"{function}: looks must be 1 for {family}, got 2 (see docs/models.md)")
+    if relevance == "model":
+        raise ValueError(f"{function}: relevance must not be 'model' for {family}, whose attention cannot be read here")
 
 
 def check_context(function: str, budget: int | tuple[int, int], config: Any) -> None:

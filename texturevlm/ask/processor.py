@@ -33,6 +33,7 @@ from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
+from texturevlm.relevance.maps import UNASKED
 from texturevlm.vlm import FAMILIES, adapter_for, installed
 from texturevlm.vlm.prompts import Picture, is_conversation
 from texturevlm.vlm.views import View
@@ -275,9 +276,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                 continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
             relevance = self._one_relevance()
-            if relevance == "attention":
-                raise ValueError("processor: relevance must need no model, which `VLM.ask` has, got 'attention'")
-            if asked is None and relevance != "none":
+            if relevance in ("attention", "model"):
+                raise ValueError(f"processor: relevance must need no model, which `VLM.ask` has, got {relevance!r}")
+            if asked is None and relevance not in UNASKED:
                 self._warn_once(
                     "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "
                     "with this processor's apply_chat_template, or give the argument question"

@@ -1,6 +1,7 @@
 """A session: one or several images under one budget, prepared once for any number of questions.
 
 A second look keeps the overview of the first and spends the rest of the budget where the attention of the model went.
+With relevance "model" the overview is not kept: the model sees COARSE_VIEW tokens, and all of the budget follows.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
 FIRST_LOOK = 0.25  # share of the budget for the overview of several looks
+COARSE_VIEW = 64  # tokens of the view that relevance "model" is made from
 FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
 
 
@@ -84,15 +86,19 @@ class ImageSession:
             image.on(self.model.device)
         wanted = (question, how, self.model.device)
         if self._last is not None and self._last[0] == wanted:
-            return self._last[1]
+            return list(self._last[1])
         found = self._chosen(question, how)
-        if how.looks == 1 and isinstance(how.allocator, str):  # weights and functions of a caller may change
-            self._last = wanted, found
+        alone = how.looks == 1 and how.relevance != "model"  # the model's weights decide nothing
+        if alone and isinstance(how.allocator, str):  # weights and functions of a caller may change
+            self._last = wanted, list(found)  # the caller may change what it gets
         return found
 
     def _chosen(self, question: str, how: Choosing) -> list[Chosen]:
         if how.looks == 2:
             return self._second_look(question, how)
+        if how.relevance == "model":
+            maps, chances = self._attended(question, self._overview(max(len(self.images), COARSE_VIEW)))
+            return spend(self.images, maps, chances, how.budget, how.allocator)
         if how.tokens == "weighted":
             maps = [image.relevance(question, relevance=how.relevance) for image in self.images]
             return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
@@ -116,23 +122,30 @@ class ImageSession:
         return Chosen(own_grid(self.model.adapter, texture), relevance, weights)
 
     def _second_look(self, question: str, how: Choosing) -> list[Chosen]:
-        model = self.model
-        model.check_attached()
-        first = max(len(self.images), round(how.budget * FIRST_LOOK))
-        maps = [image.relevance("", relevance="none") for image in self.images]
-        overview = spend(self.images, maps, [1.0] * len(maps), first, "fit")
+        overview = self._overview(max(len(self.images), round(how.budget * FIRST_LOOK)))
         used = sum(int(one.allocation.valid.sum()) for one in overview)
         coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in overview)
         if coarsest <= FINEST or how.budget - used < len(self.images):
             return overview
+        maps, chances = self._attended(question, overview)
+        closer = spend(self.images, maps, chances, how.budget - used, how.allocator)
+        return [
+            Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(overview, closer)
+        ]
+
+    def _overview(self, tokens: int) -> list[Chosen]:
+        """All images at one scale each, in so many tokens."""
+        maps = [image.relevance("", relevance="none") for image in self.images]
+        return spend(self.images, maps, [1.0] * len(maps), tokens, "fit")
+
+    def _attended(self, question: str, overview: Sequence[Chosen]) -> tuple[list[Relevance], list[float]]:
+        """Relevance by the model's attention to an overview, and the chance that each image is asked about."""
+        model = self.model
+        model.check_attached()
         allocations = [one.allocation for one in overview]
         textures = [image.texture for image in self.images]
         with model.adapter.lock, evaluating(model.model):
             attention = question_attention(model.adapter, question, textures, allocations)
         pointed = pointed_at(attention, allocations)
         maps = [image.relevance(question, relevance=AttentionScorer(one)) for image, one in zip(self.images, pointed)]
-        chances = [max(MIN_CHANCE, float(one.sum())) for one in pointed]
-        closer = spend(self.images, maps, chances, how.budget - used, how.allocator)
-        return [
-            Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(overview, closer)
-        ]
+        return maps, [max(MIN_CHANCE, float(one.sum())) for one in pointed]

@@ -41,6 +41,8 @@ class Channel:
     reach:   of a changed pixel, in texels of the level that the layer is built from; None: everywhere
     range:   its least and greatest value; (0, inf) for labels
     deepest: the coarsest level of colour that it reads, counted from the layer's own level
+    use:     how the scorer `channels` uses it: trained (a learned weight), stated (a weight that no data could teach),
+             regions (says which cells belong together) or question (compared with the question's embedding)
     """
 
     layer: int
@@ -53,11 +55,12 @@ class Channel:
     reach: int | None = 0
     range: tuple[float, float] = (0.0, 1.0)
     deepest: int = 0
+    use: str = "trained"
 
 
 def _embedding(index: int) -> Channel:
     holds = f"Number {index + 1} of 16 that dense image-text features are reduced to."
-    options: Any = {"cost": "model", "needs": "encoder", "reach": EVERYWHERE, "range": (-1.0, 1.0)}
+    options: Any = {"cost": "model", "needs": "encoder", "reach": EVERYWHERE, "range": (-1.0, 1.0), "use": "question"}
     return Channel(18 + index, EMBEDDING_LAYERS[index], holds, lambda source: source.embedding[:, index], **options)
 
 
@@ -75,7 +78,7 @@ _ROWS = (
     Channel(6, "low_pass", "Coarse structure.",
             lambda source: low_pass(source.image, source.levels), reach=LOW_PASS_REACH, deepest=COARSER_LEVEL),
     Channel(7, "motion", "How much a pixel changed since the previous frame.",
-            lambda source: source.motion(), "max", needs="previous"),
+            lambda source: source.motion(), "max", needs="previous", use="stated"),
     Channel(8, "saliency", "What stands out from its surroundings.",
             lambda source: saliency(source.image, source.levels), reach=SALIENCY_REACH, deepest=SALIENCY_LEVELS[-1]),
     Channel(9, "x", "Position from left to right.", lambda source: source.position(-1), cost="free"),
@@ -83,25 +86,27 @@ _ROWS = (
     Channel(11, "eccentricity", "Distance from the image's centre; 1 in the corners.",
             lambda source: source.eccentricity(), cost="free"),
     Channel(12, "cluster_id", "Which of about 50 regions a pixel belongs to.",
-            lambda source: source.regions.to(source.image.dtype), "nearest", range=(0.0, float("inf")), **_REGIONS),
+            lambda source: source.regions.to(source.image.dtype), "nearest", range=(0.0, float("inf")),
+            use="regions", **_REGIONS),
     Channel(13, "cluster_distance", "Distance from the centroid of the pixel's region, in longer image sides.",
             lambda source: source.region_facts[1], **_REGIONS),
     Channel(14, "cluster_size", "The region's share of the image.",
             lambda source: source.region_facts[0], "nearest", **_REGIONS),
     Channel(15, "previous_relevance", "The last frame's relevance.",
-            lambda source: source.map("relevance"), cost="free", needs="relevance"),
+            lambda source: source.map("relevance"), cost="free", needs="relevance", use="stated"),
     Channel(16, "previous_saliency", "The last frame's saliency.",
-            lambda source: source.before("saliency"), cost="free", needs="previous"),
+            lambda source: source.before("saliency"), cost="free", needs="previous", use="stated"),
     Channel(17, "fixation_history", "Where the model has looked.",
-            lambda source: source.map("fixations"), "max", "free", needs="fixations"),
+            lambda source: source.map("fixations"), "max", "free", needs="fixations", use="stated"),
     *map(_embedding, range(16)),
     Channel(34, "edge_distance", f"Distance to the nearest edge, in units of {EDGE_DISTANCE_LIMIT} pixels.",
             lambda source: source.edge_distance(), "min", reach=EDGES_REACH + EDGE_DISTANCE_LIMIT),
     Channel(35, "previous_attention", "The attention of the layer or pass before.",
-            lambda source: source.before("attention"), cost="free", needs="previous"),
+            lambda source: source.before("attention"), cost="free", needs="previous", use="stated"),
     Channel(36, "attention", "A model's attention now.",
-            lambda source: source.map("attention"), cost="free", needs="attention"),
-    Channel(37, "gaze", "Where a person has looked.", lambda source: source.map("gaze"), "max", "free", needs="gaze"),
+            lambda source: source.map("attention"), cost="free", needs="attention", use="stated"),
+    Channel(37, "gaze", "Where a person has looked.",
+            lambda source: source.map("gaze"), "max", "free", needs="gaze", use="stated"),
     Channel(38, "boundaries", "Borders between regions.",
             lambda source: boundaries(source.regions, backend=source.backend), "max", **_REGIONS),
     Channel(39, "text", "Where text is.",

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 Run = Callable[[argparse.Namespace], int]
+SCORER_NAMES = "auto, words, scout, prior, channels, none or embedding:MODEL,PCA"
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,9 +44,7 @@ class Parser(argparse.ArgumentParser):
     def add_device(self) -> None:
         self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
-    def add_tokens(
-        self, budget: str = "tokens", *, patch: bool = True, scorers: str = "auto, words, scout, prior or none"
-    ) -> None:
+    def add_tokens(self, budget: str = "tokens", *, patch: bool = True, scorers: str = SCORER_NAMES) -> None:
         """--budget, --patch, --allocator and --relevance."""
         self.add_count("--budget", budget, BUDGET)
         if patch:
@@ -145,19 +144,23 @@ def device_of(options: argparse.Namespace) -> "torch.device":
     return torch_device(options.command, options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def names_of(options: argparse.Namespace, *, unusable: Container[str] = ("embedding", "attention")) -> tuple[str, str]:
+def names_of(
+    options: argparse.Namespace, *, unusable: Container[str] = ("embedding", "attention"), own: Sequence[str] = ()
+) -> tuple[str, str]:
     """The allocator and the relevance, both known names.
 
     unusable: scorers that the command cannot make, since they need a model or a map
+    own:      what only this command has
     """
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.check import check_choice
     from texturevlm.relevance import SCORERS
+    from texturevlm.relevance.named import check_relevance
 
-    scorers = ("auto", *(name for name in SCORERS if name not in unusable))
+    scorers = ("auto", *(name for name in SCORERS if name not in unusable), *own)
     return (
         check_choice(options.command, "--allocator", options.allocator or ALLOCATOR, ALLOCATORS),
-        check_choice(options.command, "--relevance", options.relevance or RELEVANCE, scorers),
+        check_relevance(options.command, options.relevance or RELEVANCE, scorers, "--relevance"),
     )
 
 

@@ -13,7 +13,10 @@ from texturevlm.paths import is_url
 
 def add_ask(commands: arguments.Commands) -> None:
     usage = "%(prog)s IMAGE [IMAGE …] | VIDEO | PDF  QUESTION [--model PATH_OR_ID] [options]"
-    said = "Prints the answer on stdout, piece by piece, as the model generates it. Of a PDF, it reads few pages."
+    said = (
+        "Prints the answer on stdout, piece by piece, as the model generates it. Where --budget, --allocator and "
+        "--relevance are not given, a texturevlm.json beside the model comes before the defaults, as the reader's does."
+    )
     parser = arguments.add_command(
         commands, "ask", _ask, "ask a vision-language model about images or a video", usage=usage, description=said
     )
@@ -22,9 +25,8 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help=given)
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
-    shared = "tokens that all images share, unless a texturevlm.json beside the model says otherwise"
-    scorers = "auto, words, scout, prior, none, or, with --looks 2, attention"
-    parser.add_tokens(shared, patch=False, scorers=scorers)
+    scorers = "auto, words, scout, prior, channels, model, none, or, with --looks 2, attention"
+    parser.add_tokens("tokens that all images share", patch=False, scorers=scorers)
     parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
     parser.add_option("--looks", "N", looks, 1, type=_looks)
@@ -46,7 +48,7 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    allocator, relevance = arguments.names_of(options, unusable=("embedding",))
+    allocator, relevance = arguments.names_of(options, unusable=("embedding",), own=("model",))
     budget = BUDGET if options.budget is None else options.budget
 
     import texturevlm as tv
@@ -85,11 +87,12 @@ def _ask(options: argparse.Namespace) -> int:
     session = model.prepare(given, **video._asdict())
     for note in getattr(session, "notes", ()):
         print(f"note: {note}", file=sys.stderr)
+    once = isinstance(session, ImageSession) and options.looks == 1 and model.relevance != "model"
     if document:
         with arguments.announced(f"reading {len(given)} pages"):
             seen = session.about(question, model.choosing()).tokens_by_page
         print("pages seen: " + ", ".join(f"{page} ({tokens} tokens)" for page, tokens in seen.items()), file=sys.stderr)
-    elif isinstance(session, ImageSession) and options.looks == 1 and arguments.reads_pages(model.relevance, question):
+    elif once and arguments.reads_pages(model.relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
     answer = ""

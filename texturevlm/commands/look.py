@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
+    from texturevlm.relevance import Prepared
     from texturevlm.types import Allocation
 
 
@@ -15,6 +16,7 @@ def add_look(commands: arguments.Commands) -> None:
     parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
     parser.add_option("--fixation", "X,Y", "or a point to look at (default: the centre)", type=_point)
     parser.add_option("--e0", None, "eccentricity that halves the resolution", 0.5, type=float)
+    parser.add_argument("--explain", action="store_true", help="with --relevance channels: which channels decided")
     parser.add_tokens()
     parser.add_device()
     parser.add_png("look.png")
@@ -22,6 +24,8 @@ def add_look(commands: arguments.Commands) -> None:
 
 def _look(options: argparse.Namespace) -> int:
     arguments.check_out(options.out, ".png")
+    if options.explain and options.relevance != "channels":
+        raise ValueError(f"--explain needs --relevance channels, got {options.relevance or 'none'}")
     if options.query is None and options.allocator is None and options.relevance is None:
         return _look_at_point(options)
     if options.fixation is not None:
@@ -43,17 +47,35 @@ def _look_at_point(options: argparse.Namespace) -> int:
 
 def _look_for_question(options: argparse.Namespace) -> int:
     import texturevlm as tv
-    from texturevlm.draw import question_picture
+    from texturevlm.draw import question_picture, stacked
+    from texturevlm.draw_terms import terms_picture
 
     allocator, name = arguments.names_of(options)
     question, patch = options.query or "", options.patch
     texture = tv.Texture.open(options.image, device=arguments.device_of(options)).mipmapped()
     with arguments.announced("reading the image by OCR", only=arguments.reads_pages(name, question)):
-        relevance = tv.find_relevance(texture, question, patch=patch, relevance=name)
+        prepared = tv.prepare(texture, name, patch=patch)
+        relevance = prepared.find(question)
     given = {"budget": options.budget, "patch": patch, "allocator": allocator}
     allocation = tv.choose_tokens(texture, relevance=relevance, **given)
-    question_picture(texture, allocation, relevance, question).save(options.out)
+    picture = question_picture(texture, allocation, relevance, question)
+    if options.explain:
+        picture = stacked([picture, terms_picture(_decided(prepared, question, allocation))])
+    picture.save(options.out)
     return _report(options, allocation)
+
+
+def _decided(prepared: "Prepared", question: str, allocation: "Allocation") -> dict[str, float]:
+    """What each channel added, printed too, the strongest first."""
+    from texturevlm.draw_terms import MOST_BARS, decided
+    from texturevlm.relevance import ChannelScorer
+
+    scorer = prepared.scorer
+    assert isinstance(scorer, ChannelScorer)  # --explain was checked
+    found = decided(scorer.terms(prepared.reading(scorer), question, prepared.maps), allocation)
+    for name, value in list(found.items())[:MOST_BARS]:
+        print(f"{value:+.2f} {name}")
+    return found
 
 
 def _point(text: str) -> tuple[float, float]:

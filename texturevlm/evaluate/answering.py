@@ -136,7 +136,10 @@ class Asking:
         page = AskedPage(path, self.adapter, self.words)
         _ = page.image
         for kind, most in limits:
-            (page.blank if kind == BLANK else page).own(most)
+            try:
+                (page.blank if kind == BLANK else page).own(most)
+            except ValueError as error:  # of the model's own processor, which knows no names
+                raise ValueError(f"image {path}, by the model's own processor: {error}") from error
         return page
 
     def _limits(self, condition: Condition, sample: Sample) -> list[tuple[str, int | None]]:

@@ -4,6 +4,7 @@ An image by itself has information and salience. A scorer says where the answer 
 weighs the two into one Relevance, which the allocators spend tokens by.
 """
 
+from texturevlm.relevance.channel_scorer import ChannelScorer
 from texturevlm.relevance.maps import Balance, ImageMaps, Relevance
 from texturevlm.relevance.prepared import Prepared, find_relevance, image_maps, prepare
 from texturevlm.relevance.scorers import (
@@ -22,6 +23,7 @@ __all__ = [
     "SCORERS",
     "AttentionScorer",
     "Balance",
+    "ChannelScorer",
     "EmbeddingScorer",
     "ImageMaps",
     "Prepared",

@@ -17,6 +17,7 @@ from texturevlm.ops.mip import level_extents
 
 MOST_CELLS_ALONG = 288  # along the longer side
 UNASKED = ("none", "prior")  # scorers that read no question
+GRADED = (*UNASKED, "channels")  # scorers that grade a whole photograph instead of pointing at places of it
 
 
 class ImageMaps(NamedTuple):
@@ -77,6 +78,11 @@ class Relevance:
     def asked(self) -> bool:
         """Whether something was asked: whether `mass` is more than what the image itself suggests."""
         return self.scorer not in UNASKED
+
+    @property
+    def pointed(self) -> bool:
+        """Whether `mass` points at places, also on a photograph, instead of grading all of it."""
+        return self.scorer not in GRADED
 
 
 @dataclass(frozen=True)

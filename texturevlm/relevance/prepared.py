@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from texturevlm.check import check_count
 from texturevlm.defaults import PATCH, RELEVANCE
-from texturevlm.relevance.maps import Balance, ImageMaps, Relevance, cell_level
+from texturevlm.relevance.maps import UNASKED, Balance, ImageMaps, Relevance, cell_level, normalised
+from texturevlm.relevance.place import place_prior
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.relevance.scorers import Scorer, find_scorer
 from texturevlm.scout.question import Question
@@ -61,7 +63,11 @@ class Prepared:
         """The relevance for a question; scorer: instead of the one given when this was made."""
         chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
         query, maps = self.query(question, chosen)
-        return balance.weigh(query, maps, self.texture.size, "none" if query is None else chosen.name)
+        found = balance.weigh(query, maps, self.texture.size, "none" if query is None else chosen.name)
+        if chosen.name in UNASKED or not isinstance(question, str):
+            return found
+        place = place_prior(question, maps.ink)
+        return found if place is None else replace(found, mass=normalised(found.mass * place))
 
     @property
     def _only_photographs(self) -> bool:
@@ -74,7 +80,7 @@ class Prepared:
         other = Prepared(texture, patch=self.patch, scorer=self.scorer)
         for scorer, reading in self.readings.values():
             parts = reading if isinstance(reading, tuple) else (reading,)
-            if not any(isinstance(part, Tensor) for part in parts):
+            if not any(isinstance(part, (Tensor, Texture)) for part in parts):
                 other.keep(scorer, reading)
         return other
 

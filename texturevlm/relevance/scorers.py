@@ -10,16 +10,18 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
+from texturevlm.relevance.channel_scorer import ChannelScorer
 from texturevlm.relevance.maps import ImageMaps
+from texturevlm.relevance.named import EMBEDDING_PREFIX, embedding_parts
+from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.relevance.words import WordsScorer, question_text
-from texturevlm.scout.question import Question, encode
+from texturevlm.scout.question import Question
 from texturevlm.scout.scout import load_scout
 from texturevlm.scout.spotter import Spots
 from texturevlm.text.strings import terms
@@ -123,7 +125,7 @@ class EmbeddingScorer:
         if not text.strip():
             return None, maps
         features, mode = prepared
-        resized = functional.interpolate(features, maps.grid, mode=mode)
+        resized = functional.interpolate(features.to(maps.ink.device), maps.grid, mode=mode)
         cosine = self.projection.similarity(resized, self.encoder.text(text).to(resized.device))
         return (SHARPNESS * cosine).flatten(1).softmax(1).view_as(cosine), maps
 
@@ -142,7 +144,7 @@ class ScoutScorer:
         if isinstance(question, str) and not terms(question):
             return None, maps
         chance = load_scout(device=prepared.text.device).where(prepared, question)
-        return _on_cells(chance, maps.ink), maps
+        return on_cells(chance, maps.ink), maps
 
 
 class PriorScorer(ScoutScorer):
@@ -153,32 +155,15 @@ class PriorScorer(ScoutScorer):
     def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """The scout's answer to an empty question, which it was trained with."""
         device = prepared.text.device
-        query = _on_cells(load_scout(device=device).where(prepared, _nothing_asked(device)), maps.ink)
+        query = on_cells(load_scout(device=device).where(prepared, nothing_asked(device)), maps.ink)
         return (query if maps.photograph is None else query * ~maps.photograph[:, None, None]), maps
-
-
-@lru_cache(maxsize=None)  # never dropped: graphs read it at every replay
-def _nothing_asked(device: torch.device) -> Question:
-    """The empty question, on a device: a graph cannot copy it there."""
-    return Question(*(part.to(device) for part in encode([""])))
-
-
-def _on_cells(chance: Tensor, ink: Tensor) -> Tensor:
-    """The chances of spots (B, rows, columns) on the grid of `ink` (B, h, w); their sum stays."""
-    rows, columns = chance.shape[1:]
-    grid = ink.shape[1:]
-    wide = chance[:, None]
-    if grid[0] < rows or grid[1] < columns:  # a long page: several spots per cell, none is lost
-        wide = functional.interpolate(wide, (min(rows, grid[0]), min(columns, grid[1])), mode="area")
-    # A spot's chance is shared by its cells; a blank cell takes nothing.
-    wide = functional.interpolate(wide, grid, mode="nearest-exact")[:, 0] * ink
-    return wide * (chance.sum((1, 2)) / wide.sum((1, 2)).clamp(min=1e-30))[:, None, None]
 
 
 SCORERS: dict[str, type[Scorer]] = {
     "words": WordsScorer,
     "scout": ScoutScorer,
     "prior": PriorScorer,
+    "channels": ChannelScorer,
     "embedding": EmbeddingScorer,
     "attention": AttentionScorer,
     "none": SalienceScorer,
@@ -189,8 +174,8 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
     """The scorer that `relevance` stands for.
 
     function:  for error messages
-    relevance: a name of SCORERS, a scorer, or `auto`: prior without a question, words where RapidOCR is installed,
-               else scout; scout for an encoded question
+    relevance: a name of SCORERS, embedding:MODEL,PCA (named.py), a scorer, or `auto`: prior without a question, words
+               where RapidOCR is installed, else scout; scout for an encoded question
     """
     if not isinstance(question, (str, Question)):
         raise TypeError(f"{function}: question must be text, got {type(question).__name__}")
@@ -205,6 +190,9 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
                 f"{type(relevance).__name__}, which has no {missing[0]}"
             )
         return relevance
+    if relevance.startswith(EMBEDDING_PREFIX):
+        model, pca = embedding_parts(function, relevance)
+        return _embedding(model, str(pca))
     check_choice(function, "relevance", relevance, ("auto", *SCORERS))
     if relevance == "auto":
         if isinstance(question, Question):
@@ -214,6 +202,12 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
         else:
             relevance = "words" if find_spec("rapidocr") is not None else "scout"
     return _made(relevance)
+
+
+@lru_cache(maxsize=2)  # models are large
+def _embedding(model: str, pca: str) -> EmbeddingScorer:
+    projection = Projection.load(pca)  # first: it is small
+    return EmbeddingScorer(DenseEncoder.load(model), projection)
 
 
 @lru_cache(maxsize=None)

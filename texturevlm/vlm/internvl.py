@@ -12,12 +12,12 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import IMAGENET
 from texturevlm.vlm.grouped import GroupedAdapter
-from texturevlm.vlm.scan import HOOKED
+from texturevlm.vlm.scan import EVERYWHERE
 
 
 class InternVL(GroupedAdapter):
     normalisation = IMAGENET
-    reduces = HOOKED
+    reduces = EVERYWHERE
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED, CLIP
 from texturevlm.vlm.projected import ProjectedAdapter
-from texturevlm.vlm.scan import HOOKED
+from texturevlm.vlm.scan import EVERYWHERE
 
 
 class Llava(ProjectedAdapter):
     """LLaVA-1.5."""
 
     normalisation = CLIP
-    reduces = HOOKED
+    reduces = EVERYWHERE
 
     def tower_of(self, model: Any) -> Any:
         return model.model.vision_tower

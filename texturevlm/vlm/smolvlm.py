@@ -11,14 +11,14 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED
 from texturevlm.vlm.grouped import GroupedAdapter
-from texturevlm.vlm.scan import HOOKED
+from texturevlm.vlm.scan import EVERYWHERE
 
 AROUND, GLOBAL = "<fake_token_around_image>", "<global-img>"  # as the stock processor spells them
 
 
 class SmolVLM(GroupedAdapter):
     normalisation = CENTRED
-    reduces = HOOKED
+    reduces = EVERYWHERE
 
     def patches_across(self, config: Any) -> int:
         return int(config.scale_factor)

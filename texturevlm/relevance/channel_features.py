@@ -1,0 +1,116 @@
+"""The inputs of the channel scorer: every channel at every cell, fetched by one call of the sampler.
+
+A block says where a channel is read: here (the cell), around and wide (the same place, two and four mip levels
+coarser), region (the mean over the cell's region, which `cluster_id` names), squared (here, squared).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.channels.build import build
+from texturevlm.channels.registry import CHANNELS
+from texturevlm.ops.lookup import lookup
+from texturevlm.ops.mip import level_extents
+from texturevlm.relevance.maps import ImageMaps
+from texturevlm.types import COLOURS, Texture
+
+REGION_KEY = "cluster_id"  # labels: they say which cells belong together, and have no weight of their own
+CONTEXT = {"here": 0, "around": 2, "wide": 4}  # block → levels above the cells'
+BLOCKS = (*CONTEXT, "region", "squared")
+WEIGHED = tuple(name for name in CHANNELS if name != REGION_KEY)
+OF_MAPS = ("salience", "legible_scale", "ink")  # what is known of the cells without channels
+MOST_CHANNEL_TEXELS = 1 << 20  # of the finest level that channels are built at: cells are coarser anyway
+_FLOOR = 0.01  # of a density, where the mean is 1: its logarithm stays finite
+
+
+def feature_names(channels: Sequence[str]) -> tuple[str, ...]:
+    """Names of the features of these channels, in order: block.channel, then the cells' own."""
+    return (*(f"{block}.{name}" for block in BLOCKS for name in channels), *OF_MAPS)
+
+
+# Those that any image has, so that they can be trained.
+CHANNEL_FEATURES = feature_names([name for name in WEIGHED if not CHANNELS[name].needs])
+
+
+def channel_layers(texture: Texture, **given: Any) -> Texture:
+    """The channels of images, with mips; those whose input was not given are left out.
+
+    given: as `build_channels` takes it. A texture that holds channels already is returned as it is
+    """
+    if not is_plain(texture):
+        if maps := given.keys() - {"encoder", "projection"}:
+            named = ", ".join(sorted(maps))
+            raise ValueError(f"ChannelScorer: texture must hold colours alone where {named} is given, got {texture}")
+        known_channels(texture)
+        return texture.mipmapped()
+    names = [name for name, channel in CHANNELS.items() if not channel.needs or channel.needs in given]
+    extents = enumerate(level_extents(*texture.size))
+    base = next(level for level, (height, width) in extents if height * width <= MOST_CHANNEL_TEXELS)
+    return build(texture, names, base=base, **given)
+
+
+def known_channels(layers: Texture) -> tuple[str, ...]:
+    """The channels with weights that a texture holds; those that an image alone gives must be there."""
+    held = set(layers.names)
+    for name, channel in CHANNELS.items():
+        if name not in held and not channel.needs:
+            raise ValueError(
+                f"ChannelScorer: texture must hold the colours alone, or every channel that needs no other input, "
+                f"lacks {name!r}; build_channels(texture, 'all') makes them"
+            )
+    return tuple(name for name in WEIGHED if name in held)
+
+
+def is_plain(texture: Texture) -> bool:
+    """Whether a texture holds no channel but colours."""
+    return not (set(texture.names) & set(CHANNELS)) - set(COLOURS)
+
+
+def cell_features(layers: Texture, maps: ImageMaps) -> Tensor:
+    """All features of all cells.
+
+    layers: channels with mips, from any level on
+    maps:   of the same images
+    returns (B, h · w, F), in the order of `feature_names(known_channels(layers))`
+    """
+    names = known_channels(layers)
+    rows, columns = maps.grid
+    count = rows * columns
+    height, width = layers.levels[0].shape[2:]
+    down, across = (torch.arange(extent, device=layers.device) + 0.5 for extent in (rows, columns))
+    y, x = torch.meshgrid(down * (height / rows), across * (width / columns), indexing="ij")
+    points = torch.stack([x, y], -1).view(1, count, 2).repeat(layers.batch, len(CONTEXT), 1)
+    level = torch.tensor(width / columns).log2().round().clamp(min=0).item()
+    lod = torch.tensor([level + above for above in CONTEXT.values()], device=layers.device)
+    lod = lod.repeat_interleave(count).expand(layers.batch, -1).contiguous()
+    found = lookup([one.float() for one in layers.levels], points, lod, nearest=layers.nearest)
+    regions = found[:, :count, layers.names.index(REGION_KEY)].round().long()
+    picked = [layers.names.index(name) for name in names]
+    contexts = found[..., picked].view(layers.batch, len(CONTEXT), count, len(names)).unbind(1)
+    here = contexts[0]
+    return torch.cat([*contexts, _region_means(here, regions), here.square(), _of_maps(maps)], -1)
+
+
+def _region_means(values: Tensor, regions: Tensor) -> Tensor:
+    """The mean of values (B, N, C) over the cells of each cell's region (B, N)."""
+    index = regions.clamp(min=0)[..., None].expand_as(values)
+    sums = values.new_zeros(len(values), int(index.max()) + 1, values.shape[2])
+    counts = torch.zeros_like(sums).scatter_add_(1, index, torch.ones_like(values))
+    return (sums.scatter_add_(1, index, values) / counts.clamp(min=1)).gather(1, index)
+
+
+def _of_maps(maps: ImageMaps) -> Tensor:
+    """(B, N, 3): logarithms of salience, whose mean is 1, and of the legible scale; ink."""
+    count = maps.salience[0].numel()
+    parts = [log_density(maps.salience * count), maps.legible_scale.clamp(0.25, 64).log2(), maps.ink.float()]
+    return torch.stack([part.flatten(1).float() for part in parts], -1)
+
+
+def log_density(density: Tensor) -> Tensor:
+    """The logarithm of a density whose mean is 1, finite at 0."""
+    return (density + _FLOOR).log()
