@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import IOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,7 +58,7 @@ def is_video(source: Any, *, fps: float | None = None) -> bool:
         return source.ndim == 4 and len(source) > 1
     if isinstance(source, (list, tuple)):
         return fps is not None or (len(source) == 1 and is_video(source[0]))
-    return isinstance(source, (FrameSource, Iterator))
+    return isinstance(source, (FrameSource, Iterator)) and not isinstance(source, IOBase)  # which iterates over lines
 
 
 class VideoSession:
