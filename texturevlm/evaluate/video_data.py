@@ -216,7 +216,7 @@ def _videomme_entry(row: Any, folder: Path) -> VideoQuestion | str:
 
 def _table(path: Path) -> list[Any]:
     try:
-        from pyarrow import parquet  # type: ignore[import-untyped]
+        from pyarrow import parquet
     except ImportError:
         raise ImportError(f"load_video_questions: {path} needs pyarrow: pip install pyarrow") from None
     rows: list[Any] = parquet.read_table(path).to_pylist()
