@@ -18,7 +18,7 @@ from texturevlm.vlm.adapter import CLIP
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import grid_for
 from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.scan import EVERYWHERE
+from texturevlm.vlm.scan import ALL_PLACES
 
 
 class Glm4V(QwenAdapter):
@@ -26,7 +26,7 @@ class Glm4V(QwenAdapter):
     captured = False
     grows = False
     # Not in the language model, for the reason of two_looks.
-    reduces: ClassVar[Mapping[str, set[str]]] = {name: EVERYWHERE[name] for name in ("pixels", "tower", "projector")}
+    reduces: ClassVar[Mapping[str, set[str]]] = {name: ALL_PLACES[name] for name in ("pixels", "tower", "projector")}
     two_looks = False  # its language model rotates pairs of neighbours
     videos = False  # a video has the placeholders of images, told apart by the tokens around them
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import IMAGENET
 from texturevlm.vlm.grouped import GroupedAdapter
-from texturevlm.vlm.scan import EVERYWHERE
+from texturevlm.vlm.scan import ALL_PLACES
 
 
 class InternVL(GroupedAdapter):
     normalisation = IMAGENET
-    reduces = EVERYWHERE
+    reduces = ALL_PLACES
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)

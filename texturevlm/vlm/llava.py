@@ -10,14 +10,14 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED, CLIP
 from texturevlm.vlm.projected import ProjectedAdapter
-from texturevlm.vlm.scan import EVERYWHERE
+from texturevlm.vlm.scan import ALL_PLACES
 
 
 class Llava(ProjectedAdapter):
     """LLaVA-1.5."""
 
     normalisation = CLIP
-    reduces = EVERYWHERE
+    reduces = ALL_PLACES
 
     def tower_of(self, model: Any) -> Any:
         return model.model.vision_tower

@@ -25,7 +25,7 @@ from texturevlm.vlm.tower_vit import VitTower, attention_of, heads_of
 from texturevlm.vlm.vit import by_count
 
 # Places where tokens may leave → the fields of a Context that methods get there.
-EVERYWHERE: Mapping[str, set[str]] = {
+ALL_PLACES: Mapping[str, set[str]] = {
     "pixels": {"pixels"},
     "tower": {"keys"},
     "projector": {"keys", "received", "shallow", "question"},

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED
 from texturevlm.vlm.grouped import GroupedAdapter
-from texturevlm.vlm.scan import EVERYWHERE
+from texturevlm.vlm.scan import ALL_PLACES
 
 AROUND, GLOBAL = "<fake_token_around_image>", "<global-img>"  # as the stock processor spells them
 
 
 class SmolVLM(GroupedAdapter):
     normalisation = CENTRED
-    reduces = EVERYWHERE
+    reduces = ALL_PLACES
 
     def patches_across(self, config: Any) -> int:
         return int(config.scale_factor)

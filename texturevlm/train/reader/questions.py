@@ -18,7 +18,7 @@ from texturevlm.train.render.sheet import PlacedEntry, PlacedWord
 _WORDING: dict[str, Any] = tomllib.loads(files(__package__).joinpath("wording.toml").read_text(encoding="utf-8"))
 LABELS: list[str] = _WORDING["labels"]
 NAMED = ("field", "leader", "item", "sum", "cell")  # kinds that are asked for by their label
-PLACES = ("after", "row", "below", "line")  # kinds that are asked for by their place
+PLACE_KINDS = ("after", "row", "below", "line")  # kinds that are asked for by their place
 _SHORTEST = 3  # characters of what a question names
 _FOLLOWING = 3  # words of what follows
 _RATE = re.compile(r"\s*\(?\d[\d.,]*\s*%\)?")  # "VAT 19 %", "Tax (8.5%)"
@@ -60,7 +60,7 @@ def place_questions(
     """`count` tries of questions about what stands where: after, right of, below, and the line that begins with."""
     texts = Counter(_text(words, line).lower() for line in lines)
     for _ in range(count if lines else 0):
-        kind = str(rng.choice(PLACES))
+        kind = str(rng.choice(PLACE_KINDS))
         line = lines[int(rng.integers(len(lines)))]
         if kind == "line":
             label = line[: int(rng.integers(1, 3))]

@@ -13,7 +13,7 @@ from texturevlm.train.reader.alphabet import ILLEGIBLE, encode_text, training_id
 from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
 from texturevlm.train.reader.questions import (
-    PLACES,
+    PLACE_KINDS,
     ReaderQuestion,
     TextLine,
     lines_of,
@@ -118,7 +118,7 @@ def page_samples(
         return found
     geometry, own = PageInk(page.image, rng), _chooser(page, rng) if chooser else None
     words = boxes.astype(np.float32)
-    kinds_asked = ["place" if question.kind in PLACES else question.kind for question in questions]
+    kinds_asked = ["place" if question.kind in PLACE_KINDS else question.kind for question in questions]
     common = Counter(kinds_asked)  # a table has fifty cells, a bill one due date
     shares = np.array([common[kind] ** -0.5 for kind in kinds_asked])
     shares /= shares.sum()
