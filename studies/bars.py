@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
-from studies.study import MISTAKES
+from studies.study import report_from_files
 from texturevlm.evaluate.compare import Units, difference, score_names, units
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.provenance import origin
@@ -108,18 +108,11 @@ def _further(found: Mapping[str, Mapping[str, str]]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.bars", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", type=Path, metavar="ROWS", help="a file of scores per question")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for bars.md")
-    options = parser.parse_args(arguments)
-    try:
-        text = report(read_rows(options.rows), options.rows.name)
-        if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / "bars.md").write_text(text, encoding="utf-8")
-    except MISTAKES as error:
-        print(f"studies.bars: {error}", file=sys.stderr)
-        return 2
-    print(text)
-    return 0
+
+    def made(options: argparse.Namespace) -> str:
+        return report(read_rows(options.rows), options.rows.name)
+
+    return report_from_files(parser, arguments, made, "bars.md")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.study import MISTAKES
+from studies.study import report_from_files
 from texturevlm.evaluate.answer_rows import AnswerRows
 from texturevlm.evaluate.compare import score_names
 from texturevlm.evaluate.conditions import CHOSEN
@@ -131,19 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("legibility", type=Path, metavar="ROWS", help="scores per question, without a model")
     parser.add_argument("answers", type=Path, metavar="ANSWERS", help="rows of answers, with a model")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for reader-legibility.md")
-    options = parser.parse_args(arguments)
-    command = f"python -m {name} results/{options.legibility.name} results/{options.answers.name} --out DIR"
-    try:
-        text = report(read_rows(options.legibility), AnswerRows.read(options.answers), command)
-        if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / "reader-legibility.md").write_text(text, encoding="utf-8")
-    except MISTAKES as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 2
-    print(text)
-    return 0
+
+    def made(options: argparse.Namespace) -> str:
+        command = f"python -m {name} results/{options.legibility.name} results/{options.answers.name} --out DIR"
+        return report(read_rows(options.legibility), AnswerRows.read(options.answers), command)
+
+    return report_from_files(parser, arguments, made, "reader-legibility.md")
 
 
 if __name__ == "__main__":

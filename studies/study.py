@@ -88,6 +88,24 @@ def study_main(
     return main
 
 
+def report_from_files(
+    parser: ArgumentParser, arguments: Sequence[str] | None, made: Callable[[Namespace], str], file: str
+) -> int:
+    """The rest of a `main` that makes its report from files alone: prints it, and writes FILE where --out says."""
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"for {file}")
+    options = parser.parse_args(arguments)
+    try:
+        text = made(options)
+        if options.out is not None:
+            options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / file).write_text(text, encoding="utf-8")
+    except MISTAKES as error:
+        print(f"{parser.prog.removeprefix(RUN)}: {error}", file=sys.stderr)
+        return 2
+    print(text)
+    return 0
+
+
 def check_limit(limit: int | None, least: int = 1) -> None:
     """--limit N, if given, must leave something to measure."""
     if limit is not None:

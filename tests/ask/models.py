@@ -9,18 +9,15 @@ from texturevlm.ask.pretrained import PlainProcessor
 from texturevlm.types import Texture
 
 QUESTION = "what is the total ?"
-BARE = small.TEMPLATE.replace("<|vision_start|>", "").replace("<|vision_end|>", "")
 FAMILIES = {**small.BUILDERS, **small.LLAVAS}
 OPTIONS = {"max_new_tokens": 4, "do_sample": False}
 
 
 def built(family):
     """A model, and a processor with a word for each id, so that every answer can be told from every other."""
-    model, given = FAMILIES[family]()
+    model, given = small.built(FAMILIES, family)
     tokenizer = given.tokenizer
     tokenizer.add_tokens([f"word{index}" for index in range(64 - len(tokenizer))])
-    if family in small.LLAVAS:
-        tokenizer.chat_template = BARE
     return model, PROCESSORS[family](given)
 
 

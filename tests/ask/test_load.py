@@ -74,7 +74,7 @@ def test_a_chat_template_of_old_is_found(tmp_path):
     (path / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match=r"must have a chat template \(chat_template.jinja\), got none in"):
         tv.load_vlm(path, device="cpu")
-    (path / "chat_template.json").write_text(json.dumps({"chat_template": models.BARE}))
+    (path / "chat_template.json").write_text(json.dumps({"chat_template": small.BARE}))
     assert tv.load_vlm(path, budget=9, relevance="none", device="cpu").ask(models.noise(64, 64), QUESTION, **SHORT)
 
 

@@ -289,6 +289,16 @@ def smolvlm():
 
 GEMMA_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 LLAVAS = {"llava": llava, "llava_onevision": llava_onevision}
+
+
+def built(families, name):
+    """A model and its processor, whose template has no markers around images where the family knows none."""
+    model, processor = families[name]()
+    if name in LLAVAS:
+        processor.tokenizer.chat_template = BARE
+    return model, processor
+
+
 BUILDERS = {"qwen3_vl": qwen3_vl, "qwen2_5_vl": qwen2_5_vl}
 MORE = {"qwen2_vl": qwen2_vl, "qwen3_vl_moe": qwen3_vl_moe, "glm4v": glm4v, "glm4v_moe": glm4v_moe}
 MORE |= {"internvl": internvl, "gemma3": gemma3, "smolvlm": smolvlm}

@@ -16,10 +16,7 @@ FAMILIES = {**small.BUILDERS, "llava": small.llava, "internvl": small.internvl}
 
 @pytest.fixture(params=list(FAMILIES), scope="module")
 def built(request):
-    model, processor = FAMILIES[request.param]()
-    if request.param == "llava":
-        processor.tokenizer.chat_template = small.BARE
-    return model, processor
+    return small.built(FAMILIES, request.param)
 
 
 def halved(context, keep):

@@ -44,10 +44,7 @@ def test_the_table_in_the_docs_says_what_each_supports():
 def built(request):
     if not hasattr(small.transformers, vlm.FAMILIES[request.param][1]):
         pytest.skip(f"{request.param} is not in transformers {small.transformers.__version__}")
-    model, processor = FAMILIES[request.param]()
-    if request.param in small.LLAVAS:
-        processor.tokenizer.chat_template = small.BARE
-    return model, processor
+    return small.built(FAMILIES, request.param)
 
 
 def logits(adapter, inputs):

@@ -29,15 +29,12 @@ SIZES = {"block": 4, "group": 4, "neighbours": 0}
 
 @pytest.fixture(params=["qwen3_vl", "llava"], scope="module")
 def built(request):
-    return FAMILIES[request.param](), request.param
+    return small.built(FAMILIES, request.param)
 
 
 @pytest.fixture
 def adapter(built):
-    (model, processor), family = built
-    if family == "llava":
-        processor.tokenizer.chat_template = small.BARE
-    found = adapt(model, processor)
+    found = adapt(*built)
     yield found
     found.restore()
 
@@ -70,10 +67,7 @@ def test_reading_everything_is_the_dense_model(adapter, share):
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("qwen3_vl", "llava")])
 def test_every_family(name):
-    model, processor = FAMILIES[name]()
-    if name == "llava_onevision":
-        processor.tokenizer.chat_template = small.BARE
-    adapter = adapt(model, processor)
+    adapter = adapt(*small.built(FAMILIES, name))
     texture = small.picture(96, 96)
     inputs = adapter.prepare(QUESTION, texture, small.full_grid(texture, adapter.side))
     dense = logits(adapter, inputs)

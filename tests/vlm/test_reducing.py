@@ -24,10 +24,7 @@ COUNT = 20
 
 @pytest.fixture(params=list(FAMILIES), scope="module")
 def built(request):
-    model, processor = FAMILIES[request.param]()
-    if request.param == "llava":
-        processor.tokenizer.chat_template = small.BARE
-    return model, processor
+    return small.built(FAMILIES, request.param)
 
 
 def inputs_for(adapter, *, prompts=(QUESTION,), counts=(COUNT,)):

@@ -20,10 +20,7 @@ stride = METHODS["stride"].stages[0].reduce
 
 @pytest.fixture(params=list(FAMILIES), scope="module")
 def built(request):
-    model, processor = FAMILIES[request.param]()
-    if request.param == "llava":
-        processor.tokenizer.chat_template = small.BARE
-    return model, processor
+    return small.built(FAMILIES, request.param)
 
 
 def blocks_of(adapter):

@@ -26,11 +26,10 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.reduce import METHODS, ReduceStep, steps_of
 from texturevlm.train.fit import draw_examples
+from texturevlm.train.held_images import held_images
 from texturevlm.types import Texture
 from texturevlm.vlm import check_reducible, reduced
 from texturevlm.vlm.low_rank import LowRankDifference, layer_shapes
-
-EVALUATED = 4  # one image in so many is evaluated on
 
 
 class AnsweredPrompt(NamedTuple):
@@ -65,19 +64,16 @@ class CompensatorTask:
         self.settings, self.device = settings, device
         self.steps: tuple[ReduceStep, ...] = steps_of("CompensatorTask", settings.method, settings.keep)
         samples = load_data(settings.data, split="train", limit=settings.samples).samples
+        held = held_images("CompensatorTask", samples)
         self.vlm: VLM = load_vlm(settings.model, budget=settings.budget, device=device, captured=False)
         check_reducible("CompensatorTask", self.vlm.model.config, self.steps)
         self.vlm.model.float().eval().requires_grad_(False)
-        images = list(dict.fromkeys(sample.image for sample in samples))
         self.learned: list[AnsweredPrompt] = []
         self.held: list[AnsweredPrompt] = []
         progress = Progress(len(samples), "questions")
-        for sample in samples:
-            part = self.held if images.index(sample.image) % EVALUATED == EVALUATED - 1 else self.learned
-            part.append(self._answered(sample.image, sample.question))
+        for sample, judged in zip(samples, held):
+            (self.held if judged else self.learned).append(self._answered(sample.image, sample.question))
             progress.step()
-        if not self.learned or not self.held:
-            raise ValueError(f"CompensatorTask: data must have questions about {EVALUATED} images, got {len(images)}")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             self.module = LowRankDifference(layer_shapes(self.vlm.adapter.tower_blocks), settings.rank)

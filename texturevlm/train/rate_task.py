@@ -26,12 +26,12 @@ from texturevlm.progress import Progress
 from texturevlm.reduce import Context, ReduceStep
 from texturevlm.reduce.dyrate import RateHead, attention_spread, statistics
 from texturevlm.train.fit import draw_examples
+from texturevlm.train.held_images import held_images
 from texturevlm.types import Texture
 from texturevlm.vlm import check_reducible, reduced
 
 RATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75)  # shares that are tried
 QUANTILE = 0.8  # of needed shares that the head aims at
-HELD = 4  # one image in so many is evaluated on
 
 
 class RateExample(NamedTuple):
@@ -62,18 +62,15 @@ class RateTask:
             check_count("RateTask", name, getattr(settings, name), least)
         self.settings, self.device = settings, device
         samples = load_data(settings.data, split="train", limit=settings.samples).samples
+        held = held_images("RateTask", samples)
         vlm = load_vlm(settings.model, budget=settings.budget, device=device, captured=False)
         check_reducible("RateTask", vlm.model.config, [ReduceStep("dyrate", 1)])
-        images = list(dict.fromkeys(sample.image for sample in samples))
         self.learned: list[RateExample] = []
         self.held: list[RateExample] = []
         progress = Progress(len(samples), "questions")
-        for sample in samples:
-            part = self.held if images.index(sample.image) % HELD == HELD - 1 else self.learned
-            part.append(rate_example(vlm, sample.image, sample.question, settings))
+        for sample, judged in zip(samples, held):
+            (self.held if judged else self.learned).append(rate_example(vlm, sample.image, sample.question, settings))
             progress.step()
-        if not self.learned or not self.held:
-            raise ValueError(f"RateTask: data must have questions about {HELD} images, got {len(images)}")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             self.module = RateHead()
