@@ -16,7 +16,7 @@ import torch
 from PIL import Image, ImageFile, features
 
 from tests.conftest import worst
-from texturevlm import Texture, image
+from texturevlm import Texture, image, staging
 from texturevlm.image import MAX_PIXELS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -236,10 +236,52 @@ def test_a_pillow_that_does_not_share_memory_gives_the_same_image(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("pinned", [0, 1 << 20])
 def test_an_image_of_any_size_reaches_a_gpu(monkeypatch, pinned):
-    monkeypatch.setattr(image, "MOST_PINNED", pinned)
+    monkeypatch.setattr(staging, "MOST_PINNED", pinned)
     given = noise(4, 6, 3)
     found = Texture.open(Image.fromarray(given), device="cuda").levels[0][0].cpu()
     assert worst(found, as_channels(given) / 255) < 1e-7
+    whole = encoded("JPEG")
+    assert torch.equal(Texture.open(whole, device="cuda").levels[0][0].cpu(), level0(whole))
+
+
+def jpeg(**options) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(noise(40, 56, 3)).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def decoded(content: bytes) -> torch.Tensor:
+    with Image.open(io.BytesIO(content)) as opened:
+        return as_channels(np.asarray(opened)) / 255
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0, "quality": 95}])
+def test_a_jpeg_file_is_decoded_in_place(monkeypatch, tmp_path, options):
+    """Without the copy out of Pillow's own memory."""
+    content = jpeg(**options)
+    (tmp_path / "page.jpg").write_bytes(content)
+    wanted = decoded(content)
+    monkeypatch.setattr(image, "image_bytes", lambda *_: pytest.fail("copied"))
+    assert worst(level0(content), wanted) < 1e-7
+    assert worst(level0(tmp_path / "page.jpg"), wanted) < 1e-7
+
+
+def test_a_pillow_that_does_not_share_memory_gives_the_same_jpeg(monkeypatch):
+    share = Image.frombuffer
+    monkeypatch.setattr(Image, "frombuffer", lambda *given: share(*given).copy())
+    assert worst(level0(jpeg()), decoded(jpeg())) < 1e-7
+
+
+def test_a_jpeg_that_the_caller_opened_stays_theirs():
+    with Image.open(io.BytesIO(jpeg())) as theirs:
+        assert worst(level0(theirs), decoded(jpeg())) < 1e-7
+        assert theirs.mode == "RGB" and np.asarray(theirs).shape == (40, 56, 3)
+
+
+def test_a_jpeg_of_a_camera_on_its_side_is_turned():
+    exif = Image.Exif()
+    exif[274] = 6  # the top of the scene is at the right
+    assert worst(level0(jpeg(exif=exif)), decoded(jpeg()).rot90(-1, (1, 2))) < 1e-7
 
 
 def test_paths_that_hold_no_image_are_refused(tmp_path):

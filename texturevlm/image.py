@@ -20,10 +20,10 @@ from torch import Tensor
 
 from texturevlm.check import check_finite
 from texturevlm.paths import is_url
+from texturevlm.staging import image_bytes, stage_jpeg
 
 MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is more likely a mistake or an attack
 MAX_BYTES = 1 << 28  # of a download: what that many pixels take as a camera's JPEG, and more
-MOST_PINNED = 1 << 24  # pixels of an image that goes to a GPU through pinned memory, which torch does not give back
 PATIENCE = 10  # seconds without an answer from a server
 SCHEMES = re.compile(r"(https?:/|data:)", re.IGNORECASE)
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
@@ -45,7 +45,7 @@ def to_tensor(source: Any, device: torch.device | str | None = None) -> Tensor:
         if is_url(name):
             raise ValueError(f"Texture.open: source must be a path or a URL of http, https or data, got {name:.80}")
         with _opened(Path(name), name) as image:
-            return _from_pil(image, name, device)
+            return _from_pil(image, name, device, own=True)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(source), f"source of {len(source)} bytes", device)
     if isinstance(source, Image.Image):
@@ -67,7 +67,7 @@ def to_tensor(source: Any, device: torch.device | str | None = None) -> Tensor:
 
 def _from_bytes(content: bytes, name: str, device: torch.device | str | None) -> Tensor:
     with _opened(io.BytesIO(content), name) as image:
-        return _from_pil(image, name, device)
+        return _from_pil(image, name, device, own=True)
 
 
 def _downloaded(url: str) -> bytes:
@@ -113,18 +113,23 @@ def _begins_as_pdf(file: Path | io.BytesIO) -> bool:
         return opened.read(5) == b"%PDF-"
 
 
-def _from_pil(image: Image.Image, name: str, device: torch.device | str | None) -> Tensor:
+def _from_pil(image: Image.Image, name: str, device: torch.device | str | None, *, own: bool = False) -> Tensor:
+    """own: nobody else holds the image"""
+    target = torch.device(device or "cpu")
     if image.width == 0 or image.height == 0:
         raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
     if image.width * image.height > MAX_PIXELS:
         pixels = f"{image.width}×{image.height} pixels, more than {MAX_PIXELS}"
         raise ValueError(f"Texture.open: {name} has {pixels}; resize it or cut it into pages")
+    staged = stage_jpeg(image, target) if own else None
     try:
         image.load()
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else it would be copied
         image = ImageOps.exif_transpose(image)
+    elif staged is not None and staged.filled:
+        return _planes(staged.on_device())
     if image.mode == "F":
         raise ValueError("Texture.open: a float image has no agreed range; scale it to 0 … 1 and pass an array")
     if image.mode.startswith("I"):
@@ -137,21 +142,12 @@ def _from_pil(image: Image.Image, name: str, device: torch.device | str | None) 
         image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
     if image.mode != "RGB":
         image = image.convert("RGB")
-    return _scaled(_bytes(image, torch.device(device or "cpu")).permute(2, 0, 1)[None].contiguous())
+    return _planes(image_bytes(image, target))
 
 
-def _bytes(image: Image.Image, device: torch.device) -> Tensor:
-    """(H, W, 3) uint8 on a device."""
-    # Pillow keeps 4 bytes per pixel. Its rows are copied as they are, into memory that a GPU can read (torch keeps such
-    # memory for the next image): np.asarray packs them to 3 bytes and joins them, which takes as long as decoding.
-    pinned = device.type == "cuda" and image.height * image.width <= MOST_PINNED
-    staged = torch.empty((image.height, image.width, 4), dtype=torch.uint8, pin_memory=pinned)
-    staged[0, 0, 3] = 0
-    shared = Image.frombuffer("RGBX", image.size, staged.numpy(), "raw", "RGBX", 0, 1)
-    shared.im.paste(image.im, (0, 0, *image.size))
-    if staged[0, 0, 3] != 255:  # this version of Pillow does not share the memory
-        return torch.from_numpy(np.array(image)).to(device)
-    return staged.to(device, non_blocking=True)[..., :3]
+def _planes(pixels: Tensor) -> Tensor:
+    """(H, W, 3) bytes → (1, 3, H, W), 0 to 1."""
+    return _scaled(pixels.permute(2, 0, 1)[None].contiguous())
 
 
 def _scaled(tensor: Tensor) -> Tensor:
