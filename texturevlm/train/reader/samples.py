@@ -119,8 +119,8 @@ def page_samples(
     geometry, own = PageInk(page.image, rng), _chooser(page, rng) if chooser else None
     words = boxes.astype(np.float32)
     kinds_asked = ["place" if question.kind in PLACE_KINDS else question.kind for question in questions]
-    common = Counter(kinds_asked)  # a table has fifty cells, a bill one due date
-    shares = np.array([common[kind] ** -0.5 for kind in kinds_asked])
+    common = Counter(kinds_asked)  # a table has fifty cells, a bill one due date: each kind is asked as often
+    shares = np.array([1 / common[kind] for kind in kinds_asked])
     shares /= shares.sum()
     for name in (name for name in SHAPES if name not in CROPS):
         shape = SHAPES[name]

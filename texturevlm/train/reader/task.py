@@ -27,6 +27,7 @@ from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
 from texturevlm.train.reader.pages import PAGE_SIZE, PackedPages, ReaderPage, make_vocabulary, rendered, turned
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
+from texturevlm.train.reader.rewritten import AnswerWriter
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
 from texturevlm.train.render import Vocabulary, find_fonts
@@ -68,6 +69,7 @@ class ReaderTask:
         blocks: int = 2500  # until this step no questions
         batch: float = 1.0  # of BATCHES
         real: float = 0.33  # the share of pages that are not rendered
+        rewritten: float = 0.6  # the share of the answers on real pages that are replaced by others
         choosers: float = 0.1  # the share of pages whose views are laid by the package's own choosers
         workers: int = 15  # processes that make pages
         room: int = 16000  # pages in the pool
@@ -79,7 +81,7 @@ class ReaderTask:
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         for name in ("workers", "first", "room"):
             check_count("ReaderTask", name, getattr(settings, name), 1)
-        for name in ("real", "choosers"):
+        for name in ("real", "rewritten", "choosers"):
             if not 0 <= getattr(settings, name) <= 1:
                 raise ValueError(f"ReaderTask: {name} must be 0 to 1, got {getattr(settings, name)!r}")
         if settings.start is not None and not settings.start.is_file():
@@ -187,6 +189,7 @@ class PageMaker:
         texts = [] if self.packed is None else [self.packed.texts(number) for number in self.numbers]
         self.vocabulary: Vocabulary = make_vocabulary(texts)
         self.fonts, self.unseen = split_fonts(find_fonts(settings.fonts))
+        self.writer = AnswerWriter(self.fonts, [word for page in texts for word, _ in page.words])
 
     def learned(self, rng: np.random.Generator) -> Made:
         """A page that gives samples to read and to answer."""
@@ -202,12 +205,12 @@ class PageMaker:
                 return page, samples
 
     def _real(self, number: int, rng: np.random.Generator) -> ReaderPage:
-        """A real page, often shrunk or, if it is small, enlarged."""
+        """A real page with some answers of its own and some others, often shrunk or, if it is small, enlarged."""
         assert self.packed is not None
         page = self.packed.page(number)
         room = min(PAGE_SIZE[0] / page.image.shape[0], PAGE_SIZE[1] / page.image.shape[1])
         scale = float(rng.uniform(0.85, min(room, 1.3))) if rng.random() < 0.7 else 1.0
-        return self.packed.page(number, min(scale, room))
+        return self.writer.rewrite(self.packed.page(number, min(scale, room)), rng, self.settings.rewritten)
 
     def held_out(self, name: str, count: int) -> list[Made]:
         """The same pages at every call. name: rendered, wording (held-out wordings of questions) or real"""

@@ -1,0 +1,174 @@
+"""Answers on real pages, written anew.
+
+There are a few hundred real pages, and training shows each of them a hundred times: a reader would recite their
+answers. Here the words of an answer are wiped out and others are printed in their place: the labels, the layout and the
+noise of a scan stay, only the answer is new.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from texturevlm.allocate.footprints import Box
+from texturevlm.train.reader.pages import ReaderPage
+from texturevlm.train.reader.questions import ReaderQuestion, reading_order
+from texturevlm.train.render.fonts import Face, cached_face
+from texturevlm.train.render.sheet import FINE
+
+_BASELINE = 0.8  # of the height of a box of OCR
+_STRETCHES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)  # of letters: few, so that drawn letters are used again
+_OVERFULL = 1.05  # a word may be so much wider than its box
+_DARKEST_PAPER = 110  # below it is white on black
+_SLACK = 2.0  # pixels between a box of an annotation and a word of OCR within it
+_MADE_UP = 0.2  # share of words that are letters at random
+_SMALLEST = 6  # pixels of a box that can be written into
+
+
+class _Rewrite(NamedTuple):
+    """A question of a page, the words of the page that are its answer, and what replaces them."""
+
+    question: int
+    words: list[int]
+    texts: list[str]
+
+
+class AnswerWriter:
+    """Replaces answers on pages.
+
+    fonts:  files of fonts
+    words:  that letters are replaced by
+    """
+
+    def __init__(self, fonts: Sequence[Path], words: Sequence[str]) -> None:
+        self.fonts = list(fonts)
+        self._by_length: dict[int, list[str]] = {}
+        for word in sorted({word for word in words if word.isalpha()}):
+            self._by_length.setdefault(len(word), []).append(word)
+
+    def rewrite(self, page: ReaderPage, generator: np.random.Generator, share: float) -> ReaderPage:
+        """The page with other answers to about `share` of the questions that allow it."""
+        rng = random.Random(int(generator.integers(1 << 62)))
+        planned = [one for one in self._plan(page, rng) if rng.random() < share]
+        if not planned:
+            return page
+        image, words, questions = page.image.copy(), list(page.words), list(page.questions)
+        for one in planned:
+            font = rng.choice(self.fonts)
+            fits = [_fitting(font, text, words[at][1]) for at, text in zip(one.words, one.texts)]
+            if any(face is None for face in fits):
+                continue
+            for at, text, face in zip(one.words, one.texts, fits):
+                assert face is not None
+                words[at] = (text, _print(image, text, words[at][1], face, rng))
+            asked = questions[one.question]
+            answer, boxes = " ".join(one.texts), tuple(words[at][1] for at in one.words)
+            questions[one.question] = asked._replace(answer=answer, boxes=boxes)
+        return page._replace(image=image, words=words, questions=questions)
+
+    def _plan(self, page: ReaderPage, rng: random.Random) -> list[_Rewrite]:
+        """The questions whose answer stands at one place, reads there as annotated, and answers no other question."""
+        places = [_words_of_answer(page, question) for question in page.questions]
+        asked = np.zeros(len(page.words), np.int64)
+        for numbers in places:
+            asked[numbers] += 1
+        text = [_plain(word) for word, _ in page.words]
+        joined = " ".join(text)
+        found = []
+        for number, (question, at) in enumerate(zip(page.questions, places)):
+            same = " ".join(text[one] for one in at)
+            if at and (asked[at] == 1).all() and f" {joined} ".count(f" {same} ") <= 1:
+                parts = question.answer.split()
+                found.append(_Rewrite(number, at, [similar_word(part, rng, self._by_length) for part in parts]))
+        return found
+
+
+def similar_word(word: str, rng: random.Random, by_length: Mapping[int, Sequence[str]]) -> str:
+    """Another word with as many letters, digits in the same places and the same signs and case."""
+    letters = "".join(filter(str.isalpha, word))
+    known = by_length.get(len(letters), ())
+    made_up = not known or rng.random() < _MADE_UP
+    fresh = iter(rng.choices(string.ascii_lowercase, k=len(letters)) if made_up else rng.choice(known))
+    signs: list[str] = []
+    for sign in word:
+        if sign.isdigit():
+            signs.append(rng.choice(string.digits[1:] if sign != "0" and not signs else string.digits))
+        elif sign.isalpha():
+            letter = next(fresh)
+            signs.append(letter.upper() if sign.isupper() else letter.lower())
+        else:
+            signs.append(sign)
+    return "".join(signs)
+
+
+def _plain(text: str) -> str:
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def _words_of_answer(page: ReaderPage, question: ReaderQuestion) -> list[int]:
+    """The words in the boxes of an answer that read as it does, in their order; none if OCR reads something else."""
+    wanted = [_plain(part) for part in question.answer.split()]
+    if not question.boxes or not page.words or not all(wanted):
+        return []
+    boxes = np.array([box for _, box in page.words])
+    centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+    inside = np.zeros(len(boxes), bool)
+    for box in question.boxes:
+        inside |= ((centre > np.array(box[:2]) - _SLACK) & (centre < np.array(box[2:]) + _SLACK)).all(1)
+    order = reading_order(boxes, np.flatnonzero(inside).tolist())
+    read = [_plain(page.words[number][0]) for number in order]
+    for first in range(len(read) - len(wanted) + 1):
+        if read[first : first + len(wanted)] == wanted:
+            return order[first : first + len(wanted)]
+    return []
+
+
+def _fitting(font: Path, text: str, box: Box) -> Face | None:
+    """The face in which a text fills a box; None if there is none, or the box is too small."""
+    width, height = box[2] - box[0], box[3] - box[1]
+    if height < _SMALLEST:
+        return None
+    size = max(8, round(height * FINE * 0.84))  # capitals are .7 of a size, and .6 of a box
+    natural = cached_face(font, size, 1.0).width(text) / FINE
+    stretch = min(_STRETCHES, key=lambda one: abs(one - width / max(natural, 1)))
+    face = cached_face(font, size, stretch)
+    return face if face.width(text) / FINE <= width * _OVERFULL else None
+
+
+def _print(image: NDArray[np.uint8], text: str, box: Box, face: Face, rng: random.Random) -> Box:
+    """Wipe a box out and print a text there; returns the box of the text."""
+    x0, y0, x1, y1 = box
+    end = x0 + face.width(text) / FINE
+    left, top = max(0, int(x0) - 1), max(0, int(y0))
+    right, bottom = min(image.shape[1], int(np.ceil(max(x1, end))) + 1), min(image.shape[0], int(np.ceil(y1)))
+    spot = image[top:bottom, left:right]
+    paper, ink = (float(np.percentile(spot, part)) for part in (80, 3))
+    if paper < _DARKEST_PAPER:
+        paper, ink = ink, paper
+    ink = min(ink, paper - 60)
+    bare = spot[spot >= paper - 25] if (spot >= paper - 25).any() else np.array([paper])
+    seed = np.random.default_rng(rng.getrandbits(32))
+    wiped = seed.choice(bare, spot.shape).astype(np.float32)
+    cover = np.zeros((spot.shape[0] * FINE, spot.shape[1] * FINE), np.uint8)
+    place, line = (x0 - left) * FINE, round((y0 + (y1 - y0) * _BASELINE - top) * FINE)
+    for sign in text:
+        glyph = face[sign]
+        _stamp(cover, glyph.ink, round(place) + glyph.left, line + glyph.top)
+        place += glyph.advance
+    share = cover.reshape(spot.shape[0], FINE, spot.shape[1], FINE).mean((1, 3)) / 255
+    fade = rng.uniform(0.8, 1.0)
+    spot[:] = np.clip(wiped + (ink - wiped) * share * fade, 0, 255).astype(np.uint8)
+    return (x0, y0, end, y1)
+
+
+def _stamp(cover: NDArray[np.uint8], ink: NDArray[np.uint8], x: int, y: int) -> None:
+    """Lay a glyph over a cover, cut at its edges."""
+    x_cut, y_cut = max(0, -x), max(0, -y)
+    spot = cover[y + y_cut : y + ink.shape[0], x + x_cut : x + ink.shape[1]]
+    np.maximum(spot, ink[y_cut : y_cut + spot.shape[0], x_cut : x_cut + spot.shape[1]], out=spot)
