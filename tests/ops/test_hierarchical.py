@@ -158,6 +158,22 @@ def test_another_layer_may_have_chosen():
     assert worst(hierarchical_attention(q, k, v, chosen=other, **SMALL), found) > 1e-3
 
 
+@pytest.mark.parametrize("first", [101, 112, 130])
+def test_the_layout_of_a_next_token_is_that_of_its_prompt(first):
+    """Samples of which one has keys that nobody attends to, more new tokens than a block has room for."""
+    q, k, v = tensors(2)
+    index, live = torch.randperm(100), torch.ones(2, 150, dtype=torch.bool)
+    live[1, [3, 70, 100]] = False
+    layout = None
+    for length in range(first, 150):
+        given = q[:, :, length - 1 : length], k[:, :, :length], v[:, :, :length]
+        wanted = BlockLayout.of(2, 1, length, visual=index, live=live[:, :length], causal=True, **SMALL)
+        layout = wanted if layout is None else layout.next_token()
+        assert worst(*(hierarchical_attention(*given, layout=one, fine=0.3) for one in (layout, wanted))) < 1e-13
+    with pytest.raises(ValueError, match="layout must be of one query, got 10 groups"):
+        BlockLayout.of(1, 150, 150, **SMALL).next_token()
+
+
 def test_a_layout_serves_all_layers():
     q, k, v = tensors(2)
     index = torch.stack([torch.randperm(100) + 7, torch.cat([torch.arange(60), torch.full((40,), -1)])])

@@ -31,6 +31,7 @@ class BlockLayout:
     causal:  whether a query sees the keys up to its own alone
     length:  L
     plain:   whether all keys are visual and stand in their order
+    grown:   tokens that `next_token` has added
     """
 
     keys: Tensor
@@ -41,6 +42,7 @@ class BlockLayout:
     causal: bool
     length: int
     plain: bool = False
+    grown: int = 0
 
     @property
     def block(self) -> int:
@@ -143,6 +145,28 @@ class BlockLayout:
             plain=visual is None and live is None,
         )
         return own._with_state(queries, neighbours)
+
+    def next_token(self) -> BlockLayout:
+        """For one query behind one more key, which is text; this layout, also of one query, must not be used again.
+
+        Made without waiting for the GPU, and in a fraction of the time that `of` takes.
+        """
+        if self.queries.shape[1] != 1:
+            raise ValueError(f"BlockLayout.next_token: layout must be of one query, got {self.queries.shape[1]} groups")
+        keys, state, (always, count) = self.keys, self.state, self.always
+        slot = self.grown % self.block
+        if slot == 0:
+            state = functional.pad(state, (0, 1), value=FINE)
+            last = torch.full_like(count, keys.shape[1])[..., None]
+            always = functional.pad(always, (0, 1)).scatter(2, count[..., None].long(), last)
+            count = count + 1
+            keys = functional.pad(keys, (0, 0, 0, 1), value=-1)
+        keys[:, -1, slot] = self.length
+        found = replace(self, keys=keys, state=state, length=self.length + 1, plain=False, grown=self.grown + 1)
+        vars(found).update(
+            always=(always, count), limit=self.limit, _allowed=self._allowed
+        )  # visual blocks are as before
+        return found
 
     def _with_state(self, queries: int, neighbours: int | None) -> BlockLayout:
         there, offset = self.queries >= 0, self.length - queries

@@ -207,7 +207,8 @@ def decode_kernel(
         fine_value = tl.load(value + place[:, None] * v_row + column[None], mask=there, other=0.0)
         hidden = tl.where(place >= 0, 0.0, -float("inf"))[None]
         best, sums, found = add_tile(asking, fine_key, fine_value, hidden, best, sums, found, scale, PRECISION)
-    for tile in range(split, tiles, splits):
+    first = (split + splits - (count + near_count) % splits) % splits  # go on with the program that has read least
+    for tile in range(first, tiles, splits):
         block = tile * BLOCK + slot
         there = (block < blocks)[:, None]
         within = block[:, None] * WIDTH + column[None]

@@ -97,18 +97,20 @@ def attend_hierarchically(adapter: Any, options: AttentionOptions) -> None:
     adapter.also(AttentionRun(adapter, options).hooks())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LaidPrompt:
     """What is remembered of a prompt while its answer is generated.
 
     visual:   (B, n), its visual tokens along the quadtree, -1 for none
     live:     (B, L), or None if all are
     textures: per layer, of the visual keys and values
+    latest:   the layout of the token that was generated last
     """
 
     visual: Tensor
     live: Tensor | None
     textures: dict[int, KeyValueTexture]
+    latest: BlockLayout | None = None
 
 
 class AttentionRun:
@@ -184,6 +186,15 @@ class AttentionRun:
         return LaidPrompt(visual_order(self.adapter, ids, visual, self._rows), live, {})
 
     def _layout(self, prompt: LaidPrompt, queries: int, keys: int) -> BlockLayout:
+        if queries > 1:
+            return self._new_layout(prompt, queries, keys)
+        latest = prompt.latest
+        if latest is None or latest.length not in (keys, keys - 1):  # the cache was cut
+            latest = self._new_layout(prompt, queries, keys)
+        prompt.latest = latest.next_token() if latest.length < keys else latest
+        return prompt.latest
+
+    def _new_layout(self, prompt: LaidPrompt, queries: int, keys: int) -> BlockLayout:
         live = prompt.live
         if live is not None:
             live = torch.cat([live, live.new_ones(len(live), keys - live.shape[1])], 1)
