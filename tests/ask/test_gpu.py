@@ -110,6 +110,16 @@ def test_two_looks(adapter, size):
     assert replayed.reasons == [] and replayed.generator.fixed.tower is not None
 
 
+@pytest.mark.parametrize("method", ["divprune", "cdpruner"])
+def test_reduced_between_two_graphs(adapter, method):
+    plain, replayed = both(adapter, relevance="none")
+    for size in ((200, 300), (300, 120)):
+        image, options = models.noise(*size), {"reduce": method, "keep": 6}
+        check_same(told(replayed.ask, image, QUESTION, **options), told(plain.ask, image, QUESTION, **options))
+    fixed = replayed.generator.fixed
+    assert replayed.reasons == [] and fixed.wide.tower.reason is None and len(fixed.narrow.prefills) == 1
+
+
 def test_a_stream_captures_in_its_thread_and_on_the_stream_of_its_caller(adapter):
     image = models.noise(150, 260)
     plain, replayed = both(adapter, relevance="none")

@@ -122,9 +122,33 @@ def test_a_captured_model_falls_back_and_says_why(adapter):
     plain, _ = lengths(vlm)
     reasons = vlm.reasons
     assert lengths(vlm, reduce="visionzip", keep=5)[1][0] < lengths(models.asked(adapter, budget=12))[1][0]
-    assert "reduced tokens are not captured" in vlm.reasons
+    assert "tokens that visionzip reduces are not captured; those of random, stride, divprune," in vlm.reasons[0]
     assert lengths(vlm)[0] == plain
     assert vlm.reasons == reasons
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reduce": "divprune", "keep": 5},
+        {"reduce": "cdpruner", "keep": 0.5},
+        {"reduce": [("stride", 9), ("mmtok", 4)]},
+        {"reduce": "divprune", "budget": 7},
+    ],
+    ids=str,
+)
+def test_what_drops_tokens_behind_the_projector_is_captured(adapter, options):
+    """Between the graph of the tower and that of the prefill; the answers are those of the ordinary path."""
+    if not adapter.captured:
+        pytest.skip("never captured")
+    plain, captured = (models.asked(adapter, budget=12, relevance="none", captured=one) for one in (False, True))
+    for size, question in (((128, 128), models.QUESTION), ((40, 200), "and there ?")):
+        asked = {"question": question, "max_new_tokens": 4, "return_details": True, **options}
+        wanted, found = (vlm.ask(models.noise(*size), **asked) for vlm in (plain, captured))
+        assert found.text == wanted.text
+        assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
+    assert captured.reasons == ["graphs are for a GPU, and this runs on cpu"]
+    assert captured.generator.fixed.narrow.budget < captured.generator.fixed.wide.budget
 
 
 def test_an_attention_that_cannot_be_masked(adapter):

@@ -32,7 +32,7 @@ def difference(one, other):
 
 def first_logits(fixed, prompts, texture, allocation):
     """(B, V), of the first token of the answers."""
-    ids = fixed._spelled("generate", prompts, texture, allocation)
+    ids = fixed.spelled("generate", prompts, texture, allocation)
     return fixed.prefill(ids, fixed.encode(texture, allocation)).logits
 
 
@@ -136,10 +136,10 @@ def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
         method = getattr(fixed, name)
         monkeypatch.setattr(fixed, name, lambda *inputs: done.append(name) or method(*inputs))
 
-    for name in ("_spelled", "encode", "prefill"):
+    for name in ("spelled", "encode", "prefill"):
         noted(name)
     fixed.generate(QUESTION, texture, allocation, max_new_tokens=1)
-    assert done == ["encode", "_spelled", "prefill"]
+    assert done == ["encode", "spelled", "prefill"]
 
 
 def test_the_first_step_serves_its_own_generation_only(adapter):
@@ -147,7 +147,7 @@ def test_the_first_step_serves_its_own_generation_only(adapter):
     texture = small.picture(3 * adapter.side, 3 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 4)
     fixed = FixedBudget(adapter, 4)
-    ids = fixed._spelled("generate", QUESTION, texture, allocation)
+    ids = fixed.spelled("generate", QUESTION, texture, allocation)
     read = fixed.prefill(ids, fixed.encode(texture, allocation))
     wanted = last_logits(adapter, QUESTION, texture, allocation)
     with captured._first_step(adapter.model, read, len(ids[0])) as cache:
@@ -205,7 +205,7 @@ def test_nothing_is_read_back(adapter):
     texture = small.picture(4 * adapter.side, 5 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 7)
     fixed = FixedBudget(adapter, 7, masked=True)
-    ids = fixed._spelled("generate", QUESTION, texture, allocation)
+    ids = fixed.spelled("generate", QUESTION, texture, allocation)
     seen = fixed.encode(texture, allocation)
     inputs = [*fixed._laid_out(ids, texture.size), seen.place, seen.used, *seen.embeds]
     step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
@@ -333,7 +333,7 @@ def test_the_longest_unused_length_of_prompt_gives_way(adapter, monkeypatch):
     allocation = small.full_grid(texture, adapter.side)
     fixed = FixedBudget(adapter, 4, bucket=8)
     seen = fixed.encode(texture, allocation)
-    first = fixed._spelled("generate", QUESTION, texture, allocation)[0]
+    first = fixed.spelled("generate", QUESTION, texture, allocation)[0]
     for more in (0, 8, 0, 16):
         ids = [[*first, *[small.IDS["total"]] * more]]
         read = fixed.prefill(ids, seen)

@@ -20,6 +20,7 @@ from texturevlm.reduce import ReduceStep
 from texturevlm.types import Texture
 from texturevlm.vlm import Adapter, FixedBudget, reduced
 from texturevlm.vlm.adapter import answer_ids
+from texturevlm.vlm.captured_reduction import ReducedBudget, no_captured_reduction_because
 from texturevlm.vlm.views import View
 
 
@@ -53,7 +54,7 @@ class Generator:
 
     def __init__(self, adapter: Adapter, processor: Any, *, captured: bool | None) -> None:
         self.adapter, self.processor, self.captured = adapter, processor, captured
-        self.fixed: FixedBudget | None = None
+        self.fixed: FixedBudget | ReducedBudget | None = None
         self._unfixed: str | None = None  # why the last answer was not captured
 
     @property
@@ -108,8 +109,9 @@ class Generator:
 
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
         """Generate answers to prompts, in any thread."""
-        generate, device = self._generate(asked, options), self.adapter.device
-        steps = asked[0].reduce
+        fixed, device = self._fixed_budget(asked, options), self.adapter.device
+        generate = self._generate(asked, fixed)
+        steps = asked[0].reduce if fixed is None else ()
         here = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
         def work(**streaming: Any) -> Any:
@@ -120,8 +122,7 @@ class Generator:
 
         return work
 
-    def _generate(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
-        fixed = self._fixed_budget(asked, options)
+    def _generate(self, asked: Sequence[Asked], fixed: FixedBudget | ReducedBudget | None) -> Callable[..., Any]:
         if fixed is not None:
             (one,) = asked
             slots = in_slots(one.chosen[0].allocation, fixed.budget)
@@ -149,19 +150,27 @@ class Generator:
         """The ids that end an answer."""
         return end_ids(self.adapter.model, option_of(options, "eos_token_id"))
 
-    def _fixed_budget(self, asked: Sequence[Asked], options: dict[str, Any]) -> FixedBudget | None:
+    def _fixed_budget(self, asked: Sequence[Asked], options: dict[str, Any]) -> FixedBudget | ReducedBudget | None:
         """The captured path, if it is wanted and possible for these answers."""
         self._unfixed = None
         if not self.wanted:
             self.fixed = None  # of a model that was moved away from the GPU
             return None
         self._unfixed = self._not_fixed_because(asked, options)
-        slots = self.processor.budget
+        steps = asked[0].reduce
+        wanted = (asked[0].budget if steps else self.processor.budget), steps
         with self.adapter.lock:  # two first questions in threads share one
-            if self._unfixed is None and (self.fixed is None or self.fixed.stale or self.fixed.budget != slots):
+            if self._unfixed is None and (
+                self.fixed is None or self.fixed.stale or _captured_for(self.fixed) != wanted
+            ):
                 self.fixed = None  # its memory is needed
                 try:
-                    self.fixed = FixedBudget(self.adapter, slots, masked=True)
+                    slots, steps = wanted
+                    self.fixed = (
+                        ReducedBudget(self.adapter, slots, steps)
+                        if steps
+                        else FixedBudget(self.adapter, slots, masked=True)
+                    )
                 except ValueError as error:
                     self._unfixed = str(error)
             return None if self._unfixed else self.fixed
@@ -174,11 +183,11 @@ class Generator:
             return "videos are not captured"
         if images > 1:
             return f"one image is captured, and these were {images}"
-        if asked[0].reduce:
-            return "reduced tokens are not captured"
+        if reason := no_captured_reduction_because(asked[0].reduce):
+            return reason
         if _weighted(asked):
             return "weighted tokens are not captured"
-        if asked[0].budget > slots:  # a smaller one leaves slots unused
+        if asked[0].budget > slots and not asked[0].reduce:  # a smaller one leaves slots unused
             return f"a budget of {asked[0].budget} is not captured, because it is above the {slots} of this VLM"
         return not_captured_because(options, getattr(self.adapter.model, "generation_config", None))
 
@@ -194,6 +203,11 @@ def _generate_clips(adapter: Adapter, asked: Sequence[Asked], **options: Any) ->
     ]
     inputs = adapter.assemble(ids, [view for groups in clips for group in groups for view in group])
     return answer_ids(adapter.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
+
+
+def _captured_for(fixed: FixedBudget | ReducedBudget) -> tuple[int, tuple[ReduceStep, ...]]:
+    """Tokens that are sampled, and how they are reduced."""
+    return fixed.budget, fixed.steps if isinstance(fixed, ReducedBudget) else ()
 
 
 def _weighted(asked: Sequence[Asked]) -> bool:

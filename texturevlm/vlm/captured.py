@@ -162,13 +162,20 @@ class FixedBudget:
 
         Prompts of a batch must have one length; beams go through the adapter's own `generate`.
         """
+        seen = self.encode_readable(texture, allocation, options)  # a GPU runs the tower while the prompt is spelled
+        return self.answer(self.spelled("generate", prompts, texture, allocation), seen, **options)
+
+    def encode_readable(self, texture: Texture, allocation: Allocation, options: dict[str, Any]) -> TowerOutput:
+        """`encode` after all checks. options: of `generate`"""
         if (beams := options.get("num_beams") or 1) > 1:
             raise ValueError(
                 f"generate: num_beams must be 1 under a fixed budget, got {beams}; use the adapter's generate"
             )
         check_readable("generate", texture, allocation, self.adapter.side)
-        seen = self.encode(texture, allocation)  # a GPU runs the tower while the prompt is spelled
-        ids = self._spelled("generate", prompts, texture, allocation)
+        return self.encode(texture, allocation)
+
+    def answer(self, ids: Sequence[Sequence[int]], seen: TowerOutput, **options: Any) -> Any:
+        """What `generate` returns, for prompts that are spelled and images that are encoded."""
         length = len(ids[0])
         if any(len(one) != length for one in ids):
             raise ValueError(f"generate: prompts must have one length in tokens, got {[len(one) for one in ids]}")
@@ -285,7 +292,7 @@ class FixedBudget:
             self._frames[size] = one.expand(self.batch, 2, 2).contiguous()
         return self._frames[size]
 
-    def _spelled(self, function: str, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
+    def spelled(self, function: str, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
         filling = self.adapter.image_filling(self.budget)
         pairs = pair(function, prompts, texture, allocation)
         return [self.adapter.spell(prompt, pictures, [filling]) for prompt, pictures in pairs]
