@@ -21,7 +21,7 @@ MOST_BLOCKS = 8192  # that one program can choose from
 ONE_WARP = 1024  # blocks up to which one warp chooses: it needs no barriers
 MOST_ROWS = 128  # of queries in one tile
 PREFILL = {"num_warps": 8, "num_stages": 3}
-DECODE = {"num_warps": 4, "num_stages": 3}
+DECODE = {"num_warps": 4, "num_stages": 2}
 DECODE_SPLITS = 32  # programs that share the keys of a new token
 
 
