@@ -39,6 +39,7 @@ LAYERS = [
     {"video"},
     {"ask"},
     {"live"},
+    {"vllm_plugin"},
     {"evaluate"},
     {"train"},
     {"bench"},
