@@ -49,7 +49,8 @@ class TextureQwen3VL(Qwen3VLForConditionalGeneration):  # type: ignore[misc]
         patches = self.visual.spatial_merge_size**2
         found = self.visual(pixels, None, encoder_metadata=tower_metadata(self.visual, geometry))
         counts = (image_input["image_grid_thw"].prod(-1) // patches).tolist()
-        return (found * weight[::patches].to(found)).split(counts)
+        parts: tuple[Tensor, ...] = (found * weight[::patches].to(found)).split(counts)
+        return parts
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: Sequence[Any]) -> tuple[Tensor, int]:
         if not any(self._chosen_rows(feature) is not None for feature in mm_features):

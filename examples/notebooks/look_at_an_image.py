@@ -1,0 +1,54 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Look at an image
+#
+# Where does a budget of tokens go, and what does a model see of the image? No model is needed to look.
+
+# %%
+from pathlib import Path
+
+import texturevlm as tv
+from texturevlm.draw import question_picture, to_pil
+
+examples = next(folder for folder in (Path("examples"), Path("..")) if (folder / "invoice.png").exists())
+texture = tv.generate_mipmaps(examples / "invoice.png")
+print(texture.size, len(texture.levels), "levels")
+
+# %% [markdown]
+# The scout reads the page coarsely and says where the answer to a question is expected. An allocator spends the budget.
+
+# %%
+question = "What is the total?"
+relevance = tv.find_relevance(texture, question, relevance="scout")
+allocation = tv.choose_tokens(texture, question, budget=96, relevance=relevance)
+picture = question_picture(texture, allocation, relevance, question)
+picture  # noqa: B018
+
+# %% [markdown]
+# Each token is a footprint: 32×32 samples of a part of the image. Fine ones lie where it matters, coarse ones show the
+# rest. Together they cover the page.
+
+# %%
+print("tokens", int(allocation.valid.sum()), "coverage", float(allocation.coverage))
+print("pixels per sample: from", float(2 ** allocation.level.min()), "to", float(2 ** allocation.level.max()))
+
+# %% [markdown]
+# Another question, other tokens. What both share is computed once.
+
+# %%
+prepared = tv.prepare(texture, "scout")
+dated = tv.choose_tokens(texture, "What is the invoice date?", budget=96, relevance=prepared)
+moved = (dated.centre != allocation.centre).any(-1)[0]
+print(int(moved.sum()), "of 96 tokens lie elsewhere")
+to_pil(tv.rebuild(texture, dated)[0])
