@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.reduce.contexts import permuted, plain_context, random_context
-from texturevlm.reduce import METHODS, Reduction, ReduceStep
+from texturevlm.reduce import METHODS, ReduceStep, Reduction
 from texturevlm.reduce.sparsevlm import cluster_count, raters
 from texturevlm.vlm.captured_reduction import no_captured_reduction_because
 
@@ -397,7 +397,7 @@ def test_column_sums_equal_those_of_the_whole_matrix():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_captured_between_two_graphs_merges_nothing(name):
-    """A merged token would weigh more in the attention of the language model, which a captured prefill does not know."""
+    """A merged token weighs more in the attention of the language model, which a captured prefill does not know."""
     if no_captured_reduction_because([ReduceStep(name, 9)]) is not None:
         pytest.skip("not captured")
     assert not stage(name)(random_context(), 9).merges
