@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -47,6 +48,7 @@ from texturevlm.relevance.named import check_relevance
 from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.hierarchical import AttentionOptions, attend_hierarchically, attention_for
+from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
@@ -239,6 +241,10 @@ class VLM:
             looks=looks, budget=budget, allocator=allocator, relevance=relevance, reduce=reduce, keep=keep
         )
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
+        laid = options.get("levels"), options.get("coordinates")
+        allowed = COORDINATES if how.looks == "auto" else self.adapter.coordinates
+        levels, coordinates = self.adapter.checked_layout("ask", *laid, allowed)
+        how = replace(how, levels=levels, coordinates=coordinates)
         if question is None and are_messages(images):
             images, question = None, images
         many = isinstance(question, (list, tuple)) and not is_conversation(question)
