@@ -31,6 +31,7 @@ from texturevlm.ask.options import (
     check_looks,
     check_options,
     near_miss,
+    usual_relevance,
 )
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import find
@@ -302,11 +303,12 @@ class VLM:
             reduce, keep = self.reduce, self.keep if keep is None else keep
         wanted = check_count("ask", "budget", self.budget if budget is None else budget, 1)
         sampled, steps = sampled_and_kept("ask", reduce, keep, wanted)
+        looks = self.looks if looks is None else looks
         return Choosing(
             budget=sampled,
             allocator=self.allocator if allocator is None else allocator,
-            relevance=self.relevance if relevance is None else relevance,
-            looks=self.looks if looks is None else looks,
+            relevance=relevance or usual_relevance(looks, self.relevance),
+            looks=looks,
             tokens=self.tokens,
             reduce=steps,
         ).check(self.model.config)
@@ -429,7 +431,8 @@ def load_vlm(
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     with nothing_collected():  # transformers imports a thousand modules here, all of which stay
         found = find(model, device=device, dtype=dtype, **options)
-    settings = {**DEFAULTS, **for_answers(found.settings), **given}
+    settings = {**DEFAULTS, **for_answers(found.settings)}
+    settings = {**settings, "relevance": usual_relevance(looks, settings["relevance"]), **given}
     _check("load_vlm", settings, tokens, looks)
     sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])
     check_context("load_vlm", sampled, found.config)

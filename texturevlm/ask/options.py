@@ -89,6 +89,11 @@ class Choosing:
         return self
 
 
+def usual_relevance(looks: int | str, relevance: str) -> str:
+    """By what tokens are chosen unless the caller says so. relevance: the model's own, which two looks may not take"""
+    return "auto" if looks == 2 and relevance != "attention" else relevance
+
+
 def check_looks(function: str, looks: int | str, relevance: str, tokens: str = TOKENS[0]) -> None:
     """Whether this relevance and these tokens allow so many looks."""
     if looks not in LOOKS or isinstance(looks, bool):

@@ -1,4 +1,4 @@
-"""texturevlm video: run a stream over a video or a folder of images, and draw its tokens and its cost."""
+"""texturevlm video: run a stream over a video, a folder of images or a camera, and draw its tokens and its cost."""
 
 import argparse
 import math
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def add_video(commands: arguments.Commands) -> None:
     help = "draw what a model would see of a video, and what each frame costs"
     parser = arguments.add_command(commands, "video", _video, help)
-    parser.add_argument("file", type=arguments.existing_path, metavar="FILE", help="a video, or a folder of images")
+    given = "a video, a folder of images, a camera (camera:0) or a network stream (rtsp://…)"
+    parser.add_argument("file", type=arguments.video_or_images, metavar="FILE", help=given)
     parser.add_argument("--query", default="", metavar="Q", help="a question, asked at every keyframe")
     parser.add_tokens("tokens per frame")
     parser.add_out("OUT.mp4")
@@ -27,6 +28,7 @@ def add_video(commands: arguments.Commands) -> None:
     parser.add_option("--flow", "NAME", "lucas_kanade, dis or none", "lucas_kanade")
     parser.add_option("--fps", None, "of a folder of images", 25.0, type=float)
     parser.add_count("--limit", "the first N frames (default: all)")
+    parser.add_option("--seconds", "N", "the first N seconds (default: all; 10 of a camera)", type=float)
     models = "a model that answers the question as the video goes on, as a caption: a hub id, a folder, or reader"
     parser.add_option("--model", "PATH_OR_ID", models)
     parser.add_option("--every", "S", "seconds of the video between two answers", 1.0, type=float)
@@ -46,7 +48,7 @@ def _video(options: argparse.Namespace) -> int:
         raise ValueError("--query must be a question for the model, got none")
     if not 0 <= options.every < math.inf:
         raise ValueError(f"--every must be at least 0, got {options.every}")
-    source = open_video(options.file, source_fps=options.fps)
+    source = open_video(options.file, source_fps=options.fps, seconds=options.seconds)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     costs, lasted, spent, failed = _drawn(source, options)
     print(f"{options.out}: {options.file}, {options.budget} tokens per frame")
