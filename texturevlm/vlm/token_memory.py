@@ -150,7 +150,7 @@ class TokenMemory:
             keys, values = self.turned[number], self.values[number]
             stacked = query.reshape(heads, groups * len(index), -1)
             found = split_attention(stacked, keys, values, bias, scale=own.scaling, parts=parts)
-            apart = found.view(1, heads * groups, len(index), -1).transpose(1, 2)
+            apart = found.reshape(1, heads * groups, len(index), -1).transpose(1, 2)
             hidden = hidden + own.o_proj(apart.reshape(1, len(index), -1))
             hidden = hidden + layer.mlp(fused_norm(layer.post_attention_layernorm, hidden))
             if number + 1 < len(self.embeds):
