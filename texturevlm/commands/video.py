@@ -50,17 +50,22 @@ def _video(options: argparse.Namespace) -> int:
         raise ValueError(f"--every must be at least 0, got {options.every}")
     source = open_video(options.file, source_fps=options.fps, seconds=options.seconds)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    costs, lasted, spent, failed = _drawn(source, options)
+    answers = _Answers(options)
+    costs, lasted, spent, failed = _drawn(source, options, answers)
     print(f"{options.out}: {options.file}, {options.budget} tokens per frame")
     for name, value in _summary(costs, lasted).items():
         print(f"  {name:<22} {value}")
     print(f"  {'time':<22} {1000 * spent / len(costs):.0f} ms per frame on {options.device}, drawing not counted")
+    for seconds, answer in answers.changes:
+        print(f"  {f'answer from {seconds:.1f} s':<22} {answer}")
     for note in (*source.notes, *failed[:5]):
         print(f"  note: {note}")
     return 0
 
 
-def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Reuse], float, float, list[str]]":
+def _drawn(
+    source: "FrameSource", options: argparse.Namespace, answers: "_Answers"
+) -> "tuple[list[Reuse], float, float, list[str]]":
     """Run and draw every frame; a frame that fails is named and left out.
 
     returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
@@ -73,7 +78,7 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
     if (first := next(frames, None)) is None:
         raise ValueError(f"no frame of {options.file} could be used")
     size = (first.image.shape[1], first.image.shape[2])
-    stream, picture, answers = _stream(size, source.fps, options), StreamPicture(size), _Answers(options)
+    stream, picture = _stream(size, source.fps, options), StreamPicture(size)
     counts = [count for count in (source.count, options.limit) if count]
     progress = Progress(min(counts), "frames") if counts else None
     costs: list[Reuse] = []
@@ -118,15 +123,19 @@ def _stream(size: tuple[int, int], fps: float, options: argparse.Namespace) -> "
 
 
 class _Answers:
-    """The caption of each frame: the question, and the last answer to it."""
+    """The caption of each frame: the question, and the last answer to it. changes: answers, and when they came"""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.due, self.caption = options, -math.inf, ""
+        self.changes: list[tuple[float, str]] = []
 
     def at(self, seconds: float, stream: "VideoStream") -> str:
         if self.options.model is not None and seconds >= self.due:
             self.due = seconds + self.options.every
-            self.caption = f"{self.options.query} {stream.ask(self.options.query)}"
+            answer = stream.ask(self.options.query)
+            if not self.changes or self.changes[-1][1] != answer:
+                self.changes.append((seconds, answer))
+            self.caption = f"{self.options.query} {answer}"
         return self.caption
 
 

@@ -25,7 +25,7 @@ from texturevlm.vlm.loops import fused_norm, rotated, text_rotary, unrotated_hea
 from texturevlm.vlm.qwen import QwenAdapter
 
 RUN_SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens per run, rounded up; above the last in multiples of it
-RUN_GRAPHS = 12
+RUN_GRAPHS = 16  # all sizes of frames and some of questions stay captured
 
 
 def check_watchable(adapter: Any) -> None:
