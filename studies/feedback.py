@@ -4,9 +4,9 @@
 
 VIDEO is a clip of one object, BOXES its place in each frame from frame N on (lines x,y,width,height). At the first
 frame a model's attention lies on the object: an even map over its box, as after a question about it. From there on
-nothing is asked. Measured is the scale at which tokens deliver the object where it is now, in pixels per sample, with
-`feedback` off and on, and with the box pointed at by a user. In the made clip a card of print crosses a scene in which
-more print stands still.
+nothing is asked. Measured is the scale at which tokens deliver the object where it is now, in pixels per sample, and
+how much of it is legible at that scale, with `feedback` off and on, and with the box pointed at by a user. In the made
+clip a card of print crosses a scene in which more print stands still.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.provenance import origin
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.live import VideoStream
+from texturevlm.ops.legibility import legibility
 from texturevlm.video.frames import Sampler
 from texturevlm.video.sources import open_video
 
@@ -60,17 +61,20 @@ def real_clip(video: Path, boxes: Path, first: int, fps: float) -> Iterator[Show
 
 
 def followed(shown: list[Shown], way: str) -> list[dict[str, float]]:
-    """Per frame after the first: its time, and the mean pixels per sample on the object."""
+    """Per frame after the first: its time, and the means of log2 of pixels per sample and of legibility on the object."""
     size = tuple(shown[0][0].shape[1:])
     stream, share = VideoStream(size, BUDGET, relevance="none", patch=PATCH), WAYS[way]
     found = []
     for index, (image, time, box) in enumerate(shown):
         step = stream.step(image, time=time)
         if index:
-            grid = (size[0] // 4, size[1] // 4)
-            scale = delivered_scale(step.allocation, grid)[0].log2()
-            on_object = scale[_cells(box, 1, grid[0]), :][:, _cells(box, 0, grid[1])]
-            found.append({"time": time - shown[0][1], "scale": float(on_object.mean())})
+            rows, columns = grid = step.relevance.grid
+            # What no token shows counts as shown by one over the whole frame.
+            scale = delivered_scale(step.allocation, grid)[0].clamp(max=max(size) / PATCH)
+            legible = legibility(step.relevance.legible_scale[0], scale)
+            where = _cells(box, 1, rows, size[0]), _cells(box, 0, columns, size[1])
+            means = {"scale": float(scale[where].log2().mean()), "legible": float(legible[where].mean())}
+            found.append({"time": time - shown[0][1], **means})
         elif share is None:
             stream.point(box)
         elif share:
@@ -81,30 +85,32 @@ def followed(shown: list[Shown], way: str) -> list[dict[str, float]]:
     return found
 
 
-def _cells(box: Box, axis: int, count: int) -> slice:
-    """The cells of 4 pixels between two sides of a box, at least one."""
-    low = min(max(0, int(box[axis] // 4)), count - 1)
-    return slice(low, max(low + 1, min(count, int(box[axis + 2] // 4))))
+def _cells(box: Box, axis: int, count: int, extent: int) -> slice:
+    """The cells between two sides of a box, at least one. count: of the cells along so many pixels"""
+    low, high = (min(max(0, round(side * count / extent)), count) for side in (box[axis], box[axis + 2]))
+    return slice(min(low, count - 1), max(low + 1, high))
 
 
 def lines(rows: dict[str, list[dict[str, float]]]) -> list[tuple[str, ...]]:
-    """Per way: pixels per sample soon and later, and levels against no feedback, with an interval by seconds."""
+    """Per way: pixels per sample soon and later, and levels and legibility against none, with intervals by seconds."""
     found, plain = [], rows["none"]
     for way, own in rows.items():
         cells = []
         for part in (True, False):
             some = [one["scale"] for one in own if (one["time"] <= SOON) == part]
             cells.append(f"{2 ** (sum(some) / len(some)):.2f}" if some else "–")
-        gain = paired_difference(
-            [one["scale"] for one in own], [one["scale"] for one in plain], groups=[int(one["time"]) for one in own]
-        )
-        against = "–" if way == "none" else f"{gain.mean:+.2f} ({gain.low:+.2f} to {gain.high:+.2f})"
-        found.append((way, *cells, against, str(len(own))))
+        for name in ("scale", "legible"):
+            ours, theirs = ([one[name] for one in each] for each in (own, plain))
+            gain = paired_difference(ours, theirs, groups=[int(one["time"]) for one in own])
+            cells.append("–" if way == "none" else f"{gain.mean:+.2f} ({gain.low:+.2f} to {gain.high:+.2f})")
+        cells.append(f"{sum(one['legible'] for one in own) / len(own):.2f}")
+        found.append((way, *cells, str(len(own))))
     return found
 
 
 def report(record: dict[str, Any]) -> str:
-    heads = ["tokens go", f"pixels per sample, first {SOON:g} s", "later", "levels against none", "frames"]
+    heads = ["tokens go", f"pixels per sample, first {SOON:g} s", "later", "levels against none"]
+    heads += ["legibility against none", "legibility", "frames"]
     parts = []
     for name, rows in record["clips"].items():
         parts += [f"## {name}", markdown_table(heads, lines(rows))]

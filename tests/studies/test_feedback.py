@@ -9,14 +9,14 @@ from studies import feedback
 
 
 def row(scale, time=0.0):
-    return {"time": time, "scale": scale}
+    return {"time": time, "scale": scale, "legible": scale / 4}
 
 
 def test_lines_are_levels_against_none():
     rows = {"none": [row(3.0), row(2.0, 5.0)], "feedback 0.5": [row(2.0), row(1.0, 5.0)]}
     plain, moved = feedback.lines(rows)
-    assert plain == ("none", "8.00", "4.00", "–", "2")
-    assert moved == ("feedback 0.5", "4.00", "2.00", "-1.00 (-1.00 to -1.00)", "2")
+    assert plain == ("none", "8.00", "4.00", "–", "–", "0.62", "2")
+    assert moved == ("feedback 0.5", "4.00", "2.00", "-1.00 (-1.00 to -1.00)", "-0.25 (-0.25 to -0.25)", "0.38", "2")
 
 
 def test_the_table_is_made(tmp_path, capsys, monkeypatch):
