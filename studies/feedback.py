@@ -61,7 +61,7 @@ def real_clip(video: Path, boxes: Path, first: int, fps: float) -> Iterator[Show
 
 
 def followed(shown: list[Shown], way: str) -> list[dict[str, float]]:
-    """Per frame after the first: its time, and the means of log2 of pixels per sample and of legibility on the object."""
+    """Per frame after the first: its time, and the means on the object: log2 of pixels per sample, and legibility."""
     size = tuple(shown[0][0].shape[1:])
     stream, share = VideoStream(size, BUDGET, relevance="none", patch=PATCH), WAYS[way]
     found = []

@@ -81,8 +81,8 @@ def _policy(name: str, rows: Sequence[dict[str, Any]], taken: Sequence[str]) -> 
     """taken: per question, the answer that counts"""
     scores = [row["fixed"][one] if one in row["fixed"] else row[one] for row, one in zip(rows, taken)]
     tokens, seconds = ([row[what][one] for row, one in zip(rows, taken)] for what in ("tokens", "seconds"))
-    stopped = sum(one != "second" for one in taken)
-    return Policy(name, *(sum(values) / len(rows) for values in (scores, tokens, seconds)), stopped / len(rows))
+    score, used, lasted = (float(sum(values) / len(rows)) for values in (scores, tokens, seconds))
+    return Policy(name, score, used, lasted, sum(one != "second" for one in taken) / len(rows))
 
 
 def calibration(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, float]]:

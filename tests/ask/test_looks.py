@@ -122,6 +122,7 @@ def test_a_calibration_is_part_of_a_checkpoint():
         ({"looks": "auto", "num_beams": 2}, "looks must be 1 or 2 with num_beams, got 'auto'"),
         ({"looks": "auto", "reduce": "fastv"}, "looks must be 1 or 2 with reduce, got 'auto'"),
         ({"looks": "auto", "sure": 2}, "sure must be"),
+        ({"looks": 2, "sure": 0.9}, "ask: looks must be 'auto' with sure, got 2"),
         ({"looks": "auto", "relevance": "attention"}, "relevance 'attention' is the model's own"),
     ],
 )

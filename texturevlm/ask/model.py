@@ -234,8 +234,8 @@ class VLM:
                    video of that rate
         seconds:   of a video: the first so many; of a camera or a network stream 10 if not given
         rate:      of a video: tokens per second, within the budget
-        options:   of the model's `generate`. Decoding is greedy unless one of them asks for sampling: do_sample, a
-                   temperature above 0, top_p, top_k and the like
+        options:   of the model's `generate`, and levels and coordinates of an adapter's `prepare`. Decoding is greedy
+                   unless one of them asks for sampling: do_sample, a temperature above 0, top_p, top_k and the like
         """
         self.check_attached()
         how = self.choosing(
@@ -258,6 +258,10 @@ class VLM:
         if stream and also:
             raise ValueError(f"ask: stream must be False with {also}, got True")
         watch = Stopwatch(self.device, wait=return_details)
+        if sure is not None:
+            check_share("ask", "sure", sure)
+            if how.looks != "auto":
+                raise ValueError(f"ask: looks must be 'auto' with sure, got {how.looks!r}")
         if how.looks == "auto" and (one := several_sequences(options)):
             raise ValueError(f"ask: looks must be 1 or 2 with {one}, got 'auto'")
         sessions = self._sessions(images, prompts, VideoOptions(fps, seconds, rate).check())
@@ -266,7 +270,7 @@ class VLM:
                 session.check(how)
         watch.stage("open")
         if how.looks == "auto":
-            given: Any = {"sure": SURE if sure is None else check_share("ask", "sure", sure), "seconds": watch.seconds}
+            given: Any = {"sure": SURE if sure is None else sure, "seconds": watch.seconds}
             looked = [
                 answer_by_looks(session, prompt, one, how, options, apart=images is not None, **given)
                 for session, prompt, one in zip(sessions, prompts, questions)
