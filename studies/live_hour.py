@@ -9,6 +9,7 @@ logits of a question are off.
 """
 
 import argparse
+import gc
 import math
 import sys
 from pathlib import Path
@@ -51,6 +52,13 @@ def resident() -> float:
     return pages * 4096 / 2**20
 
 
+def held() -> float:
+    """KiB of all tensors that Python objects hold."""
+    gc.collect()
+    tensors = (one for one in gc.get_objects() if type(one) is torch.Tensor)
+    return sum(one.numel() * one.element_size() for one in tensors) / 2**10
+
+
 def watched(model: VLM, frames: int, every: int) -> list[dict[str, float]]:
     """One row per question."""
     stream = VideoStream(SIZE, BUDGET, "density", model=model, relevance="none", fps=1.0, limit=LIMIT, keyframe=60)
@@ -65,7 +73,8 @@ def watched(model: VLM, frames: int, every: int) -> list[dict[str, float]]:
             continue
         kept = talk.ask(QUESTION, max_new_tokens=4).logits
         slots = len(talk.memory.free) + talk.tokens + len(talk.head)
-        row = {"second": index + 1, "memory": resident(), "tokens": talk.tokens, "slots": slots, "computed": computed}
+        row = {"second": index + 1, "memory": resident(), "held": held(), "tokens": talk.tokens, "slots": slots}
+        row["computed"] = computed
         anew = recomputed(talk)
         row["away"] = float((kept.softmax(-1) - anew.softmax(-1)).abs().sum() / 2)
         rows.append({**row, "evicted": talk.evicted})
@@ -91,11 +100,13 @@ def report(record: dict[str, Any]) -> str:
     table = []
     for first in range(0, len(rows), count):
         part = rows[first : first + count]
-        means = {name: sum(row[name] for row in part) / len(part) for name in ("memory", "tokens", "away", "computed")}
+        names = ("memory", "held", "tokens", "computed", "away")
+        memory, tensors, tokens, computed, away = (sum(row[name] for row in part) / len(part) for name in names)
         most = max(row["away"] for row in part)
-        cells = [f"{means['memory']:.1f}", f"{means['tokens']:.0f}", part[-1]["evicted"], f"{means['computed']:.0f}"]
-        table.append((f"{part[-1]['second'] / 60:.0f}", *cells, f"{means['away']:.4f}", f"{most:.4f}"))
-    heads = ["until minute", "memory of the process, MiB", "tokens kept", "moments evicted", "computed per question"]
+        cells = [f"{memory:.1f}", f"{tensors:.0f}", f"{tokens:.0f}", part[-1]["evicted"], f"{computed:.0f}"]
+        table.append((f"{part[-1]['second'] / 60:.0f}", *cells, f"{away:.4f}", f"{most:.4f}"))
+    heads = ["until minute", "memory of the process, MiB", "all tensors, KiB", "tokens kept", "moments evicted"]
+    heads += ["computed per question"]
     return markdown_page(
         "# An hour of a stream",
         provenance(record),
