@@ -32,6 +32,7 @@ from texturevlm.video.moments import MEAN_BLOCK, MOMENT_TILE, Moment, changed_ti
 
 LEAST_TOKENS = 8  # of a moment, as far as its changed area needs them
 LEAST_WORTH = 0.004  # share of the relevance in what changed: a moment of less is not shown
+NOTHING_LEFT = 1e-6  # share of the relevance that an earlier look left illegible: less is nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,9 @@ def choose_clip(
     asked = list(_asked(kept, question, scorer, patch, torch.device(device)))
     if seen:
         total = sum(one.worth for one in asked)
-        asked = [left for one in asked if (left := _unseen(one, seen, total)).worth >= LEAST_WORTH]
+        asked = [_unseen(one, seen, total) for one in asked]
+        least = max(NOTHING_LEFT * total, LEAST_WORTH * sum(one.worth for one in asked))
+        asked = [one for one in asked if one.worth >= least]
     curves = []
     for one in asked:
         low, texture = min(LEAST_TOKENS, one.most, budget), _texture(one.moment.frames[:1], device)
