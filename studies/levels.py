@@ -10,6 +10,7 @@ encoding of the first shows as a difference between the last two.
 
 import argparse
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -85,10 +86,12 @@ def report(record: dict[str, Any]) -> str:
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     model = load_vlm(options.model, budget=options.budget)
-    samples: list[Sample] = []
+    each: list[list[Sample]] = []
     for name in SETS:
         data = load_data(options.data / name, split=options.split, answered=True, skip_broken=True)
-        samples += evenly(data.samples, options.limit)
+        each.append(evenly(data.samples, options.limit))
+    # In turns: a run that is cut has asked as many questions of each set.
+    samples = [sample for turn in zip_longest(*each) for sample in turn if sample is not None]
     journal = options.out / "levels-rows.jsonl"
     rows: list[dict[str, Any]] = read_journal(journal, "rows of this study", dict)
     done = {row["id"] for row in rows}
