@@ -125,6 +125,13 @@ def counts(text: str) -> list[int]:
     return found
 
 
+def video_or_images(text: str) -> str | Path:
+    """The type of an argument that is a file, a folder, a URL or a camera: files and folders must be there."""
+    if is_url(text) or text.startswith("camera:"):
+        return text
+    return Path(text) if Path(text).is_dir() else existing_file(text)
+
+
 def check_out(out: Path, suffix: str, *, folder: bool = True) -> None:
     """A file to write: its name, and its folder, which must exist if `folder`."""
     if out.suffix.lower() != suffix:
