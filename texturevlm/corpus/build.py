@@ -201,9 +201,9 @@ def _events(
             running -= 1
             failed[event.number] = event.error
             if event.stop or len(failed) >= MOST_FAILED:
+                counts = f"{sum(finished)} of {len(finished)} units are done"
                 raise OSError(
-                    f"corpus: stopped at unit {event.number}: {event.error}; {sum(finished)} of {len(finished)} units are "
-                    "done; mend it and start again"
+                    f"corpus: stopped at unit {event.number}: {event.error}; {counts}; mend it and start again"
                 )
 
 

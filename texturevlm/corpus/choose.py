@@ -64,8 +64,13 @@ class Bucket(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """texture: of the stretched images; allocation: in its pixels; pixels: (B, K, 3, P, P) uint8, None if not asked for;
-    sizes: of the images themselves, in their order"""
+    """The tokens of a batch.
+
+    texture:    of the stretched images, if kept
+    allocation: in its pixels
+    pixels:     (B, K, 3, P, P) uint8, if patches are wanted
+    sizes:      of the images themselves, in their order; the batch may be longer
+    """
 
     texture: Texture | None
     allocation: Allocation
@@ -97,7 +102,9 @@ class Chooser:
     keep_texture: whether the texture is returned as well, for a model or a thumbnail; then nothing is captured
     """
 
-    def __init__(self, recipe: Recipe, device: torch.device, *, keep_texture: bool = False, graphs: int = GRAPHS) -> None:
+    def __init__(
+        self, recipe: Recipe, device: torch.device, *, keep_texture: bool = False, graphs: int = GRAPHS
+    ) -> None:
         self.recipe, self.device, self.keep_texture = recipe, device, keep_texture
         self.sampled = recipe.write in ("patches", "codes")
         self.reason: str | None = None  # why the last batch was not a replay
@@ -176,8 +183,8 @@ class Chooser:
         """The images as one batch of bytes on the device, and their sizes (B, 2) where they are to be stretched."""
         height, width = bucket.size
         cuda = self.device.type == "cuda"
-        # Pinned memory of the bucket is used again when the GPU has read it: the caller waits for the results of a batch
-        # before it brings the next one.
+        # Pinned memory is used again when the GPU has read it: the caller waits for the results of a batch before it
+        # brings the next one.
         key = (height, width, count)
         staged = self._staged.get(key)
         if staged is None:
@@ -204,7 +211,7 @@ class Chooser:
 
 
 def stretch(image: Tensor, sizes: Tensor) -> Tensor:
-    """Stretch the upper left part of each image (B, C, H, W) to all of it, bilinearly; sizes: (B, 2), rows and columns."""
+    """Stretch the upper left part of each image (B, C, H, W) to all of it, bilinearly; sizes: (B, 2), its extent."""
     height, width = image.shape[2:]
     grid = []
     for side, own in ((width, sizes[:, 1]), (height, sizes[:, 0])):
@@ -219,5 +226,7 @@ def allocation_from(footprints: Tensor, size: tuple[int, int], patch: int) -> Al
     """The allocation of one image from a row's footprints (n, 7), with as many slots."""
     one = footprints[None]
     valid = torch.ones(one.shape[:2], dtype=torch.bool)
-    columns: Any = dict(zip(COLUMNS, (one[..., :2], one[..., 2:4], one[..., 4:6], one[..., 6], valid, valid.long() * 0)))
+    columns: Any = dict(
+        zip(COLUMNS, (one[..., :2], one[..., 2:4], one[..., 4:6], one[..., 6], valid, valid.long() * 0))
+    )
     return Allocation(**columns, size=size, patch=patch)

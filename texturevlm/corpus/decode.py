@@ -1,4 +1,4 @@
-"""Bytes of a file → pixels. The decoder of JPEGs is chosen by what is installed; Pillow reads all that others do not."""
+"""Bytes of a file → pixels. What is installed decides how JPEGs are decoded; Pillow reads all that others do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ HEADER = 1 << 16  # bytes in which an Exif segment begins
 
 def pixel_digest(content: bytes | Pixels) -> str:
     """Of the file, or of the pixels where there is no file of its own."""
-    return hashlib.blake2b(content.tobytes() if isinstance(content, np.ndarray) else content, digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        content.tobytes() if isinstance(content, np.ndarray) else content, digest_size=16
+    ).hexdigest()
 
 
 def to_bytes(image: Tensor) -> Pixels:

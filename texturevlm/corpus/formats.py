@@ -1,4 +1,4 @@
-"""The formats that a corpus is written in, by name: a writer that is given rows in order, a reader of rows by number."""
+"""The formats of a corpus by name: a writer that is given rows in order, and a reader of rows by number."""
 
 from __future__ import annotations
 

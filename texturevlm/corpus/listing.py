@@ -56,16 +56,20 @@ def write_listing(store: Store, entries: Iterable[Entry], per_unit: int) -> Plan
     """Write the plan of entries, `per_unit` of them to a unit."""
     remaining, total = iter(entries), hashlib.blake2b(digest_size=16)
     offset = units = count = 0
-    with store.writing(LISTING) as listing, store.writing(INDEX) as index:
-        with listing.open("wb") as blocks, index.open("wb") as records:
-            while some := list(islice(remaining, per_unit)):
-                text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in some).encode()
-                digest = hashlib.blake2b(text, digest_size=8).digest()
-                block = gzip.compress(text, 1, mtime=0)
-                blocks.write(block)
-                records.write(RECORD.pack(offset, len(block), len(some), digest))
-                total.update(digest)
-                offset, units, count = offset + len(block), units + 1, count + len(some)
+    with (
+        store.writing(LISTING) as listing,
+        store.writing(INDEX) as index,
+        listing.open("wb") as blocks,
+        index.open("wb") as records,
+    ):
+        while some := list(islice(remaining, per_unit)):
+            text = "".join(json.dumps(entry) + "\n" for entry in some).encode()
+            digest = hashlib.blake2b(text, digest_size=8).digest()
+            block = gzip.compress(text, 1, mtime=0)
+            blocks.write(block)
+            records.write(RECORD.pack(offset, len(block), len(some), digest))
+            total.update(digest)
+            offset, units, count = offset + len(block), units + 1, count + len(some)
     return Planned(units, count, total.hexdigest())
 
 
@@ -81,7 +85,9 @@ class Listing:
         text = gzip.decompress(self.store.read(LISTING, offset, offset + length))
         entries = tuple(Entry(*json.loads(line)) for line in text.splitlines())
         if len(entries) != count or hashlib.blake2b(text, digest_size=8).digest() != digest:
-            raise ValueError(f"corpus: {Path(self.store.url, LISTING)} is damaged at unit {number}; plan in a new folder")
+            raise ValueError(
+                f"corpus: {Path(self.store.url, LISTING)} is damaged at unit {number}; plan in a new folder"
+            )
         return Unit(number, digest.hex(), entries)
 
     def digests(self) -> Iterator[str]:

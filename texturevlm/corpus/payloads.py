@@ -95,7 +95,9 @@ class Codes:
 def check_codebook() -> None:
     """Codes need a room of the library that may be missing."""
     if find_spec("texturevlm.codebook") is None:
-        raise ImportError("corpus: write 'codes' needs texturevlm.codebook with load_codebook, which this version lacks")
+        raise ImportError(
+            "corpus: write 'codes' needs texturevlm.codebook with load_codebook, which this version lacks"
+        )
     if not hasattr(import_module("texturevlm.codebook"), "load_codebook"):
         raise ImportError("corpus: write 'codes' needs load_codebook of texturevlm.codebook, which this version lacks")
 

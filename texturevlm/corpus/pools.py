@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Protocol
@@ -137,10 +138,8 @@ class LocalPool:
     def submit(self, number: int, tries: int) -> None:
         idle = min(self._running, key=lambda one: len(one.units))
         idle.units.append(number)
-        try:
+        with suppress(OSError):  # it died; `next` finds out
             idle.pipe.send((number, tries))
-        except OSError:  # it died; `next` finds out
-            pass
 
     def next(self) -> Event | None:
         if self._events:

@@ -1,4 +1,4 @@
-"""A file of questions about the images of a source: JSONL with key, question and any other fields, such as an answer."""
+"""A file of questions about the images of a source: JSONL with key, question and other fields, such as an answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def parse_questions(content: bytes, name: str) -> Asked:
             if not (isinstance(key, str) and isinstance(question, str)):
                 raise TypeError("both are texts")
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"corpus: {name}:{number} must be JSON with key and question, got {line[:60]!r} ({error})") from None
+            raise ValueError(
+                f"corpus: {name}:{number} must be JSON with key and question, got {line[:60]!r} ({error})"
+            ) from None
         found.setdefault(key, []).append((question, fields))
     return found
 

@@ -53,8 +53,10 @@ class SafetensorsReader:
 
         name = getattr(file, "name", None) or getattr(file, "path", None)
         if not isinstance(name, str) or not Path(name).is_file():
-            raise ValueError(f"corpus: safetensors are read from a disk of this machine; download the corpus, got {name}")
-        self.file = safe_open(name, framework="numpy")
+            raise ValueError(
+                f"corpus: safetensors are read from a disk of this machine; download the corpus, got {name}"
+            )
+        self.file: Any = safe_open(name, framework="numpy")
         self.fields: list[dict[str, Any]] = json.loads(self.file.metadata()["texturevlm"])["rows"]
         self.ends = self.file.get_tensor("ends")
 

@@ -1,6 +1,6 @@
 """Where images come from: a folder tree, a list, WebDataset tars, parquet files or PDFs, here or on an object store.
 
-A source is listed once, in a fixed order, into entries (listing.py). The listing stays even if the source changes later.
+A source is listed once, in a fixed order, into entries (listing.py). The listing stays if the source changes later.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ def find_kind(source: str, kind: str = "auto") -> str:
     wanted = "images, tars, parquet files or PDFs, or be a list (.txt, .jsonl)"
     if not found:
         raise ValueError(f"corpus: source must hold {wanted}, got none in {source}")
-    raise ValueError(f"corpus: source must hold one of {wanted}; {source} holds several, so kind must be one of "
-                     f"{', '.join(sorted(found))}")
+    raise ValueError(
+        f"corpus: source must hold one of {wanted}; {source} holds several, so kind must be one of "
+        f"{', '.join(sorted(found))}"
+    )
 
 
 def entries_of(source: str, kind: str) -> Iterator[Entry]:
@@ -158,7 +160,9 @@ def _line_entry(source: str, number: int, line: str) -> Entry:
         try:
             given = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"corpus: {source}:{number} must be a path, a URL or JSON, got {line[:60]!r} ({error})") from None
+            raise ValueError(
+                f"corpus: {source}:{number} must be a path, a URL or JSON, got {line[:60]!r} ({error})"
+            ) from None
         if not isinstance(given.get("image"), str):
             raise ValueError(f"corpus: {source}:{number} must have image, a path or a URL, got {line[:60]!r}")
     image = given.pop("image")
@@ -170,7 +174,9 @@ def _line_entry(source: str, number: int, line: str) -> Entry:
 
 def _repeated(source: str) -> set[int]:
     """Hashes of the keys that a list has more than once; 8 bytes of memory per line."""
-    hashes = array("Q", (_hash(_line_entry(source, number, line).more["key"]) for number, line in enumerate(_lines(source), 1)))
+    hashes = array(
+        "Q", (_hash(_line_entry(source, number, line).more["key"]) for number, line in enumerate(_lines(source), 1))
+    )
     if len(hashes) == 0:
         raise ValueError(f"corpus: source must have at least one image, got none in {source}")
     ordered = np.sort(np.frombuffer(hashes, dtype=np.uint64))

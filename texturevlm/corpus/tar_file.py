@@ -14,7 +14,6 @@ import numpy as np
 from texturevlm.corpus.rows import Array, Row
 
 
-
 class TarWriter:
     """Members have no times and no owners, so that the same rows make the same bytes."""
 
@@ -25,8 +24,8 @@ class TarWriter:
     def add(self, rows: Sequence[Row]) -> None:
         for row in rows:
             name = f"{self.about['unit']}-{self.count:06}"  # a key may have dots, which separate suffixes here
-            fields = {"key": row.key, "digest": row.digest, "size": list(row.size), "question": row.question}
-            fields |= {"tokens": len(row.footprints), "more": row.more}
+            fields: dict[str, Any] = {"key": row.key, "digest": row.digest, "size": list(row.size)}
+            fields |= {"question": row.question, "tokens": len(row.footprints), "more": row.more}
             self._put(f"{name}.json", json.dumps(fields, sort_keys=True, default=str).encode())
             self._put(f"{name}.footprints.npy", _npy(row.footprints))
             if self.about["write"] == "thumbnails":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from queue import Queue
@@ -54,7 +54,6 @@ class Clock:
         finally:
             with self._lock:
                 self.seconds[stage] += time.perf_counter() - started
-
 
     def since_last(self) -> dict[str, float]:
         """Seconds since this was last called."""
@@ -133,9 +132,7 @@ class UnitWorker:
         if tries:
             self.ledger.clear_note(number)
         wall = time.perf_counter() - started
-        return self.ledger.commit(
-            unit, faults, rows=rows, bytes=size, digest=digest, seconds=clock.seconds, wall=wall
-        )
+        return self.ledger.commit(unit, faults, rows=rows, bytes=size, digest=digest, seconds=clock.seconds, wall=wall)
 
     def _write(self, writer: Any, rows: list[Row], clock: Clock) -> None:
         with clock.timing("write"):
@@ -143,7 +140,7 @@ class UnitWorker:
 
     # Reading and decoding.
 
-    def _windows(self, unit: Unit, clock: Clock, tries: int) -> Iterator[Window]:
+    def _windows(self, unit: Unit, clock: Clock, tries: int) -> Generator[Window, None, None]:
         """The images of a unit in order, decoded ahead."""
         ready: Queue[Window | BaseException | None] = Queue(WAITING)
         stopped = threading.Event()
