@@ -16,8 +16,8 @@ FAST = {"budget": BUDGET, "patch": PATCH, "relevance": "none", "batch": 3, "devi
 
 def picture(seed: int, height: int = 48, width: int = 64) -> Image.Image:
     """Coarse blocks, so that JPEG keeps them."""
-    blocks = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
-    return Image.fromarray(np.kron(blocks, np.ones((8, 8, 1))).astype(np.uint8))
+    blocks = np.random.default_rng(seed).integers(0, 256, (-(-height // 8), -(-width // 8), 3))
+    return Image.fromarray(np.kron(blocks, np.ones((8, 8, 1))).astype(np.uint8)[:height, :width].copy())
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:

@@ -74,7 +74,10 @@ class Silent(http.server.SimpleHTTPRequestHandler):
 def test_webdataset_tars(tmp_path):
     for shard in range(2):
         samples = [
-            (f"a/{index}", {"png": encoded(picture(10 * shard + index)), "json": json.dumps({"question": f"q{index}"}).encode()})
+            (
+                f"a/{index}",
+                {"png": encoded(picture(10 * shard + index)), "json": json.dumps({"question": f"q{index}"}).encode()},
+            )
             for index in range(3)
         ]
         write_tar(tmp_path / f"s{shard}.tar", samples)

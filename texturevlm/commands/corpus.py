@@ -21,7 +21,8 @@ def add_corpus(commands: arguments.Commands) -> None:
     parser.add_option("--out", "DIR", "folder of the corpus; if it holds a part of it, the rest is made", required=True)
     parser.add_argument("--write", choices=WRITTEN, default="patches", help="what a row holds (default: patches)")
     parser.add_argument("--format", choices=FORMATS, default="parquet", help="of the files (default: parquet)")
-    parser.add_option("--model", "M", "for features: a hub id or a folder; for codes: a codebook")
+    parser.add_option("--model", "M", "for features and codes: a hub id or a folder")
+    parser.add_option("--codebook", "FILE", "for codes, fitted to the model", type=arguments.existing_file)
     parser.add_option("--questions", "FILE", "JSONL with key and question", type=arguments.existing_file)
     parser.add_tokens(patch=False)
     parser.add_option("--patch", "P", "side of a token in samples (default: 32, or the model's)", type=arguments.count)
@@ -60,7 +61,7 @@ def _corpus(options: argparse.Namespace) -> int:
         check_lance(options.lance)
     allocator, relevance = arguments.names_of(options, unusable=("attention",))
     device = str(arguments.device_of(options))
-    patch = options.patch or (model_side(options.model) if options.write == "features" and options.model else 32)
+    patch = options.patch or (model_side(options.model) if options.model else 32)
     names = [
         *("engine", "workers", "threads", "address", "kind", "questions", "decoder", "batch", "retry_errors"),
         *("write", "format", "budget", "buckets", "unit"),
@@ -72,6 +73,7 @@ def _corpus(options: argparse.Namespace) -> int:
         quiet=False,
         device=device,
         model=options.model or "",
+        codebook=str(options.codebook or ""),
         patch=patch,
         allocator=allocator,
         relevance=relevance,

@@ -17,7 +17,7 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.corpus.decode import find_decoder
 from texturevlm.corpus.formats import check_format
 from texturevlm.corpus.ledger import Ledger, Plan
-from texturevlm.corpus.payloads import check_codebook
+from texturevlm.corpus.payloads import find_codebook
 from texturevlm.corpus.pools import Died, Failed, Finished, HerePool, LocalPool, Pool, Told
 from texturevlm.corpus.questions import NAME, check_questions
 from texturevlm.corpus.recipe import Recipe
@@ -83,7 +83,7 @@ def build(
     kind:      what the source is, a key of sources.KINDS
     questions: JSONL with key and question: tokens are chosen for them, one row per question
     retry_errors: whether units with errors are done again
-    options:   of Recipe: write, format, model, budget, patch, allocator, relevance, buckets, unit
+    options:   of Recipe: write, format, model, codebook, budget, patch, allocator, relevance, buckets, unit
     """
     check_choice("corpus", "engine", engine, ENGINES)
     kinds = "cuda" if torch.cuda.is_available() else "cpu"
@@ -99,7 +99,8 @@ def build(
         device="cuda" if on_gpu else "cpu",
         batch=batch or (GPU_BATCH if on_gpu else CPU_BATCH),
         asked=find_scorer("corpus", "auto", "what").name if options.get("relevance", "auto") == "auto" else "",
-        questions=hashlib.blake2b(asked, digest_size=16).hexdigest() if asked else "",
+        questions=_digest(asked),
+        code=_digest(Path(options["codebook"]).read_bytes()) if options.get("codebook") else "",
         **options,
     )
     check_recipe(recipe)
@@ -124,7 +125,11 @@ def check_recipe(recipe: Recipe) -> None:
     check_relevance("corpus", recipe.relevance, known)
     check_format(recipe.format)
     if recipe.write == "codes":
-        check_codebook()
+        find_codebook()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest() if content else ""
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -156,6 +161,7 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
     made_before = totals["rows"]
     if not all(finished):
         pool = _pool(ledger.store.url, engine, how)
+        watch.begin()
         try:
             for number, done in _events(pool, ledger, finished, failed, watch):
                 finished[number] = True
@@ -165,6 +171,7 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
                 watch.finished()
         finally:
             pool.close()
+            ledger.store.remove_unfinished()  # of workers that were killed
     rows, errors = totals["rows"], totals["errors"]
     made, rates = rows - made_before, watch.rates()
     return Summary(plan.units, rows, errors, made, watch.wall, rates, watch.bottleneck(), failed)

@@ -129,18 +129,27 @@ class Chooser:
 
     def __call__(self, bucket: Bucket, images: Sequence[Decoded]) -> Chosen:
         """At most `most` images of one bucket."""
-        scorer = find_scorer("corpus", bucket.scorer)
         # A graph is for full batches: more than half of one is filled up, less is not worth it.
         full = self.most(bucket.size)
         count = full if self._graphs and 2 * len(images) >= full else len(images)
         raw, sizes = self._brought(bucket, images, count)
         asked = [image.question for image in images] + [""] * (count - len(images))
+        return self.choose(bucket, raw, sizes, asked, [image.size for image in images])
+
+    def choose(
+        self, bucket: Bucket, raw: Tensor, sizes: Tensor | None, asked: Sequence[str], own_sizes: list[tuple[int, int]]
+    ) -> Chosen:
+        """The same for images that are on the device: bytes (B, H, W, 3).
+
+        sizes: (B, 2), the extents of images that are to be stretched, all of which begin at the upper left
+        asked: the question about each
+        """
+        scorer, count = find_scorer("corpus", bucket.scorer), len(raw)
         question: list[Tensor] = list(encode(asked)) if scorer.name == "scout" else []
         function = partial(self.parts, scorer, bucket, sizes is not None)
         inputs = [raw, *([sizes] if sizes is not None else []), *question]
-        own_sizes = [image.size for image in images]
         with torch.no_grad():
-            self.reason = self._no_graph_because(raw, scorer, count == full)
+            self.reason = self._no_graph_because(raw, scorer, count == self.most(bucket.size))
             if self.reason is None:
                 key = (bucket.size, bucket.scorer, count, sizes is not None)
                 replay = self._kept.find(key, function, inputs)

@@ -1,6 +1,6 @@
 """The plan of a corpus on disk: a list of entries, cut into units, which any worker reads one by one.
 
-listing.gz has one gzip member per unit, so that a unit is one range of bytes and `zcat` shows all of it. index.bin has
+listing.gz has one gzip member per unit, a line of JSON each, so that a unit is one range of bytes. index.bin has
 a fixed-size record per unit. Neither is ever held in memory as a whole, so that a plan may have any length.
 """
 
@@ -63,7 +63,7 @@ def write_listing(store: Store, entries: Iterable[Entry], per_unit: int) -> Plan
         index.open("wb") as records,
     ):
         while some := list(islice(remaining, per_unit)):
-            text = "".join(json.dumps(entry) + "\n" for entry in some).encode()
+            text = (json.dumps(some) + "\n").encode()
             digest = hashlib.blake2b(text, digest_size=8).digest()
             block = gzip.compress(text, 1, mtime=0)
             blocks.write(block)
@@ -83,7 +83,7 @@ class Listing:
         record = self.store.read(INDEX, number * RECORD.size, (number + 1) * RECORD.size)
         offset, length, count, digest = RECORD.unpack(record)
         text = gzip.decompress(self.store.read(LISTING, offset, offset + length))
-        entries = tuple(Entry(*json.loads(line)) for line in text.splitlines())
+        entries = tuple(Entry(*one) for one in json.loads(text))
         if len(entries) != count or hashlib.blake2b(text, digest_size=8).digest() != digest:
             raise ValueError(
                 f"corpus: {Path(self.store.url, LISTING)} is damaged at unit {number}; plan in a new folder"

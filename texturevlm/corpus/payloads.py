@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,33 +72,31 @@ def model_side(model: str) -> int:
     return int(TextureProcessor.from_pretrained(model).adapter.side)
 
 
-class Codes:
-    """Numbers of a codebook. texturevlm.codebook has `load_codebook(model, device)`, whose `encode` takes patches
-    (N, 3, P, P), values 0 to 1, and gives whole numbers (N, …)."""
-
-    keep_texture = False
+class Codes(Features):
+    """Features as numbers of a codebook that was fitted to the model."""
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        check_codebook()
-        self.book: Any = import_module("texturevlm.codebook").load_codebook(recipe.model, device=device)
+        self.room = find_codebook()
+        super().__init__(recipe, device)
+        self.book: Any = self.room.Codebook.load(recipe.codebook, device=device)
+        self.book.check_model("corpus", self.adapter)
 
     @torch.no_grad()
     def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
-        assert chosen.pixels is not None
-        pixels = chosen.pixels[: len(images)]
-        codes = self.book.encode(pixels.flatten(0, 1).float() / 255).reshape(*pixels.shape[:2], -1)
-        table = codes.cpu().numpy().astype(np.int32)
-        return [table[image][used[image]] for image in range(len(images))]
+        assert chosen.texture is not None
+        tokens, valid = self.adapter.encode(chosen.texture, chosen.allocation), chosen.allocation.valid
+        parts = [tokens.embeds, *tokens.deepstack]
+        rows = torch.cat(parts, 2)[valid].float()
+        codes = self.book.encode(self.room.TokenFeatures(rows, chosen.allocation.level[valid], len(parts)))
+        return np.split(codes.cpu().numpy(), np.cumsum(used.sum(1))[:-1])
 
 
-def check_codebook() -> None:
-    """Codes need a room of the library that may be missing."""
-    if find_spec("texturevlm.codebook") is None:
-        raise ImportError(
-            "corpus: write 'codes' needs texturevlm.codebook with load_codebook, which this version lacks"
-        )
-    if not hasattr(import_module("texturevlm.codebook"), "load_codebook"):
-        raise ImportError("corpus: write 'codes' needs load_codebook of texturevlm.codebook, which this version lacks")
+def find_codebook() -> Any:
+    """The room of codebooks, which has Codebook and TokenFeatures."""
+    try:
+        return import_module("texturevlm.codebook")
+    except ModuleNotFoundError:
+        raise ImportError("corpus: write 'codes' needs texturevlm.codebook, which this version lacks") from None
 
 
 class Nothing:

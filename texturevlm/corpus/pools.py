@@ -101,6 +101,18 @@ class HerePool:
         self.worker.pool.shutdown()
 
 
+def _processes() -> Any:
+    """How processes are begun: forked from one that has imported all and done nothing, where there is such a thing.
+
+    A fork of this process would inherit the locks of torch's threads.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 @dataclass
 class _Process:
     process: Any
@@ -118,7 +130,7 @@ class LocalPool:
     def __init__(self, url: str, *, devices: Sequence[str], threads: int, slots: int) -> None:
         self.url, self.threads, self.slots = url, threads, slots
         self.workers = len(devices)
-        self._context = multiprocessing.get_context("spawn")  # a fork would inherit the locks of torch's threads
+        self._context: Any = _processes()
         self._events: deque[Event] = deque()
         self._running = [self._started(device) for device in devices]
         self._devices = list(devices)

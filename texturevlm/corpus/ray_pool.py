@@ -5,13 +5,11 @@ The folder of the corpus and the source must be reachable from every node under 
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from texturevlm.corpus.items import said
 from texturevlm.corpus.pools import PATIENCE, Died, Event, Failed, Finished, attempt
 from texturevlm.corpus.worker import UnitWorker
-
-START = 120.0  # seconds until a cluster that has no room for a single worker is given up
 
 
 class _Actor:
@@ -49,30 +47,44 @@ class RayPool:
         gpus = 1 if device.startswith("cuda") else 0
         self._made = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Actor)
         self._arguments = (url, device, threads)
-        self._actors = [self._made.remote(*self._arguments) for _ in range(workers)]
+        self._actors: dict[int, Any] = {}
+        self._starting: dict[Any, int] = {}  # reference → place of the actor
+        self._idle: list[int] = []
         self._running: dict[Any, tuple[int, int]] = {}  # reference → place of the actor, unit
-        self._check_room()
+        self._check_room(threads, gpus)
+        for place in range(workers):
+            self._start(place)
 
-    def _check_room(self) -> None:
-        """At least one worker must begin; Ray itself would wait in silence."""
-        ready, _ = self.ray.wait([actor.ready.remote() for actor in self._actors], num_returns=1, timeout=START)
-        if not ready:
-            has = self.ray.cluster_resources()
+    def _check_room(self, cpus: int, gpus: int) -> None:
+        """The cluster must be large enough for a worker: Ray itself would wait in silence."""
+        has = self.ray.cluster_resources()
+        if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:
             self.close()
-            raise RuntimeError(f"corpus: the Ray cluster has no room for a worker after {START:g} s; it has {has}")
-        try:
-            self.ray.get(ready[0])
-        except self.ray.exceptions.RayError as error:
-            self.close()
-            raise RuntimeError(f"corpus: a worker could not begin: {str(error).strip().splitlines()[-1]}") from None
+            got = f"{has.get('CPU', 0):g} and {has.get('GPU', 0):g}"
+            raise ValueError(f"corpus: a worker needs {cpus} CPUs and {gpus} GPUs of the Ray cluster, which has {got}")
+
+    def _start(self, place: int) -> None:
+        self._actors[place] = self._made.remote(*self._arguments)
+        self._starting[self._actors[place].ready.remote()] = place
 
     @property
     def room(self) -> bool:
-        return len(self._running) < self.workers
+        """Units go only to workers that have begun: one that waits for a place in the cluster would keep its unit."""
+        nothing = not self._idle and not self._running
+        if self._starting:
+            began, _ = self.ray.wait(list(self._starting), num_returns=1, timeout=None if nothing else 0)
+            for reference in began:
+                place = self._starting.pop(reference)
+                try:
+                    self.ray.get(reference)
+                except self.ray.exceptions.RayError as error:
+                    last = str(error).strip().splitlines()[-1]
+                    raise RuntimeError(f"corpus: a worker could not begin: {last}") from None
+                self._idle.append(place)
+        return bool(self._idle)
 
     def submit(self, number: int, tries: int) -> None:
-        busy = {place for place, _ in self._running.values()}
-        place = next(place for place in range(self.workers) if place not in busy)
+        place = self._idle.pop()
         self._running[self._actors[place].run.remote(number, tries)] = place, number
 
     def next(self) -> Event | None:
@@ -82,16 +94,17 @@ class RayPool:
         place, number = self._running.pop(ready[0])
         try:
             event: Event = self.ray.get(ready[0])
+            self._idle.append(place)
             return event
         except self.ray.exceptions.RayActorError as error:
-            self._actors[place] = self._made.remote(*self._arguments)
+            self._start(place)
             return Died(number, " ".join(str(error).split())[:120])
         except self.ray.exceptions.RayError as error:
-            print(error, file=sys.stderr)
-            return Failed(number, f"{type(error).__name__}", False)
+            self._idle.append(place)
+            return Failed(number, said(error), False)
 
     def close(self) -> None:
-        for actor in self._actors:
+        for actor in self._actors.values():
             self.ray.kill(actor)
         if self._began:
             self.ray.shutdown()

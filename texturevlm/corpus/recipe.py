@@ -25,6 +25,7 @@ class Recipe:
     write:     the payload of a row, a key of rows.DTYPES
     format:    of the files
     model:     a hub id or a folder, for features and codes
+    codebook:  the file of a codebook, for codes; code: digest of it
     budget, patch, allocator, relevance: as in `choose_tokens`
     asked:     what `auto` is for an image with a question, since that depends on what is installed
     questions: digest of the file of questions; "" for none
@@ -41,6 +42,8 @@ class Recipe:
     write: str = "patches"
     format: str = "parquet"
     model: str = ""
+    codebook: str = ""
+    code: str = ""
     budget: int = BUDGET
     patch: int = PATCH
     allocator: str = ALLOCATOR
@@ -61,7 +64,11 @@ class Recipe:
         for name, low in (("budget", 1), ("patch", 1), ("batch", 1), ("unit", 1), ("buckets", 0)):
             check_count("corpus", name, getattr(self, name), low)
         if self.write in NEEDS_MODEL and not self.model:
-            raise ValueError(f"corpus: write {self.write!r} needs a model: a hub id, a folder or a file, got none")
+            raise ValueError(f"corpus: write {self.write!r} needs a model: a hub id or a folder, got none")
+        if bool(self.codebook) != (self.write == "codes"):
+            raise ValueError(
+                f"corpus: codebook must be given for write 'codes' alone, got {self.codebook!r} for {self.write!r}"
+            )
         if self.model and self.write not in NEEDS_MODEL:
             raise ValueError(f"corpus: model is for write {' or '.join(NEEDS_MODEL)}, got it with {self.write!r}")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 FOOTPRINT = 7  # numbers: centre, ddx and ddy, x then y each, in pixels of the image; score
-DTYPES = {"patches": "uint8", "features": "float16", "codes": "int32", "allocations": "", "thumbnails": "uint8"}
+DTYPES = {"patches": "uint8", "features": "float16", "codes": "uint16", "allocations": "", "thumbnails": "uint8"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +20,8 @@ class Row:
     digest:     BLAKE2b of its file
     size:       (height, width)
     footprints: (n, 7) float32, see FOOTPRINT
-    payload:    patches (n, 3, P, P) uint8; features (n, 1 + layers of DeepStack, D) float16; codes (n, …) int32;
-                thumbnails: the bytes of a JPEG (m,) uint8; allocations: nothing (0,)
+    payload:    patches (n, 3, P, P) uint8; features (n, 1 + layers of DeepStack, D) float16; codes (n, groups, stages)
+                uint16; thumbnails: the bytes of a JPEG (m,) uint8; allocations: nothing (0,)
     more:       other fields of the source
     """
 

@@ -56,7 +56,8 @@ class SafetensorsReader:
             raise ValueError(
                 f"corpus: safetensors are read from a disk of this machine; download the corpus, got {name}"
             )
-        self.file: Any = safe_open(name, framework="numpy")
+        opened: Any = safe_open  # its methods have no annotations
+        self.file = opened(name, framework="numpy")
         self.fields: list[dict[str, Any]] = json.loads(self.file.metadata()["texturevlm"])["rows"]
         self.ends = self.file.get_tensor("ends")
 

@@ -30,10 +30,14 @@ class Watch:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def __post_init__(self) -> None:
-        self.started = self.drawn = time.monotonic()
+        self.begin()
         self.before = self.done
         if self.done and not self.quiet:
             print(f"{self.done} of {self.units} units were done before", file=sys.stderr, flush=True)
+
+    def begin(self) -> None:
+        """Time counts from now: workers that take long to begin are no measure of what comes."""
+        self.started = self.drawn = time.monotonic()
 
     def told(self, images: int, errors: int, seconds: Mapping[str, float]) -> None:
         self.images, self.errors = self.images + images, self.errors + errors

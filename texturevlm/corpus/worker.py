@@ -112,9 +112,9 @@ class UnitWorker:
             writing = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="write"))
             writer = FORMATS[self.recipe.format].writer(path, about, DTYPES[self.recipe.write])
             written: Future[None] | None = None
-            windows = stack.enter_context(closing(self._windows(unit, clock, tries)))
+            windows = stack.enter_context(closing(self.windows(unit, clock, tries)))
             for window in windows:
-                made, bad = self._rows(window, clock)
+                made, bad = self.rows(window, clock)
                 faults += bad
                 if written is not None:
                     written.result()
@@ -140,7 +140,7 @@ class UnitWorker:
 
     # Reading and decoding.
 
-    def _windows(self, unit: Unit, clock: Clock, tries: int) -> Generator[Window, None, None]:
+    def windows(self, unit: Unit, clock: Clock, tries: int = 0) -> Generator[Window, None, None]:
         """The images of a unit in order, decoded ahead."""
         ready: Queue[Window | BaseException | None] = Queue(WAITING)
         stopped = threading.Event()
@@ -213,7 +213,7 @@ class UnitWorker:
 
     # Choosing, sampling, encoding.
 
-    def _rows(self, window: Window, clock: Clock) -> tuple[list[Row], list[Fault]]:
+    def rows(self, window: Window, clock: Clock) -> tuple[list[Row], list[Fault]]:
         """The rows of a window in order, and what went wrong."""
         buckets: dict[Bucket, list[int]] = {}
         found: dict[int, Row | Fault] = {}
