@@ -57,7 +57,7 @@ def bench_corpus(device: str | None = None, *, quick: bool = False) -> Report:
             if not quick:
                 _ray(report, Path(folder))
     report.notes += [
-        "µs per image; images per second are 1,000,000 divided by it. decoded: bytes of images on the device, one graph",
+        "µs per image; images per second: 1,000,000 divided by that. decoded: bytes of images on the device, one graph",
         "per batch, from a call until the next can begin. engine: from files to files, one worker, without its start.",
         "stage: what the engine's threads spent at it, divided by their number. alone: nothing else runs.",
     ]
