@@ -76,7 +76,7 @@ def test_a_stream_is_shuffled_by_shard_and_every_epoch_anew(opened):
     first, second = ([sample["key"] for sample in stream] for _ in range(2))
     assert sorted(first) == sorted(second) and first != second
     assert [sample["key"] for sample in opened.stream(seed=1)] == first != [s["key"] for s in opened.stream(seed=2)]
-    shards = [set(opened.row(number).key for number in range(start, min(11, start + 3))) for start in (0, 3, 6, 9)]
+    shards = [{opened.row(number).key for number in range(start, min(11, start + 3))} for start in (0, 3, 6, 9)]
     at, seen = 0, []
     while at < 11:  # each shard stands together
         (own,) = [shard for shard in shards if first[at] in shard]
