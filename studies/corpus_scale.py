@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -81,7 +82,7 @@ def tiny_images(folder: Path, count: int) -> list[str]:
     tiny_shards(folder / "in", count)
     memory = Memory()
     memory.start()
-    plain = {"budget": 4, "patch": 8, "allocator": "resize", "relevance": "none", "device": "cpu", "batch": 64}
+    plain: Any = {"budget": 4, "patch": 8, "allocator": "resize", "relevance": "none", "device": "cpu", "batch": 64}
     found = build(folder / "in", folder / "out", workers=1, **plain)
     memory.stopped.set()
     if found.rows != count or found.errors:

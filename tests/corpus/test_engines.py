@@ -83,8 +83,9 @@ def test_a_worker_that_cannot_begin_says_why(source, tmp_path):
         made(source, tmp_path / "out", workers=1, write="features", model="/no-such-model")
 
 
-def test_a_ray_cluster_makes_the_same_bytes(source, whole, tmp_path):
+def test_a_ray_cluster_makes_the_same_bytes(source, whole, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="needs the extra ray")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # else its workers get nothing of a busy machine
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
     try:
         found = made(source, tmp_path / "out", engine="ray", workers=2)

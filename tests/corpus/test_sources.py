@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import os
 import threading
 from functools import partial
 
@@ -150,6 +151,15 @@ def test_questions_give_a_row_each(tmp_path):
     found = rows(tmp_path / "out")
     assert [row.key for row in found] == ["part0/000.jpg?0", "part0/000.jpg?1", "part1/001.png"]
     assert [(row.question, row.more["answer"]) for row in found] == [line[1:] for line in lines]
+
+
+def test_names_that_are_patterns_or_no_text(tmp_path):
+    source = tmp_path / "a[1]*"
+    source.mkdir()
+    picture(0).save(source / "b?.png")
+    (source / os.fsdecode(b"\xff.png")).write_bytes(encoded(picture(1)))
+    assert made(source, tmp_path / "out").errors == 0
+    assert keys(tmp_path / "out") == ["b?.png", "?.png"]
 
 
 @pytest.mark.parametrize(

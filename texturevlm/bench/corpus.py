@@ -23,10 +23,13 @@ from torch import Tensor
 from texturevlm.bench.pictures import SIDE, page, photograph
 from texturevlm.bench.report import Report, Row, begin
 from texturevlm.bench.timing import Timing
-from texturevlm.corpus.build import build
+from texturevlm.corpus.build import CPU_BATCH, GPU_BATCH, build
 from texturevlm.corpus.choose import Bucket, Chooser
 from texturevlm.corpus.decode import DECODERS, find_decoder
+from texturevlm.corpus.ledger import Ledger
 from texturevlm.corpus.recipe import Recipe
+from texturevlm.corpus.sources import entries_of
+from texturevlm.corpus.store import Store
 from texturevlm.corpus.worker import STAGES, Clock, UnitWorker
 from texturevlm.defaults import BUDGET
 
@@ -50,7 +53,7 @@ def bench_corpus(device: str | None = None, *, quick: bool = False) -> Report:
             for threads in (4, 16) if quick else (1, 4, 16):
                 _engine(report, Path(folder), files, threads, f"{threads} threads decode")
         else:
-            files = _files(Path(folder) / "in", CPU_IMAGES // (3 if quick else 1))
+            files = _files(Path(folder) / "in", CPU_IMAGES // (2 if quick else 1))
             _decoding(report, files)
             for relevance in ("none", "prior"):
                 _engine(report, Path(folder), files, 1, f"relevance {relevance}", relevance=relevance)
@@ -106,9 +109,13 @@ def _bytes(images: Tensor) -> Tensor:
 def _files(folder: Path, count: int) -> Path:
     """JPEGs of photographs and pages; eight are made, and written again and again."""
     folder.mkdir()
-    images = [_bytes(make(1, SIDE, SIDE))[0].numpy() for make in (photograph, page) for _ in range(4)]
+    contents = []
+    for make in (photograph, page) * 4:
+        Image.fromarray(_bytes(make(1, SIDE, SIDE))[0].numpy()).save(folder / "made.jpg", quality=90)
+        contents.append((folder / "made.jpg").read_bytes())
+    (folder / "made.jpg").unlink()
     for number in range(count):
-        Image.fromarray(images[number % len(images)]).save(folder / f"{number:05}.jpg", quality=90)
+        (folder / f"{number:05}.jpg").write_bytes(contents[number % len(contents)])
     return folder
 
 
@@ -132,42 +139,49 @@ def _each(pool: ThreadPoolExecutor, decode: Callable[[bytes], Any], contents: Se
 
 
 def _engine(report: Report, folder: Path, source: Path, threads: int, name: str, *, relevance: str = "none") -> None:
-    """From files to files by one worker in this process; a first pass captures graphs and fills caches."""
+    """From files to files by one worker, as `LocalPool` runs it; its first units capture graphs and fill caches."""
     on_gpu = report.device == "cuda"
-    count = len(list(source.iterdir()))
-    given: Any = {"workers": 0, "threads": threads, "device": report.device, "relevance": relevance, "unit": 64}
-    out = Path(tempfile.mkdtemp(dir=folder)) / "out"
-    if on_gpu:
-        build(source, Path(tempfile.mkdtemp(dir=folder)) / "out", **given)
-    found = build(source, out, **given)
-    work = f"{count} JPEGs of {SIDE}² → files of {BUDGET} patches"
+    batch, unit, slots = (GPU_BATCH, GPU_BATCH, 2) if on_gpu else (CPU_BATCH, 2, 1)
+    how: Any = {"decoder": find_decoder(), "device": report.device, "relevance": relevance, "batch": batch}
+    url = tempfile.mkdtemp(dir=folder)
+    recipe, ledger = Recipe(str(source), "images", unit=unit, **how), Ledger(Store(url))
+    units = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), unit).units
+    worker = UnitWorker(url, device=report.device, threads=threads)
+    with ThreadPoolExecutor(slots) as pool:
+        list(pool.map(worker, range(slots)))
+        started = time.perf_counter()
+        found = list(pool.map(worker, range(slots, units)))
+        wall = time.perf_counter() - started
+    count = sum(one.rows for one in found)
+    work = f"JPEGs of {SIDE}² → files of {BUDGET} patches"
     for stage in STAGES:
-        _row(report, f"{work}: stage {stage}", name, "engine", 1e6 / found.rates[stage])
-    alone = _alone(str(out), report.device, threads)
+        seconds = sum(one.seconds[stage] for one in found) / (threads if stage == "decode" else slots)
+        _row(report, f"{work}: stage {stage}", name, "engine", seconds * 1e6 / count)
+    alone = _alone(worker)
     for stage, each in alone.items():
         _row(report, f"{work}: {stage}", name, "alone", each)
-    slowest, whole = max(alone.values()), found.seconds * 1e6 / found.made
+    slowest, whole = max(alone.values()), wall * 1e6 / count
     _row(report, work, name, "engine", whole, bar=slowest / SHARE_BAR)
     report.notes.append(
-        f"{work}, {name}: {1e6 / whole:,.1f} images/s, {slowest / whole:.0%} of its slowest stage alone "
+        f"{count} {work}, {name}: {1e6 / whole:,.1f} images/s, {slowest / whole:.0%} of its slowest stage alone "
         f"(bar: {SHARE_BAR:.0%}).  "
     )
 
 
-def _alone(url: str, device: str, threads: int) -> dict[str, float]:
+def _alone(worker: UnitWorker) -> dict[str, float]:
     """µs per image of the two stages that may be slow, one after the other."""
-    worker, clock = UnitWorker(url, device=device, threads=threads), Clock()
-    unit = worker.ledger.unit(0)
-    started = time.perf_counter()
-    windows = list(worker.windows(unit, clock))
-    decoded = time.perf_counter()
-    for _ in range(2 if device == "cuda" else 1):  # the first pass captures graphs
-        began = time.perf_counter()
+    clock, spent, count = Clock(), [0.0, 0.0], 0
+    for turn, number in enumerate((0, 0, 1, 2)):
+        started = time.perf_counter()
+        windows = list(worker.windows(worker.ledger.unit(number), clock))
+        decoded = time.perf_counter()
         for window in windows:
             worker.rows(window, clock)
-        chosen = time.perf_counter() - began
-    count = sum(len(window) for window in windows)
-    return {"reading and decoding": (decoded - started) * 1e6 / count, "choosing and sampling": chosen * 1e6 / count}
+        chosen = time.perf_counter()
+        if turn > 0:  # the first one captures graphs for this thread
+            spent = [spent[0] + decoded - started, spent[1] + chosen - decoded]
+            count += sum(len(window) for window in windows)
+    return dict(zip(("reading and decoding", "choosing and sampling"), (one * 1e6 / count for one in spent)))
 
 
 def _row(report: Report, work: str, by: str, how: str, each: float, bar: float | None = None) -> None:
@@ -190,8 +204,11 @@ def _ray(report: Report, folder: Path) -> None:
         for workers in (1, 2, 4):
             out = Path(tempfile.mkdtemp(dir=folder)) / "out"
             given: Any = {"relevance": "none", "device": "cpu", "unit": 2}
-            found = build(source, out, engine="ray", workers=workers, **given)
-            each = found.seconds * 1e6 / found.made
+            build(source, out, engine="ray", workers=workers, **given)
+            ledger = Ledger(Store(out))
+            plan = ledger.plan()
+            assert plan is not None
+            each = sum(done.wall for _, done in ledger.done(plan)) * 1e6 / RAY_IMAGES / workers
             _row(report, work, f"ray, {workers} workers", "engine", each)
     finally:
         ray.shutdown()

@@ -215,7 +215,7 @@ class Chooser:
             return "a model or a thumbnail reads the texture"
         if raw.is_cuda and not full:
             return "less than half a batch"
-        like = torch.empty((1, 3, *raw.shape[1:3]), device=raw.device) if raw.is_cuda else raw
+        like = torch.empty((1, 1, 1, 1), device=raw.device).expand(1, 3, *raw.shape[1:3])
         return no_graph_because(like, scorer, self.recipe.allocator, self.recipe.patch, self.recipe.budget, {})
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,8 @@ def items_of(unit: Unit, kind: str) -> Iterator[Item]:
     seen: set[str] = set()
     for entry in unit.entries:
         for item in _safely(entry, READERS[kind]):
+            # The name of a file may be no text at all, which no format could hold.
+            item = replace(item, key=item.key.encode(errors="replace").decode())
             if item.key in seen and item.error is None:
                 item = Item(item.key, error="another image of this unit has the same key")
             seen.add(item.key)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from texturevlm.corpus.items import said
 from texturevlm.corpus.ledger import Done
 from texturevlm.corpus.worker import UnitWorker
@@ -84,6 +86,7 @@ class HerePool:
     workers = 1
 
     def __init__(self, url: str, *, device: str, threads: int) -> None:
+        self._threads = torch.get_num_threads()
         self.worker = UnitWorker(url, device=device, threads=threads)
         self.events: deque[Event] = deque()
 
@@ -99,6 +102,7 @@ class HerePool:
 
     def close(self) -> None:
         self.worker.pool.shutdown()
+        torch.set_num_threads(self._threads)  # the worker took one, and this process is the caller's
 
 
 def _processes() -> Any:

@@ -7,13 +7,13 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from texturevlm import __version__
 from texturevlm.check import check_choice, check_count
 from texturevlm.corpus.formats import FORMATS
 from texturevlm.corpus.rows import DTYPES
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 
 UNIT = 128  # images of a folder or a list per unit
+VERSION = 1  # of the bytes: to be raised when the code makes other ones, so that no corpus has some of each
 NEEDS_MODEL = ("features", "codes")
 
 
@@ -35,6 +35,7 @@ class Recipe:
     unit:      images per unit, for folders and lists
     decoder:   of JPEG, a key of decode.DECODERS
     device:    cpu or cuda: their sums differ in the last bit
+    version:   of the code, as far as it decides about bytes
     """
 
     source: str
@@ -55,7 +56,7 @@ class Recipe:
     unit: int = UNIT
     decoder: str = "pillow"
     device: str = "cpu"
-    version: str = __version__
+    version: int = VERSION
 
     def __post_init__(self) -> None:
         check_choice("corpus", "write", self.write, DTYPES)

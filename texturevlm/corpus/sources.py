@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Kind:
 def find_kind(source: str, kind: str = "auto") -> str:
     """What a source is: a key of KINDS."""
     check_choice("corpus", "kind", kind, ("auto", *KINDS))
-    if not is_url(source) and not any(letter in source for letter in "*?[") and not Path(source).exists():
+    if not is_url(source) and not _is_pattern(source) and not Path(source).exists():
         raise FileNotFoundError(f"corpus: no such file or folder: {source}")
     if kind != "auto":
         return kind
@@ -73,13 +74,18 @@ def _files(source: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The files of a folder, of a pattern (*.tar), or the one file, with what fsspec says of each."""
     store = Store(source)
     top = store.path()
-    if any(letter in source for letter in "*?["):
+    if _is_pattern(source):
         found = store.fs.glob(top, detail=True)
         yield from ((name, found[name]) for name in sorted(found) if found[name]["type"] != "directory")
     elif store.fs.isdir(top):
         yield from ((str(info["name"]), info) for info in listed(store.fs, top))
     else:
         yield top, store.fs.info(top)
+
+
+def _is_pattern(source: str) -> bool:
+    """Whether a source stands for files by * or the like; a file or folder whose name has such letters does not."""
+    return any(letter in source for letter in "*?[") and not Store(source).exists("")
 
 
 def _entry(store: Store, path: str, info: dict[str, Any], **more: Any) -> Entry:
@@ -90,7 +96,9 @@ def _entry(store: Store, path: str, info: dict[str, Any], **more: Any) -> Entry:
 
 def _of_files(source: str, suffixes: tuple[str, ...]) -> Iterator[Entry]:
     store = Store(source)
-    top = store.path().split("*")[0].rsplit("/", 1)[0] if "*" in source else store.path()
+    top = store.path()
+    if _is_pattern(source):
+        top = re.split(r"[*?[]", top)[0].rpartition("/")[0]
     for path, info in _files(source):
         if path.lower().endswith(suffixes):
             key = path[len(top) :].strip("/") if path != top else Path(path).name

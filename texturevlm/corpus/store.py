@@ -49,6 +49,7 @@ class Store:
         return f"{self._found[1]}/{name}" if name else self._found[1]
 
     def exists(self, name: str) -> bool:
+        """Whether there is such a file; "" for the folder itself."""
         return bool(self.fs.exists(self.path(name)))
 
     def size(self, name: str) -> int | None:
