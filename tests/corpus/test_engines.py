@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpus import content, encoded, faults, fill, keys, made, picture
-from texturevlm.corpus import pools
+from tests.corpus import content, encoded, faults, fill, made, picture
+from texturevlm.corpus import pools, ray_pool
 from texturevlm.corpus.decode import DECODERS
 
 pytest.importorskip("pyarrow", reason="needs the extra corpus")
@@ -36,9 +36,13 @@ def test_processes_make_the_same_bytes(source, whole, tmp_path):
 
 def serve_deadly(*given):
     """A worker whose decoder kills it on marked images: always, or only the first time."""
+    mark_decoders()
+    serve(*given)
+
+
+def mark_decoders() -> None:
     for name, decode in list(DECODERS.items()):
         DECODERS[name] = lambda data, decode=decode: deadly(data) or decode(data)
-    serve(*given)
 
 
 def deadly(data: bytes) -> None:
@@ -83,13 +87,28 @@ def test_a_worker_that_cannot_begin_says_why(source, tmp_path):
         made(source, tmp_path / "out", workers=1, write="features", model="/no-such-model")
 
 
+class DeadlyActor(ray_pool._Actor):
+    """As `serve_deadly`, on a node of a cluster."""
+
+    def __init__(self, *given):
+        mark_decoders()
+        super().__init__(*given)
+
+
 def test_a_ray_cluster_makes_the_same_bytes(source, whole, tmp_path, monkeypatch):
+    """And lives through the death of a worker."""
     ray = pytest.importorskip("ray", reason="needs the extra ray")
     monkeypatch.setenv("RAY_worker_niceness", "0")  # else its workers get nothing of a busy machine
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
     try:
         found = made(source, tmp_path / "out", engine="ray", workers=2)
         assert (found.rows, found.failed) == (10, {}) and content(tmp_path / "out") == whole
+        monkeypatch.setattr(ray_pool, "_Actor", DeadlyActor)
+        deadly = fill(tmp_path / "in", 2)
+        (deadly / "b.jpg").write_bytes(encoded(picture(21), "JPEG", comment=b"|always"))
+        found = made(deadly, tmp_path / "deadly", engine="ray", workers=1)
+        assert found.rows == 2 and faults(tmp_path / "deadly") == {"b.jpg": "a worker died while it was decoded"}
+        with pytest.raises(ValueError, match="a worker needs 9 CPUs and 0 GPUs of the Ray cluster, which has 4 and 0"):
+            made(deadly, tmp_path / "large", engine="ray", workers=1, threads=9)
     finally:
         ray.shutdown()
-    assert len(keys(tmp_path / "out")) == 10

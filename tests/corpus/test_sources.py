@@ -174,4 +174,6 @@ def test_what_is_no_source_is_refused_before_anything_is_written(tmp_path, name,
         made(tmp_path / name, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     if name == "mixed":
+        with pytest.raises(ValueError, match="at least one entry of kind parquet, got none"):
+            made(tmp_path / name, tmp_path / "out", kind="parquet")
         assert made(tmp_path / name, tmp_path / "out", kind="images").rows == 1

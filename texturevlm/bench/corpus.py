@@ -39,6 +39,7 @@ QUESTION = "What is the total amount of the invoice dated 14 March 1998?"
 BARS = {"none": 8000.0, "prior": None, "scout": 3000.0}
 SHARE_BAR = 0.85  # of the slowest stage alone, for the engine
 GPU_IMAGES, CPU_IMAGES, RAY_IMAGES = 384, 12, 32
+CPU_RELEVANCE = ("none", "prior")
 THREADS = (1, 2, 4, 8, 16)
 
 
@@ -55,7 +56,7 @@ def bench_corpus(device: str | None = None, *, quick: bool = False) -> Report:
         else:
             files = _files(Path(folder) / "in", CPU_IMAGES // (2 if quick else 1))
             _decoding(report, files)
-            for relevance in ("none", "prior"):
+            for relevance in CPU_RELEVANCE:
                 _engine(report, Path(folder), files, 1, f"relevance {relevance}", relevance=relevance)
             if not quick:
                 _ray(report, Path(folder))

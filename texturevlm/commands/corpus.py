@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from texturevlm.commands import arguments
+from texturevlm.defaults import PATCH
 
 WRITTEN = ("patches", "features", "codes", "allocations", "thumbnails")
 FORMATS = ("parquet", "webdataset", "safetensors")
@@ -25,7 +26,7 @@ def add_corpus(commands: arguments.Commands) -> None:
     parser.add_option("--codebook", "FILE", "for codes, fitted to the model", type=arguments.existing_file)
     parser.add_option("--questions", "FILE", "JSONL with key and question", type=arguments.existing_file)
     parser.add_tokens(patch=False)
-    parser.add_option("--patch", "P", "side of a token in samples (default: 32, or the model's)", type=arguments.count)
+    parser.add_option("--patch", "P", "side of a token in samples (default: the model's, or 32)", type=arguments.count)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what SOURCE holds (default: auto)")
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help="(default: local)")
     parser.add_option("--address", "A", "of the Ray cluster, such as auto (default: begin one here)")
@@ -60,8 +61,9 @@ def _corpus(options: argparse.Namespace) -> int:
     if options.lance is not None:
         check_lance(options.lance)
     allocator, relevance = arguments.names_of(options, unusable=("attention",))
-    device = str(arguments.device_of(options))
-    patch = options.patch or (model_side(options.model) if options.model else 32)
+    # The machine that drives a cluster need not have what its nodes have.
+    device = options.device if options.engine == "ray" and options.device else str(arguments.device_of(options))
+    patch = options.patch or (model_side(options.model) if options.model else PATCH)
     names = [
         *("engine", "workers", "threads", "address", "kind", "questions", "decoder", "batch", "retry_errors"),
         *("write", "format", "budget", "buckets", "unit"),

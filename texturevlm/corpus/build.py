@@ -77,7 +77,7 @@ def build(
                .jsonl) of paths and URLs; here or where fsspec reaches
     out:       a folder, here or where fsspec reaches. If it holds a part of this corpus, the rest is made
     engine:    local: processes of this machine; ray: actors of a Ray cluster
-    workers:   processes; 0: in this one; by default one per GPU, or one per core
+    workers:   processes; 0: in this one; by default one per GPU, or one per core, or as many as a cluster has room for
     threads:   that decode, per worker
     address:   of the Ray cluster; None begins one here
     kind:      what the source is, a key of sources.KINDS
@@ -86,10 +86,9 @@ def build(
     options:   of Recipe: write, format, model, codebook, budget, patch, allocator, relevance, buckets, unit
     """
     check_choice("corpus", "engine", engine, ENGINES)
-    kinds = "cuda" if torch.cuda.is_available() else "cpu"
-    device = device or kinds
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.startswith("cuda")
-    if on_gpu and not torch.cuda.is_available():
+    if on_gpu and engine == "local" and not torch.cuda.is_available():
         raise ValueError(f"corpus: device must be usable, got {device} and no GPU")
     asked = b"" if questions is None else check_questions(Path(questions))
     recipe = Recipe(
@@ -110,10 +109,11 @@ def build(
     if asked and ledger.plan() is None:
         store.write(NAME, asked)
     plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), per_unit_of(recipe.kind, recipe.unit))
-    if workers is None:
+    if workers is None and engine == "local":
         workers = torch.cuda.device_count() if on_gpu else os.cpu_count() or 1
-    check_count("corpus", "workers", workers, 0 if engine == "local" else 1)
-    threads = threads or (max(1, (os.cpu_count() or 1) // max(1, workers)) if on_gpu else 1)
+    if workers is not None:
+        check_count("corpus", "workers", workers, 0 if engine == "local" else 1)
+    threads = threads or (max(1, (os.cpu_count() or 1) // max(1, workers or 1)) if on_gpu else 1)
     how: Any = {"workers": workers, "threads": threads, "device": device, "address": address}
     return _drive(ledger, plan, engine, how, retry_errors=retry_errors, quiet=quiet)
 
@@ -157,11 +157,11 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
         finished[number] = True
         totals.update(rows=done.rows, errors=done.errors)
     failed: dict[int, str] = {}
-    watch = Watch(plan.units, sum(finished), _at_once(engine, how), quiet)
+    watch = Watch(plan.units, sum(finished), quiet=quiet)
     made_before = totals["rows"]
     if not all(finished):
         pool = _pool(ledger.store.url, engine, how)
-        watch.begin()
+        watch.begin(_at_once(engine, pool.workers, how))
         try:
             for number, done in _events(pool, ledger, finished, failed, watch):
                 finished[number] = True
@@ -214,9 +214,8 @@ def _events(
                 )
 
 
-def _at_once(engine: str, how: dict[str, Any]) -> dict[str, int]:
+def _at_once(engine: str, workers: int, how: dict[str, Any]) -> dict[str, int]:
     """Threads that work at each stage."""
-    workers = max(1, how["workers"])
     units = workers * _slots(engine, how)
     return {stage: workers * how["threads"] if stage in ("read", "decode") else units for stage in STAGES}
 

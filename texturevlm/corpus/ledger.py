@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from texturevlm.corpus.formats import FORMATS
-from texturevlm.corpus.listing import Entry, Listing, Unit, write_listing
+from texturevlm.corpus.listing import INDEX, LISTING, Entry, Listing, Unit, write_listing
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.store import Store
 
@@ -92,6 +92,12 @@ class Ledger:
             self.store.remove_unfinished()
             return found
         planned = write_listing(self.store, entries, per_unit)
+        if planned.units == 0:
+            for name in (LISTING, INDEX):
+                self.store.remove(name)
+            raise ValueError(
+                f"corpus: source must have at least one entry of kind {recipe.kind}, got none in {recipe.source}"
+            )
         content = {"recipe": asdict(recipe), "digest_of_recipe": recipe.digest, **planned._asdict()}
         self.store.write(PLAN, (json.dumps(content, indent=1) + "\n").encode())
         return Plan(recipe, **planned._asdict())

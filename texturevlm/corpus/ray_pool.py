@@ -28,18 +28,17 @@ class _Actor:
 class RayPool:
     """address: of a cluster, auto for the one that this machine belongs to; None begins one on this machine."""
 
-    def __init__(
-        self, url: str, *, workers: int, device: str, threads: int, address: str | None, **options: Any
-    ) -> None:
+    def __init__(self, url: str, *, workers: int | None, device: str, threads: int, address: str | None) -> None:
         try:
             import ray
         except ImportError:
             raise ImportError("corpus: engine 'ray' needs the extra ray: pip install 'texturevlm[ray]'") from None
-        self.ray, self.workers = ray, workers
+        self.ray = ray
         self._began = not ray.is_initialized()
         if self._began:
+            options: dict[str, Any] = {}
             if address is None:
-                options = {"include_dashboard": False, "num_cpus": max(4, workers * threads), **options}
+                options = {"include_dashboard": False, "num_cpus": max(4, (workers or 1) * threads)}
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="warning", **options)
             except ConnectionError as error:
@@ -51,17 +50,20 @@ class RayPool:
         self._starting: dict[Any, int] = {}  # reference → place of the actor
         self._idle: list[int] = []
         self._running: dict[Any, tuple[int, int]] = {}  # reference → place of the actor, unit
-        self._check_room(threads, gpus)
-        for place in range(workers):
+        room = self._room(threads, gpus)
+        self.workers = workers or room
+        for place in range(self.workers):
             self._start(place)
 
-    def _check_room(self, cpus: int, gpus: int) -> None:
-        """The cluster must be large enough for a worker: Ray itself would wait in silence."""
+    def _room(self, cpus: int, gpus: int) -> int:
+        """How many workers the cluster is large enough for: at least one, for Ray would wait in silence."""
         has = self.ray.cluster_resources()
-        if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:
+        room = int(min(has.get("CPU", 0) / cpus, has.get("GPU", 0) / gpus if gpus else float("inf")))
+        if room < 1:
             self.close()
             got = f"{has.get('CPU', 0):g} and {has.get('GPU', 0):g}"
             raise ValueError(f"corpus: a worker needs {cpus} CPUs and {gpus} GPUs of the Ray cluster, which has {got}")
+        return room
 
     def _start(self, place: int) -> None:
         self._actors[place] = self._made.remote(*self._arguments)

@@ -17,26 +17,25 @@ DRAWN_EVERY, PRINTED_EVERY = 0.5, 30.0  # seconds, on a terminal and elsewhere
 class Watch:
     """Counts what is done in this run.
 
-    units:  how many there are; done: how many of them, with those of earlier runs
-    at_once: threads that work at each stage
+    units: how many there are; done: how many of them, with those of earlier runs
     """
 
     units: int
     done: int
-    at_once: Mapping[str, int]
     quiet: bool = False
     images: int = 0
     errors: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def __post_init__(self) -> None:
-        self.begin()
+        self.begin(dict.fromkeys(STAGES, 1))
         self.before = self.done
         if self.done and not self.quiet:
             print(f"{self.done} of {self.units} units were done before", file=sys.stderr, flush=True)
 
-    def begin(self) -> None:
-        """Time counts from now: workers that take long to begin are no measure of what comes."""
+    def begin(self, at_once: Mapping[str, int]) -> None:
+        """Time counts from now; at_once: threads that work at each stage."""
+        self.at_once = at_once
         self.started = self.drawn = time.monotonic()
 
     def told(self, images: int, errors: int, seconds: Mapping[str, float]) -> None:
