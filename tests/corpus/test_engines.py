@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.corpus import content, encoded, faults, fill, made, picture
+from texturevlm import corpus
 from texturevlm.corpus import pools, ray_pool
 from texturevlm.corpus.decode import DECODERS
 
@@ -112,3 +113,28 @@ def test_a_ray_cluster_makes_the_same_bytes(source, whole, tmp_path, monkeypatch
             made(deadly, tmp_path / "large", engine="ray", workers=1, threads=9)
     finally:
         ray.shutdown()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("relevance", ["none", "prior"])
+def test_on_a_gpu_every_run_makes_the_same_bytes(tmp_path, relevance):
+    """In this process, and in one that has two units at once; batches are captured where they are full."""
+    source = fill(tmp_path / "in", 40)
+    given = {"device": "cuda", "relevance": relevance, "unit": 10, "batch": 4}
+    made(source, tmp_path / "here", **given)
+    made(source, tmp_path / "again", **given)
+    made(source, tmp_path / "process", workers=1, threads=4, **given)
+    assert content(tmp_path / "here") == content(tmp_path / "again") == content(tmp_path / "process")
+
+
+@pytest.mark.gpu
+def test_a_gpu_chooses_what_a_cpu_chooses(tmp_path):
+    source = fill(tmp_path / "in", 12)
+    rows = {}
+    for device in ("cpu", "cuda"):
+        made(source, tmp_path / device, device=device)
+        opened = corpus.open(tmp_path / device)
+        rows[device] = [opened.row(number) for number in range(len(opened))]
+    for one, other in zip(rows["cpu"], rows["cuda"], strict=True):
+        assert one.key == other.key and one.footprints == pytest.approx(other.footprints, abs=1e-2)
+        assert abs(one.payload.astype(int) - other.payload.astype(int)).max() <= 2
