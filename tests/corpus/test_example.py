@@ -43,9 +43,10 @@ def test_a_tiny_model_learns_eight_samples_from_a_corpus(example, tmp_path, caps
 
 
 def test_a_corpus_without_answers_is_refused_by_key(example, tmp_path):
-    save_samples(tmp_path)
+    (tmp_path / "in").mkdir()
+    save_samples(tmp_path / "in")
     corpus.build(
-        tmp_path, tmp_path / "out", kind="images", workers=0, budget=4, patch=8, relevance="none", device="cpu"
+        tmp_path / "in", tmp_path / "out", kind="images", workers=0, budget=4, patch=8, relevance="none", device="cpu"
     )
     with pytest.raises(ValueError, match=r"row black\.png must have a question and an answer"):
         _ = example.Samples(tmp_path / "out")[0]

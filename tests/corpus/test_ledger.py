@@ -128,6 +128,12 @@ def test_a_folder_of_something_else_is_refused(source, tmp_path):
         made(source, tmp_path / "out")
 
 
+def test_a_corpus_inside_its_source_is_refused(source):
+    with pytest.raises(ValueError, match=r"out must lie outside of the source, got .*/in/out in "):
+        made(source, source / "out")
+    assert not (source / "out").exists()
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_data_that_are_gone_or_cut_are_made_again(source, tmp_path, damage):
     made(source, tmp_path / "out")

@@ -104,7 +104,7 @@ def build(
     )
     check_recipe(recipe)
     store = Store(_absolute(out))
-    _check_out(store)
+    _check_out(store, recipe.source)
     ledger = Ledger(store)
     if asked and ledger.plan() is None:
         store.write(NAME, asked)
@@ -136,8 +136,10 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     return os.fspath(path) if is_url(path) else os.path.abspath(path)
 
 
-def _check_out(store: Store) -> None:
-    """A folder that is ours, or none yet."""
+def _check_out(store: Store, source: str) -> None:
+    """A folder that is ours, or none yet, and not a part of the source, which would grow by it."""
+    if f"{store.url}/".startswith(f"{source}/"):
+        raise ValueError(f"corpus: out must lie outside of the source, got {store.url} in {source}")
     if store.local:
         path = Path(store.path())
         if path.is_file():
