@@ -57,6 +57,7 @@ def _corpus(options: argparse.Namespace) -> int:
     from texturevlm.corpus.lance import check_lance, export_lance
     from texturevlm.corpus.payloads import model_side
     from texturevlm.corpus.report import write_report
+    from texturevlm.corpus.watch import shown
 
     if options.lance is not None:
         check_lance(options.lance)
@@ -83,7 +84,7 @@ def _corpus(options: argparse.Namespace) -> int:
     )
     print(f"{options.out}: {found.rows} rows in {found.units} units, {found.errors} errors")
     if found.made:
-        rates = ", ".join(f"{stage} {rate:,.0f}" for stage, rate in found.rates.items())
+        rates = ", ".join(f"{stage} {shown(rate)}" for stage, rate in found.rates.items())
         print(f"this run: {found.made} rows in {found.seconds:.1f} s")
         print(f"images/s by stage: {rates}; bottleneck: {found.bottleneck}")
     if options.report or options.lance:

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 
 from texturevlm.corpus.build import Summary
 from texturevlm.corpus.dataset import Corpus, Sample
+from texturevlm.corpus.watch import shown
 from texturevlm.types import Allocation
 
 PAGE, SHEET = "report.md", "contact.png"
@@ -33,12 +34,12 @@ def write_report(corpus: Corpus, summary: Summary) -> None:
     if summary.made:
         lines += [
             "",
-            f"The last run made {summary.made} rows in {summary.seconds:.1f} s, {summary.made / summary.seconds:.1f} "
-            f"images per second. The bottleneck was {summary.bottleneck}.",
+            f"The last run: {summary.made} rows in {summary.seconds:.1f} s, "
+            f"{shown(summary.made / summary.seconds)} per second. The bottleneck was {summary.bottleneck}.",
             "",
             "| stage | images/s, if it never waited |",
             "|---|---|",
-            *(f"| {stage} | {rate:,.0f} |" for stage, rate in summary.rates.items()),
+            *(f"| {stage} | {shown(rate)} |" for stage, rate in summary.rates.items()),
         ]
     if summary.failed:
         lines += ["", "Not done:", "", *(f"- unit {number}: {why}" for number, why in summary.failed.items())]

@@ -13,6 +13,11 @@ from texturevlm.progress import clock_time
 DRAWN_EVERY, PRINTED_EVERY = 0.5, 30.0  # seconds, on a terminal and elsewhere
 
 
+def shown(rate: float) -> str:
+    """A rate for people: 8,012, 97, 3.3, 0.2."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}" if rate >= 0.1 else f"{rate:.2g}"
+
+
 @dataclass
 class Watch:
     """Counts what is done in this run.
@@ -66,13 +71,14 @@ class Watch:
     def line(self) -> str:
         slowest = self.bottleneck()
         by_stage = ", ".join(
-            f"{stage} {rate:,.0f}{' (bottleneck)' if stage == slowest else ''}" for stage, rate in self.rates().items()
+            f"{stage} {shown(rate)}{' (bottleneck)' if stage == slowest else ''}"
+            for stage, rate in self.rates().items()
         )
         fresh = self.done - self.before
         left = clock_time(self.wall / fresh * (self.units - self.done)) if fresh else "?"
         overall = self.images / max(self.wall, 1e-9)
         return (
-            f"{self.done}/{self.units} units, {self.images:,} images at {overall:,.1f} images/s ({by_stage}), "
+            f"{self.done}/{self.units} units, {self.images:,} images at {shown(overall)} images/s ({by_stage}), "
             f"{self.errors} errors, {left} to go"
         )
 
