@@ -39,6 +39,7 @@ LAYERS = [
     {"video"},
     {"ask"},
     {"live"},
+    {"corpus"},
     {"evaluate"},
     {"train"},
     {"bench"},
@@ -114,4 +115,4 @@ assert texturevlm.Texture and "torch" in sys.modules
 def test_a_module_hides_no_public_name():
     """`import texturevlm.sample` would put the module where the function `tv.sample` is found."""
     modules = {path.stem for path in PACKAGE.iterdir()}
-    assert {name for name in texturevlm.__all__ if name in modules} == {"ops"}
+    assert {name for name in texturevlm.__all__ if name in modules} == {"corpus", "ops"}
