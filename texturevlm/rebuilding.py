@@ -88,7 +88,7 @@ def shrunk_axis(extent: int, cells: int, first: int, last: int, like: Tensor) ->
     low = max(0, math.floor(first / side) - 3)  # bicubic interpolation reads two cells on either side
     high = min(cells, math.ceil(last / side) + 3)
     source = slice(math.floor(low * side), min(extent, math.ceil(high * side)))
-    down = _means(low * side, high * side, high - low, source.start, source.stop, like)
+    down = share_of_pixels(low * side, high * side, high - low, source.start, source.stop, like)
     return down, _bicubic(low * side, high * side, high - low, first, last, like), source
 
 
@@ -118,7 +118,7 @@ def _paint_upright(part: Tensor, image: Tensor, box: list[float], patch: int, co
         start = min(max(math.floor(low), 0), extent - 1)
         stop = min(max(math.ceil(high), start + 1), extent)
         up = _bicubic(low, high, patch, first, first + part.shape[2 - axis], image)
-        axes.append((_means(low, high, patch, start, stop, image), up, slice(start, stop)))
+        axes.append((share_of_pixels(low, high, patch, start, stop, image), up, slice(start, stop)))
     (down_x, up_x, columns), (down_y, up_y, rows) = axes
     _multiply(part, up_y, down_y, image[:, rows, columns], down_x, up_x)
 
@@ -133,7 +133,7 @@ def _multiply(part: Tensor, up_y: Tensor, down_y: Tensor, image: Tensor, down_x:
     part.numpy()[...] = after @ (before @ pixels @ across.T) @ along.T
 
 
-def _means(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
+def share_of_pixels(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
     """(cells, last − first): the share of each pixel in each of the equal cells between low and high."""
     edges = torch.linspace(low, high, cells + 1, dtype=torch.float64)
     start, stop = edges[:-1, None], edges[1:, None]

@@ -174,6 +174,8 @@ class Generator:
             return "videos are not captured"
         if images > 1:
             return f"one image is captured, and these were {images}"
+        if asked[0].textures[0].pages is not None:
+            return "images that are read by pages are not captured"
         if asked[0].reduce:
             return "reduced tokens are not captured"
         if _weighted(asked):
