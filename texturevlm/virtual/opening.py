@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from texturevlm.check import check_choice
+from texturevlm.image import MAX_PIXELS
 from texturevlm.paths import is_url
 from texturevlm.types import COLOURS, Texture
 from texturevlm.virtual.maps import MapSource
@@ -61,8 +62,8 @@ def is_paged(source: Any) -> bool:
     try:
         with TiffFile(source) as tiff:
             first = tiff.pages.first
-            large = first.imagewidth * first.imagelength > PAGED_PIXELS
-            return large and first.is_tiled and len(tiff.series[0].levels) > 1
+            pixels = first.imagewidth * first.imagelength
+            return first.is_tiled and pixels > (PAGED_PIXELS if len(tiff.series[0].levels) > 1 else MAX_PIXELS)
     except Exception:  # tifffile raises anything for damaged files, and Pillow says what is wrong
         return False
 

@@ -19,9 +19,8 @@ from texturevlm.virtual.pool import PagePool
 from texturevlm.virtual.source import PageKey, PageSource
 
 POOL_BYTES = 1 << 26  # of pages in memory: 341 of 256×256 texels
-SAMPLE_SHARE = 0.005  # of the source's bytes that one call of `sample` may read; what is beyond stays coarse
-FEW_PAGES = 32  # that may always be read, however small the source is
-AT_ONCE = 4  # pages between two looks at what was read
+SAMPLE_SHARE = 0.005  # of the pages that one call of `sample` may read; what is beyond stays coarse
+MANY_PAGES = 4096  # a source of fewer has no such limit: 14,000 × 14,000 pixels
 TOKENS_AT_ONCE = 512  # footprints that are sampled together: the memory of a call
 
 Box = tuple[int, int, int, int]  # top, left, bottom, right, in texels of a level
@@ -89,7 +88,7 @@ class VirtualPages:
         """Sample footprints as `sample_patches` does: a first pass finds the missing pages, a second one reads them.
 
         weight: (1, K), how much each footprint matters, 0 for unused slots: the pages of what matters most are fetched
-                first, and where SAMPLE_SHARE or the pool ends, coarser texels are read instead
+                first, and where SAMPLE_SHARE or the pool ends, coarser texels are delivered
         returns (1, K, 3, P, P)
         """
         footprints = centre, ddx, ddy
@@ -98,8 +97,9 @@ class VirtualPages:
             pixels = self._sampled(footprints, patch, weight)
             wanted = self._levels.wanted.cpu()
             found = {page: float(wanted[page]) for page in wanted.nonzero()[:, 0].tolist()}
-            allowed = max(SAMPLE_SHARE, FEW_PAGES / max(1, self.pages)) * self.mips.source.total_bytes
-            return self._sampled(footprints, patch, None) if self.fetch(found, allowed) else pixels
+            if self.pages > MANY_PAGES and len(found) > (most := int(SAMPLE_SHARE * self.pages)):
+                found = dict(sorted(found.items(), key=lambda one: -one[1])[:most])
+            return self._sampled(footprints, patch, None) if self.fetch(found) else pixels
 
     def _sampled(self, footprints: Sequence[Tensor], patch: int, weight: Tensor | None) -> Tensor:
         parts = []
@@ -127,20 +127,16 @@ class VirtualPages:
         rows = range(top, bottom + 1)
         return [self._first[level] + row * columns + column for row in rows for column in range(left, right + 1)]
 
-    def fetch(self, wanted: Mapping[int, float], most_bytes: float = math.inf) -> int:
-        """Read the pages that are missing, the highest priority first, until so many bytes were read; how many came."""
+    def fetch(self, wanted: Mapping[int, float]) -> int:
+        """Read those of the pages that are missing, as far as the pool has room; how many came. wanted: priorities."""
         with self._lock:
             known = {page: value for page, value in wanted.items() if value > 0 and page not in self.broken}
-            admitted, before, came = self.pool.admitted(known), self.counters.bytes_read, 0
-            for start in range(0, len(admitted), AT_ONCE):
-                if self.counters.bytes_read - before >= most_bytes:
-                    break
-                some = {self._key(page): page for page in admitted[start : start + AT_ONCE]}
-                for key, texels in self.mips.read(list(some)):
-                    if texels is None:
-                        self.broken.add(some[key])
-                        continue
-                    self.pool.put(some[key], texels)
+            admitted, came = {self._key(page): page for page in self.pool.admitted(known)}, 0
+            for key, texels in self.mips.read(list(admitted)):
+                if texels is None:
+                    self.broken.add(admitted[key])
+                else:
+                    self.pool.put(admitted[key], texels)
                     came += 1
             return came
 

@@ -25,8 +25,9 @@ from texturevlm.relevance.scorers import Scorer
 from texturevlm.scout.question import Question
 from texturevlm.types import COLOURS, Texture
 from texturevlm.virtual.mips import MipPages
-from texturevlm.virtual.pages import FEW_PAGES, Box, VirtualPages
+from texturevlm.virtual.pages import Box, VirtualPages
 
+FEW_PAGES = 32  # that a question may always read, however small the source is
 MOST_CELLS_ALONG = 1280  # of the grid, along the longer side: the search over 20,000 × 20,000 pixels takes seconds
 WINDOW = 512  # texels along a side of a window, about
 FINER = 2  # levels between a window and those inside it

@@ -40,6 +40,7 @@ class TiffSource:
             self._levels = [level.keyframe for level in tiff.series[0].levels]
             self.levels = tuple(self._stored(level) for level in self._levels)
             ranges = [(level.dataoffsets, level.databytecounts) for level in self._levels]
+            more = self._next_image(tiff)
         except Exception as error:  # tifffile raises anything for damaged files
             self._file.close()
             if isinstance(error, ValueError) and str(error).startswith("Texture.open"):
@@ -48,9 +49,17 @@ class TiffSource:
         self.opened_with = self._file.count
         self.total_bytes = os.fstat(self._file.fileno()).st_size
         last = max(offset + count for offsets, counts in ranges for offset, count in zip(offsets, counts))
+        last = max(last, more)
         if last > self.total_bytes:
             self._file.close()
-            raise ValueError(f"Texture.open: {self.name} is cut: pages reach to byte {last}, of {self.total_bytes}")
+            raise ValueError(f"Texture.open: {self.name} is cut: it reaches to byte {last}, of {self.total_bytes}")
+
+    def _next_image(self, tiff: Any) -> int:
+        """Where the chain of images goes on behind the last one that tifffile found; 0 if it ends there."""
+        at, layout = tiff.pages.next_page_offset, tiff.tiff
+        found = os.pread(self._file.fileno(), layout.offsetsize, at or 0)
+        # tifffile leaves out, without an error, images whose header lies beyond the end of the file.
+        return int.from_bytes(found, "little" if layout.byteorder == "<" else "big") if at else 0
 
     def _stored(self, level: Any) -> StoredLevel:
         """The size and the pages of a level, if they can be read."""
