@@ -2,9 +2,9 @@
 
     python -m studies.large_image DATA --out DIR [--limit N] [--split S] [--across N] [--side N]
 
-DATA is a folder like docvqa. Sheets of --across × --across pages of different documents, enlarged to fill them, are
-written as flat files into a temporary folder and made pyramids by `texturevlm pyramid`. The first page of each sheet with
-a located answer is asked about, by a process of its own: `texturevlm look SHEET --query … --relevance scout`, whose
+DATA is a folder like docvqa_half. Sheets of --across × --across pages of different documents, enlarged to fill them, with
+the grain of a scanner, are written as flat files into a temporary folder and made pyramids as `texturevlm pyramid` does.
+One page of each sheet has a located answer and is asked about, by a process of its own: `texturevlm look SHEET --query … --relevance scout`, whose
 memory and time are measured. The same choice, made once more here, says how finely the answer's box is sampled.
 """
 
@@ -34,6 +34,7 @@ from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm.virtual import build_pyramid
 
 SCORER = "scout"
+GRAIN = 4  # grey levels of 255: without it, pages that were enlarged would hardly have bytes at their finest level
 
 
 def sheets_of(samples: Sequence[Sample], each: int, count: int | None) -> list[list[Sample]]:
@@ -65,7 +66,9 @@ def write_sheet(samples: Sequence[Sample], across: int, side: int, number: int, 
             box = (index % across * cell, index // across * cell, image.width * scale / sample.size[1])
         image = image.resize(scale)
         pages.append(image.embed(0, 0, cell, cell, extend="white"))
-    pyvips.Image.arrayjoin(pages, across=across).jpegsave(str(path), Q=90)
+    sheet = pyvips.Image.arrayjoin(pages, across=across)
+    grain = pyvips.Image.gaussnoise(sheet.width, sheet.height, mean=0, sigma=GRAIN, seed=number)
+    (sheet + grain).cast("uchar").copy(interpretation="srgb").jpegsave(str(path), Q=90)
     return box
 
 
@@ -146,9 +149,9 @@ def report(record: dict[str, Any]) -> str:
     return markdown_page(
         f"# A question to {record['side']} × {record['side']} pixels",
         provenance(record),
-        f"Sheets of {record['across']} × {record['across']} pages (`{record['split']}`), enlarged, one question each, "
-        f"{BUDGET} tokens of {PATCH}×{PATCH}, relevance `{SCORER}`, on a CPU with two shared cores, one thread. Memory and "
-        "time are those of the process of `texturevlm look`, with its start and its picture.",
+        f"Sheets of {record['across']} × {record['across']} pages (`{record['split']}`), enlarged, with "
+        f"grain of {GRAIN} grey levels, one question each, {BUDGET} tokens of {PATCH}×{PATCH}, relevance `{SCORER}`, on two "
+        "CPU cores that others used too, one thread. Memory and time are those of the process of `texturevlm look`, with its start and its picture.",
         markdown_table(("of one question", "median", "most"), table),
         markdown_table(("tokens", "n", "legibility of the answer"), legible),
         f"Legibility is that of text as high as the answer's box. Lead over the whole sheet at one scale, paired by "

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from texturevlm import draw
-from texturevlm.draw import PANEL, weightiest, heat, question_picture, stacked
+from texturevlm.draw import PANEL, heat, question_picture, stacked, weightiest
 from texturevlm.pipeline import choose_tokens
 from texturevlm.rebuilding import resized
 from texturevlm.relevance import Relevance

@@ -4,6 +4,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.channels import CHANNELS, build, resolve
+from texturevlm.draw_parts import SIDE, coarse_part, cut, cut_relevance, fine_part, scaled
 from texturevlm.rebuilding import rebuild, resized
 from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.types import COLOURS, Allocation, Texture
@@ -51,9 +53,10 @@ def look_picture(
         finest = torch.where(allocation.valid[0], allocation.area[0], math.inf).argmin()
         point = tuple(allocation.centre[0, finest].tolist())
     if texture.pages is not None:
-        from texturevlm.virtual.picture import look_pictures  # which imports this file
-
-        return stacked(look_pictures(texture, allocation, point))
+        (whole, level), (near, box) = coarse_part(texture), fine_part(texture, point)
+        place = (point[0] / 2**level, point[1] / 2**level)
+        above = look_picture(whole, scaled(allocation, whole.size), place, base=level)
+        return stacked([above, look_picture(near, cut(allocation, box), (point[0] - box[1], point[1] - box[0]))])
     baseline = to_pil(resized(texture, budget=allocation.budget, patch=allocation.patch))
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     tokens = f"{int(allocation.valid[0].sum())} tokens of {allocation.patch}x{allocation.patch}"
@@ -74,9 +77,11 @@ def question_picture(
     base: as in `look_picture`
     """
     if texture.pages is not None:
-        from texturevlm.virtual.picture import question_pictures  # which imports this file
-
-        return stacked(question_pictures(texture, allocation, relevance, question))
+        (whole, level), (near, box) = coarse_part(texture), fine_part(texture, weightiest(relevance, (SIDE, SIDE)))
+        shown = scaled(allocation, whole.size), replace(relevance, size=whole.size)
+        title = f"the part at {box[1]}, {box[0]} of {texture.size[1]} x {texture.size[0]} pixels"
+        below = question_picture(near, cut(allocation, box), cut_relevance(relevance, box), title)
+        return stacked([question_picture(whole, *shown, question, base=level), below])
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     used = int(allocation.valid[0].sum())
     known = SCORERS.get(relevance.scorer)  # a caller's own scorer has only its name

@@ -12,6 +12,7 @@ from torch import Tensor
 from texturevlm.check import check_count
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.lookup import sample_patches
+from texturevlm.ops.shares import share_of_pixels
 from texturevlm.types import Allocation, Texture, check_allocation, check_texture
 
 PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
@@ -131,17 +132,6 @@ def _multiply(part: Tensor, up_y: Tensor, down_y: Tensor, image: Tensor, down_x:
     # torch would share each product among threads, which takes many times as long as the products.
     after, before, pixels, across, along = (one.numpy() for one in (up_y, down_y, image, down_x, up_x))
     part.numpy()[...] = after @ (before @ pixels @ across.T) @ along.T
-
-
-def share_of_pixels(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
-    """(cells, last − first): the share of each pixel in each of the equal cells between low and high."""
-    edges = torch.linspace(low, high, cells + 1, dtype=torch.float64)
-    start, stop = edges[:-1, None], edges[1:, None]
-    pixel = torch.arange(first, last, dtype=torch.float64)
-    overlap = (torch.minimum(stop, pixel + 1) - torch.maximum(start, pixel)).clamp(min=0)
-    nearest = ((start + stop) / 2).floor().clamp(first, last - 1) == pixel
-    overlap = torch.where(overlap.sum(1, keepdim=True) > 0, overlap, nearest.double())
-    return (overlap / overlap.sum(1, keepdim=True)).to(like)
 
 
 def _bicubic(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Mip levels from what a source stores: exact where it is stored, averaged where it is not, refused where too much is."""
+"""Mip levels from what a source stores: exact where stored, averaged where not, refused where too much is missing."""
 
 import numpy as np
 import pytest

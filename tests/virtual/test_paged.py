@@ -90,7 +90,7 @@ def test_mistakes():
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_same():
-    levels, coarse, pages = pyramid()
+    _, coarse, pages = pyramid()
     table = torch.arange(len(pages), dtype=torch.int32)
     table[5:9] = -1
     where = footprints()

@@ -1,4 +1,4 @@
-"""Pages behind a texture: sampled in two passes, the same as from whole levels; damaged ones are named and stood in for."""
+"""Pages behind a texture: sampled in two passes, the same as from whole levels; damaged ones are named."""
 
 import numpy as np
 import pytest

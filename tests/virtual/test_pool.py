@@ -30,7 +30,7 @@ def test_the_table_says_where_each_page_is():
 def test_never_more_bytes_than_the_budget():
     pool = pool_of(3)
     for start in range(15):
-        bring(pool, {page: 1.0 for page in range(start, start + 5)})
+        bring(pool, dict.fromkeys(range(start, start + 5), 1.0))
         assert len(pool.slots) <= 3 and int((pool.table >= 0).sum()) == len(pool.slots)
     assert pool.texels.numel() == 3 * BYTES
 

@@ -7,8 +7,8 @@ import torch
 import texturevlm as tv
 from tests.virtual.conftest import SIZE, WORDS
 from tests.virtual.sources import ArraySource, LargeSheet
-from texturevlm.relevance import AttentionScorer
-from texturevlm.virtual import PageKey, open_paged, pages, refine
+from texturevlm.relevance import AttentionScorer, refine
+from texturevlm.virtual import PageKey, open_paged, pages
 from texturevlm.virtual.tiff import TiffSource
 
 QUESTION = "What is the total amount due?"

@@ -92,7 +92,7 @@ def _point(text: str) -> tuple[float, float]:
 
 
 def _report(options: argparse.Namespace, texture: "Texture", allocation: "Allocation", where: str = "") -> int:
-    from texturevlm.virtual.picture import scaled
+    from texturevlm.draw_parts import scaled
 
     level = allocation.level[allocation.valid]
     finest, coarsest = (2**one for one in (level.min().item(), level.max().item()))

@@ -30,9 +30,7 @@ class PagedLevels(FlatLevels):
     """
 
     def __init__(self, size: tuple[int, int], coarse: Sequence[Tensor], pool: Tensor, table: Tensor) -> None:
-        sizes = check_shapes(
-            "PagedLevels", coarse=(coarse[0], "1 C H W"), pool=(pool, "S P P C"), table=(table, "N")
-        )
+        sizes = check_shapes("PagedLevels", coarse=(coarse[0], "1 C H W"), pool=(pool, "S P P C"), table=(table, "N"))
         extents = level_extents(*size)
         self.base, self.page = len(extents) - len(coarse), sizes["P"]
         if self.base < 0 or tuple(coarse[0].shape[2:]) != extents[self.base]:

@@ -88,7 +88,7 @@ class Prepared:
         """The relevance for a question; scorer: instead of the one given when this was made."""
         chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
         if self.texture.pages is not None:
-            from texturevlm.virtual.refine import refined_relevance  # which imports this file
+            from texturevlm.relevance.refine import refined_relevance  # which imports this file
 
             return refined_relevance(self, self.texture.pages, question, chosen, balance)
         query, maps = self.query(question, chosen)

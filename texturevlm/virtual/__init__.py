@@ -1,8 +1,8 @@
 """Images too large for memory: their pages are read when relevance or samples ask for them.
 
 A source (`tiff.py`, `slides.py`, `maps.py`) stores levels in pages. `mips.py` makes mip levels of them, `pool.py` keeps
-the pages that matter in a budget of bytes, and `pages.py` samples through a page table. Relevance is found on the coarse
-levels and refined where most is hidden (`refine.py`). `build.py` makes such a file from a flat one, once.
+the pages that matter in a budget of bytes, and `pages.py` samples through a page table. `build.py` makes such a file
+from a flat one, once. What is relevant, and so what is read, is found in `relevance/refine.py`.
 """
 
 from texturevlm.virtual.build import build_pyramid

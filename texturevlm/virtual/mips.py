@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from texturevlm.ops.mip import level_extents
-from texturevlm.rebuilding import share_of_pixels
+from texturevlm.ops.shares import share_of_pixels
 from texturevlm.virtual.source import PageKey, PageSource, StoredPage
 
 PAGE = 256  # texels along a side, where the source has no square pages of a usual size
@@ -133,7 +134,7 @@ class MipPages:
 
     def _check_levels(self) -> None:
         name, sizes = self.source.name, [level.size for level in self.source.levels]
-        for finer, coarser in zip(sizes, sizes[1:]):
+        for finer, coarser in pairwise(sizes):
             if not (coarser[0] <= finer[0] and coarser[1] <= finer[1] and coarser != finer):
                 raise ValueError(f"Texture.open: levels of {name} must shrink, got {coarser} after {finer}")
         for size in sizes:
@@ -147,9 +148,7 @@ class MipPages:
             raise ValueError(f"Texture.open: {name} {wanted}; make a pyramid: texturevlm pyramid {name}")
 
 
-def _averaged(
-    area: np.ndarray, edges: Sequence[float], corner: tuple[int, int], cells: tuple[int, int]
-) -> np.ndarray:
+def _averaged(area: np.ndarray, edges: Sequence[float], corner: tuple[int, int], cells: tuple[int, int]) -> np.ndarray:
     """Means over equal cells between the edges (top, left, bottom, right), in texels; corner: of the area's first."""
     like = torch.empty(0)
     down, across = (

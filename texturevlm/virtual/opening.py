@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from texturevlm.virtual.tiff import TiffSource, is_tiff
 PAGED_PIXELS = 1 << 24  # a file of fewer pixels is read whole: 200 MB as float32
 SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide")  # OpenSlide's, of which many are TIFF
 MAPS = (".vrt", ".jp2", ".img")
-READERS = {"tiff": TiffSource, "slide": SlideSource, "map": MapSource}
+READERS: dict[str, Callable[..., PageSource]] = {"tiff": TiffSource, "slide": SlideSource, "map": MapSource}
 
 
 def open_paged(
@@ -40,10 +41,8 @@ def open_paged(
     if isinstance(source, (str, os.PathLike)):
         name = reader or _reader_of(source)
         check_choice("Texture.open", "reader", name, tuple(READERS))
-        made: PageSource = READERS[name](source)
-    else:
-        made = source
-    pages = VirtualPages(made, pool_bytes=pool_bytes, device=device or "cpu")
+        source = READERS[name](source)
+    pages = VirtualPages(source, pool_bytes=pool_bytes, device=device or "cpu")
     return Texture(pages.coarse, COLOURS, pages.size, pages=pages)
 
 
@@ -63,7 +62,8 @@ def is_paged(source: Any) -> bool:
         with TiffFile(source) as tiff:
             first = tiff.pages.first
             pixels = first.imagewidth * first.imagelength
-            return first.is_tiled and pixels > (PAGED_PIXELS if len(tiff.series[0].levels) > 1 else MAX_PIXELS)
+            most = PAGED_PIXELS if len(tiff.series[0].levels) > 1 else MAX_PIXELS
+            return bool(first.is_tiled and pixels > most)
     except Exception:  # tifffile raises anything for damaged files, and Pillow says what is wrong
         return False
 

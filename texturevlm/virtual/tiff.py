@@ -95,7 +95,7 @@ def _tifffile() -> Any:
         import imagecodecs  # noqa: F401  # tifffile imports it where it is needed
         import tifffile
     except ImportError:
-        raise ImportError("Texture.open: large TIFF files need the extra large: pip install 'texturevlm[large]'") from None
+        raise ImportError("Texture.open: needs the extra large: pip install 'texturevlm[large]'") from None
     return tifffile
 
 

@@ -1,9 +1,9 @@
 """Relevance of an image that is read by pages: coarse levels first, finer ones where most is hidden.
 
 The whole image is scored at its coarse levels. What a cell hides is its mass times the share of its content that is not
-legible at the level it was seen at, or may be too fine to be seen there. The window that hides most is read two levels finer and scored there, and so on, until
-little is hidden or enough was read. A window's own score says where in it the answer is, and, as evidence, whether it is
-there at all.
+legible at the level it was seen at, or may be too fine to be seen there. The window that hides most is read two levels
+finer and scored there, and so on, until little is hidden or enough was read. A window's own score says where in it the
+answer is, and, as evidence, whether it is there at all.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.allocate.cells import sum_in, summed
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import GRADED, Balance, Relevance, cell_level, normalised
 from texturevlm.relevance.prepared import Prepared
@@ -55,9 +53,9 @@ class _Cells:
     ink: Tensor
     lost: Tensor
 
-    def hidden(self) -> np.ndarray:
+    def hidden(self) -> Tensor:
         """(h + 1, w + 1): a summed-area table of the mass that is not legible yet, or may not be."""
-        return summed((self.mass * self.lost).double().numpy())
+        return functional.pad((self.mass * self.lost).double().cumsum(0).cumsum(1), (1, 0, 1, 0))
 
 
 def refined_relevance(
@@ -75,7 +73,8 @@ def refined_relevance(
     left = max(FEW_PAGES, int(REFINE_SHARE * pages.pages))
     while candidates and left > 0:
         table = cells.hidden()
-        hidden = [float(sum_in(table, *geometry.in_cells(window))) for window in candidates]
+        top, left, bottom, right = torch.tensor([geometry.in_cells(window) for window in candidates]).T
+        hidden = (table[bottom, right] - table[top, right] - table[bottom, left] + table[top, left]).tolist()
         best = max(range(len(candidates)), key=hidden.__getitem__)
         if hidden[best] < LEAST_HIDDEN:
             break
