@@ -2,10 +2,11 @@
 
     python -m studies.large_image DATA --out DIR [--limit N] [--split S] [--across N] [--side N]
 
-DATA is a folder like docvqa_half. Sheets of --across × --across pages of different documents, enlarged to fill them, with
-the grain of a scanner, are written as flat files into a temporary folder and made pyramids as `texturevlm pyramid` does.
-One page of each sheet has a located answer and is asked about, by a process of its own: `texturevlm look SHEET --query … --relevance scout`, whose
-memory and time are measured. The same choice, made once more here, says how finely the answer's box is sampled.
+DATA is a folder like docvqa_half. Sheets of --across × --across pages of different documents, enlarged to fill them,
+with the grain of a scanner, are written as flat files into a temporary folder and made pyramids as `texturevlm pyramid`
+does. One page of each sheet has a located answer and is asked about, by a process of its own: `texturevlm look SHEET
+--query … --relevance scout`, whose memory and time are measured. The same choice, made once more here, says how finely
+the answer's box is sampled.
 """
 
 import argparse
@@ -149,9 +150,10 @@ def report(record: dict[str, Any]) -> str:
     return markdown_page(
         f"# A question to {record['side']} × {record['side']} pixels",
         provenance(record),
-        f"Sheets of {record['across']} × {record['across']} pages (`{record['split']}`), enlarged, with "
-        f"grain of {GRAIN} grey levels, one question each, {BUDGET} tokens of {PATCH}×{PATCH}, relevance `{SCORER}`, on two "
-        "CPU cores that others used too, one thread. Memory and time are those of the process of `texturevlm look`, with its start and its picture.",
+        f"Sheets of {record['across']} × {record['across']} pages (`{record['split']}`), enlarged, with grain of "
+        f"{GRAIN} grey levels, one question each, {BUDGET} tokens of {PATCH}×{PATCH}, relevance `{SCORER}`. Two CPU cores "
+        "that others used too, one thread. Memory and time are those of the process of `texturevlm look`, with its start "
+        "and its picture.",
         markdown_table(("of one question", "median", "most"), table),
         markdown_table(("tokens", "n", "legibility of the answer"), legible),
         f"Legibility is that of text as high as the answer's box. Lead over the whole sheet at one scale, paired by "

@@ -70,8 +70,8 @@ def refined_relevance(
     cells = geometry.spread(whole)
     first = max(0, pages.base - FINER)
     candidates = list(geometry.windows(first)) if pages.base else []
-    left = max(FEW_PAGES, int(REFINE_SHARE * pages.pages))
-    while candidates and left > 0:
+    allowed = max(FEW_PAGES, int(REFINE_SHARE * pages.pages))
+    while candidates and allowed > 0:
         table = cells.hidden()
         top, left, bottom, right = torch.tensor([geometry.in_cells(window) for window in candidates]).T
         hidden = (table[bottom, right] - table[top, right] - table[bottom, left] + table[top, left]).tolist()
@@ -81,7 +81,7 @@ def refined_relevance(
         window = candidates.pop(best)
         candidates += geometry.inside(window)
         wanted = pages.pages_of(window.level, geometry.box(window))
-        left -= len(wanted)
+        allowed -= len(wanted)
         pages.fetch(dict.fromkeys(wanted, hidden[best]))
         _look_closer(cells, geometry, window, pages, prepared, question, scorer, balance)
     mass = normalised(cells.mass[None]).to(whole.mass)
