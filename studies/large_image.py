@@ -152,8 +152,8 @@ def report(record: dict[str, Any]) -> str:
         provenance(record),
         f"Sheets of {record['across']} × {record['across']} pages (`{record['split']}`), enlarged, with grain of "
         f"{GRAIN} grey levels, one question each, {BUDGET} tokens of {PATCH}×{PATCH}, relevance `{SCORER}`. Two CPU "
-        "cores that others used too, one thread. Memory and time are those of the process of `texturevlm look`, with its "
-        "start and its picture.",
+        "cores that others used too, one thread. Memory and time are those of the process of `texturevlm look`, with "
+        "its start and its picture.",
         markdown_table(("of one question", "median", "most"), table),
         markdown_table(("tokens", "n", "legibility of the answer"), legible),
         f"Legibility is that of text as high as the answer's box. Lead over the whole sheet at one scale, paired by "

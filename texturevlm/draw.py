@@ -53,10 +53,10 @@ def look_picture(
         finest = torch.where(allocation.valid[0], allocation.area[0], math.inf).argmin()
         point = tuple(allocation.centre[0, finest].tolist())
     if texture.pages is not None:
-        (whole, level), (near, box) = coarse_part(texture), fine_part(texture, point)
+        (whole, level), (fine, box) = coarse_part(texture), fine_part(texture, point)
         place = (point[0] / 2**level, point[1] / 2**level)
         above = look_picture(whole, scaled(allocation, whole.size), place, base=level)
-        return stacked([above, look_picture(near, cut(allocation, box), (point[0] - box[1], point[1] - box[0]))])
+        return stacked([above, look_picture(fine, cut(allocation, box), (point[0] - box[1], point[1] - box[0]))])
     baseline = to_pil(resized(texture, budget=allocation.budget, patch=allocation.patch))
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     tokens = f"{int(allocation.valid[0].sum())} tokens of {allocation.patch}x{allocation.patch}"
@@ -77,10 +77,10 @@ def question_picture(
     base: as in `look_picture`
     """
     if texture.pages is not None:
-        (whole, level), (near, box) = coarse_part(texture), fine_part(texture, weightiest(relevance, (SIDE, SIDE)))
+        (whole, level), (fine, box) = coarse_part(texture), fine_part(texture, weightiest(relevance, (SIDE, SIDE)))
         shown = scaled(allocation, whole.size), replace(relevance, size=whole.size)
         title = f"the part at {box[1]}, {box[0]} of {texture.size[1]} x {texture.size[0]} pixels"
-        below = question_picture(near, cut(allocation, box), cut_relevance(relevance, box), title)
+        below = question_picture(fine, cut(allocation, box), cut_relevance(relevance, box), title)
         return stacked([question_picture(whole, *shown, question, base=level), below])
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     used = int(allocation.valid[0].sum())
