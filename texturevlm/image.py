@@ -96,7 +96,7 @@ def _opened(file: Path | io.BytesIO, name: str) -> Image.Image:
     except IsADirectoryError:
         raise ValueError(f"Texture.open: {name} is a folder, not an image") from None
     except Image.DecompressionBombError:
-        raise ValueError(f"Texture.open: {name} has too many pixels (at most {MAX_PIXELS}); {_by_pages(name)}") from None
+        raise ValueError(f"Texture.open: {name} has pixels beyond {MAX_PIXELS}; {_by_pages(name)}") from None
     except UnidentifiedImageError:
         if _begins_as_pdf(file):
             wanted = "is a PDF, not an image: give it alone to VLM.ask or choose_pages, which take documents"

@@ -24,9 +24,8 @@ def finest_inside(allocation, box):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Two windows per question, and a coarser grid for the large sheet."""
+    """Two windows per question."""
     monkeypatch.setattr(refine, "FEW_PAGES", 8)
-    monkeypatch.setattr(refine, "MOST_CELLS_ALONG", 640)
 
 
 def test_less_than_2_percent_of_a_large_image_is_read_and_the_label_is_seen_finely(monkeypatch):

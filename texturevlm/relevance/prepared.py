@@ -21,7 +21,7 @@ from texturevlm.scout.question import Question
 from texturevlm.types import Texture, check_texture
 
 BALANCE = Balance()
-MOST_PARTS = 16  # of an image that is read by pages: 4 MB each
+MOST_PARTS = 12  # of an image that is read by pages: 4 MB each
 
 
 class Prepared:

@@ -26,7 +26,8 @@ from texturevlm.virtual.mips import MipPages
 from texturevlm.virtual.pages import Box, VirtualPages
 
 FEW_PAGES = 32  # that a question may always read, however small the source is
-MOST_CELLS_ALONG = 1280  # of the grid, along the longer side: the search over 20,000 × 20,000 pixels takes seconds
+CELLS_ALONG = 640  # of the grid, along the longer side, or more where a cell would be larger than a patch
+MOST_CELLS_ALONG = 1280  # even then: the search takes seconds and a hundred megabytes
 WINDOW = 512  # texels along a side of a window, about
 FINER = 2  # levels between a window and those inside it
 REFINE_SHARE = 0.005  # of the pages that one question may read for relevance; whether they were read before or not,
@@ -135,8 +136,12 @@ class _Geometry:
 
     def __init__(self, mips: MipPages, patch: int) -> None:
         self.extents, self.height = mips.extents, mips.size[0]
-        few = next(level for level, extent in enumerate(self.extents) if max(extent) <= MOST_CELLS_ALONG)
-        self.grid = self.extents[max(few, cell_level(mips.size, patch))]
+        least, few = (
+            next(level for level, extent in enumerate(self.extents) if max(extent) <= most)
+            for most in (MOST_CELLS_ALONG, CELLS_ALONG)
+        )
+        of_a_patch = max(0, patch.bit_length() - 1)
+        self.grid = self.extents[max(least, min(few, of_a_patch), cell_level(mips.size, patch))]
         self.side = mips.page * max(1, round(WINDOW / mips.page))
 
     def texel(self, level: int) -> float:
