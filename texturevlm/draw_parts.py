@@ -16,12 +16,14 @@ from texturevlm.relevance.maps import Relevance, normalised
 from texturevlm.types import Allocation, Texture
 
 SIDE = 640  # pixels of the part
+MOST_ALONG = 1000  # pixels of the whole: a panel has 620
 Box = tuple[int, int, int, int]  # top, left, bottom, right, in pixels
 
 
 def coarse_part(texture: Texture) -> tuple[Texture, float]:
-    """The coarse levels as an image of their own, and their level in the large one."""
-    whole = Texture(texture.levels, texture.names)
+    """Coarse levels as an image of their own, and their level in the large one."""
+    small = [level for level in texture.levels if max(level.shape[2:]) <= MOST_ALONG]
+    whole = Texture(tuple(small), texture.names)
     return whole, math.log2(texture.size[0] / whole.size[0])
 
 
