@@ -23,12 +23,14 @@ LAYERS = [
     {"ops"},
     {"image"},
     {"types"},
+    {"virtual"},
     {"channels"},
     {"scout"},
     {"relevance"},
     {"allocate"},
     {"sampling"},
     {"rebuilding"},
+    {"draw_parts"},
     {"draw"},
     {"draw_terms"},
     {"reduce"},
@@ -50,7 +52,11 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # What the command line may reach through the package's own public names.
 PUBLIC = "__init__"
 # Methods that lead to a later stage; imported when they are called.
-METHODS = {("types.py", "texturevlm.sampling")}  # Texture.sample_foveated
+METHODS = {
+    ("types.py", "texturevlm.sampling"),  # Texture.sample_foveated
+    ("types.py", "texturevlm.virtual.opening"),  # Texture.open
+    ("types.py", "texturevlm.virtual.pages"),  # the type of Texture.pages
+}
 
 
 def stage(module: str) -> str:

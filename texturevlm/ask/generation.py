@@ -183,6 +183,8 @@ class Generator:
             return "videos are not captured"
         if images > 1:
             return f"one image is captured, and these were {images}"
+        if asked[0].textures[0].pages is not None:
+            return "images that are read by pages are not captured"
         if reason := no_captured_reduction_because(asked[0].reduce):
             return reason
         if _weighted(asked):

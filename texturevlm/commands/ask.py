@@ -107,6 +107,8 @@ def _ask(options: argparse.Namespace) -> int:
     if options.out is not None:
         session.look(question, answer=answer.strip()).save(options.out)
         print(f"{options.out}: what the model saw", file=sys.stderr)
+    if isinstance(session, ImageSession):
+        arguments.print_pages(*(image.texture for image in session.images))
     return 0
 
 
