@@ -13,7 +13,7 @@ CPU := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),,+cpu)
 CPU_INDEX := --timeout 15 --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torch==$(2)"
 
-.PHONY: demo test test-oldest lint sanitize scout results-check results-mark clean
+.PHONY: demo test test-oldest site lint sanitize scout results-check results-mark clean
 
 demo: .venv/ready
 	$(BIN)/texturevlm ask examples/invoice.png "What is the total?" --out demo.png
@@ -25,6 +25,10 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documents as a site in site/; open site/index.html.
+site: .venv/ready
+	$(BIN)/python docs/build_site.py --out site
 
 # Look for wrong accesses, races and wrong barriers in every kernel, on a machine with a GPU and compute-sanitizer (part of
 # the CUDA toolkit): `make sanitize`, or with another interpreter `make sanitize SANITIZE_PYTHON=python3`.
@@ -41,7 +45,7 @@ sanitize:
 .venv/ready: pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(call install_torch,$(BIN)/$(PIP) -c constraints.txt,$(TORCH))
-	$(BIN)/$(PIP) -c constraints.txt -e ".[cuda,dev,eval,finetune,hf,ocr,pdf,train,video]"
+	$(BIN)/$(PIP) -c constraints.txt -e ".[corpus,cuda,dev,docs,eval,finetune,hf,large,maps,ocr,pdf,slides,train,video]"
 	touch .venv/ready
 
 # The tests against the oldest supported torch and transformers, in .venv-oldest. A machine that cannot reach PyTorch's
@@ -52,7 +56,7 @@ test-oldest: .venv-oldest/ready
 .venv-oldest/ready: pyproject.toml Makefile
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	$(call install_torch,.venv-oldest/bin/$(PIP),$(OLDEST_TORCH))
-	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[cuda,dev,eval,finetune,hf,ocr,pdf,train,video]"
+	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[corpus,cuda,dev,docs,eval,finetune,hf,large,maps,ocr,pdf,slides,train,video]"
 	touch .venv-oldest/ready
 
 # List the tables of results/ that today's code and weights did not make; `make results-mark` writes that into them.
@@ -71,4 +75,4 @@ scout: .venv/ready
 		--ranker runs/ranker/step-00000900/weights.safetensors --out texturevlm/scout/scout.npz
 
 clean:
-	rm -rf .venv .venv-oldest demo.png
+	rm -rf .venv .venv-oldest demo.png site

@@ -21,6 +21,8 @@ PAGE = re.compile(r'"([\w./-]+\.md)"')  # in zensical.toml
 
 def build(out: Path, docs: Path = DOCS) -> int:
     """Build the site into a folder that is made anew; returns the exit status of Zensical."""
+    if out.exists() and not (out / "sitemap.xml").exists():
+        raise SystemExit(f"build_site: --out must be a new folder or an earlier site, got {out}")
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder)
         stage(copied, docs)

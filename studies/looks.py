@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,6 +44,7 @@ def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, 
     for name, answer in (("first", one), ("second", two)):
         found[name] = anls(answer.text, sample.answers)
         found["tokens"][name] = tokens_of(answer)
+        found["seconds"][name] = sum(answer.seconds.values())  # its stages follow one another
     found["features"] = None if one.features is None else astuple(one.features)
     for fixed in (budget // 2, budget):
         started = time.perf_counter()
@@ -54,29 +55,34 @@ def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, 
     return found
 
 
-def policies(rows: Sequence[dict[str, Any]], budget: int) -> list[tuple[str, float, float, float]]:
-    """Name, ANLS, tokens per question, share of questions that stop after the first look."""
-    count = len(rows)
-    found = [("one look, a quarter", _mean(rows, "first"), _tokens(rows, "first"), 1.0)]
+class Policy(NamedTuple):
+    """One way to spend tokens, means over questions. stopped: the share that stops after the first look"""
+
+    name: str
+    score: float
+    tokens: float
+    seconds: float
+    stopped: float
+
+
+def policies(rows: Sequence[dict[str, Any]], budget: int) -> list[Policy]:
+    """Fixed budgets, two looks, and looks that stop, by how sure they must be."""
+    found = [_policy("one look, a quarter", rows, ["first"] * len(rows))]
     for fixed in (str(budget // 2), str(budget)):
-        score = sum(row["fixed"][fixed] for row in rows) / count
-        found.append((f"one look, {fixed} tokens", score, _tokens(rows, fixed), 1.0))
-    found.append(("two looks, always", _mean(rows, "second"), _tokens(rows, "second"), 0.0))
+        found.append(_policy(f"one look, {fixed} tokens", rows, [fixed] * len(rows)))
+    found.append(_policy("two looks, always", rows, ["second"] * len(rows)))
     for sure in SURE:
-        kept = [row["chance"] >= sure for row in rows]
-        names = ["first" if one else "second" for one in kept]
-        score = sum(row[name] for row, name in zip(rows, names)) / count
-        tokens = sum(row["tokens"][name] for row, name in zip(rows, names)) / count
-        found.append((f"looks that stop, sure = {sure:g}", score, tokens, sum(kept) / count))
+        names = ["first" if row["chance"] >= sure else "second" for row in rows]
+        found.append(_policy(f"looks that stop, sure = {sure:g}", rows, names))
     return found
 
 
-def _mean(rows: Sequence[dict[str, Any]], name: str) -> float:
-    return float(sum(row[name] for row in rows) / len(rows))
-
-
-def _tokens(rows: Sequence[dict[str, Any]], name: str) -> float:
-    return float(sum(row["tokens"][name] for row in rows) / len(rows))
+def _policy(name: str, rows: Sequence[dict[str, Any]], taken: Sequence[str]) -> Policy:
+    """taken: per question, the answer that counts"""
+    scores = [row["fixed"][one] if one in row["fixed"] else row[one] for row, one in zip(rows, taken)]
+    tokens, seconds = ([row[what][one] for row, one in zip(rows, taken)] for what in ("tokens", "seconds"))
+    score, used, lasted = (float(sum(values) / len(rows)) for values in (scores, tokens, seconds))
+    return Policy(name, score, used, lasted, sum(one != "second" for one in taken) / len(rows))
 
 
 def calibration(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, float]]:
@@ -93,7 +99,8 @@ def calibration(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, float]]:
 def report(record: dict[str, Any]) -> str:
     rows, budget = record["rows"], record["budget"]
     table = [
-        (name, f"{score:.3f}", f"{tokens:.0f}", f"{share:.0%}") for name, score, tokens, share in policies(rows, budget)
+        (one.name, f"{one.score:.3f}", f"{one.tokens:.0f}", f"{one.seconds:.1f}", f"{one.stopped:.0%}")
+        for one in policies(rows, budget)
     ]
     bins = [(name, count, f"{share:.2f}") for name, count, share in calibration(rows)]
     return markdown_page(
@@ -101,8 +108,8 @@ def report(record: dict[str, Any]) -> str:
         provenance(record),
         f"{len(rows)} questions of the {record['split']} split, model {record['model']}, budget {budget}, relevance "
         f"{record['relevance']}. The first look has {FIRST_LOOK:g} of the budget. "
-        "Tokens are those that a question took.",
-        markdown_table(["how", "ANLS", "tokens per question", "stopped after the first look"], table),
+        "Tokens and seconds are those that a question took, with opening the file, on one thread of a CPU.",
+        markdown_table(["how", "ANLS", "tokens per question", "seconds", "stopped after the first look"], table),
         "How often the first answer is right, by the chance that the model was given:",
         markdown_table(["chance", "answers", "right"], bins),
     )

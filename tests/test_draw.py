@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from texturevlm import draw
-from texturevlm.draw import PANEL, _weightiest, heat, question_picture, stacked
+from texturevlm.draw import PANEL, heat, question_picture, stacked, weightiest
 from texturevlm.pipeline import choose_tokens
 from texturevlm.rebuilding import resized
 from texturevlm.relevance import Relevance
@@ -34,7 +34,7 @@ def test_heat_of_nothing_is_the_image_faded():
 
 @pytest.mark.parametrize("spot", [(0, 0), (5, 7), (59, 79)])
 def test_the_close_up_lies_where_the_mass_is(spot):
-    x, y = _weightiest(relevance((600, 800), 10, spot), (200, 100))
+    x, y = weightiest(relevance((600, 800), 10, spot), (200, 100))
     assert abs(x - spot[1] * 10 - 5) <= 105 and abs(y - spot[0] * 10 - 5) <= 55
 
 

@@ -23,12 +23,14 @@ LAYERS = [
     {"ops"},
     {"image"},
     {"types"},
+    {"virtual"},
     {"channels"},
     {"scout"},
     {"relevance"},
     {"allocate"},
     {"sampling"},
     {"rebuilding"},
+    {"draw_parts"},
     {"draw"},
     {"draw_terms"},
     {"reduce"},
@@ -39,6 +41,7 @@ LAYERS = [
     {"video"},
     {"ask"},
     {"live"},
+    {"corpus"},
     {"vllm_plugin"},
     {"evaluate"},
     {"train"},
@@ -50,7 +53,11 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # What the command line may reach through the package's own public names.
 PUBLIC = "__init__"
 # Methods that lead to a later stage; imported when they are called.
-METHODS = {("types.py", "texturevlm.sampling")}  # Texture.sample_foveated
+METHODS = {
+    ("types.py", "texturevlm.sampling"),  # Texture.sample_foveated
+    ("types.py", "texturevlm.virtual.opening"),  # Texture.open
+    ("types.py", "texturevlm.virtual.pages"),  # the type of Texture.pages
+}
 
 
 def stage(module: str) -> str:
@@ -115,4 +122,4 @@ assert texturevlm.Texture and "torch" in sys.modules
 def test_a_module_hides_no_public_name():
     """`import texturevlm.sample` would put the module where the function `tv.sample` is found."""
     modules = {path.stem for path in PACKAGE.iterdir()}
-    assert {name for name in texturevlm.__all__ if name in modules} == {"ops"}
+    assert {name for name in texturevlm.__all__ if name in modules} == {"corpus", "ops"}

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from texturevlm import ops
+    from texturevlm import corpus, ops
     from texturevlm.allocate import ALLOCATORS, foveate
     from texturevlm.ask import VLM, attach, detach, load_vlm
     from texturevlm.ask.processor import TextureProcessor
@@ -34,6 +34,7 @@ _NAMES = {
     "ask.processor": ("TextureProcessor",),
     "capture": ("compile",),
     "channels": ("CHANNELS", "build_channels:build"),
+    "corpus": ("corpus",),
     "ops": ("ops",),
     "pages": ("choose_pages",),
     "pipeline": ("choose_tokens",),
@@ -79,6 +80,7 @@ __all__ = [
     "choose_pages",
     "choose_tokens",
     "compile",
+    "corpus",
     "detach",
     "find_relevance",
     "foveate",

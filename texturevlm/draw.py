@@ -4,6 +4,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.channels import CHANNELS, build, resolve
+from texturevlm.draw_parts import SIDE, coarse_part, cut, cut_relevance, fine_part, scaled
 from texturevlm.rebuilding import rebuild, resized
 from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.types import COLOURS, Allocation, Texture
@@ -39,14 +41,22 @@ class Panel(NamedTuple):
     key: Image.Image | None = None
 
 
-def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, float] | None = None) -> Image.Image:
+def look_picture(
+    texture: Texture, allocation: Allocation, point: tuple[float, float] | None = None, *, base: float = 0.0
+) -> Image.Image:
     """The whole image resized to the budget, what the tokens deliver, and their footprints; below, a close-up.
 
     point: (x, y) in level-0 pixels that the close-up shows; the centre of the finest footprint if None
+    base:  for the legend: the level of the texture in an image that it stands for
     """
     if point is None:
         finest = torch.where(allocation.valid[0], allocation.area[0], math.inf).argmin()
         point = tuple(allocation.centre[0, finest].tolist())
+    if texture.pages is not None:
+        (whole, level), (fine, box) = coarse_part(texture), fine_part(texture, point)
+        place = (point[0] / 2**level, point[1] / 2**level)
+        above = look_picture(whole, scaled(allocation, whole.size), place, base=level)
+        return stacked([above, look_picture(fine, cut(allocation, box), (point[0] - box[1], point[1] - box[0]))])
     baseline = to_pil(resized(texture, budget=allocation.budget, patch=allocation.patch))
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     tokens = f"{int(allocation.valid[0].sum())} tokens of {allocation.patch}x{allocation.patch}"
@@ -54,35 +64,46 @@ def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, f
     return _arrange(
         Panel(f"whole image resized to {tokens}", baseline, "close-up", _enlarge(baseline, near)),
         Panel(f"level of detail: {tokens}", seen, "close-up", _enlarge(seen, near)),
-        _footprints_panel(original, allocation, near),
+        _footprints_panel(original, allocation, near, base),
     )
 
 
-def question_picture(texture: Texture, allocation: Allocation, relevance: Relevance, question: str = "") -> Image.Image:
+def question_picture(
+    texture: Texture, allocation: Allocation, relevance: Relevance, question: str = "", *, base: float = 0.0
+) -> Image.Image:
     """What the tokens deliver, their footprints, and the relevance that they were chosen by; below, a close-up.
 
     The close-up shows the most relevant part, beside the original and the whole image resized to as many tokens.
+    base: as in `look_picture`
     """
+    if texture.pages is not None:
+        (whole, level), (fine, box) = coarse_part(texture), fine_part(texture, weightiest(relevance, (SIDE, SIDE)))
+        shown = scaled(allocation, whole.size), replace(relevance, size=whole.size)
+        title = f"the part at {box[1]}, {box[0]} of {texture.size[1]} x {texture.size[0]} pixels"
+        below = question_picture(fine, cut(allocation, box), cut_relevance(relevance, box), title)
+        return stacked([question_picture(whole, *shown, question, base=level), below])
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     used = int(allocation.valid[0].sum())
     known = SCORERS.get(relevance.scorer)  # a caller's own scorer has only its name
     described = relevance.scorer if known is None else known.description
-    near = _around(_weightiest(relevance, _close_up_size(original.size)), original.size)
+    near = _around(weightiest(relevance, _close_up_size(original.size)), original.size)
     baseline = to_pil(resized(texture, budget=used, patch=allocation.patch, box=near))  # the close-up shows no more
     tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"
     caption, key = "close-up of the whole image resized to as many tokens", _key(HEAT, "matters least", "matters most")
     return _arrange(
         Panel(f"what the model sees: {tokens}", _framed(seen, near), "close-up", _enlarge(seen, near)),
-        _footprints_panel(original, allocation, near),
+        _footprints_panel(original, allocation, near, base),
         Panel(f"relevance, by {described}", heat(original, relevance), caption, _enlarge(baseline), key),
         heading=question,
     )
 
 
-def _footprints_panel(original: Image.Image, allocation: Allocation, near: tuple[int, int, int, int]) -> Panel:
+def _footprints_panel(
+    original: Image.Image, allocation: Allocation, near: tuple[int, int, int, int], base: float
+) -> Panel:
     """The footprints over the original; near: the box of the close-up."""
     picture, close_up = footprints(original, allocation), _enlarge(original, near)
-    return Panel("footprints by level", picture, "close-up of the original", close_up, legend(allocation))
+    return Panel("footprints by level", picture, "close-up of the original", close_up, legend(allocation, base))
 
 
 def heat(image: Image.Image, relevance: Relevance) -> Image.Image:
@@ -134,9 +155,10 @@ def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
     return picture
 
 
-def legend(allocation: Allocation) -> Image.Image:
-    """The colours of the levels, and how many pixels a sample covers."""
-    first, last = (f"level {level:.1f}: {2**level:.1f} px per sample" for level in _level_range(allocation))
+def legend(allocation: Allocation, base: float = 0.0) -> Image.Image:
+    """The colours of the levels, and how many pixels a sample covers; base: as in `look_picture`."""
+    levels = [level + base for level in _level_range(allocation)]
+    first, last = (f"level {level:.1f}: {2**level:.1f} px per sample" for level in levels)
     return _key(RAMP, first, last if last != first else "")
 
 
@@ -172,7 +194,7 @@ def ramp_bar(width: int, height: int, ramp: Sequence[tuple[int, ...]] = RAMP) ->
     return Image.fromarray(np.tile(row, (height, 1, 1)))
 
 
-def _weightiest(relevance: Relevance, size: tuple[int, int]) -> tuple[float, float]:
+def weightiest(relevance: Relevance, size: tuple[int, int]) -> tuple[float, float]:
     """The point (x, y) around which a box (width, height) in pixels holds most relevance."""
     rows, columns = relevance.grid
     down, across = relevance.size[0] / rows, relevance.size[1] / columns

@@ -95,8 +95,8 @@ def _opened(file: Path | io.BytesIO, name: str) -> Image.Image:
         raise FileNotFoundError(f"Texture.open: no such file: {name}") from None
     except IsADirectoryError:
         raise ValueError(f"Texture.open: {name} is a folder, not an image") from None
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"Texture.open: {name} has too many pixels (at most {MAX_PIXELS}): {error}") from None
+    except Image.DecompressionBombError:
+        raise ValueError(f"Texture.open: {name} has pixels beyond {MAX_PIXELS}; {_by_pages(name)}") from None
     except UnidentifiedImageError:
         if _begins_as_pdf(file):
             wanted = "is a PDF, not an image: give it alone to VLM.ask or choose_pages, which take documents"
@@ -104,6 +104,10 @@ def _opened(file: Path | io.BytesIO, name: str) -> Image.Image:
         raise ValueError(f"Texture.open: {name} is not an image that Pillow can read") from None
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
+
+
+def _by_pages(name: str) -> str:
+    return f"make it readable by pages: texturevlm pyramid {name if os.path.isfile(name) else 'FILE'}"
 
 
 def _begins_as_pdf(file: Path | io.BytesIO) -> bool:
@@ -120,7 +124,7 @@ def _from_pil(image: Image.Image, name: str, device: torch.device | str | None, 
         raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
     if image.width * image.height > MAX_PIXELS:
         pixels = f"{image.width}×{image.height} pixels, more than {MAX_PIXELS}"
-        raise ValueError(f"Texture.open: {name} has {pixels}; resize it or cut it into pages")
+        raise ValueError(f"Texture.open: {name} has {pixels}; {_by_pages(name)}")
     staged = stage_jpeg(image, target) if own else None
     try:
         image.load()

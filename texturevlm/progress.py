@@ -33,9 +33,10 @@ class Progress:
     def _words(self) -> str:
         spent = time.monotonic() - self.started
         left = spent / max(1, self.done - self.before) * (self.total - self.done)
-        return f"{self.done}/{self.total} {self.unit}, {_clock(spent)} so far, {_clock(left)} to go{self.note}"
+        return f"{self.done}/{self.total} {self.unit}, {clock_time(spent)} so far, {clock_time(left)} to go{self.note}"
 
 
-def _clock(seconds: float) -> str:
+def clock_time(seconds: float) -> str:
+    """Hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

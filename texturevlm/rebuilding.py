@@ -12,6 +12,7 @@ from torch import Tensor
 from texturevlm.check import check_count
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.lookup import sample_patches
+from texturevlm.ops.shares import share_of_pixels
 from texturevlm.types import Allocation, Texture, check_allocation, check_texture
 
 PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
@@ -88,7 +89,7 @@ def shrunk_axis(extent: int, cells: int, first: int, last: int, like: Tensor) ->
     low = max(0, math.floor(first / side) - 3)  # bicubic interpolation reads two cells on either side
     high = min(cells, math.ceil(last / side) + 3)
     source = slice(math.floor(low * side), min(extent, math.ceil(high * side)))
-    down = _means(low * side, high * side, high - low, source.start, source.stop, like)
+    down = share_of_pixels(low * side, high * side, high - low, source.start, source.stop, like)
     return down, _bicubic(low * side, high * side, high - low, first, last, like), source
 
 
@@ -118,7 +119,7 @@ def _paint_upright(part: Tensor, image: Tensor, box: list[float], patch: int, co
         start = min(max(math.floor(low), 0), extent - 1)
         stop = min(max(math.ceil(high), start + 1), extent)
         up = _bicubic(low, high, patch, first, first + part.shape[2 - axis], image)
-        axes.append((_means(low, high, patch, start, stop, image), up, slice(start, stop)))
+        axes.append((share_of_pixels(low, high, patch, start, stop, image), up, slice(start, stop)))
     (down_x, up_x, columns), (down_y, up_y, rows) = axes
     _multiply(part, up_y, down_y, image[:, rows, columns], down_x, up_x)
 
@@ -131,17 +132,6 @@ def _multiply(part: Tensor, up_y: Tensor, down_y: Tensor, image: Tensor, down_x:
     # torch would share each product among threads, which takes many times as long as the products.
     after, before, pixels, across, along = (one.numpy() for one in (up_y, down_y, image, down_x, up_x))
     part.numpy()[...] = after @ (before @ pixels @ across.T) @ along.T
-
-
-def _means(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
-    """(cells, last − first): the share of each pixel in each of the equal cells between low and high."""
-    edges = torch.linspace(low, high, cells + 1, dtype=torch.float64)
-    start, stop = edges[:-1, None], edges[1:, None]
-    pixel = torch.arange(first, last, dtype=torch.float64)
-    overlap = (torch.minimum(stop, pixel + 1) - torch.maximum(start, pixel)).clamp(min=0)
-    nearest = ((start + stop) / 2).floor().clamp(first, last - 1) == pixel
-    overlap = torch.where(overlap.sum(1, keepdim=True) > 0, overlap, nearest.double())
-    return (overlap / overlap.sum(1, keepdim=True)).to(like)
 
 
 def _bicubic(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:

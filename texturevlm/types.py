@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from texturevlm import image as images
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents, mipmap
+
+if TYPE_CHECKING:
+    from texturevlm.virtual.pages import VirtualPages
 
 COLOURS = ("red", "green", "blue")
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")  # the tensors of an Allocation
@@ -37,6 +41,7 @@ class Texture:
               than the image (an expensive channel need not be made at full resolution)
     reduce:   how each channel shrinks: mean, max, min or nearest
     resident: the same levels in the texture units of a GPU, once `on_device` has copied them there
+    pages:    what is finer than `levels`, read by pages when it is sampled, of an image too large for memory
     """
 
     levels: tuple[Tensor, ...]
@@ -44,6 +49,7 @@ class Texture:
     size: tuple[int, int] = (0, 0)
     reduce: tuple[str, ...] = ()
     resident: DeviceTexture | None = None
+    pages: VirtualPages | None = None
 
     def __post_init__(self) -> None:
         levels: Any = self.levels
@@ -77,8 +83,14 @@ class Texture:
     def open(cls, source: images.ImageLike, *, device: torch.device | str | None = None) -> Texture:
         """Read an image: a path, a URL, bytes, a PIL image, an array (H, W[, C]) or a tensor ([B,] C, H, W).
 
-        returns a texture of level 0 alone, values 0 to 1
+        returns a texture of level 0 alone, values 0 to 1; of a large file with levels and pages (a slide, a map, what
+                `texturevlm pyramid` writes) the coarse levels, and `pages` for the others
         """
+        if isinstance(source, (str, os.PathLike)):
+            from texturevlm.virtual.opening import is_paged, open_paged
+
+            if is_paged(source):
+                return open_paged(source, device=device)
         return cls((images.to_tensor(source, device),))
 
     def mipmapped(self, levels: int | None = None) -> Texture:
@@ -112,8 +124,10 @@ class Texture:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Texture:
         """Return the texture on another device or in another dtype."""
         moved = tuple(level.to(device=device, dtype=dtype) for level in self.levels)
-        same = moved[0] is self.levels[0]
-        return self if same else replace(self, levels=moved, resident=None)
+        if moved[0] is self.levels[0]:
+            return self
+        pages = None if self.pages is None else self.pages.to(moved[0].device)
+        return replace(self, levels=moved, resident=None, pages=pages)
 
     def split(self) -> list[Texture]:
         """The images of a batch, one texture each."""

@@ -122,6 +122,7 @@ def test_a_calibration_is_part_of_a_checkpoint():
         ({"looks": "auto", "num_beams": 2}, "looks must be 1 or 2 with num_beams, got 'auto'"),
         ({"looks": "auto", "reduce": "fastv"}, "looks must be 1 or 2 with reduce, got 'auto'"),
         ({"looks": "auto", "sure": 2}, "sure must be"),
+        ({"looks": 2, "sure": 0.9}, "ask: looks must be 'auto' with sure, got 2"),
         ({"looks": "auto", "relevance": "attention"}, "relevance 'attention' is the model's own"),
     ],
 )
@@ -136,3 +137,45 @@ def test_a_family_without_it_says_so():
 
     with pytest.raises(ValueError, match="looks must be 1 or 2 for llava, got 'auto'"):
         VLM(model, processor, looks="auto")
+
+
+def test_levels_and_coordinates_are_those_asked_for(asked):
+    """In one look, in two, and in a video; a typo is named before slow work."""
+    page = models.patterned(640, 640)
+    for given in ({"images": page}, {"images": film(), "fps": 2, "budget": 8}):
+        for looks in ({"looks": 1}, {"looks": "auto", "sure": 1.0}):
+            plain, native = (
+                asked.ask(question=QUESTION, coordinates=one, **looks, **given, **OPTIONS) for one in ("fine", "native")
+            )
+            assert plain.logprobs[0] != pytest.approx(native.logprobs[0], abs=1e-4)
+        with pytest.raises(ValueError, match="ask: levels must be one of joint, apart, causal, got 'casual'"):
+            asked.ask(question=QUESTION, looks="auto", levels="casual", **given)
+        with pytest.raises(ValueError, match="ask: coordinates must be one of fine, native, got 'crops'"):
+            asked.ask(question=QUESTION, looks="auto", coordinates="crops", **given)
+    looks = {"looks": "auto", "sure": 1.0, **OPTIONS}
+    levels = [asked.ask(page, QUESTION, levels=one, **looks).logprobs[0] for one in ("joint", "apart", "causal")]
+    assert len({round(one, 5) for one in levels}) == 3
+
+
+def test_the_second_look_at_a_video_goes_where_the_first_is_not_legible(asked, monkeypatch):
+    """What the first look made legible gets no second token, and what the model attended to gets more."""
+    from texturevlm.video import clip
+
+    frames = torch.zeros(2, 3, 256, 256)
+    frames[:, :, :, :128] = (models.noise(256, 128) > 0.5).float()  # fine print on the left; nothing on the right
+    moments = [clip.Moment.of([(frames[0] * 255).byte(), (frames[1] * 255).byte()], 0.0, 2)]
+    (first,) = clip.choose_clip(moments, budget=8, patch=32, relevance="none")
+    found = {}
+    for corner in (0, 192):
+        attention = torch.zeros(1, 64, 64)
+        attention[:, corner // 4 : corner // 4 + 16, :16] = 1 / 256
+        seen = {0.0: clip.SeenMoment(first.allocation, attention)}
+        (again,) = clip.choose_clip(moments, budget=12, patch=32, relevance="none", seen=seen)
+        scale = clip.delivered_scale(again.allocation, (8, 8))[0]
+        found[corner] = float(scale[corner // 32, 0])
+        other = float(scale[(192 - corner) // 32, 0])
+        assert found[corner] <= other and float(again.allocation.centre[0, again.allocation.valid[0], 0].max()) < 192
+    plain = [clip.Moment.of([torch.full((3, 256, 256), 99, dtype=torch.uint8)], 0.0, 2)]
+    (first,) = clip.choose_clip(plain, budget=64, patch=32, relevance="none")
+    legible = {0.0: clip.SeenMoment(first.allocation, torch.full((1, 8, 8), 1 / 64))}
+    assert clip.choose_clip(plain, budget=12, patch=32, relevance="none", seen=legible) == []

@@ -123,7 +123,7 @@ def test_attention_comes_in_the_slots_of_levels_that_are_apart(reader, monkeypat
 
 def test_two_looks_and_several_questions(reader):
     session = reader.prepare(page(1200, 900))
-    assert isinstance(session.ask("What is the total?", looks=2, relevance="auto", max_new_tokens=3), str)
+    assert isinstance(session.ask("What is the total?", looks=2, max_new_tokens=3), str)
     texts = session.ask(["total", "date?"], max_new_tokens=3)
     assert texts == [session.ask("total", max_new_tokens=3), session.ask("date?", max_new_tokens=3)]
 

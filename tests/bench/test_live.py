@@ -5,7 +5,12 @@ from texturevlm.bench.live import bench_live
 
 def test_a_quick_run():
     report = bench_live("cpu", quick=True)
-    frames, question = report.rows
+    frames, question, *parts = report.rows
+    assert [part.work.split(" tokens ")[-1] for part in parts] == [
+        "frame → patches",
+        "through the tower",
+        "through the language model",
+    ]
     assert "frame → cache" in frames.work and "question → first token" in question.work
     assert frames.timing.median > 0 and question.timing.median > 0
     said = " ".join(report.notes)

@@ -181,6 +181,9 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
         (["page.png", "Q", "--model", "/nowhere/at/all", "--looks", "3"], ["--looks", "3"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--allocator", "circles"], ["allocator must be one of"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--out", "saw.gif"], ["--out must end in .png"]),
+        (["camera:0", "page.png", "Q", "--model", "/nowhere"], ["a video must stand alone", "got camera:0 among 2"]),
+        (["camera:0", "Q", "--model", "/nowhere", "--looks", "2"], ["--looks must be 1 or auto for a video, got 2"]),
+        (["camera:0", "Q", "--model", "/nowhere", "--rate", "0"], ["rate must be above 0, got 0.0"]),
         (["page.png", "Q", "--model", "/nowhere", "--keep", "4"], ["keep needs reduce, one of random"]),
         *(
             (["page.png", "Q", "--reduce", "tome", "--keep", keep], ["or a share above 0 and at most 1.0", repr(keep)])
@@ -230,6 +233,7 @@ def test_allocate_shares_a_budget_between_images(page, tmp_path, capsys):
         ["channels", "https://example.org/a.png"],
         ["fit-pca", "gone", "--model", "x", "--out", "new/p.safetensors"],
         ["video", "gone.mp4", "--out", "new/a.mp4"],
+        ["video", "camera:99", "--out", "new/a.mp4"],
         ["video", ".", "--out", "new/a.mp4", "--budget", "0"],
         ["video", ".", "--out", "new/a.mp4", "--limit", "0"],
         ["video", ".", "--out", "new/a.mp4", "--allocator", "circles"],

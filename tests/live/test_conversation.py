@@ -43,10 +43,10 @@ def logits_of(talk, question=QUESTION):
 def from_scratch(talk, last_frame, question=QUESTION):
     """The logits of the unmodified forward pass on the moments that are kept. last_frame: of each, by its time"""
     adapter = talk.adapter
-    head, tail = talk._spelled(question)
+    head, tail = talk.wording.of_question(question)
     ids, views = list(head), []
     for moment in talk.moments:
-        opening, closing = talk._words(moment.time)
+        opening, closing = talk.wording.of_moment(moment.time)
         allocation, image = last_frame[moment.time]
         some = allocation.each(lambda column, own=list(moment.tokens): column[:, own])
         pixels = sample(Texture.open(image).mipmapped(), some).pixels[0]
@@ -232,16 +232,16 @@ def test_a_stream_says_what_is_wrong(model):
     with pytest.raises(ValueError, match="watch: the stream must have a source"):
         one.watch(QUESTION)
     one.step(frames(1)[0])
-    with pytest.raises(ValueError, match="ask: question must take at most 768 tokens with its answer"):
+    with pytest.raises(ValueError, match="ask: question must take at most 768 tokens with its prompt and its answer"):
         one.ask(QUESTION, max_new_tokens=800)
     with pytest.raises(TypeError, match="ask: question must be text, got int"):
         one.ask(3)
+    with pytest.raises(ValueError, match="ask: max_new_tokens must be at least 1, got 0"):
+        one.ask(QUESTION, max_new_tokens=0)
     with pytest.raises(ValueError, match="ask: the stream must have a model"):
         tv.VideoStream(SIZE, 15, relevance="none").ask(QUESTION)
     with pytest.raises(TypeError, match="VideoStream: model must be a VLM"):
         tv.VideoStream(SIZE, 15, model=model.model)
-    with pytest.raises(ValueError, match="VideoStream: limit must be at least 62, got 40"):
-        stream(model, limit=40)
     for family in ("llava", "qwen3_vl_moe"):
         network = {**small.LLAVAS, **small.MORE}[family]
         with pytest.raises(ValueError, match=f"VideoStream: model must be of a Qwen-VL family .*, got {family}"):
@@ -253,13 +253,57 @@ def test_a_stream_says_what_is_wrong(model):
 
 
 def test_the_captured_tower_gives_the_same_tokens(model):
-    from texturevlm.live.encoder import ChangedTokens
-
     one = tv.VideoStream(SIZE, 15, model=model, relevance="none", allocator="layers", limit=400)
     step = one.step(frames(1)[0])
-    used = step.allocation.valid[0].nonzero()[:, 0].tolist()
-    some = used[::-2]
-    plain, captured = (ChangedTokens(model.adapter, captured=one) for one in (False, True))
+    some = sorted(one.conversation.layout.reading, key=one.conversation.layout.reading.get)[::2]
+    plain, captured = (conversations.ChangedTokens(model.adapter, captured=one) for one in (False, True))
+    for encode in (plain, captured):
+        encode.hold(step.allocation, torch.device("cpu"))
     with torch.no_grad():
-        pairs = zip(*(encode(step.patches.pixels[0], step.allocation, some) for encode in (plain, captured)))
-    assert all(torch.allclose(*pair, atol=1e-5) for pair in pairs)
+        pairs = list(zip(*(encode(step.patches.pixels[0], some) for encode in (plain, captured))))
+        other = captured(step.patches.pixels[0], some[::-1])[0]
+    assert len(pairs) > 1 and all(torch.allclose(*pair, atol=1e-5) for pair in pairs)
+    assert torch.allclose(other, pairs[0][0], atol=1e-5)  # the tower gives them in reading order
+
+
+@pytest.mark.parametrize("interval", [0.05, 10.0])
+def test_the_least_limit_holds_any_video(model, interval):
+    """Every frame another scene: two whole moments fit, and no more is needed."""
+    least = 2 * (15 + stream(model).conversation.wording.longest)
+    with pytest.raises(ValueError, match=f"VideoStream: limit must be at least {least}, got {least - 1}"):
+        stream(model, limit=least - 1)
+    one = stream(model, limit=least, interval=interval, refresh="full")
+    last = shown(one, [scene(SIZE, seed=index) for index in range(5)])
+    talk = one.conversation
+    assert talk.evicted >= 2 and len(talk.moments) == 2 and talk.tokens <= least
+    assert error(logits_of(talk), from_scratch(talk, last)) < 3e-5
+
+
+def test_a_question_has_room_when_the_cache_is_full(model, monkeypatch):
+    """The longest one that is taken, too; a longer one changes nothing."""
+    monkeypatch.setattr(conversations, "SCRATCH", 40)
+    one = stream(model, interval=0.05, limit=64)
+    shown(one, frames(9))
+    talk = one.conversation
+    head, tail = talk.wording.of_question(QUESTION)
+    most = conversations.SCRATCH - len(head) - len(tail)
+    wanted = logits_of(talk)
+    with pytest.raises(ValueError, match="ask: question must take at most 40 tokens with its prompt and its answer"):
+        one.ask(QUESTION, max_new_tokens=most + 1)
+    assert len(talk.ask(QUESTION, max_new_tokens=most).logprobs) >= 1
+    assert torch.allclose(logits_of(talk), wanted, atol=1e-4)
+
+
+def test_a_question_after_a_failed_frame_is_answered_from_what_is_there(model, monkeypatch):
+    """Tokens that were placed and not computed are computed before the question."""
+    one, whole = stream(model, refresh="full", interval=0.05), stream(model, refresh="full", interval=0.05)
+    images = frames(3)
+    for index, image in enumerate(images):
+        whole.step(image, time=index / 10)
+    for index, image in enumerate(images[:2]):
+        one.step(image, time=index / 10)
+    monkeypatch.setattr(conversations.TokenMemory, "run", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        one.step(images[2], time=0.2)
+    monkeypatch.undo()
+    assert torch.allclose(logits_of(one.conversation), logits_of(whole.conversation), atol=1e-3)

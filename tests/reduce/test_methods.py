@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tests.reduce.contexts import permuted, plain_context, random_context
-from texturevlm.reduce import METHODS, Reduction
+from texturevlm.reduce import METHODS, ReduceStep, Reduction
 from texturevlm.reduce.sparsevlm import cluster_count, raters
+from texturevlm.vlm.captured_reduction import no_captured_reduction_because
 
 STAGES = {stage.reduce.__name__: stage for one in METHODS.values() for stage in one.stages}  # each function once
 
@@ -392,3 +393,11 @@ def test_column_sums_equal_those_of_the_whole_matrix():
     torch.testing.assert_close(column_sums(query, key, scale=0.5, block=7), whole.mean(0).sum(0))
     squared = column_sums(query, key, scale=0.5, weights=weights, quadratic=True, block=7)
     torch.testing.assert_close(squared, weights @ whole.square().mean(0).sqrt())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_captured_between_two_graphs_merges_nothing(name):
+    """A merged token weighs more in the attention of the language model, which a captured prefill does not know."""
+    if no_captured_reduction_because([ReduceStep(name, 9)]) is not None:
+        pytest.skip("not captured")
+    assert not stage(name)(random_context(), 9).merges

@@ -15,16 +15,18 @@ def row(first, second, chance):
         "chance": chance,
         "tokens": {"first": 10, "second": 40, "20": 20, "40": 40},
         "fixed": {"20": first, "40": second},
+        "seconds": {"first": 1.0, "second": 3.0, "20": 2.0, "40": 4.0},
     }
 
 
 def test_who_is_sure_pays_for_one_look():
     rows = [row(1.0, 1.0, 0.99), row(0.0, 1.0, 0.3), row(0.0, 0.0, 0.85), row(1.0, 0.0, 0.75)]
     found = {name: numbers for name, *numbers in looks.policies(rows, 40)}
-    assert found["one look, a quarter"] == [0.5, 10.0, 1.0]
-    assert found["two looks, always"] == [0.5, 40.0, 0.0]
-    assert found["looks that stop, sure = 0.7"] == [0.75, 17.5, 0.75]
-    assert found["looks that stop, sure = 0.95"] == [0.5, 32.5, 0.25]
+    assert found["one look, a quarter"] == [0.5, 10.0, 1.0, 1.0]
+    assert found["one look, 40 tokens"] == [0.5, 40.0, 4.0, 1.0]
+    assert found["two looks, always"] == [0.5, 40.0, 3.0, 0.0]
+    assert found["looks that stop, sure = 0.7"] == [0.75, 17.5, 1.5, 0.75]
+    assert found["looks that stop, sure = 0.95"] == [0.5, 32.5, 2.5, 0.25]
     assert looks.calibration(rows) == [("0.2 to 0.4", 1, 0.0), ("0.6 to 0.8", 1, 1.0), ("0.8 to 1", 2, 0.5)]
 
 

@@ -56,6 +56,8 @@ def test_a_model_writes_captions(tmp_path, capsys, monkeypatch):
     difference = (films[0][-1] - films[1][-1]).abs().mean(0)
     wide = difference.shape[1]
     assert difference[:, wide // 2 :].max() > 100 > difference[:200, : wide // 3].max()
+    said = capsys.readouterr().out
+    assert said.count("answer from") == 1 and f"answer from 0.0 s      {'W' * 200}" in said  # it did not change
     assert status("video", folder, "--model", "any", "--out", tmp_path / "none.mp4") == 2
     assert "--query must be a question for the model" in capsys.readouterr().err
 

@@ -1,4 +1,5 @@
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -250,6 +251,21 @@ def test_a_file_says_how_it_is_turned():
     upright = decoding._upright(Turned())
     assert upright.shape == (3, 3, 2)
     assert upright[0, 0].tolist() == [9, 0]  # the left column is on top, its lower end first
+
+
+def test_a_turned_file_is_read_upright(tmp_path):
+    """The matrix in the header of a file, as a telephone writes it."""
+    plain = written(tmp_path / "clip.mp4")
+    first = next(iter(open_video(plain))).image
+    content = bytearray(plain.read_bytes())
+    one, minus = struct.pack(">i", 1 << 16), struct.pack(">i", -(1 << 16))
+    zero = bytes(4)
+    straight = one + zero * 3 + one + zero * 3
+    at = content.index(straight, content.index(b"tkhd"))
+    content[at : at + len(straight)] = zero + one + zero + minus + zero * 4  # a quarter turn, clockwise
+    (tmp_path / "turned.mp4").write_bytes(content)
+    turned = next(iter(open_video(tmp_path / "turned.mp4"))).image
+    assert torch.equal(turned, torch.rot90(first, -1, (1, 2)))
 
 
 def test_a_camera_that_is_not_there_is_named():

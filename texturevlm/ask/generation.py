@@ -183,6 +183,8 @@ class Generator:
             return "videos are not captured"
         if images > 1:
             return f"one image is captured, and these were {images}"
+        if asked[0].textures[0].pages is not None:
+            return "images that are read by pages are not captured"
         if reason := no_captured_reduction_because(asked[0].reduce):
             return reason
         if _weighted(asked):
@@ -192,8 +194,15 @@ class Generator:
         return not_captured_because(options, getattr(self.adapter.model, "generation_config", None))
 
 
-def _generate_clips(adapter: Adapter, asked: Sequence[Asked], **options: Any) -> Any:
-    """The ids of the answers to questions about videos."""
+def _generate_clips(
+    adapter: Adapter,
+    asked: Sequence[Asked],
+    *,
+    levels: str | None = None,
+    coordinates: str | None = None,
+    **options: Any,
+) -> Any:
+    """The ids of the answers to questions about videos. levels: the views were made with them"""
     clips = [one.clip for one in asked if one.clip is not None]
     if len(clips) != len(asked):
         raise ValueError("ask: questions that are answered together must all be about videos, or all about images")
@@ -201,7 +210,8 @@ def _generate_clips(adapter: Adapter, asked: Sequence[Asked], **options: Any) ->
         adapter.spell(one.prompt, [], [adapter.filling(group, group[0].fps) for group in groups])
         for one, groups in zip(asked, clips)
     ]
-    inputs = adapter.assemble(ids, [view for groups in clips for group in groups for view in group])
+    views = [view for groups in clips for group in groups for view in group]
+    inputs = adapter.assemble(ids, views, coordinates=coordinates)
     return answer_ids(adapter.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
 
 

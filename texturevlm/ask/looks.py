@@ -8,18 +8,19 @@ the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
 from texturevlm.ask.attention import pointed_at
 from texturevlm.ask.choose import Chosen, joined, spend
 from texturevlm.ask.confidence import chance_of, features_of
-from texturevlm.ask.decoding import end_ids, in_one_config, option_of
+from texturevlm.ask.decoding import PREPARING, end_ids, in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import VIDEO, conversation_with
 from texturevlm.ask.options import Choosing
@@ -28,6 +29,7 @@ from texturevlm.ask.videos import VideoSession
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import AttentionScorer, Relevance
 from texturevlm.relevance.maps import normalised
+from texturevlm.video.clip import SeenMoment, ShownMoment
 from texturevlm.vlm.growing import GrowingPrompt
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.views import View, still_views
@@ -58,9 +60,10 @@ class ImageLooks:
     """Further tokens continue the pictures that they belong to."""
 
     def __init__(self, session: ImageSession) -> None:
-        self.session, self.views = session, list[View]()
+        self.session, self.views, self.levels = session, list[View](), ""
 
     def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: Choosing, apart: bool) -> Look:
+        self.levels = how.levels or prompt.adapter.trained.levels
         adapter, images = prompt.adapter, self.session.images
         conversation = conversation_with(said, len(images), adapter.marks, apart=apart)
         chosen = self.session.chosen(question, replace(how, looks=1))
@@ -87,19 +90,12 @@ class ImageLooks:
         return Look(look.end, chosen, look.used + sum(int(one.allocation.valid.sum()) for one in more))
 
     def _view(self, prompt: GrowingPrompt, picture: Picture) -> View:
-        levels = prompt.adapter.trained.levels
-        (view,) = still_views("ask", picture, prompt.adapter.side, levels=levels)
+        (view,) = still_views("ask", picture, prompt.adapter.side, levels=self.levels)
         return view
 
     def _unseen(self, prompt: GrowingPrompt, look: Look, question: str) -> tuple[list[Relevance], list[float]]:
         """What attention and relevance point at and the overview leaves illegible; the share of it in each image."""
-        attention = prompt.attention(look.end)
-        slots, read = [], 0
-        for view, one in zip(self.views, look.chosen):
-            own = attention[read : read + len(view)]
-            slots.append(own.new_zeros(one.allocation.budget).index_put((view.slot.to(own.device),), own))
-            read += len(view)
-        pointed = pointed_at(slots, [one.allocation for one in look.chosen])
+        pointed = _pointed(prompt, look, self.views)
         maps, chances = [], []
         for image, one, where in zip(self.session.images, look.chosen, pointed):
             seen = image.relevance(question, relevance=AttentionScorer(where))
@@ -115,7 +111,8 @@ class VideoLooks:
     """Further moments, and further tokens of moments, follow as moments with their own times."""
 
     def __init__(self, session: VideoSession) -> None:
-        self.session = session
+        self.session, self.views = session, list[View]()
+        self.shown: list[ShownMoment] = []
 
     def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: Choosing, apart: bool) -> Look:
         adapter = prompt.adapter
@@ -130,17 +127,36 @@ class VideoLooks:
         rest = how.budget - look.used
         if rest < 1:
             return None
-        groups, chosen = self._shown(prompt, question, replace(how, budget=rest))
+        pointed = _pointed(prompt, look, self.views)
+        seen = {one.time: SeenMoment(one.allocation, own) for one, own in zip(self.shown, pointed)}
+        groups, chosen = self._shown(prompt, question, replace(how, budget=rest), seen)
+        if not groups:
+            return None
         text = "".join(prompt.adapter.filling(group, group[0].fps) for group in groups)
         ids = prompt.adapter.tokenizer(text, add_special_tokens=False)["input_ids"]
         prompt.read(ids, [view for group in groups for view in group])
         used = look.used + sum(len(view) for group in groups for view in group)
         return Look(look.end, [*look.chosen, *chosen], used)
 
-    def _shown(self, prompt: GrowingPrompt, question: str, how: Choosing) -> tuple[list[list[View]], list[Chosen]]:
-        shown = self.session.shown(question, how)
-        groups = prompt.adapter.clip_groups(self.session.views(shown))
-        return groups, [Chosen(one.allocation, one.relevance) for one in shown]
+    def _shown(
+        self, prompt: GrowingPrompt, question: str, how: Choosing, seen: Mapping[float, SeenMoment] | None = None
+    ) -> tuple[list[list[View]], list[Chosen]]:
+        self.shown = self.session.shown(question, how, seen)
+        if not self.shown:
+            return [], []
+        self.views = self.session.views(self.shown, how)
+        return prompt.adapter.clip_groups(self.views), [Chosen(one.allocation, one.relevance) for one in self.shown]
+
+
+def _pointed(prompt: GrowingPrompt, look: Look, views: Sequence[View]) -> list[Tensor]:
+    """Maps (1, h, w) of where the end of the prompt attends to, one per view; all together sum to 1."""
+    attention = prompt.attention(look.end)
+    slots, read = [], 0
+    for view, one in zip(views, look.chosen):
+        own = attention[read : read + len(view)]
+        slots.append(own.new_zeros(one.allocation.budget).index_put((view.slot.to(own.device),), own))
+        read += len(view)
+    return pointed_at(slots, [one.allocation for one in look.chosen])
 
 
 def answer_by_looks(
@@ -162,10 +178,11 @@ def answer_by_looks(
     seconds: of the stages before
     """
     model = session.model
+    options = {name: value for name, value in options.items() if name not in PREPARING}  # `how` has them
     watch = Stopwatch(model.device, wait=True)
     looking: Looking = ImageLooks(session) if isinstance(session, ImageSession) else VideoLooks(session)
     with model.adapter.lock, torch.no_grad(), evaluating(model.model):
-        prompt = GrowingPrompt(model.adapter)
+        prompt = GrowingPrompt(model.adapter, coordinates=how.coordinates)
         few = replace(how, budget=max(_fewest(session), round(how.budget * FIRST_LOOK)))
         look = looking.overview(prompt, said, question, few, apart)
         watch.stage("choose")

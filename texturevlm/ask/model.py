@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -30,6 +31,7 @@ from texturevlm.ask.options import (
     check_looks,
     check_options,
     near_miss,
+    usual_relevance,
 )
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import find
@@ -47,6 +49,7 @@ from texturevlm.relevance.named import check_relevance
 from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.hierarchical import AttentionOptions, attend_hierarchically, attention_for
+from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.prompts import is_conversation
 
 BATCH = 8  # questions that are answered together
@@ -231,14 +234,18 @@ class VLM:
                    video of that rate
         seconds:   of a video: the first so many; of a camera or a network stream 10 if not given
         rate:      of a video: tokens per second, within the budget
-        options:   of the model's `generate`. Decoding is greedy unless one of them asks for sampling: do_sample, a
-                   temperature above 0, top_p, top_k and the like
+        options:   of the model's `generate`, and levels and coordinates of an adapter's `prepare`. Decoding is greedy
+                   unless one of them asks for sampling: do_sample, a temperature above 0, top_p, top_k and the like
         """
         self.check_attached()
         how = self.choosing(
             looks=looks, budget=budget, allocator=allocator, relevance=relevance, reduce=reduce, keep=keep
         )
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
+        laid = options.get("levels"), options.get("coordinates")
+        allowed = COORDINATES if how.looks == "auto" else self.adapter.coordinates
+        levels, coordinates = self.adapter.checked_layout("ask", *laid, allowed)
+        how = replace(how, levels=levels, coordinates=coordinates)
         if question is None and are_messages(images):
             images, question = None, images
         many = isinstance(question, (list, tuple)) and not is_conversation(question)
@@ -251,6 +258,10 @@ class VLM:
         if stream and also:
             raise ValueError(f"ask: stream must be False with {also}, got True")
         watch = Stopwatch(self.device, wait=return_details)
+        if sure is not None:
+            check_share("ask", "sure", sure)
+            if how.looks != "auto":
+                raise ValueError(f"ask: looks must be 'auto' with sure, got {how.looks!r}")
         if how.looks == "auto" and (one := several_sequences(options)):
             raise ValueError(f"ask: looks must be 1 or 2 with {one}, got 'auto'")
         sessions = self._sessions(images, prompts, VideoOptions(fps, seconds, rate).check())
@@ -259,7 +270,7 @@ class VLM:
                 session.check(how)
         watch.stage("open")
         if how.looks == "auto":
-            given: Any = {"sure": SURE if sure is None else check_share("ask", "sure", sure), "seconds": watch.seconds}
+            given: Any = {"sure": SURE if sure is None else sure, "seconds": watch.seconds}
             looked = [
                 answer_by_looks(session, prompt, one, how, options, apart=images is not None, **given)
                 for session, prompt, one in zip(sessions, prompts, questions)
@@ -296,11 +307,12 @@ class VLM:
             reduce, keep = self.reduce, self.keep if keep is None else keep
         wanted = check_count("ask", "budget", self.budget if budget is None else budget, 1)
         sampled, steps = sampled_and_kept("ask", reduce, keep, wanted)
+        looks = self.looks if looks is None else looks
         return Choosing(
             budget=sampled,
             allocator=self.allocator if allocator is None else allocator,
-            relevance=self.relevance if relevance is None else relevance,
-            looks=self.looks if looks is None else looks,
+            relevance=relevance or usual_relevance(looks, self.relevance),
+            looks=looks,
             tokens=self.tokens,
             reduce=steps,
         ).check(self.model.config)
@@ -423,7 +435,8 @@ def load_vlm(
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     with nothing_collected():  # transformers imports a thousand modules here, all of which stay
         found = find(model, device=device, dtype=dtype, **options)
-    settings = {**DEFAULTS, **for_answers(found.settings), **given}
+    settings = {**DEFAULTS, **for_answers(found.settings)}
+    settings = {**settings, "relevance": usual_relevance(looks, settings["relevance"]), **given}
     _check("load_vlm", settings, tokens, looks)
     sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])
     check_context("load_vlm", sampled, found.config)

@@ -64,6 +64,7 @@ class Choosing:
     """How the tokens of a question are chosen; the fields are options of `ask`, but for tokens.
 
     budget: tokens that are chosen; the steps of `reduce` follow
+    levels, coordinates: as for an adapter's `prepare`; None: those of the checkpoint
     """
 
     budget: int
@@ -72,6 +73,8 @@ class Choosing:
     looks: int | str
     tokens: str
     reduce: tuple[ReduceStep, ...] = ()
+    levels: str | None = None
+    coordinates: str | None = None
 
     def check(self, config: Any) -> Choosing:
         """Raise if a model with this config cannot be asked so."""
@@ -84,6 +87,11 @@ class Choosing:
         check_context("ask", self.budget, config)
         check_reducible("ask", config, self.reduce)
         return self
+
+
+def usual_relevance(looks: int | str, relevance: str) -> str:
+    """By what tokens are chosen unless the caller says so. relevance: the model's own, which two looks may not take"""
+    return "auto" if looks == 2 and relevance != "attention" else relevance
 
 
 def check_looks(function: str, looks: int | str, relevance: str, tokens: str = TOKENS[0]) -> None:

@@ -34,9 +34,10 @@ from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance.maps import UNASKED
+from texturevlm.types import Patches
 from texturevlm.vlm import FAMILIES, adapter_for, installed
 from texturevlm.vlm.prompts import Picture, is_conversation
-from texturevlm.vlm.views import View
+from texturevlm.vlm.views import View, sampled_view
 
 MASKED = (5, 18)  # of transformers: masks of the assistant's tokens are right behind images since then
 OWN_SAMPLING = "texturevlm samples images, and the budget decides how"
@@ -102,7 +103,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
     ) -> Any:
         """Inputs of the model. Text alone is processed as by the model's own processor.
 
-        images:   one image, a flat list, or a list per text; what `Texture.open` takes
+        images:   one image, a flat list, or a list per text; what `Texture.open` takes, or Patches, whose tokens are
+                  chosen already (`corpus.open`)
         videos:   likewise, what `open_video` takes; the option fps says how many frames per second are looked at
         text:     a prompt, or a list of them, with one placeholder per image
         question: of each text, if the texts did not come from this processor's `apply_chat_template`
@@ -274,6 +276,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         for own, asked in zip(by_prompt(images, counts), self.questions.of(texts, question)):
             if not own:
                 continue
+            if any(isinstance(image, Patches) for image in own):
+                views += self._sampled(own)
+                continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
             relevance = self._one_relevance()
             if relevance in ("attention", "model"):
@@ -295,6 +300,13 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                     view for group in self.adapter.groups(Picture(image.texture, one.allocation)) for view in group
                 ]
         return views
+
+    def _sampled(self, images: Sequence[Any]) -> list[View]:
+        """The views of images whose tokens are chosen already."""
+        if wrong := [one for one in images if not isinstance(one, Patches)]:
+            got = type(wrong[0]).__name__
+            raise TypeError(f"processor: images of a prompt must all be Patches if one is, got {got} among them")
+        return [sampled_view("processor", one, self.adapter.side, levels=self.adapter.trained.levels) for one in images]
 
     def _with_videos(
         self, texts: list[str], images: Any, videos: Any, question: str | Sequence[str] | None, fps: float | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import IOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,11 +17,12 @@ from texturevlm.ask.messages import IMAGE, VIDEO, conversation_with
 from texturevlm.ask.options import Choosing, check_context
 from texturevlm.draw import question_picture, stacked
 from texturevlm.types import Texture
-from texturevlm.video.clip import ShownMoment, choose_clip
+from texturevlm.video.clip import SeenMoment, ShownMoment, choose_clip
 from texturevlm.video.decoding import is_live
 from texturevlm.video.frames import FrameSource
 from texturevlm.video.moments import keep_moments
 from texturevlm.video.sources import ARRAYS, open_video
+from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import View, moment_view
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ class VideoSession:
             pictures.append(question_picture(texture, one.allocation.to("cpu"), one.relevance, said))
         return stacked(pictures)
 
-    def shown(self, question: str, how: Choosing) -> list[ShownMoment]:
-        """The tokens of each moment that is shown."""
+    def shown(self, question: str, how: Choosing, seen: Mapping[float, SeenMoment] | None = None) -> list[ShownMoment]:
+        """The tokens of each moment that is shown. seen: as for `choose_clip`"""
         budget = how.budget
         if self.rate is not None:  # tokens per second; the budget of the clip is the limit
             budget = max(1, min(budget, round(self.rate * self.seconds)))
@@ -110,6 +111,7 @@ class VideoSession:
             allocator=how.allocator,
             relevance=how.relevance,
             device=self.model.device,
+            seen=seen,
         )
 
     def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
@@ -122,18 +124,19 @@ class VideoSession:
         if how.looks != 1:
             raise ValueError(f"ask: looks must be 1 for a video, got {how.looks!r}")
         adapter = self.model.adapter
+        adapter.checked_layout("ask", how.levels, how.coordinates, COORDINATES)
         if adapter.videos:  # wrong messages are refused before slow work
             conversation = conversation_with(prompt, 1, adapter.marks, apart=apart, block=VIDEO)
         shown = self.shown(question, how)
-        groups = adapter.clip_groups(self.views(shown))
+        groups = adapter.clip_groups(self.views(shown, how))
         if not adapter.videos:
             conversation = conversation_with(prompt, len(groups), adapter.marks, apart=apart, block=IMAGE)
         chosen = [Chosen(one.allocation, one.relevance) for one in shown]
         return Asked(conversation, [], chosen, how.budget, how.reduce, groups)
 
-    def views(self, shown: list[ShownMoment]) -> list[View]:
+    def views(self, shown: list[ShownMoment], how: Choosing) -> list[View]:
         """One per moment."""
-        levels = self.model.adapter.trained.levels
+        levels = how.levels or self.model.adapter.trained.levels
         return [
             moment_view(one.pixels, one.allocation, levels=levels, number=index, seconds=one.time, fps=self.fps)
             for index, one in enumerate(shown)

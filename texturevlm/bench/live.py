@@ -2,13 +2,15 @@
 
 A still camera at 1080p before which a tenth of the tiles changes, a model of Qwen3-VL-4B's architecture with random
 weights. The cache is filled first. Then frames follow one another, with what changed replaced in the cache, and
-questions come in between. Memory is read before and after.
+questions come in between. Memory is read before and after. The parts of a frame follow, each by itself: what is left
+of a frame is work of the host.
 """
 
 from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import cycle
 
 import torch
 
@@ -62,6 +64,7 @@ def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
         bar=None if small else FIRST_TOKEN_BAR,
         repeats=3 if small else 30,
     )
+    _add_parts(report, stream, clip.frames, round(tokens), repeats=3 if small else 30)
     after = _memory(report.device)
     report.notes += [
         f"{len(spent) * 1e6 / sum(spent):.1f} frames a second; {tokens:.1f} tokens a frame through the language model, "
@@ -72,6 +75,22 @@ def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
     reasons = [f"{size} tokens: {graph.reason}" for size, graph in talk.memory.graphs.items() if graph.reason]
     report.notes += [f"Not captured: {reason}.  " for reason in reasons]
     return report
+
+
+def _add_parts(report: Report, stream: VideoStream, frames: list[torch.Tensor], count: int, *, repeats: int) -> None:
+    """The parts of a frame, each by itself. count: tokens that a frame takes through the language model"""
+    talk, images = stream.conversation, cycle(frames)
+    assert talk is not None and talk.layout is not None
+    step = stream.tokens.step(next(images))
+    slots = list(talk.layout.reading)[:count]  # in reading order
+    tokens = [slot for moment in talk.moments[::-1] for slot in moment.visual()][:count]
+    parts = {
+        "frame → patches": lambda: stream.tokens.step(next(images)),
+        f"{len(slots)} tokens through the tower": lambda: talk.encode(step.patches.pixels[0], slots),
+        f"{len(tokens)} tokens through the language model": lambda: talk.memory.run(tokens),
+    }
+    for name, work in parts.items():
+        report.add(name, "texturevlm", waited(work), "one call", repeats=repeats)
 
 
 def _fill(stream: VideoStream, frames: list[torch.Tensor], limit: int) -> int:

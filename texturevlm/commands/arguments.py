@@ -14,8 +14,11 @@ from texturevlm.paths import is_url
 if TYPE_CHECKING:
     import torch
 
+    from texturevlm.types import Texture
+
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 Run = Callable[[argparse.Namespace], int]
+MOST_ERRORS = 5  # pages that are named
 SCORER_NAMES = "auto, words, scout, prior, channels, none or embedding:MODEL,PCA"
 
 
@@ -125,6 +128,13 @@ def counts(text: str) -> list[int]:
     return found
 
 
+def video_or_images(text: str) -> str | Path:
+    """The type of an argument that is a file, a folder, a URL or a camera: files and folders must be there."""
+    if is_url(text) or text.startswith("camera:"):
+        return text
+    return Path(text) if Path(text).is_dir() else existing_file(text)
+
+
 def check_out(out: Path, suffix: str, *, folder: bool = True) -> None:
     """A file to write: its name, and its folder, which must exist if `folder`."""
     if out.suffix.lower() != suffix:
@@ -180,3 +190,12 @@ def reads_pages(relevance: str, question: str) -> bool:
     from texturevlm.relevance import find_scorer
 
     return find_scorer("choose_tokens", relevance, question).name == "words"
+
+
+def print_pages(*textures: "Texture") -> None:
+    """Say on stderr what was read of images that are read by pages, and what could not be read."""
+    for texture in textures:
+        if texture.pages is not None:
+            print(texture.pages, file=sys.stderr)
+            for error in texture.pages.counters.errors[:MOST_ERRORS]:
+                print(f"note: {error}; coarser data stand in", file=sys.stderr)

@@ -8,7 +8,6 @@ from typing import Any
 
 from texturevlm.commands import arguments
 from texturevlm.defaults import BUDGET
-from texturevlm.paths import is_url
 
 
 def add_ask(commands: arguments.Commands) -> None:
@@ -41,6 +40,7 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_count("--max-new-tokens", "of the answer", 256)
     parser.add_option("--fps", "N", "of a video: frames per second that are looked at (default: 2)", type=float)
     parser.add_option("--seconds", "N", "of a video: the first N (default: all; 10 of a camera)", type=float)
+    parser.add_option("--rate", "N", "of a video: tokens per second, within the budget", type=float)
     parser.add_option("--out", "PNG", "draw what the model saw, and the answer, too", type=Path)
 
 
@@ -69,8 +69,12 @@ def _ask(options: argparse.Namespace) -> int:
     else:
         sampled_and_kept("ask", options.reduce, options.keep, budget)
     device = arguments.device_of(options)
-    video = VideoOptions(options.fps, options.seconds).check()
-    given: Any = images[0] if len(images) == 1 and is_video(images[0]) else None
+    video = VideoOptions(options.fps, options.seconds, options.rate).check()
+    if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):
+        raise ValueError(f"a video must stand alone before the question, got {videos[0]} among {len(images)}")
+    given: Any = images[0] if is_video(images[0]) else None
+    if given is not None and options.looks == 2:
+        raise ValueError("--looks must be 1 or auto for a video, got 2")
     document = len(images) == 1 and is_document(images[0])
     if document:
         given = open_pages(images[0], function="ask")
@@ -103,6 +107,8 @@ def _ask(options: argparse.Namespace) -> int:
     if options.out is not None:
         session.look(question, answer=answer.strip()).save(options.out)
         print(f"{options.out}: what the model saw", file=sys.stderr)
+    if isinstance(session, ImageSession):
+        arguments.print_pages(*(image.texture for image in session.images))
     return 0
 
 
@@ -111,7 +117,7 @@ def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:
     if not images or os.path.isfile(question):
         raise ValueError(f"needs images and then a QUESTION, got {', '.join(inputs)}")
     try:
-        return [_input(image) for image in images], question
+        return [arguments.video_or_images(image) for image in images], question
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"IMAGE: {error}") from None
 
@@ -121,13 +127,6 @@ def _looks(text: str) -> int | str:
     if text not in ("1", "2", "auto"):
         raise argparse.ArgumentTypeError(f"must be 1, 2 or auto, got {text!r}")
     return text if text == "auto" else int(text)
-
-
-def _input(image: str) -> str | Path:
-    """A URL or a camera as it is; a file or a folder that is there."""
-    if is_url(image) or image.startswith("camera:"):
-        return image
-    return Path(image) if os.path.isdir(image) else arguments.existing_file(image)
 
 
 def _quiet_bars() -> None:

@@ -7,7 +7,7 @@ from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
     from texturevlm.relevance import Prepared
-    from texturevlm.types import Allocation
+    from texturevlm.types import Allocation, Texture
 
 
 def add_look(commands: arguments.Commands) -> None:
@@ -41,8 +41,10 @@ def _look_at_point(options: argparse.Namespace) -> int:
     x, y = options.fixation or (texture.size[1] / 2, texture.size[0] / 2)
     given = {"budget": options.budget, "patch": options.patch, "e0": options.e0}
     allocation = tv.foveate(texture.size, fixation=(x, y), device=texture.device, **given)
+    if texture.pages is not None:
+        tv.sample(texture, allocation)  # reads the pages that the picture shows
     look_picture(texture, allocation, (x, y)).save(options.out)
-    return _report(options, allocation, f" at {x:g},{y:g}")
+    return _report(options, texture, allocation, f" at {x:g},{y:g}")
 
 
 def _look_for_question(options: argparse.Namespace) -> int:
@@ -58,11 +60,13 @@ def _look_for_question(options: argparse.Namespace) -> int:
         relevance = prepared.find(question)
     given = {"budget": options.budget, "patch": patch, "allocator": allocator}
     allocation = tv.choose_tokens(texture, relevance=relevance, **given)
+    if texture.pages is not None:
+        tv.sample(texture, allocation)  # reads the pages that the picture shows
     picture = question_picture(texture, allocation, relevance, question)
     if options.explain:
         picture = stacked([picture, terms_picture(_decided(prepared, question, allocation))])
     picture.save(options.out)
-    return _report(options, allocation)
+    return _report(options, texture, allocation)
 
 
 def _decided(prepared: "Prepared", question: str, allocation: "Allocation") -> dict[str, float]:
@@ -87,13 +91,18 @@ def _point(text: str) -> tuple[float, float]:
     return x, y
 
 
-def _report(options: argparse.Namespace, allocation: "Allocation", where: str = "") -> int:
+def _report(options: argparse.Namespace, texture: "Texture", allocation: "Allocation", where: str = "") -> int:
+    from texturevlm.draw_parts import scaled
+
     level = allocation.level[allocation.valid]
     finest, coarsest = (2**one for one in (level.min().item(), level.max().item()))
     height, width = allocation.size
+    # Counted at the texture's finest level: of an image that is read by pages, not all pixels would fit into memory.
+    covered = scaled(allocation, (texture.levels[0].shape[2], texture.levels[0].shape[3])).coverage.item()
     print(
         f"{options.out}: {width}×{height} seen with {int(allocation.valid.sum())} tokens of "
         f"{allocation.patch}×{allocation.patch}, from {finest:.2f} pixels per sample{where} to {coarsest:.2f}; "
-        f"they cover {allocation.coverage.item():.0%} of it"
+        f"they cover {covered:.0%} of it"
     )
+    arguments.print_pages(texture)
     return 0

@@ -1,4 +1,4 @@
-"""texturevlm video: run a stream over a video or a folder of images, and draw its tokens and its cost."""
+"""texturevlm video: run a stream over a video, a folder of images or a camera, and draw its tokens and its cost."""
 
 import argparse
 import math
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def add_video(commands: arguments.Commands) -> None:
     help = "draw what a model would see of a video, and what each frame costs"
     parser = arguments.add_command(commands, "video", _video, help)
-    parser.add_argument("file", type=arguments.existing_path, metavar="FILE", help="a video, or a folder of images")
+    given = "a video, a folder of images, a camera (camera:0) or a network stream (rtsp://…)"
+    parser.add_argument("file", type=arguments.video_or_images, metavar="FILE", help=given)
     parser.add_argument("--query", default="", metavar="Q", help="a question, asked at every keyframe")
     parser.add_tokens("tokens per frame")
     parser.add_out("OUT.mp4")
@@ -27,6 +28,7 @@ def add_video(commands: arguments.Commands) -> None:
     parser.add_option("--flow", "NAME", "lucas_kanade, dis or none", "lucas_kanade")
     parser.add_option("--fps", None, "of a folder of images", 25.0, type=float)
     parser.add_count("--limit", "the first N frames (default: all)")
+    parser.add_option("--seconds", "N", "the first N seconds (default: all; 10 of a camera)", type=float)
     models = "a model that answers the question as the video goes on, as a caption: a hub id, a folder, or reader"
     parser.add_option("--model", "PATH_OR_ID", models)
     parser.add_option("--every", "S", "seconds of the video between two answers", 1.0, type=float)
@@ -46,19 +48,24 @@ def _video(options: argparse.Namespace) -> int:
         raise ValueError("--query must be a question for the model, got none")
     if not 0 <= options.every < math.inf:
         raise ValueError(f"--every must be at least 0, got {options.every}")
-    source = open_video(options.file, source_fps=options.fps)
+    source = open_video(options.file, source_fps=options.fps, seconds=options.seconds)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    costs, lasted, spent, failed = _drawn(source, options)
+    answers = _Answers(options)
+    costs, lasted, spent, failed = _drawn(source, options, answers)
     print(f"{options.out}: {options.file}, {options.budget} tokens per frame")
     for name, value in _summary(costs, lasted).items():
         print(f"  {name:<22} {value}")
     print(f"  {'time':<22} {1000 * spent / len(costs):.0f} ms per frame on {options.device}, drawing not counted")
+    for seconds, answer in answers.changes:
+        print(f"  {f'answer from {seconds:.1f} s':<22} {answer}")
     for note in (*source.notes, *failed[:5]):
         print(f"  note: {note}")
     return 0
 
 
-def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Reuse], float, float, list[str]]":
+def _drawn(
+    source: "FrameSource", options: argparse.Namespace, answers: "_Answers"
+) -> "tuple[list[Reuse], float, float, list[str]]":
     """Run and draw every frame; a frame that fails is named and left out.
 
     returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
@@ -71,7 +78,7 @@ def _drawn(source: "FrameSource", options: argparse.Namespace) -> "tuple[list[Re
     if (first := next(frames, None)) is None:
         raise ValueError(f"no frame of {options.file} could be used")
     size = (first.image.shape[1], first.image.shape[2])
-    stream, picture, answers = _stream(size, source.fps, options), StreamPicture(size), _Answers(options)
+    stream, picture = _stream(size, source.fps, options), StreamPicture(size)
     counts = [count for count in (source.count, options.limit) if count]
     progress = Progress(min(counts), "frames") if counts else None
     costs: list[Reuse] = []
@@ -116,15 +123,19 @@ def _stream(size: tuple[int, int], fps: float, options: argparse.Namespace) -> "
 
 
 class _Answers:
-    """The caption of each frame: the question, and the last answer to it."""
+    """The caption of each frame: the question, and the last answer to it. changes: answers, and when they came"""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.due, self.caption = options, -math.inf, ""
+        self.changes: list[tuple[float, str]] = []
 
     def at(self, seconds: float, stream: "VideoStream") -> str:
         if self.options.model is not None and seconds >= self.due:
             self.due = seconds + self.options.every
-            self.caption = f"{self.options.query} {stream.ask(self.options.query)}"
+            answer = stream.ask(self.options.query)
+            if not self.changes or self.changes[-1][1] != answer:
+                self.changes.append((seconds, answer))
+            self.caption = f"{self.options.query} {answer}"
         return self.caption
 
 

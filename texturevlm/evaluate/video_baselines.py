@@ -107,7 +107,8 @@ class BaselineSession(VideoSession):
         self.source, self.together = source, together
         self.seconds = 0.0
 
-    def shown(self, question: str, how: Any) -> list[ShownMoment]:
+    def shown(self, question: str, how: Any, seen: Any = None) -> list[ShownMoment]:
+        """seen: what an earlier look showed; a baseline has one look and gets none"""
         tokens, choose = VIDEO_BASELINES[self.name]
         moments = spread_moments(self.source, max(1, how.budget // tokens), self.together)
         return choose(moments, how.budget, self.model.adapter.side, self.model.device)

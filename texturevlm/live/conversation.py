@@ -10,8 +10,10 @@ stay.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -19,23 +21,22 @@ from torch.nn import functional
 from texturevlm.ask.attention import pointed_at
 from texturevlm.ask.decoding import end_ids
 from texturevlm.ask.evaluating import evaluating
-from texturevlm.ask.messages import VIDEO, conversation_about
 from texturevlm.check import check_count
 from texturevlm.live.encoder import ChangedTokens
+from texturevlm.live.layout import ChoiceLayout
 from texturevlm.live.moments import LiveMoment, lay_out
+from texturevlm.live.wording import Wording
 from texturevlm.types import Allocation
 from texturevlm.video.step import Step
-from texturevlm.vlm.token_memory import TokenMemory
-from texturevlm.vlm.views import moment_view
+from texturevlm.vlm.token_memory import TokenMemory, check_watchable
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
-SCRATCH = 768  # slots for a question and its answer
+SCRATCH = 768  # slots for the text before the video, a question and its answer
 SAMPLE_BLOCK = 8  # samples: side of the squares whose means are compared
 CHANGED_SAMPLES = 9 / 255  # a larger difference of two means is a change
 RELEVANCE_KEPT = 0.7  # share of a moment's relevance that stays when another question looks elsewhere
-LATE = 99999.9  # seconds: a time of many digits
 SAME = 1e-3  # pixels: footprints that differ by less are one
 
 
@@ -58,28 +59,35 @@ class Conversation:
 
     model:    a VLM of a Qwen family
     size:     (height, width) of the frames
-    limit:    tokens of the video that are kept
+    budget:   tokens per frame
+    limit:    tokens of the video that are kept: two moments at least
     refresh:  tokens at the beginning of a moment that are computed anew with what changed; "full": all that is kept
     interval: seconds after which a new moment begins; math.inf: only what is there now is kept
     """
 
-    def __init__(self, model: VLM, size: tuple[int, int], *, limit: int, refresh: int | str, interval: float) -> None:
+    def __init__(
+        self, model: VLM, size: tuple[int, int], budget: int, *, limit: int, refresh: int | str, interval: float
+    ) -> None:
         if refresh != "full":
             check_count("VideoStream", "refresh", refresh, 0)  # type: ignore[arg-type]
         if not 0 < interval <= math.inf:
             raise ValueError(f"VideoStream: interval must be above 0, got {interval!r}")
         self.model, self.adapter, self.limit, self.refresh = model, model.adapter, limit, refresh
+        check_watchable(model.adapter)
+        self.wording = Wording(model.adapter)
+        check_count("VideoStream", "limit", limit, 2 * (budget + self.wording.longest))
         self.interval, self.extent = interval, float(max(model.adapter.grid_for(size)))
         self.memory = TokenMemory(model.adapter, limit + SCRATCH)
         self.encode = ChangedTokens(model.adapter, captured=model.generator.wanted)
         self.moments: list[LiveMoment] = []
-        self._longest_words = sum(map(len, self._words(LATE)))
-        self.head_ids, _ = self._spelled("")
+        self.head_ids, _ = self.wording.of_question("")
         self.head = self.memory.take(len(self.head_ids))
         self.memory.write_text(self.head, self.head_ids)
         self.shown: Tensor | None = None  # (K, 3, h, w): block means of what was last shown in each slot of the stream
         self.allocation: Allocation | None = None  # of that, on the CPU
         self.stepped: Allocation | None = None  # the same object as the stream has it
+        self.layout: ChoiceLayout | None = None  # of that
+        self.failed = False  # whether tokens may be in the memory that were not computed
         self.follow = len(self.head), float(len(self.head))  # number and position of what comes next
         self.lost = False  # whether footprints of the current moment are no longer among those of the stream
         self.computed = 0  # tokens that the last frame took through the language model
@@ -95,10 +103,11 @@ class Conversation:
     def see(self, step: Step) -> None:
         """Take in a frame."""
         self.computed = 0
-        changed, means = self._changed(step)
+        different, means = self._different(step)
         if math.isinf(self.interval) and (self.lost or step.reuse.keyframe == "cut"):
             self._forget()
-            changed = step.allocation.valid[0].nonzero()[:, 0].tolist()
+            different = step.allocation.valid[0]
+        changed = [slot for slot, one in enumerate(different.tolist()) if one]
         if not changed:
             return
         with self.adapter.lock, evaluating(self.model.model):
@@ -108,36 +117,35 @@ class Conversation:
                 self._drop_unfinished()
                 raise
         assert self.shown is not None
-        self.shown[changed] = means[changed]
+        self.shown = means.where(different[:, None, None, None], self.shown)
 
     def _take_in(self, step: Step, changed: list[int]) -> None:
         new = not self.moments or self.lost or step.reuse.keyframe == "cut"
         new = new or step.time - self.moments[-1].time >= self.interval
         before = [] if new else self.moments[-1].visual()
-        self._make_room(len(changed), step.time)
+        self._make_room(changed, step.time, new=new)
         if new:
             self.moments.append(self._opened(step.time))
             self.moments[-1].number, self.moments[-1].start = self.follow
             self.lost = False
         moment = self.moments[-1]
-        for slot in changed:
-            if slot not in moment.tokens:
-                (moment.tokens[slot],) = self.memory.take(1)
-        again = self._refreshed(moment, before)
+        added = [slot for slot in changed if slot not in moment.tokens]
+        moment.tokens |= zip(added, self.memory.take(len(added)))
+        assert self.layout is not None
         stream_slot = {slot: one for one, slot in moment.tokens.items()}
-        slots = sorted({*changed, *(stream_slot[slot] for slot in again)})
-        assert self.allocation is not None
-        embeds = self.encode(step.patches.pixels[0], self.allocation, slots)
+        again = self._refreshed(moment, before)
+        slots = sorted({*changed, *(stream_slot[slot] for slot in again)}, key=self.layout.reading.__getitem__)
         own = [moment.tokens[slot] for slot in slots]
-        self.memory.write(own, embeds)
-        if added := [slot for slot in slots if moment.tokens[slot] not in moment.places]:
+        self.memory.write(own, self.encode(step.patches.pixels[0], slots))
+        if added:
             self._locate(moment, added)
             self._place(len(self.moments) - 1)
         run = {*own, *moment.closing, *(moment.opening if new else ())}
-        if self.refresh == "full" or self.frames == 0:
+        if self.refresh == "full" or self.frames == 0 or self.failed:
             run = set(self._all())
         self.computed = len(run)
         self.memory.run(sorted(run))
+        self.failed = False
         self.frames += 1
 
     def _refreshed(self, moment: LiveMoment, before: list[int]) -> list[int]:
@@ -146,7 +154,7 @@ class Conversation:
 
     def _opened(self, time: float) -> LiveMoment:
         """A new moment without tokens."""
-        opening, closing = self._words(time)
+        opening, closing = self.wording.of_moment(time)
         moment = LiveMoment(time, self.memory.take(len(opening)), self.memory.take(len(closing)))
         self.memory.write_text(moment.opening, opening)
         self.memory.write_text(moment.closing, closing)
@@ -154,20 +162,12 @@ class Conversation:
 
     def _locate(self, moment: LiveMoment, slots: list[int]) -> None:
         """Row and column, and the reading order, of tokens that are new in a moment."""
-        assert self.allocation is not None
-        some = self.allocation.each(lambda column: column[:, slots])
-        levels = self.adapter.trained.levels
-        pixels = torch.zeros(len(slots), 1, 3, 1, 1)
-        view = moment_view(pixels, some, levels=levels, number=0, seconds=0.0, fps=1.0)
-        places = self.adapter.places(view).token.tolist()
-        coarse = [0.0] * len(slots) if levels == "joint" else (-some.level[0].round()).tolist()
-        boxes = some.boxes[0].tolist()
-        for index, place in zip(view.slot.tolist(), places):
-            slot = moment.tokens[slots[index]]
-            moment.places[slot] = (place[0], place[1])
-            x, y = some.centre[0, index].tolist()
-            moment.rank[slot] = (coarse[index], y, x)
-            moment.boxes[slot] = tuple(boxes[index])
+        assert self.layout is not None
+        for own in slots:
+            slot = moment.tokens[own]
+            moment.places[slot] = self.layout.places[own]
+            moment.rank[slot] = self.layout.ranks[own]
+            moment.boxes[slot] = self.layout.boxes[own]
 
     def _place(self, first: int) -> None:
         """Give tokens their order and positions, from a moment on; from the head on if that is the first."""
@@ -179,19 +179,18 @@ class Conversation:
         self.memory.place(laid.slots, laid.order, laid.position)
         self.follow = laid.number, laid.next
 
-    def _make_room(self, count: int, now: float) -> None:
-        """Take out the moments of least worth until so many tokens of a new moment fit."""
-        needed = count + self._longest_words
-        evicted = self.evicted
-        while self.tokens + needed > self.limit:
-            others = self.moments[1:-1]
-            if not others:
-                wanted = f"two moments of {self.tokens} tokens and {needed} more"
-                raise ValueError(f"VideoStream: limit must hold {wanted}, got {self.limit}")
+    def _make_room(self, changed: list[int], now: float, *, new: bool) -> None:
+        """Take out the moments of least worth until the tokens that changed fit. new: whether they begin a moment"""
+        kept = () if new else self.moments[-1].tokens
+        needed = sum(slot not in kept for slot in changed) + (self.wording.longest if new else 0)
+        evicted, left = self.evicted, self.limit - self.tokens
+        while left < needed:
+            others = self.moments[1:] if new else self.moments[1:-1]
             least = min(others, key=lambda moment: moment.worth(now))
             self.moments.remove(least)
             self.memory.give_back(least.slots())
             self.evicted += 1
+            left += len(least)
         if self.evicted > evicted:
             self._place(0)
             self.memory.turn()
@@ -205,6 +204,7 @@ class Conversation:
 
     def _drop_unfinished(self) -> None:
         """After a failure: forget tokens that were begun and not placed, so that the next frame can try again."""
+        self.failed = True
         for moment in self.moments[-1:]:
             begun = [slot for slot, own in moment.tokens.items() if own not in moment.places]
             self.memory.give_back([moment.tokens.pop(slot) for slot in begun])
@@ -212,27 +212,27 @@ class Conversation:
                 self.moments.pop()
                 self.memory.give_back([*moment.opening, *moment.closing])
 
-    def _changed(self, step: Step) -> tuple[list[int], Tensor]:
-        """Slots of the stream whose tokens show something else than what the model was last shown there.
-
-        returns them, and the block means of all tokens
-        """
+    def _different(self, step: Step) -> tuple[Tensor, Tensor]:
+        """(K,): which tokens show something else than what the model was last shown there; and all block means."""
         pixels, used = step.patches.pixels[0], step.allocation.valid[0]
         means = functional.avg_pool2d(pixels, min(SAMPLE_BLOCK, pixels.shape[-1]), ceil_mode=True)
         if step.allocation is not self.stepped:
-            allocation = step.allocation.to("cpu")
-            if self.allocation is not None and self.shown is not None:
-                origin = _same_footprint(self.allocation, allocation)
-                self._follow_slots(origin.where(allocation.valid[0], -1).tolist())
-                origin = origin.to(pixels.device)
-                self.shown = self.shown[origin.clamp(min=0)].where((origin >= 0)[:, None, None, None], torch.inf)
-            self.stepped, self.allocation = step.allocation, allocation
+            self._chosen_again(step.allocation, pixels.device)
         if self.shown is None:
             self.shown = torch.full_like(means, torch.inf)
-        changed = (
-            (means - self.shown).abs().amax((1, 2, 3)) > CHANGED_SAMPLES
-        ) & used  # always true of what is infinite
-        return changed.nonzero()[:, 0].tolist(), means
+        return ((means - self.shown).abs().amax((1, 2, 3)) > CHANGED_SAMPLES) & used, means  # true of what is infinite
+
+    def _chosen_again(self, chosen: Allocation, device: torch.device) -> None:
+        """The stream has chosen its tokens: which of them were shown, and where they stand."""
+        allocation = chosen.to("cpu")
+        if self.allocation is not None and self.shown is not None:
+            origin = _same_footprint(self.allocation, allocation)
+            self._follow_slots(origin.where(allocation.valid[0], -1).tolist())
+            origin = origin.to(device)
+            self.shown = self.shown[origin.clamp(min=0)].where((origin >= 0)[:, None, None, None], torch.inf)
+        self.stepped, self.allocation = chosen, allocation
+        self.layout = ChoiceLayout.of(self.adapter, allocation)
+        self.encode.hold(allocation, device)
 
     def _follow_slots(self, origin: list[int]) -> None:
         """The stream chose its tokens again: find those of the current moment. origin: by slot, the one before"""
@@ -245,12 +245,10 @@ class Conversation:
 
     def ask(self, question: str, *, max_new_tokens: int) -> LiveAnswer:
         """Answer by the most probable tokens; the memory is as before afterwards."""
+        check_count("ask", "max_new_tokens", max_new_tokens, 1)
         if not self.moments:
             raise ValueError("ask: question must come after the first frame, got one before it")
-        head, tail = self._spelled(question)
-        if len(tail) + max_new_tokens > SCRATCH:
-            wanted = f"at most {SCRATCH} tokens with its answer"
-            raise ValueError(f"ask: question must take {wanted}, got {len(tail)} and {max_new_tokens}")
+        head, tail = self._fitting("ask", question, max_new_tokens)
         with self.adapter.lock, torch.no_grad(), evaluating(self.model.model):
             self._begin_with(head)
             slots = self.memory.take(len(tail) + max_new_tokens)
@@ -258,6 +256,14 @@ class Conversation:
                 return self._answer(tail, slots)
             finally:
                 self.memory.give_back(slots)
+
+    def _fitting(self, function: str, question: str, more: int) -> tuple[list[int], list[int]]:
+        """The ids before and behind the video, if they and `more` fit into their slots."""
+        head, tail = self.wording.of_question(question)
+        if len(head) + len(tail) + more > SCRATCH:
+            wanted = f"at most {SCRATCH} tokens with its prompt and its answer"
+            raise ValueError(f"{function}: question must take {wanted}, got {len(head) + len(tail)} and {more}")
+        return head, tail
 
     def _answer(self, tail: list[int], slots: list[int]) -> LiveAnswer:
         number, start = self.follow
@@ -267,16 +273,16 @@ class Conversation:
         self.memory.write_text(asking, tail)
         first = logits = self.memory.ask(asking)
         attention = self.memory.attention.clone()
-        self._pay(attention)
         ends, ids, logprobs = end_ids(self.model.model), list[int](), list[float]()
         for slot in slots[len(tail) :]:
-            said = logits.float().log_softmax(-1)
-            ids.append(int(said.argmax()))
-            logprobs.append(float(said[ids[-1]]))
+            best = logits.float().log_softmax(-1).max(-1)
+            ids.append(int(best.indices))
+            logprobs.append(float(best.values))
             if ids[-1] in ends or slot == slots[-1]:
                 break
             self.memory.write_text([slot], ids[-1:])
             logits = self.memory.ask([slot])
+        self._pay(attention)
         text = self.adapter.decode(torch.tensor([ids]))[0].strip()
         return LiveAnswer(text, logprobs, first, attention)
 
@@ -296,48 +302,34 @@ class Conversation:
 
     def expect(self, question: str) -> None:
         """Prepare for a question, in a model whose prompts begin with it, so that frames are read with it in mind."""
+        head, _ = self._fitting("watch", question, 0)
         with self.adapter.lock, torch.no_grad(), evaluating(self.model.model):
-            self._begin_with(self._spelled(question)[0])
+            self._begin_with(head)
 
     def _begin_with(self, head: list[int]) -> None:
-        """The text before the video; if it is another one, all is computed anew."""
-        if head == self.head_ids:
-            return
-        self.memory.give_back(self.head)
-        self.head_ids, self.head = head, self.memory.take(len(head))
-        self.memory.write_text(self.head, head)
-        self._place(0)
-        if self.moments:
+        """The text before the video; if it is another one, or if a frame has failed, all is computed anew."""
+        if head != self.head_ids:
+            self.memory.give_back(self.head)
+            self.head_ids, self.head = head, self.memory.take(len(head))
+            self.memory.write_text(self.head, head)
+            self._place(0)
+            self.failed = True
+        if self.failed and self.moments:
             self.memory.run(self._all())
+            self.failed = False
 
     def _all(self) -> list[int]:
         return [*self.head, *(slot for moment in self.moments for slot in moment.slots())]
 
     def _pay(self, attention: Tensor) -> None:
         """Remember which moments a question looked at."""
-        looked = attention.tolist()
-        each = [sum(looked[slot] for slot in moment.places) for moment in self.moments]
+        counts = [len(moment.places) for moment in self.moments]
+        slots = np.fromiter(chain.from_iterable(moment.places for moment in self.moments), np.int64, sum(counts))
+        firsts = np.cumsum([0, *counts[:-1]])
+        each = np.add.reduceat(attention.cpu().numpy()[slots], firsts).tolist()
         total = max(sum(each), 1e-30)
         for moment, own in zip(self.moments, each):
             moment.relevance = max(RELEVANCE_KEPT * moment.relevance, own / total)
-
-    def _words(self, time: float) -> tuple[list[int], list[int]]:
-        """The ids before and behind the tokens of a moment."""
-        one = Allocation.of_boxes(torch.tensor([[[0.0, 0.0, 1.0, 1.0]]]), (1, 1), 1)
-        view = moment_view(torch.zeros(1, 1, 3, 1, 1), one, levels="joint", number=0, seconds=time, fps=1.0)
-        text = self.adapter.filling([view], math.inf)
-        ids: list[int] = self.adapter.tokenizer(text, add_special_tokens=False)["input_ids"]
-        (at,) = [index for index, one in enumerate(ids) if one in self.adapter.visual_ids]
-        return ids[:at], ids[at + 1 :]
-
-    def _spelled(self, question: str) -> tuple[list[int], list[int]]:
-        """The ids of a prompt before and behind the video."""
-        adapter = self.adapter
-        mark = adapter.word(adapter.visual_ids[1])
-        messages = conversation_about(1, question, adapter.marks, VIDEO)
-        ids = adapter.spell(messages, [], [mark])
-        at = ids.index(adapter.visual_ids[1])
-        return ids[:at], ids[at + 1 :]
 
 
 def _same_footprint(before: Allocation, after: Allocation) -> Tensor:

@@ -22,7 +22,7 @@ from texturevlm.types import COLUMNS, Allocation
 if TYPE_CHECKING:
     from texturevlm.live.stream import VideoStream
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 MEMORY_TENSORS = ("keys", "turned", "values", "embeds", "position", "order", "live")
 SHARED_SETTINGS = ("size", "budget", "query", "patch", "tile", "keyframe", "hold", "flow", "rate", "fps")
 SAMPLED_WEIGHTS = 64  # numbers of each parameter that name a model
@@ -71,6 +71,7 @@ def save_state(stream: VideoStream) -> StreamState:
         "seconds": stream.tokens.seconds,
         "frames": stream.tokens.frames,
         "shown": talk.frames,
+        "failed": talk.failed,
         "evicted": talk.evicted,
         "follow": list(talk.follow),
         "head": [list(talk.head_ids), list(talk.head)],
@@ -102,6 +103,7 @@ def restore_state(stream: VideoStream, state: StreamState) -> None:
     talk.follow = (int(numbers["follow"][0]), float(numbers["follow"][1]))
     talk.moments = [LiveMoment(**one) for one in numbers["moments"]]
     talk.frames, talk.evicted, talk.stepped = numbers["shown"], numbers["evicted"], None
+    talk.failed = numbers["failed"]
     talk.shown = talk.allocation = None
     if "shown" in tensors:
         talk.shown = tensors["shown"].to(talk.memory.live.device, copy=True)

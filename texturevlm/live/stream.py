@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from texturevlm.ask import VLM
-from texturevlm.check import check_count, check_share
+from texturevlm.check import check_share
 from texturevlm.live.conversation import Conversation
 from texturevlm.live.latest import LatestFrames
 from texturevlm.live.state import StreamState, restore_state, save_state
@@ -66,7 +66,6 @@ class VideoStream:
         if model is not None:
             if not isinstance(model, VLM):
                 raise TypeError(f"VideoStream: model must be a VLM (tv.load_vlm), got {type(model).__name__}")
-            check_count("VideoStream", "limit", limit, 2 * (budget + 16))
             settings = {"patch": model.adapter.side, "device": model.device, **settings}
         self.source: FrameSource | None = None
         self._latest: LatestFrames | None = None
@@ -81,7 +80,7 @@ class VideoStream:
         self.conversation: Conversation | None = None
         if model is not None:
             given: Any = {"limit": limit, "refresh": refresh, "interval": interval}
-            self.conversation = Conversation(model, self.tokens.size, **given)
+            self.conversation = Conversation(model, self.tokens.size, self.tokens.budget, **given)
 
     @property
     def dropped(self) -> int:
@@ -144,16 +143,24 @@ class VideoStream:
         return self._watched(talk, asked, every, max_new_tokens)
 
     def _watched(self, talk: Conversation, question: str, every: float, most: int) -> Iterator[Watched]:
-        due, last = -math.inf, None
+        last = None
         talk.expect(question)
-        for step in self:
-            if step.time < due:
-                continue
-            due = step.time + every
+        for time in self._times(every):
             answer = self._asked(talk, question, most)
             if answer != last:
                 last = answer
-                yield Watched(step.time, answer)
+                yield Watched(time, answer)
+
+    def _times(self, every: float) -> Iterator[float]:
+        """Step through the source; yields whenever it is time to ask, and once more at the end."""
+        due, unasked = -math.inf, None
+        for step in self:
+            unasked = step.time
+            if step.time >= due:
+                due, unasked = step.time + every, None
+                yield step.time
+        if unasked is not None:
+            yield unasked
 
     def _asked(self, talk: Conversation, question: str, most: int) -> str:
         found = talk.ask(question, max_new_tokens=most)

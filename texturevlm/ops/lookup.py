@@ -18,8 +18,9 @@ from texturevlm.check import check_choice, check_count, check_floating, check_sh
 from texturevlm.ops import backend as backends
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.lookup_kernel import sample_cuda
-from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, sample_reference
+from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, sample_pyramid, sample_reference
 from texturevlm.ops.mip import check_nearest, check_pyramid
+from texturevlm.ops.paged import PagedLevels
 
 MOST_REQUESTS = 1024
 Levels = list[Tensor] | tuple[Tensor, ...]
@@ -63,7 +64,7 @@ def lookup_grad(
 
 
 def sample_patches(
-    levels: Levels | DeviceTexture,
+    levels: Levels | DeviceTexture | PagedLevels,
     centre: Tensor,
     ddx: Tensor,
     ddy: Tensor,
@@ -75,7 +76,8 @@ def sample_patches(
 ) -> Tensor:
     """Sample a pyramid over footprints. An ordinary patch at level l has axes (2^l, 0), (0, 2^l); l may be fractional.
 
-    levels:        finest first, each (B, C, H_l, W_l); or a DeviceTexture, filled once and sampled many times
+    levels:        finest first, each (B, C, H_l, W_l); or a DeviceTexture, filled once and sampled many times; or
+                   PagedLevels, read by PyTorch on any device, without gradients
     centre:        (B, K, 2), x then y in level-0 pixels
     ddx, ddy:      (B, K, 2), how far one step along the patch's own x and y axis moves in the image
     patch:         samples along each side of a patch
@@ -169,6 +171,11 @@ def _sample_texture(texture: Any, where: Where, options: Options) -> Tensor:
     """Sample a texture that is filled already."""
     function, points = options.function, where.points
     _check_options(where, options)
+    if isinstance(texture, PagedLevels):
+        check_choice(function, "backend", options.backend, ("auto", "reference"))
+        check_shapes(function, table=(texture.table, "N"), points=(points, "1 K 2"))
+        with torch.no_grad():
+            return sample_pyramid(texture, where, options)
     if not isinstance(texture, DeviceTexture):
         raise TypeError(
             f"{function}: levels must be a sequence of (B, C, H, W) tensors, finest first, or a DeviceTexture, "

@@ -46,7 +46,11 @@ class Probes(NamedTuple):
 
 def sample_reference(levels: Sequence[Tensor], where: Where, options: Options) -> Tensor:
     """(B, N, C) or (B, K, C, P, P) in the levels' dtype."""
-    pyramid = _Flat(levels)
+    return sample_pyramid(FlatLevels(levels), where, options).to(levels[0].dtype)
+
+
+def sample_pyramid(pyramid: FlatLevels, where: Where, options: Options) -> Tensor:
+    """(B, N, C) or (B, K, C, P, P) in the pyramid's dtype."""
     points, lod, ddx, ddy = (None if tensor is None else widened(tensor) for tensor in where)
     assert points is not None
     batch, count, patch = *points.shape[:2], options.patch
@@ -63,7 +67,7 @@ def sample_reference(levels: Sequence[Tensor], where: Where, options: Options) -
             share = (probe < number) / number
             offset = (probe / (number - 1).clamp(min=1) - 0.5) * (number > 1)
             total = total + pyramid.trilinear(points + offset[..., None] * spread, lod) * share[..., None]
-    values = pyramid.with_labels(total, points, lod, options.nearest).to(levels[0].dtype)
+    values = pyramid.with_labels(total, points, lod, options.nearest)
     if patch is None:
         return values
     return values.reshape(batch, count, patch, patch, values.shape[-1]).permute(0, 1, 4, 2, 3).contiguous()
@@ -97,16 +101,18 @@ def probes(ddx: Tensor, ddy: Tensor, max_anisotropy: int = MAX_ANISOTROPY) -> Pr
     return Probes(width.log2(), spread, count.detach())
 
 
-class _Flat:
+class FlatLevels:
     """All levels of a pyramid behind one another, so that points on different levels are read by one gather."""
 
     def __init__(self, levels: Sequence[Tensor]) -> None:
-        device = levels[0].device
         self.texels = torch.cat([level.flatten(2) for level in levels], 2)
         self.dtype = torch.float64 if levels[0].dtype == torch.float64 else torch.float32
-        self.last = len(levels) - 1
-        extents = torch.tensor([level.shape[-2:] for level in levels], device=device)
-        self.height, self.width = extents.unbind(-1)
+        self.lay_out([(level.shape[2], level.shape[3]) for level in levels])
+
+    def lay_out(self, extents: Sequence[tuple[int, int]]) -> None:
+        """Say which level begins where, for levels of these extents, finest first."""
+        self.last = len(extents) - 1
+        self.height, self.width = torch.tensor(extents, device=self.texels.device).unbind(-1)
         self.start = (self.height * self.width).cumsum(0) - self.height * self.width
 
     def trilinear(self, points: Tensor, lod: Tensor) -> Tensor:
@@ -119,8 +125,8 @@ class _Flat:
     def bilinear(self, points: Tensor, level: Tensor) -> Tensor:
         x0, x1, right = self._axis(points[..., 0], self.width, level)
         y0, y1, down = self._axis(points[..., 1], self.height, level)
-        top = self._read(level, y0, x0) * (1 - right) + self._read(level, y0, x1) * right
-        bottom = self._read(level, y1, x0) * (1 - right) + self._read(level, y1, x1) * right
+        top = self.read(level, y0, x0) * (1 - right) + self.read(level, y0, x1) * right
+        bottom = self.read(level, y1, x0) * (1 - right) + self.read(level, y1, x1) * right
         return top * (1 - down) + bottom * down
 
     def with_labels(self, texels: Tensor, points: Tensor, lod: Tensor, channels: Sequence[int]) -> Tensor:
@@ -132,7 +138,7 @@ class _Flat:
         x = (points[..., 0].detach().nan_to_num(0) * (width / self.width[0])).floor().long()
         y = (points[..., 1].detach().nan_to_num(0) * (height / self.height[0])).floor().long()
         zero = torch.zeros_like(x)
-        labels = self._read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
+        labels = self.read(level, y.clamp(zero, height - 1), x.clamp(zero, width - 1))
         chosen = torch.zeros(texels.shape[-1], dtype=torch.bool, device=texels.device)
         chosen[list(channels)] = True
         return torch.where(chosen, labels, texels)
@@ -146,7 +152,8 @@ class _Flat:
         first = texel.detach().floor().long()
         return first, torch.minimum(first + 1, extent - 1), (texel - first)[..., None]
 
-    def _read(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    def read(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        """The texels (B, N, C) at whole positions (B, N), each on a level of its own."""
         index = self.start[level] + y * self.width[level] + x
         channels = self.texels.shape[1]
         texels = self.texels.gather(2, index[:, None].expand(-1, channels, -1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +21,7 @@ from texturevlm.scout.question import Question
 from texturevlm.types import Texture, check_texture
 
 BALANCE = Balance()
+MOST_PARTS = 12  # of an image that is read by pages: 4 MB each
 
 
 class Prepared:
@@ -34,14 +37,36 @@ class Prepared:
         check_count("prepare", "patch", patch, 1)
         self.texture, self.patch, self.scorer = texture, patch, scorer
         self.readings: dict[int, tuple[Scorer, Any]] = {}
+        self._parts: OrderedDict[Any, Prepared] = OrderedDict()
+
+    @cached_property
+    def whole(self) -> Prepared:
+        """The levels as an image of their own; of an image that is read by pages, the coarse ones."""
+        if self.texture.pages is None:
+            return self
+        levels = Texture(self.texture.levels, self.texture.names, reduce=self.texture.reduce)
+        return Prepared(levels, patch=self.patch, scorer=self.scorer)
+
+    def part(self, name: Any, cut: Callable[[], Texture]) -> Prepared:
+        """A part of an image that is read by pages, of which the last few are kept; cut: makes its texture."""
+        if name in self._parts:
+            self._parts.move_to_end(name)
+        else:
+            self._parts[name] = Prepared(cut(), patch=self.patch, scorer=self.scorer)
+            if len(self._parts) > MOST_PARTS:
+                self._parts.popitem(last=False)
+        return self._parts[name]
 
     @cached_property
     def maps(self) -> ImageMaps:
-        """The maps that do not depend on a question."""
-        return image_maps(self.texture, patch=self.patch)
+        """The maps that do not depend on a question; of an image that is read by pages, those of its coarse levels."""
+        paged = self.texture.pages is not None
+        return self.whole.maps if paged else image_maps(self.texture, patch=self.patch)
 
     def reading(self, scorer: Scorer) -> Any:
         """The result of the scorer's `prepare`, computed once."""
+        if self.texture.pages is not None:
+            return self.whole.reading(scorer)
         if id(scorer) not in self.readings:
             self.keep(scorer, scorer.prepare(self.texture))
         return self.readings[id(scorer)][1]
@@ -62,6 +87,10 @@ class Prepared:
     ) -> Relevance:
         """The relevance for a question; scorer: instead of the one given when this was made."""
         chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
+        if self.texture.pages is not None:
+            from texturevlm.relevance.refine import refined_relevance  # which imports this file
+
+            return refined_relevance(self, self.texture.pages, question, chosen, balance)
         query, maps = self.query(question, chosen)
         found = balance.weigh(query, maps, self.texture.size, "none" if query is None else chosen.name)
         if chosen.name in UNASKED or not isinstance(question, str):

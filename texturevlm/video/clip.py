@@ -3,11 +3,14 @@
 The first moment is shown as a whole; each later one only where it differs from what was shown. All share one budget by
 the expected value of tokens in each: where little changes tokens go to detail, where much changes to moments. Frames
 become mip levels one moment at a time, so memory does not grow with the length of the video.
+
+A second look at the same video (`seen`) goes where the model's attention and the relevance point and the first look is
+not legible, and to moments that the first look left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +20,9 @@ from torch.nn import functional
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import hand_out, value_curve
+from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
+from texturevlm.ops.legibility import legibility
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.relevance.maps import normalised
@@ -27,6 +32,7 @@ from texturevlm.video.moments import MEAN_BLOCK, MOMENT_TILE, Moment, changed_ti
 
 LEAST_TOKENS = 8  # of a moment, as far as its changed area needs them
 LEAST_WORTH = 0.004  # share of the relevance in what changed: a moment of less is not shown
+NOTHING_LEFT = 1e-6  # share of the relevance that an earlier look left illegible: less is nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +49,18 @@ class ShownMoment:
     allocation: Allocation
     relevance: Relevance
     pixels: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SeenMoment:
+    """A moment after a look.
+
+    allocation: the tokens that showed it
+    attention:  (1, h, w), where the model looked; over all moments it sums to 1
+    """
+
+    allocation: Allocation
+    attention: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +82,14 @@ def choose_clip(
     allocator: str | Allocator = "auto",
     relevance: str = "auto",
     device: torch.device | str = "cpu",
+    seen: Mapping[float, SeenMoment] | None = None,
 ) -> list[ShownMoment]:
     """The tokens of a video, in the order of time.
 
     moments:   as `keep_moments` found them; fewer are shown if the budget is small
     budget:    tokens of all moments together
     relevance: as for `choose_tokens`; auto is the scout where something is asked, because OCR takes seconds per moment
+    seen:      by time, what an earlier look showed; the result is empty if that left nothing to see
     """
     check_count("clip", "budget", budget, 1)
     if not moments:
@@ -78,6 +98,11 @@ def choose_clip(
     choose = partial(ALLOCATORS[allocator] if isinstance(allocator, str) else allocator, patch=patch)
     kept = thinned(list(moments), max(1, budget // LEAST_TOKENS))
     asked = list(_asked(kept, question, scorer, patch, torch.device(device)))
+    if seen:
+        total = sum(one.worth for one in asked)
+        asked = [_unseen(one, seen, total) for one in asked]
+        least = max(NOTHING_LEFT * total, LEAST_WORTH * sum(one.worth for one in asked))
+        asked = [one for one in asked if one.worth >= least]
     curves = []
     for one in asked:
         low, texture = min(LEAST_TOKENS, one.most, budget), _texture(one.moment.frames[:1], device)
@@ -106,6 +131,21 @@ def _asked(moments: Sequence[Moment], question: str, scorer: str, patch: int, de
         name = known.scorer if known.asked else "change"  # something is asked for: allocators need not show the rest
         only = replace(known, mass=normalised(mass), ink=ink if bool(ink.any()) else cells, scorer=name)
         yield _Asked(moment, only, worth, max(1, int(changed.sum()) * MOMENT_TILE**2 // patch**2))
+
+
+def _unseen(one: _Asked, seen: Mapping[float, SeenMoment], total: float) -> _Asked:
+    """What attention and relevance point at and an earlier look left illegible. total: the worth of all moments"""
+    known = seen.get(one.moment.time)
+    if known is None:
+        return one
+    grid = one.relevance.grid
+    looked = functional.interpolate(known.attention[:, None], grid, mode="bilinear", antialias=True)[:, 0].clamp(min=0)
+    looked = looked * (known.attention.sum() / looked.sum().clamp(min=1e-30)) * total
+    mass = one.relevance.mass * one.worth + looked.to(one.relevance.mass)
+    scale = delivered_scale(known.allocation, grid).to(mass)
+    left = mass * (1 - legibility(one.relevance.legible_scale, scale))
+    only = replace(one.relevance, mass=normalised(left), scorer="attention")
+    return replace(one, relevance=only, worth=float(left.sum()))
 
 
 def _shown(one: _Asked, share: int, choose: Allocator, device: torch.device | str) -> ShownMoment:

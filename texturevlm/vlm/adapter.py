@@ -248,7 +248,7 @@ class Adapter(ABC):
         texture, allocation: B images of one size, K upright footprints each
         levels, coordinates: as for `prepare`
         """
-        levels, coordinates = self._options("encode", levels, coordinates, COORDINATES)
+        levels, coordinates = self.checked_layout("encode", levels, coordinates, COORDINATES)
         views = still_views("encode", Picture(texture, allocation), self.side, levels=levels)
         return to_tokens(allocation, views, self.embed(views, coordinates=coordinates))
 
@@ -279,7 +279,7 @@ class Adapter(ABC):
         Levels and coordinates are by default those that the checkpoint was trained with: joint and fine unless its
         config says otherwise. Others, and videos, are for families that have them.
         """
-        levels, coordinates = self._options("prepare", levels, coordinates, self.coordinates)
+        levels, coordinates = self.checked_layout("prepare", levels, coordinates, self.coordinates)
         ids: list[list[int]] = []
         views: list[View] = []
         for prompt, pictures in pair("prepare", prompts, textures, allocations, weights):
@@ -429,7 +429,7 @@ class Adapter(ABC):
             f"{__version__}, so its answers would be wrong; install a version that texturevlm supports"
         )
 
-    def _options(
+    def checked_layout(
         self, function: str, levels: str | None, coordinates: str | None, allowed: Sequence[str]
     ) -> tuple[str, str]:
         """Checked levels and coordinates; those of the checkpoint where none are given."""

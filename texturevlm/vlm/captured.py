@@ -141,11 +141,23 @@ class FixedBudget:
         if (channels := patches.pixels.shape[2]) != len(COLOURS):
             raise ValueError(f"encode_patches: patches must be {', '.join(COLOURS)}, got {channels} channels")
         step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
-        inputs = [patches.pixels.float(), allocation.centre, step, self._frame(allocation.size), allocation.valid]
+        return self.encode_tokens(patches.pixels, allocation.centre, step, allocation.valid, allocation.size)
+
+    def encode_tokens(
+        self, pixels: Tensor, centre: Tensor, step: Tensor, valid: Tensor, size: tuple[int, int]
+    ) -> TowerOutput:
+        """The same, for columns as they are; nothing is checked.
+
+        pixels:       (B, K, 3, P, P), red, green and blue
+        centre, step: (B, K, 2), of upright footprints: the middle, and pixels per sample along x and along y
+        valid:        (B, K), which slots are used
+        size:         (height, width) of the images
+        """
+        inputs = [pixels.float(), centre, step, self._frame(size), valid]
         if self.tower is None:
             self.tower = Replay(self._run_tower, inputs)
         place, used, *embeds = self.tower(*inputs)
-        return TowerOutput(place, used, tuple(embeds), allocation.size)
+        return TowerOutput(place, used, tuple(embeds), size)
 
     def prefill(self, ids: Sequence[Sequence[int]], tower: TowerOutput) -> PrefillOutput:
         """Run the language model on prompts, each with `budget` image placeholders in a row."""

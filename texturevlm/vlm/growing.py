@@ -33,11 +33,11 @@ def attention_to(query: Tensor, key: Tensor, scaling: float, mask: Tensor | None
     mask: (1, n, L), what each query sees
     """
     query, key = query[0].float(), key[0].float()
-    key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
-    scores = query @ key.mT * scaling
+    shared = query.unflatten(0, (len(key), -1))  # heads that share keys stand together: keys need not be copied
+    scores = (shared.flatten(1, 2) @ key.mT).unflatten(1, shared.shape[1:3]) * scaling
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
-    weights: Tensor = scores.softmax(-1).mean((0, 1))
+    weights: Tensor = scores.softmax(-1).mean((0, 1, 2))
     return weights
 
 

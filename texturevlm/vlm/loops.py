@@ -20,12 +20,13 @@ TextStep = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None, bool], tuple[Te
 
 
 def vision_step(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-    """One block of a Qwen vision tower: hidden (B, N, D), cos and sin (B, 1, N, d), mask (B, 1, 1 or N, N)."""
+    """One block of a Qwen vision tower: hidden (B, N, D), cos and sin (B, 1, N, d), mask (B, 1, 1 or N, N), added."""
     batch, count, _ = hidden.shape
     attention = block.attn
     projected = attention.qkv(block.norm1(hidden)).view(batch, count, 3, attention.num_heads, -1)
-    query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
-    query, key = (rotated(one.float(), cos, sin).to(one.dtype) for one in (query, key))
+    both, value = projected.permute(2, 0, 3, 1, 4).split([2, 1])
+    query, key = rotated(both.float(), cos, sin).to(both.dtype)  # together: half the kernels
+    value = value[0]
     found = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=attention.scaling)
     hidden = hidden + attention.proj(found.transpose(1, 2).reshape(batch, count, -1))
     mixed: Tensor = block.mlp(block.norm2(hidden))
@@ -117,6 +118,7 @@ def tower_loop(
     if windows is not None:
         within = windows if segments is None else torch.cat([windows, segments[..., None].to(windows)], -1)
         inside = _same_group(within, used)
+    everywhere, inside = (None if one is None else _added(one, hidden.dtype) for one in (everywhere, inside))
     whole, mergers = adapter.whole_blocks, adapter.deepstack_mergers
     further = []
     for index, block in enumerate(tower.blocks):
@@ -149,6 +151,11 @@ def _same_group(group: Tensor, used: Tensor | None, *, causal: bool = False) -> 
     if used is not None:
         same = (same & used[:, None]) | torch.eye(group.shape[1], dtype=torch.bool, device=group.device)
     return same.unsqueeze(1)
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores under a mask: once for all blocks, where attention would make it for each."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -torch.inf)
 
 
 def prefill_loop(

@@ -16,17 +16,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from texturevlm.check import check_count
 from texturevlm.cuda.graph import KeptReplays
+from texturevlm.ops.split_attention import KEYS_ALIGNED, MASKED, key_parts, split_attention
 from texturevlm.vlm.growing import attention_to
 from texturevlm.vlm.loops import fused_norm, rotated, text_rotary, unrotated_heads
 from texturevlm.vlm.qwen import QwenAdapter
 
 RUN_SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens per run, rounded up; above the last in multiples of it
-RUN_GRAPHS = 12
-MASK_ALIGNED = 8  # kernels of attention take a mask whose rows are multiples of it as it is
+RUN_GRAPHS = 16  # all sizes of frames and some of questions stay captured
+
+
+def check_watchable(adapter: Any) -> None:
+    """Raise if a model cannot watch: its layers run in a loop of their own here."""
+    if not isinstance(adapter, QwenAdapter) or not adapter.captured:
+        wanted = "of a Qwen-VL family whose layers can be captured (docs/models.md)"
+        raise ValueError(f"VideoStream: model must be {wanted}, got {adapter.config.model_type}")
 
 
 class TokenMemory:
@@ -41,15 +47,13 @@ class TokenMemory:
     """
 
     def __init__(self, adapter: Any, capacity: int) -> None:
-        if not isinstance(adapter, QwenAdapter) or not adapter.captured:  # the layers run in a loop of their own
-            wanted = "of a Qwen-VL family whose layers can be captured (docs/models.md)"
-            raise ValueError(f"VideoStream: model must be {wanted}, got {adapter.config.model_type}")
+        check_watchable(adapter)
         self.adapter, self.capacity = adapter, check_count("VideoStream", "limit", capacity, 1)
         self.language = adapter.language_of(adapter.model)
         first, device = self.language.layers[0].self_attn, adapter.device
         config, dtype = adapter.model.config.get_text_config(), adapter.model.dtype
         heads = first.k_proj.out_features // first.head_dim
-        self.trash = -(-(capacity + 1) // MASK_ALIGNED) * MASK_ALIGNED - 1  # the slot that takes the padding of a run
+        self.trash = -(-(capacity + 1) // KEYS_ALIGNED) * KEYS_ALIGNED - 1  # the slot that takes the padding of a run
         total = self.trash + 1
         shape = (len(self.language.layers), heads, total, first.head_dim)
         self.keys, self.turned, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(3))
@@ -72,17 +76,17 @@ class TokenMemory:
 
     def give_back(self, slots: Sequence[int]) -> None:
         """Forget tokens."""
-        self.live[self._index(slots)] = False
+        self.live.index_fill_(0, self._index(slots), False)
         self.free += slots
 
     @torch.no_grad()
     def write(self, slots: Sequence[int], embeds: Sequence[Tensor]) -> None:
         """Put tokens into slots. embeds: (n, D), then those for DeepStack; text has none of these"""
         index = self._index(slots)
-        self.live[index] = True
-        self.embeds[:, index] = 0.0
-        for layer, own in enumerate(embeds):
-            self.embeds[layer, index] = own.to(self.embeds)
+        self.live.index_fill_(0, index, True)
+        given = torch.stack([one.to(self.embeds) for one in embeds])
+        self.embeds[: len(embeds)].index_copy_(1, index, given)
+        self.embeds[len(embeds) :].index_fill_(1, index, 0.0)
 
     @torch.no_grad()
     def write_text(self, slots: Sequence[int], ids: Sequence[int]) -> None:
@@ -132,7 +136,8 @@ class TokenMemory:
         mask = earlier | itself
         heads, groups = self.keys.shape[1], self.groups
         # Queries that share keys stand in one head, one below the other: no kernel copies keys for them.
-        bias = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, -torch.inf).repeat(groups, 1)[None, None]
+        bias = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, MASKED).repeat(groups, 1)
+        parts = key_parts(heads, groups * len(index))
         middle, attention = len(self.language.layers) // 2, self.attention
         for number, layer in enumerate(self.language.layers):
             given, own = fused_norm(layer.input_layernorm, hidden), layer.self_attn
@@ -142,17 +147,17 @@ class TokenMemory:
             self.keys[number].index_copy_(1, index, key[0])
             self.turned[number].index_copy_(1, index, turned[0])
             self.values[number].index_copy_(1, index, value[0])
-            keys, values = self.turned[number][None], self.values[number][None]
-            stacked = query.reshape(1, heads, groups * len(index), -1)
-            found = functional.scaled_dot_product_attention(stacked, keys, values, attn_mask=bias, scale=own.scaling)
-            apart = found.view(1, heads * groups, len(index), -1).transpose(1, 2)
+            keys, values = self.turned[number], self.values[number]
+            stacked = query.reshape(heads, groups * len(index), -1)
+            found = split_attention(stacked, keys, values, bias, scale=own.scaling, parts=parts)
+            apart = found.reshape(1, heads * groups, len(index), -1).transpose(1, 2)
             hidden = hidden + own.o_proj(apart.reshape(1, len(index), -1))
             hidden = hidden + layer.mlp(fused_norm(layer.post_attention_layernorm, hidden))
             if number + 1 < len(self.embeds):
                 hidden = hidden + self.embeds[number + 1][index]
             if number == middle and last is not None:
                 asking = query[:, :, last]
-                attention = attention_to(asking, keys, own.scaling, mask[None, last])
+                attention = attention_to(asking, keys[None], own.scaling, mask[None, last])
         if last is None:
             return (hidden,)
         return self.adapter.model.lm_head(self.language.norm(hidden[0, last]))[0], attention

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.sampling import sample
-from texturevlm.types import COLOURS, Allocation, Texture
+from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens
 
@@ -116,6 +116,20 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
     return views
 
 
+def sampled_view(function: str, patches: Patches, side: int, *, levels: str = "joint") -> View:
+    """The view of one image whose patches are sampled already."""
+    allocation, colours = patches.allocation, patches.pixels.shape[2]
+    if allocation.batch != 1 or colours != 3:
+        got = f"{allocation.batch} images of {colours} channels"
+        raise ValueError(f"{function}: patches must be of one image in red, green and blue, got {got}")
+    check_footprints(function, allocation, side)
+    order, begins = _reading_order(allocation, 0, levels)
+    if len(order) == 0:
+        raise ValueError(f"{function}: patches must have a token, got none")
+    view = _view(allocation, None, 0, order, begins, patches.pixels[0][order].unsqueeze(1))
+    return replace(view, causal=levels == "causal")
+
+
 def video_view(function: str, picture: Picture, side: int, *, levels: str, moments: int) -> View:
     """All frames in one view: a token of frame f shows f and the frames after it, `moments` of them in all.
 
@@ -163,6 +177,11 @@ def check_readable(function: str, texture: Texture, allocation: Allocation, side
         raise ValueError(
             f"{function}: allocation must be for an image of {texture.size} like the texture, got {allocation.size}"
         )
+    check_footprints(function, allocation, side)
+
+
+def check_footprints(function: str, allocation: Allocation, side: int) -> None:
+    """Tokens of this side, upright."""
     if allocation.patch != side:
         raise ValueError(f"{function}: allocation must have patches of {side} for this model, got {allocation.patch}")
     turned = int((allocation.valid & ~allocation.upright).sum())

@@ -1,0 +1,117 @@
+"""Tokens of several scales in the vision tower: apart, together or causal, with a trained model.
+
+    python -m studies.levels DATA --out results [--limit N] [--model reader] [--split train] [--budget 273]
+
+DATA holds sroie/ and funsd/. `apart`: tokens of one scale attend to one another. `joint`: all do. `causal`: finer ones
+attend to coarser ones, never the reverse. Each question is asked in one look, and in two, the second appended to the
+cache; and once more with the tokens of both looks in one prefill, in reading order. What a second look changes in the
+encoding of the first shows as a difference between the last two.
+"""
+
+import argparse
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from studies.looks import NEVER, SETS
+from studies.study import MODEL, evenly, option, provenance, study_main
+from texturevlm.ask import VLM, load_vlm
+from texturevlm.evaluate.answers import anls
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.journal import append, read_journal
+from texturevlm.progress import Progress
+from texturevlm.types import Allocation
+from texturevlm.vlm.views import LEVELS
+
+MOST = 48  # tokens of an answer
+
+
+def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, Any]:
+    """ANLS by levels and way of asking, whether two looks answer as one prefill, and by how much they differ."""
+    found: dict[str, Any] = {"id": sample.id, "page": sample.image.name}
+    options: Any = {"budget": budget, "relevance": relevance, "return_details": True, "max_new_tokens": MOST}
+    session = model.prepare(sample.image)
+    for levels in LEVELS:
+        one = session.ask(sample.question, levels=levels, **options)
+        two = session.ask(sample.question, levels=levels, looks="auto", sure=NEVER, **options)
+        both = two.chosen[0].allocation
+
+        def same_tokens(*_: Any, both: Allocation = both, **__: Any) -> Allocation:
+            return both
+
+        wide = {**options, "budget": both.budget, "allocator": same_tokens}
+        again = session.ask(sample.question, levels=levels, **wide)
+        texts = {"one": one.text, "two": two.text, "again": again.text}
+        scores = {name: anls(text, sample.answers) for name, text in texts.items()}
+        away = abs(two.logprobs[0] - again.logprobs[0]) if two.tokens[:1] == again.tokens[:1] else None
+        found[levels] = {**scores, "same": two.text == again.text, "away": away}
+    return found
+
+
+def lines(rows: Sequence[dict[str, Any]], trained: str) -> list[tuple[str, ...]]:
+    """One line per levels: scores, the difference to the levels of the training, and what a second look changes."""
+    pages, found = [row["page"] for row in rows], []
+    for levels in LEVELS:
+        own = {name: [row[levels][name] for row in rows] for name in ("one", "two", "again", "same")}
+        means = [f"{sum(values) / len(values):.3f}" for values in (own["one"], own["two"], own["again"])]
+        apart = "–"
+        if levels != trained:
+            one = paired_difference(own["one"], [row[trained]["one"] for row in rows], groups=pages)
+            apart = f"{one.mean:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
+        away = [row[levels]["away"] for row in rows if row[levels]["away"] is not None]
+        said = [f"{sum(own['same']) / len(rows):.2f}", f"{sum(away) / max(1, len(away)):.4f}"]
+        found.append((levels, means[0], apart, *means[1:], *said))
+    return found
+
+
+def report(record: dict[str, Any]) -> str:
+    rows = record["rows"]
+    heads = ["levels", "ANLS, one look", "minus the trained one", "two looks, appended", "the same tokens, one prefill"]
+    heads += ["same answer", "log-probability of the first token: difference"]
+    return markdown_page(
+        "# Scales apart, together and causal in the vision tower",
+        provenance(record),
+        f"{len(rows)} questions of the {record['split']} split on {len({row['page'] for row in rows})} pages, model "
+        f"{record['model']}, which was trained with levels {record['trained']}; budget {record['budget']}, relevance "
+        f"{record['relevance']}, one thread of a CPU. Intervals: 95 %, paired, by page. The last two columns compare "
+        "the two before them.",
+        markdown_table(heads, lines(rows, record["trained"])),
+    )
+
+
+def study(options: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    model = load_vlm(options.model, budget=options.budget)
+    each: list[list[Sample]] = []
+    for name in SETS:
+        data = load_data(options.data / name, split=options.split, answered=True, skip_broken=True)
+        each.append(evenly(data.samples, options.limit))
+    # In turns: a run that is cut has asked as many questions of each set.
+    samples = [sample for turn in zip_longest(*each) for sample in turn if sample is not None]
+    journal = options.out / "levels-rows.jsonl"
+    rows: list[dict[str, Any]] = read_journal(journal, "rows of this study", dict)
+    done = {row["id"] for row in rows}
+    progress = Progress(len(samples), "questions")
+    for sample in samples:
+        if sample.id not in done:
+            rows.append(asked(model, sample, options.budget, options.relevance))
+            append(journal, rows[-1:])
+        progress.step()
+    given = {name: getattr(options, name) for name in ("model", "budget", "split", "relevance")}
+    return {**given, "trained": model.adapter.trained.levels, "rows": rows}
+
+
+main = study_main(
+    __name__,
+    __doc__,
+    study,
+    report,
+    MODEL,
+    option("--split", default="train", help="train or eval (default: train)"),
+    option("--budget", type=int, default=273, metavar="N", help="(default: 273)"),
+    option("--relevance", default="scout", metavar="NAME", help="(default: scout)"),
+)

@@ -1,0 +1,116 @@
+"""Batches: which images share one, and that sharing one changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+
+import texturevlm as tv
+from tests.corpus import picture
+from texturevlm.corpus.choose import Chooser, Decoded, allocation_from, ladder, stretch
+from texturevlm.corpus.recipe import Recipe
+
+CPU = torch.device("cpu")
+
+
+def decoded(seed, height, width, question=""):
+    return Decoded(str(seed), "", np.array(picture(seed, height, width)), question, {})
+
+
+def chooser(**options):
+    given = {"budget": 12, "patch": 8, "relevance": "none", "batch": 4, **options}
+    device = torch.device(given.get("device", "cpu"))
+    return Chooser(Recipe("in", "images", **given), device)
+
+
+def test_the_ladder_goes_up_by_one_step_at_most():
+    for steps in (1, 4, 8):
+        found = [ladder(side, steps) for side in range(1, 2000)]
+        assert all(one >= side for side, one in zip(range(1, 2000), found))
+        assert all(one <= side * 2 ** (1 / steps) + 1 for side, one in zip(range(40, 2000), found[39:]))
+        assert len(set(found)) <= 6 * steps + 2
+    assert [ladder(side, 0) for side in (1, 17, 999)] == [1, 17, 999]
+
+
+def test_stretching_moves_nothing_from_beyond_the_image():
+    image = torch.full((2, 3, 12, 16), 9.0)
+    image[0, :, :10, :14] = torch.rand(3, 10, 14)
+    image[1, :, :12, :16] = torch.rand(3, 12, 16)
+    found = stretch(image, torch.tensor([[10.0, 14.0], [12.0, 16.0]]))
+    assert float(found.max()) <= 1 and torch.allclose(found[1], image[1], atol=1e-5)
+    assert torch.allclose(found[0, :, 0, 0], image[0, :, 0, 0]) and torch.allclose(
+        found[0, :, -1, -1], image[0, :, 9, 13]
+    )
+
+
+def test_images_of_similar_sizes_share_a_batch_and_keep_their_own_pixels():
+    """Footprints of stretched images lie in the image, and cover as much of it as those of the image by itself."""
+    images = [decoded(0, 64, 96), decoded(1, 62, 100), decoded(2, 60, 92)]
+    small = chooser(buckets=4)
+    (bucket,) = {small.bucket(image) for image in images}
+    table, used = small(bucket, images).table()
+    for place, image in enumerate(images):
+        height, width = image.size
+        found = allocation_from(torch.from_numpy(table[place][used[place]]), image.size, 8)
+        assert float(found.boxes[..., 0::2].max()) <= width + 8 and float(found.boxes[..., 1::2].max()) <= height + 8
+        assert float(found.coverage) == pytest.approx(1, abs=0.02)
+    exact = chooser()
+    assert len({exact.bucket(image) for image in images}) == 3
+
+
+def test_a_batch_is_its_images():
+    images = [decoded(seed, 48, 64) for seed in range(3)]
+    one = chooser()
+    bucket = one.bucket(images[0])
+    together, used = one(bucket, images).table()
+    for place, image in enumerate(images):
+        alone, own = one(bucket, [image]).table()
+        assert np.allclose(together[place], alone[0], atol=1e-4) and (used[place] == own[0]).all()
+
+
+def test_questions_share_a_batch_where_the_scorer_takes_them_encoded():
+    asked = [decoded(0, 48, 64, "where is the total?"), decoded(1, 48, 64, "who signed?"), decoded(2, 48, 64)]
+    scout = chooser(relevance="scout")
+    buckets = [scout.bucket(image) for image in asked]
+    assert buckets[0] == buckets[1] and buckets[0].scorer == "scout" and buckets[2].scorer == "none"
+    assert len(scout(buckets[0], asked[:2]).sizes) == 2
+    words = chooser(relevance="words")
+    assert words.bucket(asked[0]) != words.bucket(asked[1])
+    auto = chooser(relevance="auto", asked="scout")
+    assert [auto.bucket(image).scorer for image in asked] == ["scout", "scout", "prior"]
+
+
+def test_a_batch_of_questions_gives_each_image_its_own(tmp_path):
+    """As asking the scout about each image by itself."""
+    page = tv.Texture.open("examples/invoice.png").levels[0][:, :, :480, :640]
+    pixels = page[0].mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
+    asked = ["What is the invoice number?", "Who sent it?"]
+    images = [Decoded(one, "", pixels, one, {}) for one in asked]
+    small = chooser(relevance="scout", budget=32)
+    table, _ = small(small.bucket(images[0]), images).table()
+    assert not np.allclose(table[0], table[1])
+    for place, image in enumerate(images):
+        alone, _ = small(small.bucket(image), [image]).table()
+        assert np.allclose(table[place], alone[0], atol=1e-2)
+
+
+def test_large_images_come_in_small_batches():
+    one = chooser(batch=64)
+    assert one.most((1024, 1024)) == 64 and one.most((4096, 4096)) == 4 and one.most((20000, 5000)) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("relevance", ["none", "prior", "scout"])
+@pytest.mark.parametrize("buckets", [0, 8])
+def test_a_captured_batch_is_an_uncaptured_one(relevance, buckets):
+    size = (256, 256) if buckets == 0 else (250, 244)
+    images = [decoded(seed, *size, "what is the total?" if relevance == "scout" else "") for seed in range(3)]
+    fast = chooser(device="cuda", relevance=relevance, buckets=buckets)
+    slow = Chooser(fast.recipe, fast.device, keep_texture=True)
+    bucket = fast.bucket(images[0])
+    for _ in range(2):
+        got = fast(bucket, images)
+        assert fast.reason is None
+    wanted = slow(bucket, images)
+    assert slow.reason is not None
+    assert np.allclose(got.table()[0], wanted.table()[0], atol=1e-3)
+    assert int((got.pixels[:3].int() - wanted.pixels[:3].int()).abs().max()) <= 1

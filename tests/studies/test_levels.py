@@ -1,0 +1,33 @@
+"""The study of levels, on a page and a small reader with random weights; and its arithmetic."""
+
+import json
+
+from studies import levels
+from tests.evaluate.folders import write_folder
+from tests.train.test_reader import small_network
+from texturevlm.train.reader.network import save_folder
+
+
+def row(page, joint, apart, causal):
+    def own(score):
+        return {"one": score, "two": score, "again": score / 2, "same": score == 1, "away": score or None}
+
+    return {"page": page, "joint": own(joint), "apart": own(apart), "causal": own(causal)}
+
+
+def test_lines_compare_with_the_levels_of_the_training():
+    joint, apart, causal = levels.lines([row("a", 0.0, 1.0, 1.0), row("b", 0.5, 1.0, 1.0)], "apart")
+    assert apart == ("apart", "1.000", "–", "1.000", "0.500", "1.00", "1.0000")
+    assert causal[2] == "+0.000 (+0.000 to +0.000)" and joint[2].startswith("-0.750 (")
+    assert joint[-2:] == ("0.00", "0.5000")
+
+
+def test_the_table_is_made(tmp_path, capsys):
+    save_folder(small_network(), tmp_path / "reader")
+    for name in levels.SETS:
+        write_folder(tmp_path / name, pages=1)
+    given = [str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--budget", "16"]
+    assert levels.main([*given, "--split", "eval", "--limit", "1", "--relevance", "none"]) == 0
+    record = json.loads((tmp_path / "out" / "levels.json").read_text())
+    assert [set(one) - {"id", "page"} for one in record["rows"]] == [{"joint", "apart", "causal"}] * 2
+    assert "| causal |" in capsys.readouterr().out

@@ -1,0 +1,100 @@
+"""texturevlm corpus: choose the tokens of many images, and write them as a data set."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from texturevlm.commands import arguments
+from texturevlm.defaults import PATCH
+
+WRITTEN = ("patches", "features", "codes", "allocations", "thumbnails")
+FORMATS = ("parquet", "webdataset", "safetensors")
+KINDS = ("auto", "images", "list", "webdataset", "parquet", "pdf")
+
+
+def add_corpus(commands: arguments.Commands) -> None:
+    help = "choose the tokens of many images, and write them as a data set"
+    parser = arguments.add_command(commands, "corpus", _corpus, help)
+    source = (
+        "a folder of images, tars, parquet files or PDFs; such a file; or a list (.txt, .jsonl); also a URL of fsspec"
+    )
+    parser.add_argument("source", metavar="SOURCE", help=source)
+    parser.add_option("--out", "DIR", "folder of the corpus; if it holds a part of it, the rest is made", required=True)
+    parser.add_argument("--write", choices=WRITTEN, default="patches", help="what a row holds (default: patches)")
+    parser.add_argument("--format", choices=FORMATS, default="parquet", help="of the files (default: parquet)")
+    parser.add_option("--model", "M", "for features and codes: a hub id or a folder")
+    parser.add_option("--codebook", "FILE", "for codes, fitted to the model", type=arguments.existing_file)
+    parser.add_option("--questions", "FILE", "JSONL with key and question", type=arguments.existing_file)
+    parser.add_tokens(patch=False)
+    parser.add_option("--patch", "P", "side of a token in samples (default: the model's, or 32)", type=arguments.count)
+    parser.add_argument("--kind", choices=KINDS, default="auto", help="what SOURCE holds (default: auto)")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="(default: local)")
+    parser.add_option("--address", "A", "of the Ray cluster, such as auto (default: begin one here)")
+    parser.add_option("--workers", "N", "processes; 0: only this one (default: one per GPU or core)", type=int)
+    parser.add_count(
+        "--threads", "that decode, per worker (default: the cores, shared by the workers of a GPU, else 1)"
+    )
+    parser.add_device()
+    parser.add_count("--batch", "images that are processed together (default: 32 on a GPU, 8 on a CPU)")
+    parser.add_option(
+        "--buckets",
+        "N",
+        "0: only images of one size share a batch; N: sides are stretched up to a ladder of N steps per octave",
+        0,
+        type=int,
+    )
+    parser.add_count("--unit", "images per unit, for folders and lists", 128)
+    parser.add_option("--decoder", "NAME", "of JPEGs: auto, simplejpeg or pillow", "auto")
+    parser.add_argument("--retry-errors", action="store_true", help="do units with errors again")
+    parser.add_argument(
+        "--report", action="store_true", help="write DIR/report.md with a contact sheet of what was seen"
+    )
+    parser.add_option("--lance", "FOLDER", "write the finished corpus as a Lance data set, too", type=Path)
+
+
+def _corpus(options: argparse.Namespace) -> int:
+    from texturevlm.corpus import build, open
+    from texturevlm.corpus.lance import check_lance, export_lance
+    from texturevlm.corpus.payloads import model_side
+    from texturevlm.corpus.report import write_report
+    from texturevlm.corpus.watch import shown
+
+    if options.lance is not None:
+        check_lance(options.lance)
+    allocator, relevance = arguments.names_of(options, unusable=("attention",))
+    # The machine that drives a cluster need not have what its nodes have.
+    device = options.device if options.engine == "ray" and options.device else str(arguments.device_of(options))
+    patch = options.patch or (model_side(options.model) if options.model else PATCH)
+    names = [
+        *("engine", "workers", "threads", "address", "kind", "questions", "decoder", "batch", "retry_errors"),
+        *("write", "format", "budget", "buckets", "unit"),
+    ]
+    given = {name: getattr(options, name) for name in names}
+    found = build(
+        options.source,
+        options.out,
+        quiet=False,
+        device=device,
+        model=options.model or "",
+        codebook=str(options.codebook or ""),
+        patch=patch,
+        allocator=allocator,
+        relevance=relevance,
+        **given,
+    )
+    print(f"{options.out}: {found.rows} rows in {found.units} units, {found.errors} errors")
+    if found.made:
+        rates = ", ".join(f"{stage} {shown(rate)}" for stage, rate in found.rates.items())
+        print(f"this run: {found.made} rows in {found.seconds:.1f} s")
+        print(f"images/s by stage: {rates}; bottleneck: {found.bottleneck}")
+    if options.report or options.lance:
+        made = open(options.out, partial=True)
+        if options.report:
+            write_report(made, found)
+        if options.lance and not found.failed:
+            print(f"{options.lance}: {export_lance(made, options.lance)} rows")
+    if found.errors:
+        print(f"what could not be read: {Path(options.out) / 'errors'}", file=sys.stderr)
+    for number, why in found.failed.items():
+        print(f"unit {number} is not done: {why}", file=sys.stderr)
+    return 1 if found.failed else 0

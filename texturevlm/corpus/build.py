@@ -1,0 +1,239 @@
+"""`build`: a source → a corpus, by any engine. It may be killed at any moment and called again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.check import check_choice, check_count
+from texturevlm.corpus.decode import find_decoder
+from texturevlm.corpus.formats import check_format
+from texturevlm.corpus.ledger import Ledger, Plan
+from texturevlm.corpus.payloads import find_codebook
+from texturevlm.corpus.pools import Died, Failed, Finished, HerePool, LocalPool, Pool, Told
+from texturevlm.corpus.questions import NAME, check_questions
+from texturevlm.corpus.recipe import Recipe
+from texturevlm.corpus.sources import entries_of, find_kind, per_unit_of
+from texturevlm.corpus.store import Store
+from texturevlm.corpus.watch import Watch
+from texturevlm.corpus.worker import STAGES
+from texturevlm.paths import is_url
+from texturevlm.relevance import SCORERS, find_scorer
+from texturevlm.relevance.named import check_relevance
+
+ENGINES = ("local", "ray")
+TRIES = 3  # of a unit on which workers die, and as many more as images were found that kill them
+MOST_FAILED = 10  # units, after which a run stops
+GPU_BATCH, CPU_BATCH = 32, 8
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did, and what the corpus holds now.
+
+    rows, errors: of the whole corpus; made: rows of this run, in `seconds`
+    rates:  images per second that each stage could do alone
+    failed: units that are not done, by number, and why
+    """
+
+    units: int
+    rows: int
+    errors: int
+    made: int
+    seconds: float
+    rates: dict[str, float] = field(default_factory=dict)
+    bottleneck: str = ""
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+def build(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    threads: int | None = None,
+    device: str | None = None,
+    address: str | None = None,
+    kind: str = "auto",
+    questions: str | os.PathLike[str] | None = None,
+    decoder: str = "auto",
+    batch: int | None = None,
+    retry_errors: bool = False,
+    quiet: bool = True,
+    **options: Any,
+) -> Summary:
+    """Choose the tokens of every image of a source and write them, in units that are done or not done.
+
+    source:    a folder of images, tars (WebDataset), parquet files or PDFs; one such file; a pattern; or a list (.txt,
+               .jsonl) of paths and URLs; here or where fsspec reaches
+    out:       a folder, here or where fsspec reaches. If it holds a part of this corpus, the rest is made
+    engine:    local: processes of this machine; ray: actors of a Ray cluster
+    workers:   processes; 0: in this one; by default one per GPU, or one per core, or as many as a cluster has room for
+    threads:   that decode, per worker
+    address:   of the Ray cluster; None begins one here
+    kind:      what the source is, a key of sources.KINDS
+    questions: JSONL with key and question: tokens are chosen for them, one row per question
+    retry_errors: whether units with errors are done again
+    options:   of Recipe: write, format, model, codebook, budget, patch, allocator, relevance, buckets, unit
+    """
+    check_choice("corpus", "engine", engine, ENGINES)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    on_gpu = device.startswith("cuda")
+    if on_gpu and engine == "local" and not torch.cuda.is_available():
+        raise ValueError(f"corpus: device must be usable, got {device} and no GPU")
+    asked = b"" if questions is None else check_questions(Path(questions))
+    recipe = Recipe(
+        source=_absolute(source),
+        kind=find_kind(os.fspath(source), kind),
+        decoder=find_decoder(decoder),
+        device="cuda" if on_gpu else "cpu",
+        batch=batch or (GPU_BATCH if on_gpu else CPU_BATCH),
+        asked=find_scorer("corpus", "auto", "what").name if options.get("relevance", "auto") == "auto" else "",
+        questions=_digest(asked),
+        code=_digest(Path(options["codebook"]).read_bytes()) if options.get("codebook") else "",
+        **options,
+    )
+    check_recipe(recipe)
+    store = Store(_absolute(out))
+    _check_out(store, recipe.source)
+    ledger = Ledger(store)
+    if asked and ledger.plan() is None:
+        store.write(NAME, asked)
+    plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), per_unit_of(recipe.kind, recipe.unit))
+    if workers is None and engine == "local":
+        workers = torch.cuda.device_count() if on_gpu else os.cpu_count() or 1
+    if workers is not None:
+        check_count("corpus", "workers", workers, 0 if engine == "local" else 1)
+    threads = threads or (max(1, (os.cpu_count() or 1) // max(1, workers or 1)) if on_gpu else 1)
+    how: Any = {"workers": workers, "threads": threads, "device": device, "address": address}
+    return _drive(ledger, plan, engine, how, retry_errors=retry_errors, quiet=quiet)
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """What a recipe names must exist, before anything is listed."""
+    check_choice("corpus", "allocator", recipe.allocator, ALLOCATORS)
+    known = ("auto", *(name for name in SCORERS if name not in ("embedding", "attention")))
+    check_relevance("corpus", recipe.relevance, known)
+    check_format(recipe.format)
+    if recipe.write == "codes":
+        find_codebook()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest() if content else ""
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    return os.fspath(path) if is_url(path) else os.path.abspath(path)
+
+
+def _check_out(store: Store, source: str) -> None:
+    """A folder that is ours, or none yet, and not a part of the source, which would grow by it."""
+    if f"{store.url}/".startswith(f"{source}/"):
+        raise ValueError(f"corpus: out must lie outside of the source, got {store.url} in {source}")
+    if store.local:
+        path = Path(store.path())
+        if path.is_file():
+            raise ValueError(f"corpus: out must be a folder, got the file {path}")
+        others = [one.name for one in path.iterdir()] if path.is_dir() else []
+        if others and "plan.json" not in others and "plan" not in others:
+            raise ValueError(f"corpus: out must be empty or hold a corpus, got {path} with {others[0]} in it")
+
+
+def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retry_errors: bool, quiet: bool) -> Summary:
+    """Hand out the units that are not done until all are."""
+    finished, totals = bytearray(plan.units), Counter[str]()
+    for number, done in ledger.done(plan):
+        if retry_errors and done.errors:
+            ledger.forget(number)
+            continue
+        finished[number] = True
+        totals.update(rows=done.rows, errors=done.errors)
+    failed: dict[int, str] = {}
+    watch = Watch(plan.units, sum(finished), quiet=quiet)
+    made_before = totals["rows"]
+    if not all(finished):
+        pool = _pool(ledger.store.url, engine, how)
+        watch.begin(_at_once(engine, pool.workers, how))
+        try:
+            for number, done in _events(pool, ledger, finished, failed, watch):
+                finished[number] = True
+                totals.update(rows=done.rows, errors=done.errors)
+                if engine == "ray":  # whose workers tell nothing in between
+                    watch.told(done.rows, done.errors, done.seconds)
+                watch.finished()
+        finally:
+            pool.close()
+            ledger.store.remove_unfinished()  # of workers that were killed
+    rows, errors = totals["rows"], totals["errors"]
+    made, rates = rows - made_before, watch.rates()
+    return Summary(plan.units, rows, errors, made, watch.wall, rates, watch.bottleneck(), failed)
+
+
+def _events(
+    pool: Pool, ledger: Ledger, finished: bytearray, failed: dict[int, str], watch: Watch
+) -> Iterator[tuple[int, Any]]:
+    """The units as they are finished."""
+    fresh = (number for number in range(len(finished)) if not finished[number])
+    again: deque[int] = deque()
+    tries: Counter[int] = Counter()
+    running = 0
+    while True:
+        while pool.room and (number := again.popleft() if again else next(fresh, -1)) >= 0:
+            pool.submit(number, tries[number])
+            running += 1
+        if not running:
+            return
+        event = pool.next()
+        if isinstance(event, Told):
+            watch.told(*event)
+        elif isinstance(event, Finished):
+            running -= 1
+            yield event.number, event.done
+        elif isinstance(event, Died):
+            running -= 1
+            tries[event.number] += 1
+            if tries[event.number] < TRIES + len(ledger.noted(event.number)):
+                again.append(event.number)
+            else:
+                failed[event.number] = f"its worker died {tries[event.number]} times, {event.how}"
+        elif isinstance(event, Failed):
+            running -= 1
+            failed[event.number] = event.error
+            if event.stop or len(failed) >= MOST_FAILED:
+                counts = f"{sum(finished)} of {len(finished)} units are done"
+                raise OSError(
+                    f"corpus: stopped at unit {event.number}: {event.error}; {counts}; mend it and start again"
+                )
+
+
+def _at_once(engine: str, workers: int, how: dict[str, Any]) -> dict[str, int]:
+    """Threads that work at each stage."""
+    units = workers * _slots(engine, how)
+    return {stage: workers * how["threads"] if stage in ("read", "decode") else units for stage in STAGES}
+
+
+def _slots(engine: str, how: dict[str, Any]) -> int:
+    return 2 if engine == "local" and how["workers"] and how["device"].startswith("cuda") else 1
+
+
+def _pool(url: str, engine: str, how: dict[str, Any]) -> Pool:
+    device, threads, workers = how["device"], how["threads"], how["workers"]
+    if engine == "ray":
+        from texturevlm.corpus.ray_pool import RayPool
+
+        return RayPool(url, workers=workers, device=device, threads=threads, address=how["address"])
+    if workers == 0:
+        return HerePool(url, device=device, threads=threads)
+    several = device == "cuda" and torch.cuda.device_count() > 1
+    devices = [f"cuda:{place % torch.cuda.device_count()}" if several else device for place in range(workers)]
+    return LocalPool(url, devices=devices, threads=threads, slots=_slots(engine, how))

@@ -1,0 +1,241 @@
+"""Batches of images of one size → the chosen tokens and their pixels; on a GPU by one captured graph per bucket.
+
+Images are stretched up to the size of their bucket, by at most one step of its ladder; footprints are given back in the
+pixels of the image. With exact buckets nothing is stretched, and the tokens are those of `choose_tokens`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.capture import no_graph_because
+from texturevlm.corpus.items import Pixels
+from texturevlm.corpus.recipe import Recipe
+from texturevlm.corpus.rows import Array
+from texturevlm.cuda.graph import KeptReplays
+from texturevlm.ops import backend as backends
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import Scorer, find_scorer
+from texturevlm.relevance.maps import GRADED, UNASKED
+from texturevlm.sampling import sample
+from texturevlm.scout import Question, encode
+from texturevlm.text.strings import terms
+from texturevlm.types import COLUMNS, Allocation, Texture
+
+SMALLEST = 32  # side of the lowest step of the ladder
+BATCH_PIXELS = 1 << 26  # of a batch: 64 images of 1024²
+GRAPHS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """An image with what is known of it; pixels: (H, W, 3)."""
+
+    key: str
+    digest: str
+    pixels: Pixels
+    question: str
+    more: dict[str, Any]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return int(self.pixels.shape[0]), int(self.pixels.shape[1])
+
+
+class Bucket(NamedTuple):
+    """What the images of one batch have in common.
+
+    size:     to which they are stretched
+    scorer:   the name of what finds relevance
+    question: what is asked of all of them; "" where each may have its own, since the scorer takes them encoded
+    """
+
+    size: tuple[int, int]
+    scorer: str
+    question: str
+
+
+class Chosen(NamedTuple):
+    """The tokens of a batch.
+
+    texture:    of the stretched images, if kept
+    allocation: in its pixels
+    pixels:     (B, K, 3, P, P) uint8, if patches are wanted
+    sizes:      of the images themselves, in their order; the batch may be longer
+    """
+
+    texture: Texture | None
+    allocation: Allocation
+    pixels: Tensor | None
+    sizes: list[tuple[int, int]]
+
+    def table(self) -> tuple[Array, Array]:
+        """Footprints (B, K, 7) in the pixels of each image, and whether each slot is used (B, K)."""
+        given = self.allocation
+        stretched = torch.tensor(given.size, dtype=torch.float32)
+        vectors = torch.stack([given.centre, given.ddx, given.ddy], 2)[: len(self.sizes)].float().cpu()
+        factor = (torch.tensor(self.sizes, dtype=torch.float32) / stretched).flip(1)  # x, then y
+        score = given.score[: len(self.sizes), :, None].float().cpu()
+        table = torch.cat([(vectors * factor[:, None, None]).flatten(2), score], 2)
+        return table.numpy(), given.valid[: len(self.sizes)].cpu().numpy()
+
+
+def ladder(side: int, steps: int) -> int:
+    """The lowest step of a ladder with so many per octave that is at least `side`; itself without a ladder."""
+    if steps == 0 or side <= SMALLEST:
+        return side if steps == 0 else SMALLEST
+    rung = math.ceil(math.log2(side / SMALLEST) * steps - 1e-9)
+    return max(side, round(SMALLEST * 2 ** (rung / steps)))
+
+
+class Chooser:
+    """Chooses and samples the tokens of batches.
+
+    keep_texture: whether the texture is returned as well, for a model or a thumbnail; then nothing is captured
+    """
+
+    def __init__(
+        self, recipe: Recipe, device: torch.device, *, keep_texture: bool = False, graphs: int = GRAPHS
+    ) -> None:
+        self.recipe, self.device, self.keep_texture = recipe, device, keep_texture
+        self.sampled = recipe.write in ("patches", "codes")
+        self.reason: str | None = None  # why the last batch was not a replay
+        self._graphs = device.type == "cuda" and not keep_texture
+        self._kept = KeptReplays(graphs)
+        self._staged: dict[Any, Tensor] = {}
+
+    def bucket(self, image: Decoded) -> Bucket:
+        asked = bool(terms(image.question))
+        relevance = self.recipe.asked if asked and self.recipe.asked else self.recipe.relevance
+        scorer = find_scorer("corpus", relevance, image.question if asked else "")
+        if not asked and scorer.name not in GRADED:
+            scorer = find_scorer("corpus", "none")  # what each scorer does without a question
+        height, width = (ladder(side, self.recipe.buckets) for side in image.size)
+        named = relevance if scorer.name == "embedding" else scorer.name
+        own = scorer.name in UNASKED or scorer.name == "scout"
+        return Bucket((height, width), named, "" if own else image.question)
+
+    def most(self, size: tuple[int, int]) -> int:
+        """Images of a batch."""
+        return max(1, min(self.recipe.batch, BATCH_PIXELS // (size[0] * size[1])))
+
+    def __call__(self, bucket: Bucket, images: Sequence[Decoded]) -> Chosen:
+        """At most `most` images of one bucket."""
+        # A graph is for full batches: more than half of one is filled up, less is not worth it.
+        full = self.most(bucket.size)
+        count = full if self._graphs and 2 * len(images) >= full else len(images)
+        raw, sizes = self._brought(bucket, images, count)
+        asked = [image.question for image in images] + [""] * (count - len(images))
+        return self.choose(bucket, raw, sizes, asked, [image.size for image in images])
+
+    def choose(
+        self, bucket: Bucket, raw: Tensor, sizes: Tensor | None, asked: Sequence[str], own_sizes: list[tuple[int, int]]
+    ) -> Chosen:
+        """The same for images that are on the device: bytes (B, H, W, 3).
+
+        sizes: (B, 2), the extents of images that are to be stretched, all of which begin at the upper left
+        asked: the question about each
+        """
+        scorer, count = find_scorer("corpus", bucket.scorer), len(raw)
+        question: list[Tensor] = list(encode(asked)) if scorer.name == "scout" else []
+        function = partial(self.parts, scorer, bucket, sizes is not None)
+        inputs = [raw, *([sizes] if sizes is not None else []), *question]
+        with torch.no_grad():
+            self.reason = self._no_graph_because(raw, scorer, count == self.most(bucket.size))
+            if self.reason is None:
+                key = (bucket.size, bucket.scorer, count, sizes is not None)
+                replay = self._kept.find(key, function, inputs)
+                self.reason = replay.reason
+                made: tuple[Tensor, ...] = tuple(part.clone() for part in replay(*inputs))
+                texture = None
+            else:
+                texture, *made_now = self._chosen(scorer, bucket, *self._texels(sizes is not None, inputs))
+                made = tuple(made_now)
+        *columns, pixels = made
+        named: Any = dict(zip(COLUMNS, columns, strict=True))
+        allocation = Allocation(**named, size=bucket.size, patch=self.recipe.patch)
+        return Chosen(texture if self.keep_texture else None, allocation, pixels if self.sampled else None, own_sizes)
+
+    def parts(self, scorer: Scorer, bucket: Bucket, stretched: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """What a graph captures: bytes of images → the columns of their allocation and the bytes of their patches."""
+        return self._chosen(scorer, bucket, *self._texels(stretched, inputs))[1:]
+
+    def _chosen(self, scorer: Scorer, bucket: Bucket, texture: Texture, asked: Sequence[Tensor]) -> tuple[Any, ...]:
+        given: Any = {"budget": self.recipe.budget, "patch": self.recipe.patch, "allocator": self.recipe.allocator}
+        question = Question(*asked) if asked else bucket.question
+        allocation = choose_tokens(texture, question, relevance=scorer, **given)
+        pixels = torch.empty(0, device=texture.device)
+        if self.sampled:
+            kernels = backends.no_kernel_because(texture.levels[0]) is None
+            read = sample(texture, allocation, backend="cuda" if kernels else "auto").pixels
+            pixels = read.mul_(255).round_().clamp_(0, 255).byte()
+        return texture, *(getattr(allocation, name) for name in COLUMNS), pixels
+
+    def _texels(self, stretched: bool, inputs: Sequence[Tensor]) -> tuple[Texture, Sequence[Tensor]]:
+        """Bytes (B, H, W, 3) → a texture with its levels; and the other inputs."""
+        raw, *others = inputs
+        most = torch.full((), 255.0, device=raw.device)  # as image.py scales, bit for bit
+        image = raw.permute(0, 3, 1, 2).contiguous().float().div_(most)
+        if stretched:
+            image, others = stretch(image, others[0]), others[1:]
+        return Texture((image,)).mipmapped(), others
+
+    def _brought(self, bucket: Bucket, images: Sequence[Decoded], count: int) -> tuple[Tensor, Tensor | None]:
+        """The images as one batch of bytes on the device, and their sizes (B, 2) where they are to be stretched."""
+        height, width = bucket.size
+        cuda = self.device.type == "cuda"
+        # Pinned memory is used again when the GPU has read it: the caller waits for the results of a batch before it
+        # brings the next one.
+        key = (height, width, count)
+        staged = self._staged.get(key)
+        if staged is None:
+            if len(self._staged) >= GRAPHS:
+                self._staged.clear()
+            staged = torch.zeros(count, height, width, 3, dtype=torch.uint8, pin_memory=cuda)
+            if cuda:
+                self._staged[key] = staged
+        for place, image in enumerate(images):
+            staged[place, : image.size[0], : image.size[1]] = torch.from_numpy(image.pixels)
+        raw = staged.to(self.device, non_blocking=True)
+        if all(image.size == bucket.size for image in images) and self.recipe.buckets == 0:
+            return raw, None
+        sizes = [image.size for image in images] + [bucket.size] * (count - len(images))
+        return raw, torch.tensor(sizes, dtype=torch.float32).to(self.device)
+
+    def _no_graph_because(self, raw: Tensor, scorer: Scorer, full: bool) -> str | None:
+        if self.keep_texture:
+            return "a model or a thumbnail reads the texture"
+        if raw.is_cuda and not full:
+            return "less than half a batch"
+        like = torch.empty((1, 1, 1, 1), device=raw.device).expand(1, 3, *raw.shape[1:3])
+        return no_graph_because(like, scorer, self.recipe.allocator, self.recipe.patch, self.recipe.budget, {})
+
+
+def stretch(image: Tensor, sizes: Tensor) -> Tensor:
+    """Stretch the upper left part of each image (B, C, H, W) to all of it, bilinearly; sizes: (B, 2), its extent."""
+    height, width = image.shape[2:]
+    grid = []
+    for side, own in ((width, sizes[:, 1]), (height, sizes[:, 0])):
+        centres = (torch.arange(side, device=image.device) + 0.5) / side
+        place = (centres[None] * own[:, None]).clamp(min=0.5).minimum(own[:, None] - 0.5)
+        grid.append(place * (2 / side) - 1)
+    x, y = grid[0][:, None, :].expand(-1, height, -1), grid[1][:, :, None].expand(-1, -1, width)
+    return functional.grid_sample(image, torch.stack([x, y], -1), align_corners=False, padding_mode="border")
+
+
+def allocation_from(footprints: Tensor, size: tuple[int, int], patch: int) -> Allocation:
+    """The allocation of one image from a row's footprints (n, 7), with as many slots."""
+    one = footprints[None]
+    valid = torch.ones(one.shape[:2], dtype=torch.bool)
+    columns: Any = dict(
+        zip(COLUMNS, (one[..., :2], one[..., 2:4], one[..., 4:6], one[..., 6], valid, valid.long() * 0))
+    )
+    return Allocation(**columns, size=size, patch=patch)

@@ -1,0 +1,164 @@
+"""The ledger of a corpus: what is planned, what is done, what went wrong. A killed run goes on where it was.
+
+    plan.json                  the recipe, and how many units there are: written when the plan is complete
+    plan/                      the entries of each unit (listing.py)
+    data/0000/0000012.parquet  rows of unit 12
+    errors/0000/0000012.jsonl  what could not be read in unit 12, a line per image
+    done/0000/0000012.json     written last: unit 12 is done exactly if this is there
+All but the times in done/ follow from the recipe and the source, so that any run makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from texturevlm.corpus.formats import FORMATS
+from texturevlm.corpus.listing import INDEX, LISTING, Entry, Listing, Unit, write_listing
+from texturevlm.corpus.recipe import Recipe
+from texturevlm.corpus.store import Store
+
+PLAN = "plan.json"
+PER_FOLDER = 1000  # units
+
+
+class Fault(NamedTuple):
+    """What could not be made a row: the key of the image or shard, and why."""
+
+    key: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """units, entries: how many; digest: of all entries"""
+
+    recipe: Recipe
+    units: int
+    entries: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The manifest of a unit.
+
+    seconds: by stage, summed over the threads that work at it; wall: of the unit
+    """
+
+    unit: str
+    rows: int
+    errors: int
+    bytes: int
+    digest: str
+    seconds: dict[str, float]
+    wall: float
+
+
+class Ledger:
+    """The files of one corpus."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.listing = Listing(store)
+
+    def plan(self) -> Plan | None:
+        """The plan, if it is complete."""
+        if not self.store.exists(PLAN):
+            return None
+        try:
+            found = json.loads(self.store.read(PLAN))
+            return Plan(Recipe.from_json(found["recipe"]), found["units"], found["entries"], found["digest"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"corpus: {Path(self.store.url, PLAN)} must be the plan of a corpus ({error})") from None
+
+    def begin(self, recipe: Recipe, entries: Iterable[Entry], per_unit: int) -> Plan:
+        """The plan of this recipe: the one that is there, or a new one; another recipe's is refused.
+
+        entries: not touched if there is a plan, which stays as it was even if the source has changed
+        """
+        found = self.plan()
+        if found is not None:
+            if found.recipe.digest != recipe.digest:
+                differ = "; ".join(found.recipe.differences(recipe))
+                raise ValueError(
+                    f"corpus: {self.store.url} was begun with {differ}; go on with the same options, or choose another "
+                    "folder"
+                )
+            self.store.remove_unfinished()
+            return found
+        planned = write_listing(self.store, entries, per_unit)
+        if planned.units == 0:
+            for name in (LISTING, INDEX):
+                self.store.remove(name)
+            raise ValueError(
+                f"corpus: source must have at least one entry of kind {recipe.kind}, got none in {recipe.source}"
+            )
+        content = {"recipe": asdict(recipe), "digest_of_recipe": recipe.digest, **planned._asdict()}
+        self.store.write(PLAN, (json.dumps(content, indent=1) + "\n").encode())
+        return Plan(recipe, **planned._asdict())
+
+    def unit(self, number: int) -> Unit:
+        return self.listing.unit(number)
+
+    def data_name(self, number: int, recipe: Recipe) -> str:
+        return _name("data", number, FORMATS[recipe.format].suffix)
+
+    def commit(self, unit: Unit, faults: list[Fault], **counts: Any) -> Done:
+        """Hand in a unit whose data are in their place: the errors, then the manifest (counts: its other fields)."""
+        if faults:
+            lines = "".join(json.dumps(fault._asdict(), ensure_ascii=False) + "\n" for fault in faults)
+            self.store.write(_name("errors", unit.number, "jsonl"), lines.encode())
+        else:
+            self.store.remove(_name("errors", unit.number, "jsonl"))  # of an earlier try, see `forget`
+        done = Done(unit=unit.id, errors=len(faults), **counts)
+        self.store.write(_name("done", unit.number, "json"), (json.dumps(asdict(done)) + "\n").encode())
+        return done
+
+    def done(self, plan: Plan) -> Iterator[tuple[int, Done]]:
+        """The units that are done, in order. One whose data are gone, or were cut, is not."""
+        digests = self.listing.digests()
+        at = -1
+        for name in self.store.names("done", ".json"):
+            number = int(Path(name).stem)
+            digest = ""
+            while at < number:
+                at, digest = at + 1, next(digests)
+            done = Done(**json.loads(self.store.read(name)))
+            whole = self.store.size(self.data_name(number, plan.recipe)) == done.bytes
+            if whole and done.unit == f"{number:07}-{digest}":
+                yield number, done
+
+    def forget(self, number: int) -> None:
+        """Make a unit undone."""
+        self.store.remove(_name("done", number, "json"))
+
+    def faults(self) -> Iterator[Fault]:
+        """All errors, unit by unit."""
+        for name in self.store.names("errors", ".jsonl"):
+            yield from (Fault(**json.loads(line)) for line in self.store.read(name).decode().splitlines())
+
+    # A unit on which a worker died leaves a note of what it was reading, so that the next try can pass over it.
+
+    def note_reading(self, number: int, items: list[int]) -> None:
+        self.store.write(_name("tries", number, "json"), json.dumps(items).encode())
+
+    def noted(self, number: int) -> list[int]:
+        name = _name("tries", number, "json")
+        return list(json.loads(self.store.read(name))) if self.store.exists(name) else []
+
+    def clear_note(self, number: int) -> None:
+        self.store.remove(_name("tries", number, "json"))
+
+
+def _name(folder: str, number: int, suffix: str) -> str:
+    return f"{folder}/{number // PER_FOLDER:04}/{number:07}.{suffix}"
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,141 @@
+"""What a row holds beside its allocation, by name: a function of a batch that was chosen.
+
+To add one, write a class like these, and add a line to PAYLOADS and to rows.DTYPES.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+
+from texturevlm.corpus.choose import Chosen, Decoded
+from texturevlm.corpus.recipe import Recipe
+from texturevlm.corpus.rows import Array
+
+THUMBNAIL = 256  # pixels along the longer side, at most
+QUALITY = 85  # of its JPEG
+
+
+class Payload(Protocol):
+    """keep_texture: whether it reads the texture of a batch"""
+
+    keep_texture: bool
+
+    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+        """One array per image; used: (B, K), whether each slot of the allocation holds a token."""
+
+
+class Patches:
+    """The pixels of the chosen tokens."""
+
+    keep_texture = False
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        pass
+
+    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+        assert chosen.pixels is not None
+        pixels = chosen.pixels[: len(images)].cpu().numpy()
+        return [pixels[image][used[image]] for image in range(len(images))]
+
+
+class Features:
+    """What a model's vision tower makes of the tokens, with what it passes to deeper layers (DeepStack)."""
+
+    keep_texture = True
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        from texturevlm.ask import load_vlm
+
+        self.adapter = load_vlm(recipe.model, device=device, captured=False).adapter
+        if self.adapter.side != recipe.patch:
+            raise ValueError(f"corpus: patch must be {self.adapter.side} for {recipe.model}, got {recipe.patch}")
+
+    @torch.no_grad()
+    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+        assert chosen.texture is not None
+        tokens = self.adapter.encode(chosen.texture, chosen.allocation)
+        layers = torch.stack([tokens.embeds, *tokens.deepstack], 2).half().cpu().numpy()
+        return [layers[image][used[image]] for image in range(len(images))]
+
+
+def model_side(model: str) -> int:
+    """The side of a model's tokens in samples, from its configuration alone."""
+    from texturevlm.ask.processor import TextureProcessor
+
+    return int(TextureProcessor.from_pretrained(model).adapter.side)
+
+
+class Codes(Features):
+    """Features as numbers of a codebook that was fitted to the model."""
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self.room = find_codebook()
+        super().__init__(recipe, device)
+        self.book: Any = self.room.Codebook.load(recipe.codebook, device=device)
+        self.book.check_model("corpus", self.adapter)
+
+    @torch.no_grad()
+    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+        assert chosen.texture is not None
+        tokens, valid = self.adapter.encode(chosen.texture, chosen.allocation), chosen.allocation.valid
+        parts = [tokens.embeds, *tokens.deepstack]
+        rows = torch.cat(parts, 2)[valid].float()
+        codes = self.book.encode(self.room.TokenFeatures(rows, chosen.allocation.level[valid], len(parts)))
+        return np.split(codes.cpu().numpy(), np.cumsum(used.sum(1))[:-1])
+
+
+def find_codebook() -> Any:
+    """The room of codebooks, which has Codebook and TokenFeatures."""
+    try:
+        return import_module("texturevlm.codebook")
+    except ModuleNotFoundError:
+        raise ImportError("corpus: write 'codes' needs texturevlm.codebook, which this version lacks") from None
+
+
+class Nothing:
+    """The allocation is enough."""
+
+    keep_texture = False
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        pass
+
+    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+        return [np.zeros(0, np.uint8) for _ in images]
+
+
+class Thumbnails:
+    """A small JPEG of the whole image."""
+
+    keep_texture = False
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        pass
+
+    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+        return [thumbnail(image) for image in images]
+
+
+def thumbnail(image: Decoded) -> Array:
+    """The bytes of a JPEG."""
+    small = Image.fromarray(image.pixels)
+    small.thumbnail((THUMBNAIL, THUMBNAIL))
+    file = io.BytesIO()
+    small.save(file, "JPEG", quality=QUALITY)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+PAYLOADS: dict[str, Callable[[Recipe, torch.device], Payload]] = {
+    "patches": Patches,
+    "features": Features,
+    "codes": Codes,
+    "allocations": Nothing,
+    "thumbnails": Thumbnails,
+}

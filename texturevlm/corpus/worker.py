@@ -1,0 +1,262 @@
+"""One unit from its entries to its files. Every engine runs this code, so that every engine makes the same bytes.
+
+Reading, decoding, choosing and writing overlap: a thread reads and has a pool decode into windows, at most WAITING of
+which wait; this thread chooses and samples; another one writes. Windows and batches depend on the unit alone, not on
+how fast anything is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from queue import Queue
+from typing import Any
+
+import numpy as np
+import torch
+
+from texturevlm.corpus.choose import Bucket, Chooser, Decoded
+from texturevlm.corpus.decode import DECODERS, find_decoder, pixel_digest
+from texturevlm.corpus.formats import FORMATS
+from texturevlm.corpus.items import Item, items_of, said
+from texturevlm.corpus.ledger import Done, Fault, Ledger, file_digest
+from texturevlm.corpus.listing import Unit
+from texturevlm.corpus.payloads import PAYLOADS
+from texturevlm.corpus.questions import load_questions
+from texturevlm.corpus.rows import DTYPES, Row
+from texturevlm.corpus.store import Store
+
+WINDOW = 64  # images, and
+WINDOW_BYTES = 1 << 27  # of their pixels, whichever is reached first
+WAITING = 1  # windows that are decoded and wait
+STAGES = ("read", "decode", "choose", "encode", "write")
+Window = list[Decoded | Fault]
+Tell = Callable[[int, int, dict[str, float]], None]  # images, errors and seconds by stage since the last call
+
+
+class Clock:
+    """Seconds by stage, summed over all threads."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self._told = dict(self.seconds)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.seconds[stage] += time.perf_counter() - started
+
+    def since_last(self) -> dict[str, float]:
+        """Seconds since this was last called."""
+        with self._lock:
+            now = dict(self.seconds)
+        since = {stage: now[stage] - self._told[stage] for stage in STAGES}
+        self._told = now
+        return since
+
+
+class UnitWorker:
+    """Works on the units of a planned corpus.
+
+    url:     its folder
+    device:  cpu, cuda or cuda:1, of the kind that the recipe says
+    threads: that decode
+    """
+
+    def __init__(self, url: str, *, device: str = "cpu", threads: int = 1) -> None:
+        self.ledger = Ledger(Store(url))
+        plan = self.ledger.plan()
+        if plan is None:
+            raise FileNotFoundError(f"corpus: {url} has no plan; begin it with `texturevlm corpus`")
+        self.recipe, self.device, self.threads = plan.recipe, torch.device(device), threads
+        if self.device.type != self.recipe.device:
+            raise ValueError(f"corpus: device must be {self.recipe.device}, as the recipe says, got {device}")
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)  # sums depend on how work is split, and processes share the cores anyway
+        self.decode = DECODERS[find_decoder(self.recipe.decoder)]
+        self.payload = PAYLOADS[self.recipe.write](self.recipe, self.device)
+        self.asked = load_questions(self.ledger.store)
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+        self._encoding = threading.Lock()
+        self._own = threading.local()
+
+    @property
+    def chooser(self) -> Chooser:
+        """One per thread: a graph has its memory, which two batches cannot use at once."""
+        if not hasattr(self._own, "chooser"):
+            self._own.chooser = Chooser(self.recipe, self.device, keep_texture=self.payload.keep_texture)
+            self._own.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        chooser: Chooser = self._own.chooser
+        return chooser
+
+    def __call__(self, number: int, tries: int = 0, tell: Tell | None = None) -> Done:
+        """Make a unit's files.
+
+        tries: how often a worker died on it. Then it is noted what is being decoded, and passed over if noted before
+        tell:  called after every window
+        """
+        started, clock, faults = time.perf_counter(), Clock(), list[Fault]()
+        unit = self.ledger.unit(number)
+        name, rows = self.ledger.data_name(number, self.recipe), 0
+        about = {"write": self.recipe.write, "patch": self.recipe.patch, "unit": unit.id, "recipe": self.recipe.digest}
+        with self.ledger.store.writing(name) as path, ExitStack() as stack:
+            writing = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="write"))
+            writer = FORMATS[self.recipe.format].writer(path, about, DTYPES[self.recipe.write])
+            written: Future[None] | None = None
+            windows = stack.enter_context(closing(self.windows(unit, clock, tries)))
+            for window in windows:
+                made, bad = self.rows(window, clock)
+                faults += bad
+                if written is not None:
+                    written.result()
+                written = writing.submit(self._write, writer, made, clock)
+                rows += len(made)
+                if tell is not None:
+                    tell(len(made), len(bad), clock.since_last())
+            if written is not None:
+                written.result()
+            with clock.timing("write"):
+                writer.close()
+                size, digest = path.stat().st_size, file_digest(path)
+        if tell is not None:
+            tell(0, 0, clock.since_last())
+        if tries:
+            self.ledger.clear_note(number)
+        wall = time.perf_counter() - started
+        return self.ledger.commit(unit, faults, rows=rows, bytes=size, digest=digest, seconds=clock.seconds, wall=wall)
+
+    def _write(self, writer: Any, rows: list[Row], clock: Clock) -> None:
+        with clock.timing("write"):
+            writer.add(rows)
+
+    # Reading and decoding.
+
+    def windows(self, unit: Unit, clock: Clock, tries: int = 0) -> Generator[Window, None, None]:
+        """The images of a unit in order, decoded ahead."""
+        ready: Queue[Window | BaseException | None] = Queue(WAITING)
+        stopped = threading.Event()
+
+        def produce() -> None:
+            try:
+                window, held = Window(), 0
+                for found in self._decoded(unit, clock, tries):
+                    if stopped.is_set():
+                        return
+                    window.append(found)
+                    held += found.pixels.nbytes if isinstance(found, Decoded) else 0
+                    if len(window) >= WINDOW or held >= WINDOW_BYTES:
+                        ready.put(window)
+                        window, held = Window(), 0
+                ready.put(window)
+                ready.put(None)
+            except BaseException as error:  # for the thread that waits for windows
+                ready.put(error)
+
+        reader = threading.Thread(target=produce, name="read", daemon=True)
+        reader.start()
+        try:
+            while (window := ready.get()) is not None:
+                if isinstance(window, BaseException):
+                    raise window
+                yield window
+        finally:
+            stopped.set()
+            while reader.is_alive():  # it may wait for room
+                while not ready.empty():
+                    ready.get()
+                reader.join(0.01)
+
+    def _decoded(self, unit: Unit, clock: Clock, tries: int) -> Iterator[Decoded | Fault]:
+        ahead = 1 if tries else 2 * self.threads
+        passed = self.ledger.noted(unit.number) if tries else []
+        waiting: deque[Future[list[Decoded | Fault]]] = deque()
+        items = enumerate(items_of(unit, self.recipe.kind))
+        while True:
+            with clock.timing("read"):
+                place, item = next(items, (-1, None))
+            if item is not None:
+                if place in passed:
+                    item = Item(item.key, error="a worker died while it was decoded")
+                note = noted_while(self.ledger, unit.number, [*passed, place], passed) if tries else nullcontext()
+                waiting.append(self.pool.submit(self._decode, item, clock, note))
+            while waiting and (item is None or len(waiting) >= ahead):
+                yield from waiting.popleft().result()
+            if item is None:
+                return
+
+    def _decode(self, item: Item, clock: Clock, note: Any) -> list[Decoded | Fault]:
+        """One image, once per question about it."""
+        if item.error is not None:
+            return [Fault(item.key, item.error)]
+        try:
+            with clock.timing("read"):
+                content = item.load()
+            with note, clock.timing("decode"):
+                pixels = content if isinstance(content, np.ndarray) else self.decode(content)
+                digest = pixel_digest(content)
+        except Exception as error:  # decoders raise anything for damaged files; it costs this image alone
+            return [Fault(item.key, said(error))]
+        asked = self.asked.get(item.key) or [(item.question, {})]
+        keys = [item.key] if len(asked) == 1 else [f"{item.key}?{number}" for number in range(len(asked))]
+        return [
+            Decoded(key, digest, pixels, question, {**item.more, **more}) for key, (question, more) in zip(keys, asked)
+        ]
+
+    # Choosing, sampling, encoding.
+
+    def rows(self, window: Window, clock: Clock) -> tuple[list[Row], list[Fault]]:
+        """The rows of a window in order, and what went wrong."""
+        buckets: dict[Bucket, list[int]] = {}
+        found: dict[int, Row | Fault] = {}
+        for place, one in enumerate(window):
+            if isinstance(one, Fault):
+                found[place] = one
+            else:
+                buckets.setdefault(self.chooser.bucket(one), []).append(place)
+        stream = self._own.stream if hasattr(self._own, "stream") else None
+        with torch.cuda.stream(stream) if stream is not None else nullcontext():
+            for bucket, places in buckets.items():
+                most = self.chooser.most(bucket.size)
+                for first in range(0, len(places), most):
+                    some = places[first : first + most]
+                    images = [one for one in (window[place] for place in some) if isinstance(one, Decoded)]
+                    found.update(zip(some, self._batch(bucket, images, clock)))
+        ordered = [found[place] for place in sorted(found)]
+        return [one for one in ordered if isinstance(one, Row)], [one for one in ordered if isinstance(one, Fault)]
+
+    def _batch(self, bucket: Bucket, images: list[Decoded], clock: Clock) -> list[Row | Fault]:
+        try:
+            with clock.timing("choose"):
+                chosen = self.chooser(bucket, images)
+                footprints, used = chosen.table()
+            with clock.timing("encode"), self._encoding:
+                payloads = self.payload(images, chosen, used)
+        except torch.OutOfMemoryError:
+            raise
+        except (ValueError, RuntimeError) as error:
+            if len(images) > 1:  # one of them is to blame: each by itself
+                return [row for image in images for row in self._batch(bucket, [image], clock)]
+            return [Fault(images[0].key, said(error))]
+        return [
+            Row(one.key, one.digest, one.size, one.question, footprints[place][used[place]], payloads[place], one.more)
+            for place, one in enumerate(images)
+        ]
+
+
+@contextmanager
+def noted_while(ledger: Ledger, number: int, during: list[int], after: list[int]) -> Iterator[None]:
+    """Note what is being decoded, for the case that the decoder kills this process."""
+    ledger.note_reading(number, during)
+    try:
+        yield
+    finally:
+        ledger.note_reading(number, after)

@@ -1,0 +1,86 @@
+"""A pyramid whose fine levels are pages in a pool, found through a page table, as in virtual texturing.
+
+The coarse levels are whole. A texel whose page is missing is read from the next coarser level that has it, so sampling
+never fails and never waits; what was missing is reported, for a second pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from texturevlm.check import check_shapes
+from texturevlm.ops.lookup_reference import FlatLevels
+from texturevlm.ops.mip import level_extents
+
+BYTE = 255  # the value of a page's texel that stands for 1
+
+
+class PagedLevels(FlatLevels):
+    """What `sample_patches` reads instead of levels.
+
+    size:   (height, width) of level 0
+    coarse: the levels that are whole, finest of them first, each (1, C, H_l, W_l) float32, to the coarsest
+    pool:   (S, P, P, C) uint8, pages of P × P texels; a page at the right or lower edge is padded
+    table:  (N,) int32, the slot of every page of the levels that are finer than `coarse`, -1 where there is none:
+            level by level, finest first, row by row
+    wanted: (N,) float32 after `watch`: how much of the samples' weight fell on each page
+    """
+
+    def __init__(self, size: tuple[int, int], coarse: Sequence[Tensor], pool: Tensor, table: Tensor) -> None:
+        sizes = check_shapes("PagedLevels", coarse=(coarse[0], "1 C H W"), pool=(pool, "S P P C"), table=(table, "N"))
+        extents = level_extents(*size)
+        self.base, self.page = len(extents) - len(coarse), sizes["P"]
+        if self.base < 0 or tuple(coarse[0].shape[2:]) != extents[self.base]:
+            got = f"{len(coarse)} from {tuple(coarse[0].shape[2:])}"
+            raise ValueError(f"PagedLevels: coarse must be the last levels of an image of {size}, got {got}")
+        self.size, self.coarse, self.pool, self.table = size, tuple(coarse), pool, table
+        self.texels, self.dtype = torch.cat([level[0].flatten(1).T for level in coarse]), torch.float32  # (T, C)
+        self.lay_out(extents)
+        self.columns = -(-self.width // self.page)
+        pages = (-(-self.height // self.page) * self.columns)[: self.base]
+        if int(pages.sum()) != len(table):
+            raise ValueError(f"PagedLevels: table must have one entry per page, {int(pages.sum())}, got {len(table)}")
+        # By level; whole levels have no pages, and their entries are never used.
+        self.first = torch.nn.functional.pad(pages.cumsum(0) - pages, (0, len(coarse)))
+        self._most = torch.full((), float(BYTE), device=table.device)  # see image._scaled
+        self._weight: Tensor | None = None
+        self.wanted = torch.zeros(len(table), device=table.device)
+
+    def watch(self, weight: Tensor | None, patch: int) -> None:
+        """Add to `wanted`, from now on, what samples of footprints with these weights (1, K) read; None: no longer."""
+        self._weight = None if weight is None else weight.float().repeat_interleave(patch * patch, 1)
+
+    def read(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        """As in FlatLevels, through the page table."""
+        if self._weight is not None:
+            paged = level < self.base
+            self.wanted.index_add_(0, self._entry(level, y, x)[paged], self._weight.expand(level.shape)[paged])
+        slot = self._slot(level, y, x)
+        for _ in range(self.base):
+            missing = slot < 0
+            if not bool(missing.any()):
+                break
+            level = level + missing.long()
+            y = torch.where(missing, torch.minimum(y // 2, self.height[level] - 1), y)
+            x = torch.where(missing, torch.minimum(x // 2, self.width[level] - 1), x)
+            slot = self._slot(level, y, x)
+        paged = level < self.base
+        inside = (slot.clamp(min=0) * self.page + y % self.page) * self.page + x % self.page
+        fine = self.pool.view(-1, self.pool.shape[3])[torch.where(paged, inside, 0)].to(self.dtype) / self._most
+        index = torch.where(paged, 0, self.start[level] - self.start[self.base] + y * self.width[level] + x)
+        return torch.where(paged[..., None], fine, self.texels[index])
+
+    def _entry(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        """The entries of the page table."""
+        return self.first[level] + y // self.page * self.columns[level] + x // self.page
+
+    def _slot(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        """Where the page of each texel is; -1: missing; 0 for texels of whole levels."""
+        if self.base == 0:
+            return torch.zeros_like(level)
+        paged = level < self.base
+        found = self.table[torch.where(paged, self._entry(level, y, x), 0)].long()
+        return torch.where(paged, found, 0)
