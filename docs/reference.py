@@ -22,7 +22,9 @@ def pages() -> dict[str, str]:
     names = sorted(texturevlm.__all__, key=str.lower)
     operations = sorted(texturevlm.ops.__all__, key=str.lower)
     return {
-        "reference/texturevlm.md": _page("Reference", "texturevlm", {name: getattr(texturevlm, name) for name in names}),
+        "reference/texturevlm.md": _page(
+            "Reference", "texturevlm", {name: getattr(texturevlm, name) for name in names}
+        ),
         "reference/ops.md": _page(
             "Reference: operations", "texturevlm.ops", {name: getattr(texturevlm.ops, name) for name in operations}
         ),
@@ -63,9 +65,8 @@ def signature(name: str, member: Any) -> str:
         return line
     parameters = []
     for parameter in found.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
-            if not any(one.startswith("*") for one in parameters):
-                parameters.append("*")
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(one.startswith("*") for one in parameters):
+            parameters.append("*")
         parameters.append(str(parameter))
     result = "" if found.return_annotation is found.empty else f" -> {found.return_annotation}"
     return f"{kind} {name}(\n" + "".join(f"    {one},\n" for one in parameters) + f"){result}"

@@ -37,11 +37,12 @@ picture  # noqa: B018
 
 # %% [markdown]
 # Each token is a footprint: 32×32 samples of a part of the image. Fine ones lie where it matters, coarse ones show the
-# rest. Together they cover the page.
+# rest. Together they cover what is not blank.
 
 # %%
 print("tokens", int(allocation.valid.sum()), "coverage", float(allocation.coverage))
-print("pixels per sample: from", float(2 ** allocation.level.min()), "to", float(2 ** allocation.level.max()))
+scale = 2**allocation.level
+print(f"pixels per sample: from {float(scale.min()):.1f} to {float(scale.max()):.1f}")
 
 # %% [markdown]
 # Another question, other tokens. What both share is computed once.
@@ -51,4 +52,5 @@ prepared = tv.prepare(texture, "scout")
 dated = tv.choose_tokens(texture, "What is the invoice date?", budget=96, relevance=prepared)
 moved = (dated.centre != allocation.centre).any(-1)[0]
 print(int(moved.sum()), "of 96 tokens lie elsewhere")
-to_pil(tv.rebuild(texture, dated)[0])
+delivered = to_pil(tv.rebuild(texture, dated))
+delivered  # noqa: B018
