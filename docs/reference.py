@@ -6,38 +6,46 @@ columns together, so they are shown as they are.
 
 import inspect
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import texturevlm
 
-WIDTH = 100  # of a signature on one line
+WIDTH = 88  # of a signature on one line
 INTRODUCTION = """# {title}
 
 Made from the docstrings of `{module}`. [By example](../api.md) has code that runs, in the order in which you need it.
 """
 
 
+class Written(str):
+    """An annotation that is shown as it is written, without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def pages() -> dict[str, str]:
-    """The path of each page → its text."""
-    names = sorted(texturevlm.__all__, key=str.lower)
-    operations = sorted(texturevlm.ops.__all__, key=str.lower)
-    return {
-        "reference/texturevlm.md": _page(
-            "Reference", "texturevlm", {name: getattr(texturevlm, name) for name in names}
-        ),
-        "reference/ops.md": _page(
-            "Reference: operations", "texturevlm.ops", {name: getattr(texturevlm.ops, name) for name in operations}
-        ),
-    }
+    """The path of each page → its text: one for the package, one for each public module."""
+    found = {"reference/texturevlm.md": _page("Reference", texturevlm)}
+    for name, module in _members(texturevlm).items():
+        if inspect.ismodule(module):
+            found[f"reference/{name}.md"] = _page(f"Reference: {name}", module)
+    return found
 
 
-def _page(title: str, module: str, members: dict[str, Any]) -> str:
-    parts = [INTRODUCTION.format(title=title, module=module)]
-    for name, member in members.items():
+def _members(module: ModuleType) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in sorted(module.__all__, key=str.lower)}
+
+
+def _page(title: str, module: ModuleType) -> str:
+    parts = [INTRODUCTION.format(title=title, module=module.__name__)]
+    for name, member in _members(module).items():
         if inspect.ismodule(member):
-            parts.append(f"## {name}\n\nA module: [operations](ops.md).\n")
-        elif isinstance(member, dict):
-            parts.append(f"## {name}\n\nA dict by name: {', '.join(f'`{key}`' for key in member)}.\n")
+            parts.append(f"## {name}\n\nA module with [a page of its own]({name}.md).\n")
+        elif not callable(member):
+            keys = ", ".join(f"`{key}`" for key in member)
+            parts.append(f"## {name}\n\n{type(member).__name__} of: {keys}.\n")
         else:
             parts += _described(name, member, "##")
     return "\n".join(parts)
@@ -52,21 +60,33 @@ def _described(name: str, member: Any, heading: str) -> Iterator[str]:
         yield f"```text\n{rest}\n```\n"
     if inspect.isclass(member):
         for own, method in vars(member).items():
-            method = getattr(method, "__func__", method)
-            if not own.startswith("_") and inspect.isfunction(method) and inspect.getdoc(method):
-                yield from _described(f"{name}.{own}", method, "###")
+            bound = getattr(member, own) if isinstance(method, (classmethod, staticmethod)) else method
+            is_method = inspect.isfunction(bound) or inspect.ismethod(bound)
+            if is_method and not own.startswith("_") and inspect.getdoc(bound):
+                yield from _described(f"{name}.{own}", bound, "###")
 
 
 def signature(name: str, member: Any) -> str:
     """On one line if it fits, else one parameter per line."""
-    kind = "class" if inspect.isclass(member) else "def"
     found = inspect.signature(member)
-    if len(line := f"{kind} {name}{found}") <= WIDTH:
+    given = [_written(one) for one in found.parameters.values()]
+    kind, result = "class" if inspect.isclass(member) else "def", ""
+    if kind == "def" and found.return_annotation is not found.empty:
+        result = f" -> {inspect.formatannotation(_shown(found.return_annotation))}"
+    line = f"{kind} {name}{found.replace(parameters=given, return_annotation=found.empty)}{result}"
+    if len(line) <= WIDTH:
         return line
-    parameters = []
-    for parameter in found.parameters.values():
+    parameters: list[str] = []
+    for parameter in given:
         if parameter.kind is parameter.KEYWORD_ONLY and not any(one.startswith("*") for one in parameters):
             parameters.append("*")
         parameters.append(str(parameter))
-    result = "" if found.return_annotation is found.empty else f" -> {found.return_annotation}"
     return f"{kind} {name}(\n" + "".join(f"    {one},\n" for one in parameters) + f"){result}"
+
+
+def _written(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(annotation=_shown(parameter.annotation))
+
+
+def _shown(annotation: Any) -> Any:
+    return Written(annotation) if isinstance(annotation, str) else annotation

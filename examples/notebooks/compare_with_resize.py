@@ -61,7 +61,7 @@ texture = textures[path]
 chosen = tv.choose_tokens(texture, question, budget=96, relevance="scout")
 both = tv.resized(texture, budget=96, box=box), tv.rebuild(texture, chosen, box=box)
 picture = stacked([to_pil(one) for one in both])
-picture  # noqa: B018
+picture
 
 # %% [markdown]
 # Two questions are an example, not a result. `texturevlm eval` does this for a data set, with OCR as the judge and

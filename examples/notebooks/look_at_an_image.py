@@ -33,7 +33,7 @@ question = "What is the total?"
 relevance = tv.find_relevance(texture, question, relevance="scout")
 allocation = tv.choose_tokens(texture, question, budget=96, relevance=relevance)
 picture = question_picture(texture, allocation, relevance, question)
-picture  # noqa: B018
+picture
 
 # %% [markdown]
 # Each token is a footprint: 32×32 samples of a part of the image. Fine ones lie where it matters, coarse ones show the
@@ -53,4 +53,4 @@ dated = tv.choose_tokens(texture, "What is the invoice date?", budget=96, releva
 moved = (dated.centre != allocation.centre).any(-1)[0]
 print(int(moved.sum()), "of 96 tokens lie elsewhere")
 delivered = to_pil(tv.rebuild(texture, dated))
-delivered  # noqa: B018
+delivered

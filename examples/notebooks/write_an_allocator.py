@@ -33,7 +33,7 @@ examples = next(folder for folder in (Path("examples"), Path("..")) if (folder /
 
 # %%
 @per_image()
-def four_by_four(cells, budget):
+def split_in_four(cells, budget):
     """Split what matters most into four, again and again."""
 
     def box(x, y, side):
@@ -53,10 +53,10 @@ def four_by_four(cells, budget):
 
 # %%
 texture = tv.generate_mipmaps(examples / "invoice.png")
-mine = tv.choose_tokens(texture, "What is the total?", budget=96, relevance="scout", allocator=four_by_four)
+mine = tv.choose_tokens(texture, "What is the total?", budget=96, relevance="scout", allocator=split_in_four)
 print(int(mine.valid.sum()), "tokens, the finest at level", round(float(mine.level[mine.valid].min()), 2))
 picture = look_picture(texture, mine, (1056, 1227))
-picture  # noqa: B018
+picture
 
 # %% [markdown]
 # Is it any good? The same budget, the same relevance, the box where the answer stands; the mean error against the
@@ -66,7 +66,7 @@ picture  # noqa: B018
 box = (952, 1204, 1160, 1250)
 original = texture.levels[0][..., box[1] : box[3], box[0] : box[2]]
 errors = {"resized": float((tv.resized(texture, budget=96, box=box) - original).abs().mean())}
-for name, allocator in {"mine": four_by_four, "auto": "auto", "quadtree": "quadtree"}.items():
+for name, allocator in {"mine": split_in_four, "auto": "auto", "quadtree": "quadtree"}.items():
     chosen = tv.choose_tokens(texture, "What is the total?", budget=96, relevance="scout", allocator=allocator)
     errors[name] = float((tv.rebuild(texture, chosen, box=box) - original).abs().mean())
 print({name: round(error, 4) for name, error in errors.items()})
