@@ -23,6 +23,7 @@ LAYERS = [
     {"ops"},
     {"image"},
     {"types"},
+    {"turned"},
     {"channels"},
     {"scout"},
     {"relevance"},

@@ -1,0 +1,83 @@
+"""Which way up an image is: the angle of its text.
+
+Spectra give the angle of lines up to quarter turns (ops/line_angles.py). Which quarter it is, the scout's spotter
+says: it was trained on upright print, so words that many pages have are found best where the page is upright.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.channels.structure import colour_levels, luma
+from texturevlm.ops.line_angles import line_angles
+from texturevlm.scout.question import letter_codes, letter_features
+from texturevlm.scout.scout import Scout, load_scout
+from texturevlm.scout.spotter import Spots
+from texturevlm.text.strings import load_commonness
+from texturevlm.turned import QUARTER, turned_upright
+from texturevlm.types import Texture
+
+LONGEST = 512  # pixels of the longer side that angles are looked for in
+SURE_LINES = 3.0  # strength from which a page has lines of text
+STRAIGHT = 1.5  # degrees: a skew that does no harm
+READABLE = 0.15  # how well words are found from which a page is upright without a comparison
+LEAST_READABLE = 0.08  # below this no angle is believed
+BETTER = 1.25  # times as readable must another quarter be
+_WORDS, _LETTERS = 160, 4  # common words that are looked for, and their least length
+_BEST = 100  # spots that are counted
+
+
+def find_turn(texture: Texture, *, spots: Spots | None = None) -> float:
+    """The angle of the text of one image, in degrees from +x towards +y (down); 0 if there is none to be found.
+
+    spots: what the scout has read of the image already
+    Reads values, so it waits for a GPU.
+    """
+    if texture.batch != 1:
+        raise ValueError(f"find_turn: texture must be one image, got a batch of {texture.batch}")
+    found = line_angles(_small_grey(texture))
+    if float(found.sure) < SURE_LINES:
+        return 0.0
+    skew = float(found.whole)
+    skew = 0.0 if abs(skew) < STRAIGHT else skew
+    scout = load_scout(device=texture.device)
+    angles = [skew + quarter * QUARTER for quarter in (0, 1, 2, -1)]
+    first = readability(scout, scout.read(turned_upright(texture, skew).mipmapped()) if skew or spots is None else spots)
+    if first >= READABLE:
+        return skew
+    others = [readability(scout, scout.read(turned_upright(texture, one).mipmapped())) for one in angles[1:]]
+    best = max(range(3), key=others.__getitem__)
+    if others[best] >= max(LEAST_READABLE, BETTER * first):
+        return angles[best + 1]
+    return skew if first >= LEAST_READABLE else 0.0
+
+
+def readability(scout: Scout, spots: Spots) -> float:
+    """How well common words are found on a page: the mean of the best spots' cosines with any of them."""
+    words = common_words(scout)
+    cosine = torch.einsum("nc,bcs->bns", words, spots.words.flatten(2).to(words)).float().amax(1)
+    clear = cosine * spots.text.float().sigmoid().flatten(1)
+    return float(clear.topk(min(_BEST, clear.shape[1])).values.mean())
+
+
+@lru_cache(maxsize=4)
+def common_words(scout: Scout) -> Tensor:
+    """(N, EMBEDDING): the words that pages have most often, as the spotter finds them."""
+    by_commonness = sorted(load_commonness().items(), key=lambda pair: -pair[1])
+    words = [word for word, _ in by_commonness if word.isalpha() and len(word) >= _LETTERS][:_WORDS]
+    device = next(scout.parameters()).device
+    with torch.inference_mode():
+        return scout.spotter.embed(letter_features(letter_codes(words).to(device)).to(scout.dtype))
+
+
+def _small_grey(texture: Texture) -> Tensor:
+    """(B, H, W): the image in grey, at most LONGEST pixels long."""
+    levels = colour_levels(texture.mipmapped())
+    fine = [level for level in levels if max(level.shape[2:]) >= min(LONGEST, max(texture.size))][-1]
+    shrink = min(1.0, LONGEST / max(fine.shape[2:]))
+    size = [max(2, round(side * shrink)) for side in fine.shape[2:]]
+    return functional.interpolate(luma(fine).float(), size, mode="area")[:, 0]

@@ -1,0 +1,145 @@
+"""Turned images: the picture that a reader turns upright in mind, and footprints that follow.
+
+An angle is the direction in which the text of an image runs, in degrees from +x towards +y, which is down: 90 for a page
+that was turned clockwise by a quarter. The upright frame of an image is the least upright box around it after it was
+turned back. Tokens are chosen there; their footprints are turned with the text, and sample the image itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.types import Allocation, Texture
+
+AUTO = "auto"  # the angle is found (relevance/orientation.py)
+QUARTER = 90.0
+ROUNDED = 10  # parts of a degree that angles of footprints are compared by
+_SQUARE = 1e-3  # how far the axes of a readable footprint may be from perpendicular, as a cosine
+_PAPER_TEXELS = 1 << 14  # of the level that the colour of the paper is read from
+
+
+def check_turn(function: str, turn: float | str) -> float | str:
+    """`auto`, or an angle in degrees, made to lie from -180 to 180."""
+    if turn == AUTO:
+        return AUTO
+    if isinstance(turn, (bool, str)) or not isinstance(turn, (int, float)) or not math.isfinite(turn):
+        raise ValueError(f"{function}: turn must be 'auto' or the angle of the text in degrees, got {turn!r}")
+    return _within(float(turn))
+
+
+def upright_size(size: tuple[int, int], angle: float) -> tuple[int, int]:
+    """(height, width) of the upright frame of an image of `size`."""
+    if angle % QUARTER == 0:
+        return size if angle % 180 == 0 else (size[1], size[0])
+    (height, width), ((cosine, sine), _) = size, _axes(angle)
+    cosine, sine = abs(cosine), abs(sine)
+    return math.ceil(width * sine + height * cosine - 1e-6), math.ceil(width * cosine + height * sine - 1e-6)
+
+
+def turned_upright(texture: Texture, angle: float) -> Texture:
+    """The image in its upright frame, level 0 alone; beyond the image's border there is paper."""
+    if angle == 0:
+        return texture
+    image = texture.levels[0]
+    size = upright_size(texture.size, angle)
+    if angle % QUARTER == 0:
+        return replace(texture, levels=(image.rot90(round(angle / QUARTER), (2, 3)),), size=size, resident=None)
+    height, width = size
+    y, x = (torch.arange(extent, device=image.device) + 0.5 - extent / 2 for extent in (height, width))
+    (ux, uy), (vx, vy) = _axes(angle)
+    across = x * ux + y[:, None] * vx  # in pixels from the image's centre
+    down = x * uy + y[:, None] * vy
+    rows, columns = image.shape[2:]
+    grid = torch.stack([across * (2 / columns), down * (2 / rows)], -1)[None].expand(len(image), -1, -1, -1)
+    found = functional.grid_sample(image.float(), grid, mode="bicubic", padding_mode="border", align_corners=False)
+    inside = (across.abs() <= columns / 2) & (down.abs() <= rows / 2)
+    found = torch.where(inside, found.clamp(0, 1), _paper(texture)[..., None, None]).to(image.dtype)
+    return replace(texture, levels=(found,), size=size, resident=None)
+
+
+def turned_back(allocation: Allocation, angle: float, size: tuple[int, int]) -> Allocation:
+    """Footprints in the upright frame → the same in the image of `size`, turned with its text."""
+    if angle == 0:
+        return allocation
+    own = allocation.centre.new_tensor([allocation.size[1], allocation.size[0]]) / 2
+    middle = allocation.centre.new_tensor([size[1], size[0]]) / 2
+    return replace(
+        allocation,
+        centre=_turn(allocation.centre - own, angle) + middle,
+        ddx=_turn(allocation.ddx, angle),
+        ddy=_turn(allocation.ddy, angle),
+        size=size,
+    )
+
+
+def as_read(function: str, allocation: Allocation) -> Allocation:
+    """Where a model places the tokens: upright, in the upright frame of the angle that most of their area has.
+
+    A token of another angle, such as that of a stamp, is upright by itself, at its place in that frame. Upright
+    allocations are returned as they are. Reads values, so it waits for a GPU.
+    """
+    angle = reading_angle(function, allocation)
+    if angle is None:
+        return allocation
+    size = upright_size(allocation.size, angle)
+    middle = allocation.centre.new_tensor([allocation.size[1], allocation.size[0]]) / 2
+    own = allocation.centre.new_tensor([size[1], size[0]]) / 2
+    along, down = (axis.norm(dim=-1) for axis in (allocation.ddx, allocation.ddy))
+    return replace(
+        allocation,
+        centre=_turn(allocation.centre - middle, -angle) + own,
+        ddx=torch.stack([along, torch.zeros_like(along)], -1),
+        ddy=torch.stack([torch.zeros_like(down), down], -1),
+        size=size,
+    )
+
+
+def reading_angle(function: str, allocation: Allocation) -> float | None:
+    """The angle that most of the area of the used footprints has; None if all of them are upright."""
+    used = allocation.valid
+    if bool((allocation.upright | ~used).all()):
+        return None
+    ddx, ddy = (axis[used].detach().double().cpu() for axis in (allocation.ddx, allocation.ddy))
+    lengths = ddx.norm(dim=-1) * ddy.norm(dim=-1)
+    mirrored = ddx[:, 0] * ddy[:, 1] - ddx[:, 1] * ddy[:, 0] <= 0
+    slanted = (ddx * ddy).sum(-1).abs() > _SQUARE * lengths
+    if bool((mirrored | slanted).any()):
+        raise ValueError(
+            f"{function}: allocation must have footprints with perpendicular axes, upright or rotated, since a "
+            f"pretrained model cannot read mirrored or slanted ones, got {int((mirrored | slanted).sum())} of those"
+        )
+    angles = torch.rad2deg(torch.atan2(ddx[:, 1], ddx[:, 0]))
+    steps, group = (angles * ROUNDED).round().remainder(360 * ROUNDED).unique(return_inverse=True)
+    most = torch.zeros(len(steps), dtype=torch.float64).index_add_(0, group, lengths).argmax()
+    return _within(float(steps[most]) / ROUNDED)
+
+
+def _within(angle: float) -> float:
+    """-180 up to 180 degrees."""
+    return (angle + 180) % 360 - 180
+
+
+def _turn(vectors: Tensor, angle: float) -> Tensor:
+    """(…, 2) vectors of the upright frame in the axes of the image."""
+    across, down = _axes(angle)
+    return vectors @ vectors.new_tensor([across, down])
+
+
+def _axes(angle: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The axes of the upright frame, x then y, in the image; exact for quarter turns."""
+    cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    if angle % QUARTER == 0:
+        cosine, sine = float(round(cosine)), float(round(sine))
+    return (cosine, sine), (-sine, cosine)
+
+
+def _paper(texture: Texture) -> Tensor:
+    """(B, C): the median of each channel, of a coarse level."""
+    levels = texture.mipmapped().levels
+    coarse = next(level for level in levels if level.shape[2] * level.shape[3] <= _PAPER_TEXELS)
+    return coarse.float().flatten(2).median(2).values
