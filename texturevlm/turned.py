@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -83,8 +84,12 @@ def as_read(function: str, allocation: Allocation) -> Allocation:
     A token of another angle, such as that of a stamp, is upright by itself, at its place in that frame. Upright
     allocations are returned as they are. Reads values, so it waits for a GPU.
     """
-    angle = reading_angle(function, allocation)
-    if angle is None:
+    angles = {
+        reading_angle(function, allocation.each(itemgetter(slice(one, one + 1)))) for one in range(allocation.batch)
+    }
+    if len(angles) > 1:
+        raise ValueError(f"{function}: allocation must have one angle for all images of a batch, got {len(angles)}")
+    if (angle := angles.pop()) is None:
         return allocation
     size = upright_size(allocation.size, angle)
     middle = allocation.centre.new_tensor([allocation.size[1], allocation.size[0]]) / 2

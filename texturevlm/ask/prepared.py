@@ -11,19 +11,51 @@ import torch
 
 from texturevlm.ask.sources import open_image
 from texturevlm.pipeline import question_chance
-from texturevlm.relevance import Prepared, Relevance, Scorer
+from texturevlm.relevance import Prepared, Relevance, Scorer, find_scorer
+from texturevlm.relevance.orientation import find_turn_and_read
+from texturevlm.scout import Spots
+from texturevlm.turned import turned_back, turned_upright
+from texturevlm.types import Allocation
 
 
 class PreparedImage:
     """An image for a model whose tokens are `patch` × `patch` samples.
 
-    source: as for `open_image`
+    source:  as for `open_image`
+    original: the image; texture: the same, turned upright by `turn`, which tokens are chosen in
+    angle:   of the text in the original, in degrees
     """
 
     def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:
-        self.texture = open_image(source, device).mipmapped()
-        self.patch = patch
+        self.original = self.texture = open_image(source, device).mipmapped()
+        self.patch, self.angle = patch, 0.0
         self.prepared = Prepared(self.texture, patch=patch)
+        self._found: tuple[float, Spots | None] | None = None  # of `find_turn_and_read`
+
+    def turn(self, turn: float | str) -> None:
+        """Turn the image upright by the angle of its text, or by the angle that is found (auto)."""
+        if isinstance(turn, str):
+            if self._found is None:
+                self._found = find_turn_and_read(self.original)
+                self._turn_by(self._found[0])
+                self._keep_reading(self._found[1])
+            turn = self._found[0]
+        self._turn_by(turn)
+
+    def _turn_by(self, angle: float) -> None:
+        if angle != self.angle:
+            self.angle = angle
+            self._prepare_again()
+
+    def _keep_reading(self, spots: Spots | None) -> None:
+        """The scout's reading serves its scorers; not on a GPU, where a graph reads anew for less."""
+        if spots is not None and not spots.text.is_cuda:
+            for name in ("scout", "prior"):
+                self.prepared.keep(find_scorer("ask", name), spots)
+
+    def as_given(self, allocation: Allocation) -> Allocation:
+        """Footprints in the texture as footprints in the original, turned with its text."""
+        return turned_back(allocation, self.angle, self.original.size)
 
     @property
     def max_tokens(self) -> int:
@@ -43,5 +75,13 @@ class PreparedImage:
         """Move to the device of a model that was moved."""
         if self.texture.device == device:
             return
-        self.texture = self.texture.to(device)
-        self.prepared = self.prepared.moved(self.texture)
+        self.original = self.original.to(device)
+        if self.angle:
+            self._prepare_again()
+        else:
+            self.texture = self.original
+            self.prepared = self.prepared.moved(self.texture)
+
+    def _prepare_again(self) -> None:
+        self.texture = turned_upright(self.original, self.angle).mipmapped()
+        self.prepared = Prepared(self.texture, patch=self.patch)

@@ -7,6 +7,7 @@ says: it was trained on upright print, so words that many pages have are found b
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,29 +32,47 @@ _WORDS, _LETTERS = 160, 4  # common words that are looked for, and their least l
 _BEST = 100  # spots that are counted
 
 
-def find_turn(texture: Texture, *, spots: Spots | None = None) -> float:
+def find_turn(texture: Texture) -> float:
     """The angle of the text of one image, in degrees from +x towards +y (down); 0 if there is none to be found.
 
-    spots: what the scout has read of the image already
     Reads values, so it waits for a GPU.
     """
+    return find_turn_and_read(texture)[0]
+
+
+def find_turn_and_read(texture: Texture) -> tuple[float, Spots | None]:
+    """`find_turn`, and what the scout read of the image in its upright frame, if it had to."""
     if texture.batch != 1:
         raise ValueError(f"find_turn: texture must be one image, got a batch of {texture.batch}")
     found = line_angles(_small_grey(texture))
     if float(found.sure) < SURE_LINES:
-        return 0.0
+        return 0.0, None
     skew = float(found.whole)
     skew = 0.0 if abs(skew) < STRAIGHT else skew
     scout = load_scout(device=texture.device)
-    angles = [skew + quarter * QUARTER for quarter in (0, 1, 2, -1)]
-    first = readability(scout, scout.read(turned_upright(texture, skew).mipmapped()) if skew or spots is None else spots)
-    if first >= READABLE:
-        return skew
-    others = [readability(scout, scout.read(turned_upright(texture, one).mipmapped())) for one in angles[1:]]
-    best = max(range(3), key=others.__getitem__)
-    if others[best] >= max(LEAST_READABLE, BETTER * first):
-        return angles[best + 1]
-    return skew if first >= LEAST_READABLE else 0.0
+    asis = _Reading.of(scout, texture, skew)
+    if asis.readable >= READABLE:
+        return asis.angle, asis.spots
+    others = [_Reading.of(scout, texture, skew + quarter * QUARTER) for quarter in (1, 2, -1)]
+    best = max(others, key=lambda one: one.readable)
+    if best.readable < max(LEAST_READABLE, BETTER * asis.readable):
+        best = asis
+    if best.readable < LEAST_READABLE and best.angle:
+        return 0.0, None
+    return best.angle, best.spots
+
+
+class _Reading(NamedTuple):
+    """An image turned back by an angle, as the scout reads it."""
+
+    angle: float
+    spots: Spots
+    readable: float
+
+    @classmethod
+    def of(cls, scout: Scout, texture: Texture, angle: float) -> _Reading:
+        spots = scout.read(turned_upright(texture, angle).mipmapped())
+        return cls((angle + 180) % 360 - 180, spots, readability(scout, spots))
 
 
 def readability(scout: Scout, spots: Spots) -> float:
