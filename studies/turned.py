@@ -2,8 +2,8 @@
 
     python -m studies.turned DATA --out DIR [--limit N] [--ocr E,E] [--readings DIR]
 
-DATA holds the sets that the scout was trained on; measured are pages that its training held out (held_out.py). Each page
-is turned clockwise on paper of its own colour. Patches are sampled at the tokens' footprints and painted where a model
+DATA holds the sets that the scout was trained on; measured are pages that its training held out (held_out.py). Each
+page is turned clockwise on paper of its own colour. Patches are sampled at the tokens' footprints and painted where a model
 places them; OCR reads the answer's line there. The control leaves footprints upright; its picture is turned back by the
 true angle before OCR reads it.
 """
@@ -35,8 +35,8 @@ from texturevlm.sampling import sample
 from texturevlm.turned import as_read, reading_angle, turned_upright
 from texturevlm.types import Allocation, Texture
 
-ANGLES = (5, 15, 45, 90, 180)
-CONTROLLED = (15, 90)  # angles of the control
+ANGLES = (5, 15, 45, 90)
+CONTROLLED = (90,)  # angles of the control
 BUDGET = 96
 FOLLOWED, LEFT = "footprints follow the text", "footprints stay upright"
 

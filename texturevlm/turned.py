@@ -1,8 +1,8 @@
 """Turned images: the picture that a reader turns upright in mind, and footprints that follow.
 
-An angle is the direction in which the text of an image runs, in degrees from +x towards +y, which is down: 90 for a page
-that was turned clockwise by a quarter. The upright frame of an image is the least upright box around it after it was
-turned back. Tokens are chosen there; their footprints are turned with the text, and sample the image itself.
+An angle is the direction in which the text of an image runs, in degrees from +x towards +y, which is down: 90 for a
+page that was turned clockwise by a quarter. The upright frame of an image is the least upright box around it after it
+was turned back. Tokens are chosen there; their footprints are turned with the text, and sample the image itself.
 """
 
 from __future__ import annotations

@@ -431,8 +431,8 @@ def load_vlm(
                with `reduce`, and not captured
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
-    budget, allocator, relevance and turn are those of the TextureProcessor that was saved beside the model, if there is one;
-    else the defaults of `attach`.
+    budget, allocator, relevance and turn are those of the TextureProcessor that was saved beside the model, if there
+    is one; else the defaults of `attach`.
     """
     given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
     given = {name: value for name, value in given.items() if value is not None}

@@ -91,6 +91,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         self.budget = (int(budget[0]), int(budget[1])) if isinstance(budget, (tuple, list)) else int(budget)
         self.allocator, self.relevance, self.turn = allocator, relevance, check_turn("TextureProcessor", turn)
         check_context("TextureProcessor", budget, config)
+        for name in [relevance] if isinstance(relevance, str) else relevance:
+            check_family_looks("TextureProcessor", 1, config, name)
         self.adapter = adapter_for(config, processor)
         check_belongs("TextureProcessor", processor, config, self.adapter)
         self.questions = Questions()
@@ -311,7 +313,6 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         network = attached_to(self)
         if network is None:
             raise ValueError("processor: relevance 'model' asks the attached model, got none; attach returns one")
-        check_family_looks("processor", 1, self.config, "model")
         adapter = hooked(network, self).beside(self.processor)
         for image in images:
             image.on(adapter.device)

@@ -89,7 +89,7 @@ class ImageSession:
         return self.model.choosing(**options)
 
     def chosen(self, question: str, how: Choosing) -> list[Chosen]:
-        """The tokens of each image, turned upright. `look` after `ask` gets what was chosen then, as far as nothing else decides."""
+        """The tokens of each image, turned upright. What was chosen last is kept, as far as nothing else decides."""
         check_budget(how.budget, len(self.images))
         for image in self.images:
             image.on(self.model.device)
