@@ -3,9 +3,9 @@
     python -m studies.turned DATA --out DIR [--limit N] [--ocr E,E] [--readings DIR]
 
 DATA holds the sets that the scout was trained on; measured are pages that its training held out (held_out.py). Each
-page is turned clockwise on paper of its own colour. Patches are sampled at the tokens' footprints and painted where a model
-places them; OCR reads the answer's line there. The control leaves footprints upright; its picture is turned back by the
-true angle before OCR reads it.
+page is turned clockwise on paper of its own colour, and its angle is found as `ask` finds it. Patches are sampled at the
+tokens' footprints and painted where a model places them; OCR reads the answer's line there. The control leaves
+footprints upright; its picture is turned back by the true angle before OCR reads it.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from torch.nn.functional import grid_sample, interpolate
 
 from studies.held_out import MAIN_SET, PATCH, held_images
 from studies.study import OCR, READINGS, provenance, study_main
+from texturevlm.ask.prepared import PreparedImage
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -30,7 +31,6 @@ from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance.orientation import find_turn
 from texturevlm.sampling import sample
 from texturevlm.turned import as_read, reading_angle, turned_upright
 from texturevlm.types import Allocation, Texture
@@ -91,11 +91,12 @@ def crops_of(picture: Tensor, question: Sample, turned: float) -> list[LineCrop]
 
 def delivered(page: Image.Image, question: Sample, angle: float, follow: bool) -> tuple[list[LineCrop], float]:
     """What OCR gets of an answer, and by how much the angle that was found is wrong."""
-    texture = turned_page(page, angle)
-    found = find_turn(texture) if follow else 0.0
-    options: Any = {"budget": BUDGET, "patch": PATCH, "relevance": "scout"}
-    allocation = choose_tokens(texture, question.question, turn=found, **options)
-    picture = painted(texture, allocation)
+    image = PreparedImage(turned_page(page, angle), patch=PATCH, device=torch.device("cpu"))
+    image.turn("auto" if follow else 0.0)
+    relevance = image.relevance(question.question, relevance="scout")
+    chosen = choose_tokens(image.texture, budget=BUDGET, patch=PATCH, relevance=relevance)
+    allocation = image.as_given(chosen)
+    picture = painted(image.original, allocation)
     if not follow and angle:
         picture = turned_upright(Texture(picture[None]), angle).levels[0][0]
         return crops_of(picture, question, 0.0), 0.0

@@ -136,10 +136,10 @@ def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
         method = getattr(fixed, name)
         monkeypatch.setattr(fixed, name, lambda *inputs: done.append(name) or method(*inputs))
 
-    for name in ("_spelled", "encode", "prefill"):
+    for name in ("_spelled", "encode_patches", "prefill"):
         noted(name)
     fixed.generate(QUESTION, texture, allocation, max_new_tokens=1)
-    assert done == ["encode", "_spelled", "prefill"]
+    assert done == ["encode_patches", "_spelled", "prefill"]
 
 
 def test_the_first_step_serves_its_own_generation_only(adapter):

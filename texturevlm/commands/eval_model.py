@@ -112,7 +112,7 @@ def _check_names(options: argparse.Namespace) -> None:
         raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
     for name in options.metrics or ():
         check_choice("eval", "--metrics", name, ANSWER_METRICS)
-    scorers = ["auto", *(name for name in SCORERS if name not in ("embedding", "attention"))]
+    scorers = ["auto", *(name for name in SCORERS if name not in ("embedding", "attention")), "model"]
     for name in options.allocators or ():
         check_choice("eval", "--allocators", name, KNOWN)
     for name in options.relevance or ():
