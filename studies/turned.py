@@ -3,7 +3,7 @@
     python -m studies.turned DATA --out DIR [--limit N] [--ocr E,E] [--readings DIR]
 
 DATA holds the sets that the scout was trained on; measured are pages that its training held out (held_out.py). Each
-page is turned clockwise on paper of its own colour, and its angle is found as `ask` finds it. Patches are sampled at the
+page is turned clockwise on paper of its own colour; its angle is found as `ask` finds it. Patches are sampled at the
 tokens' footprints and painted where a model places them; OCR reads the answer's line there. The control leaves
 footprints upright; its picture is turned back by the true angle before OCR reads it.
 """

@@ -12,8 +12,9 @@ from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_relevance, find_scorer
 from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.prepared import BALANCE
+from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Question
-from texturevlm.turned import check_turn, turned_back, turned_upright
+from texturevlm.turned import check_turn, following, turned_back, turned_upright
 from texturevlm.types import Allocation, Texture, check_texture
 
 Allocator = Callable[..., Allocation]
@@ -79,6 +80,8 @@ def choose_tokens(
             angle = find_turn(one) if isinstance(turn, str) else turn
             upright = turned_upright(one, angle)
             chosen = choose_tokens(upright, question, relevance=relevance, balance=balance, **given, **options)
+            if isinstance(turn, str):
+                chosen = following(chosen, find_regions(upright))
             found.append(turned_back(chosen, angle, texture.size))
         return as_batch(found)
     if not isinstance(relevance, Relevance):
@@ -109,6 +112,8 @@ def _share(
     maps = [one.find(question, balance=balance) for one in prepared]
     weights = [question_chance(one, question, own) for one, own in zip(prepared, maps)]
     upright = share_budget(textures, maps, patch=patch, weights=weights, **options)
+    if isinstance(turn, str):
+        upright = [following(own, find_regions(one)) for own, one in zip(upright, textures)]
     found = [turned_back(*one) for one in zip(upright, angles, sizes)]
     return as_batch(found) if isinstance(texture, Texture) else found
 

@@ -8,8 +8,10 @@ was turned back. Tokens are chosen there; their footprints are turned with the t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,6 +78,36 @@ def turned_back(allocation: Allocation, angle: float, size: tuple[int, int]) -> 
         ddy=_turn(allocation.ddy, angle),
         size=size,
     )
+
+
+class TextRegion(NamedTuple):
+    """A part of an image whose text has an angle of its own.
+
+    angle: in degrees; cells: (n, 4), boxes that together hold it, xyxy in pixels
+    """
+
+    angle: float
+    cells: Tensor
+
+
+def following(allocation: Allocation, regions: Sequence[TextRegion]) -> Allocation:
+    """Turn the footprints in regions with their text, in place; each still covers what it covered.
+
+    A footprint that is larger than a region stays as it is: most of it shows something else.
+    """
+    ddx, ddy = allocation.ddx.clone(), allocation.ddy.clone()
+    extent = torch.maximum(ddx.norm(dim=-1), ddy.norm(dim=-1)) * allocation.patch
+    for region in regions:
+        cells = region.cells.to(allocation.centre)
+        middle = allocation.centre[:, :, None]
+        inside = ((middle >= cells[:, :2]) & (middle < cells[:, 2:])).all(-1).any(-1)
+        small = extent <= (cells[:, 2:].amax(0) - cells[:, :2].amin(0)).amax()
+        follows = (inside & small)[..., None]
+        (cosine, sine), _ = _axes(region.angle)
+        cover = abs(cosine) + abs(sine)  # of a turned square around an upright one
+        ddx = torch.where(follows, _turn(ddx, region.angle) * cover, ddx)
+        ddy = torch.where(follows, _turn(ddy, region.angle) * cover, ddy)
+    return replace(allocation, ddx=ddx, ddy=ddy)
 
 
 def as_read(function: str, allocation: Allocation) -> Allocation:

@@ -13,8 +13,9 @@ from texturevlm.ask.sources import open_image
 from texturevlm.pipeline import question_chance
 from texturevlm.relevance import Prepared, Relevance, Scorer, find_scorer
 from texturevlm.relevance.orientation import find_turn_and_read
+from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Spots
-from texturevlm.turned import turned_back, turned_upright
+from texturevlm.turned import TextRegion, following, turned_back, turned_upright
 from texturevlm.types import Allocation
 
 
@@ -24,13 +25,16 @@ class PreparedImage:
     source:  as for `open_image`
     original: the image; texture: the same, turned upright by `turn`, which tokens are chosen in
     angle:   of the text in the original, in degrees
+    regions: of the texture, whose text has another angle
     """
 
     def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:
         self.original = self.texture = open_image(source, device).mipmapped()
         self.patch, self.angle = patch, 0.0
         self.prepared = Prepared(self.texture, patch=patch)
+        self.regions: list[TextRegion] = []
         self._found: tuple[float, Spots | None] | None = None  # of `find_turn_and_read`
+        self._regions: list[TextRegion] = []  # that were found then
 
     def turn(self, turn: float | str) -> None:
         """Turn the image upright by the angle of its text, or by the angle that is found (auto)."""
@@ -39,8 +43,12 @@ class PreparedImage:
                 self._found = find_turn_and_read(self.original)
                 self._turn_by(self._found[0])
                 self._keep_reading(self._found[1])
-            turn = self._found[0]
-        self._turn_by(turn)
+                self._regions = find_regions(self.texture)
+            self._turn_by(self._found[0])
+            self.regions = self._regions
+        else:
+            self._turn_by(turn)
+            self.regions = []
 
     def _turn_by(self, angle: float) -> None:
         if angle != self.angle:
@@ -55,7 +63,8 @@ class PreparedImage:
 
     def as_given(self, allocation: Allocation) -> Allocation:
         """Footprints in the texture as footprints in the original, turned with its text."""
-        return turned_back(allocation, self.angle, self.original.size)
+        turned = following(allocation, self.regions) if self.regions else allocation
+        return turned_back(turned, self.angle, self.original.size)
 
     @property
     def max_tokens(self) -> int:

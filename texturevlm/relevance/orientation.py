@@ -44,26 +44,18 @@ def find_turn_and_read(texture: Texture) -> tuple[float, Spots | None]:
     """`find_turn`, and what the scout read of the image in its upright frame, if it had to."""
     if texture.batch != 1:
         raise ValueError(f"find_turn: texture must be one image, got a batch of {texture.batch}")
-    found = line_angles(_small_grey(texture))
+    found = line_angles(small_grey(texture, LONGEST))
     if float(found.sure) < SURE_LINES:
         return 0.0, None
     skew = float(found.whole)
     skew = 0.0 if abs(skew) < STRAIGHT else skew
-    scout = load_scout(device=texture.device)
-    tried: list[_Reading] = []
-    for quarter in (0, 1, -1, 2):
-        tried.append(_Reading.of(scout, texture, skew + quarter * QUARTER))
-        if tried[-1].readable >= READABLE:
-            return tried[-1].angle, tried[-1].spots
-    asis, best = tried[0], max(tried, key=lambda one: one.readable)
-    if best.readable < BETTER * asis.readable:
-        best = asis
+    best = best_quarter(texture, skew)
     if best.readable < LEAST_READABLE and best.angle:
         return 0.0, None
     return best.angle, best.spots
 
 
-class _Reading(NamedTuple):
+class Reading(NamedTuple):
     """An image turned back by an angle, as the scout reads it."""
 
     angle: float
@@ -71,9 +63,21 @@ class _Reading(NamedTuple):
     readable: float
 
     @classmethod
-    def of(cls, scout: Scout, texture: Texture, angle: float) -> _Reading:
+    def of(cls, scout: Scout, texture: Texture, angle: float) -> Reading:
         spots = scout.read(turned_upright(texture, angle).mipmapped())
         return cls((angle + 180) % 360 - 180, spots, readability(scout, spots))
+
+
+def best_quarter(texture: Texture, skew: float) -> Reading:
+    """The reading of an image at an angle, or a quarter or half turn from it, that is clearly the best."""
+    scout = load_scout(device=texture.device)
+    tried: list[Reading] = []
+    for quarter in (0, 1, -1, 2):
+        tried.append(Reading.of(scout, texture, skew + quarter * QUARTER))
+        if tried[-1].readable >= READABLE:
+            return tried[-1]
+    best = max(tried, key=lambda one: one.readable)
+    return best if best.readable >= BETTER * tried[0].readable else tried[0]
 
 
 def readability(scout: Scout, spots: Spots) -> float:
@@ -94,10 +98,10 @@ def common_words(scout: Scout) -> Tensor:
         return scout.spotter.embed(letter_features(letter_codes(words).to(device)).to(scout.dtype))
 
 
-def _small_grey(texture: Texture) -> Tensor:
-    """(B, H, W): the image in grey, at most LONGEST pixels long."""
+def small_grey(texture: Texture, longest: int) -> Tensor:
+    """(B, H, W): the image in grey, at most `longest` pixels long."""
     levels = colour_levels(texture.mipmapped())
-    fine = [level for level in levels if max(level.shape[2:]) >= min(LONGEST, max(texture.size))][-1]
-    shrink = min(1.0, LONGEST / max(fine.shape[2:]))
+    fine = [level for level in levels if max(level.shape[2:]) >= min(longest, max(texture.size))][-1]
+    shrink = min(1.0, longest / max(fine.shape[2:]))
     size = [max(2, round(side * shrink)) for side in fine.shape[2:]]
     return functional.interpolate(luma(fine).float(), size, mode="area")[:, 0]
