@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from studies.held_out import MAIN_SET, PATCH, held_images
+from studies.held_out import MAIN_SET, PATCH
 from studies.study import OCR, READINGS, provenance, study_main
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.evaluate.data import Sample, load_data
@@ -32,6 +32,7 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
+from texturevlm.train.pages import held_images
 from texturevlm.turned import as_read, reading_angle, turned_upright
 from texturevlm.types import Allocation, Texture
 
@@ -106,7 +107,7 @@ def delivered(page: Image.Image, question: Sample, angle: float, follow: bool) -
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
-    held = held_images(options.data)
+    held = held_images(options.data, MAIN_SET)
     samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
     chosen = _one_per_page([one for one in samples if one.image.name in held])[: options.limit]
     if not chosen:

@@ -35,7 +35,7 @@ def choose_tokens(
     patch: int = PATCH,
     allocator: str | Allocator = ALLOCATOR,
     relevance: str | Scorer | Prepared | Relevance = RELEVANCE,
-    balance: Balance = BALANCE,
+    balance: str | Balance = BALANCE,
     share: bool = False,
     turn: float | str = 0.0,
     **options: Any,
@@ -48,6 +48,8 @@ def choose_tokens(
     relevance: a name of `texturevlm.SCORERS`, or auto: words where RapidOCR is installed, else scout, and prior without
                a question; a scorer, such as SCORERS["attention"](map); what `prepare` made of the texture, so that
                several questions share the work; or a Relevance, used as it is
+    balance:   how far the question is trusted and how far the image: even, learned (as trained for the scorer), or a
+               Balance
     share:     whether all images share one budget, spent by the expected value of tokens in each, instead of having
                `budget` tokens each
     turn:      the angle of the text in degrees from +x towards +y (90: a page that was turned clockwise by a quarter),
@@ -95,7 +97,7 @@ def _share(
     *,
     patch: int,
     relevance: str | Scorer | Prepared | Relevance,
-    balance: Balance,
+    balance: str | Balance,
     turn: float | str,
     **options: Any,
 ) -> Allocation | list[Allocation]:
