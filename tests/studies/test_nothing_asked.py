@@ -15,9 +15,8 @@ from texturevlm.allocate import ALLOCATORS, cells
 from texturevlm.evaluate.data import Sample
 from texturevlm.ops import legibility
 from texturevlm.relevance import find_relevance
-from texturevlm.train.pages import HELD_OUT, SETS
+from texturevlm.train.pages import HELD_OUT, SETS, held_images
 from texturevlm.types import Texture
-from texturevlm.train.pages import held_images
 
 
 def write_sets(folder, pages=2 * HELD_OUT):

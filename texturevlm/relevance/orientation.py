@@ -25,11 +25,11 @@ from texturevlm.types import Texture
 LONGEST = 512  # pixels of the longer side that angles are looked for in
 SURE_LINES = 3.0  # strength from which a page has lines of text
 STRAIGHT = 1.5  # degrees: a skew that does no harm
-READABLE = 0.15  # how well words are found from which a page is upright; upside down at most 0.14 were seen
-LEAST_READABLE = 0.08  # below this no angle is believed
-BETTER = 1.25  # times as readable must another quarter be
-_WORDS, _LETTERS = 160, 4  # common words that are looked for, and their least length
-_BEST = 100  # spots that are counted
+READABLE = 0.18  # how well words are found from which a page is upright; upside down at most 0.15 was seen
+LEAST_READABLE = 0.1  # below this no angle is believed
+BETTER = 1.2  # times as readable must another quarter be
+_LETTERS = 5  # the least length of the common words that are looked for
+_BEST = 30  # spots that are counted
 
 
 def find_turn(texture: Texture) -> float:
@@ -90,9 +90,8 @@ def readability(scout: Scout, spots: Spots) -> float:
 
 @lru_cache(maxsize=4)
 def common_words(scout: Scout) -> Tensor:
-    """(N, EMBEDDING): the words that pages have most often, as the spotter finds them."""
-    by_commonness = sorted(load_commonness().items(), key=lambda pair: -pair[1])
-    words = [word for word, _ in by_commonness if word.isalpha() and len(word) >= _LETTERS][:_WORDS]
+    """(N, EMBEDDING): words that questions about pages have, which pages have too, as the spotter finds them."""
+    words = [word for word in load_commonness() if word.isalpha() and len(word) >= _LETTERS]
     device = next(scout.parameters()).device
     with torch.inference_mode():
         return scout.spotter.embed(letter_features(letter_codes(words).to(device)).to(scout.dtype))

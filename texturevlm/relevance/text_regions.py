@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops.line_angles import STRIDE, line_angles, window_centres
-from texturevlm.relevance.orientation import LEAST_READABLE, best_quarter, small_grey
+from texturevlm.relevance.orientation import best_quarter, small_grey
 from texturevlm.turned import TextRegion
 from texturevlm.types import Texture
 
@@ -19,7 +19,7 @@ OWN_ANGLE = 8.0  # degrees: less than that is not worth a turn
 STRONG = 2.5  # strength of a window with lines of text
 ALIKE = 4.0  # degrees between neighbours of one region
 FEWEST, MOST = 3, 4  # windows of a region; regions of an image, the largest
-READABLE = 0.1  # as `readability` says it of a region
+READABLE = 0.12  # as `readability` says it of a region
 
 
 def find_regions(texture: Texture) -> list[TextRegion]:
@@ -37,7 +37,7 @@ def find_regions(texture: Texture) -> list[TextRegion]:
         cells = torch.stack([x, y, x, y], -1) + reach
         skew = float(angle[rows, columns].median())
         reading = best_quarter(_crop(texture, cells), skew)
-        if reading.readable >= max(READABLE, LEAST_READABLE):
+        if reading.readable >= READABLE:
             regions.append(TextRegion(reading.angle, cells))
     return regions
 

@@ -70,7 +70,7 @@ class BalanceTask:
         for name in ("questions", "batch"):
             check_count("BalanceTask", name, getattr(settings, name), 1)
         held = held_images(settings.data, settings.set)
-        samples = [one for one in load_data(settings.data / settings.set, split="train", located=True).samples]
+        samples = list(load_data(settings.data / settings.set, split="train", located=True).samples)
         samples = [one for one in samples if one.image.name in held][: settings.questions]
         if not samples:
             raise ValueError(f"BalanceTask: data must hold located questions of held-out pages, got {settings.data}")

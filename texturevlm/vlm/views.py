@@ -129,8 +129,8 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     check_readable(function, texture, allocation, side)
     if allocation.batch != 1:
         raise ValueError(f"{function}: allocation of a video must be for one sample, got {allocation.batch}")
-    read = as_read(function, allocation)
-    order, begins = _reading_order(read, 0, levels)
+    upright = as_read(function, allocation)
+    order, begins = _reading_order(upright, 0, levels)
     if len(order) == 0:
         raise ValueError(f"{function}: allocation must give the video a token, got none")
     allocation = _readable(allocation)
@@ -142,7 +142,7 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     texture = _only_colours(texture)
     read = [_at_frames(texture, allocation, (source + ahead).clamp(0, texture.batch - 1)) for ahead in range(moments)]
     pixels = torch.stack([_colours(one, texture) for one in read], 1)[order]
-    view = _view(read, picture.weight, 0, order, begins, pixels)
+    view = _view(upright, picture.weight, 0, order, begins, pixels)
     return replace(view, moment=source[order], video=True, causal=levels == "causal")
 
 
