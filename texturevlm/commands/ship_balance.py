@@ -18,7 +18,7 @@ def _ship_balance(options: argparse.Namespace) -> int:
     from texturevlm.train.balance_task import TRAINED, Balances
 
     arguments.check_out(options.out, ".json")
-    learned = load_module(Balances(TRAINED), options.weights)
+    learned = load_module(Balances(TRAINED), options.weights).requires_grad_(False)
     save_balances({name: learned.of(index) for index, name in enumerate(TRAINED)}, options.out)
     print(f"{options.out}: {', '.join(TRAINED)}")
     return 0

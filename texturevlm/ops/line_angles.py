@@ -72,7 +72,8 @@ def _profiles(grey: Tensor) -> tuple[Tensor, Tensor]:
     points = _along(grey.device).expand(len(table), -1, -1, -1)
     energy = functional.grid_sample(table, points, align_corners=False)[:, 0].sum(-1)
     # A quarter turn maps lines onto strokes: both vote.
-    folded = sum(energy.chunk(2, 1))
+    lines, strokes = energy.chunk(2, 1)
+    folded = lines + strokes
     folded = folded / folded.mean(1, keepdim=True).clamp(min=1e-12)
     return folded.view(*flat.shape, -1), flat
 
