@@ -33,7 +33,7 @@ from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
 from texturevlm.train.pages import held_images
-from texturevlm.turned import as_read, reading_angle, turned_upright
+from texturevlm.turned import as_read, reading_angle, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture
 
 ANGLES = (5, 15, 45, 90)
@@ -65,24 +65,24 @@ def painted(texture: Texture, allocation: Allocation) -> Tensor:
     return canvas
 
 
-def boxes_after(question: Sample, size: tuple[int, int], turned: float) -> list[tuple[float, float, float, float]]:
-    """The answer's boxes in a picture of `size` whose page is turned by an angle about the common centre."""
-    (height, width), (rows, columns) = question.size, size
+def boxes_after(question: Sample, middle: Sequence[float], turned: float) -> list[tuple[float, float, float, float]]:
+    """The answer's boxes in a picture whose page is turned by an angle; middle: where the page's centre lies there."""
+    height, width = question.size
     cosine, sine = math.cos(math.radians(turned)), math.sin(math.radians(turned))
     found = []
     for x0, y0, x1, y1 in question.boxes:
         corners = [(x - width / 2, y - height / 2) for x in (x0, x1) for y in (y0, y1)]
-        xs = [x * cosine - y * sine + columns / 2 for x, y in corners]
-        ys = [x * sine + y * cosine + rows / 2 for x, y in corners]
+        xs = [x * cosine - y * sine + middle[0] for x, y in corners]
+        ys = [x * sine + y * cosine + middle[1] for x, y in corners]
         found.append((min(xs), min(ys), max(xs), max(ys)))
     return found
 
 
-def crops_of(picture: Tensor, question: Sample, turned: float) -> list[LineCrop]:
+def crops_of(picture: Tensor, question: Sample, turned: float, middle: Sequence[float]) -> list[LineCrop]:
     """The answer's lines as an OCR engine takes them, at the size that the data set's page has."""
     size = (picture.shape[1], picture.shape[2])
     found = []
-    for left, top, right, bottom in crop_boxes(boxes_after(question, size, turned), size):
+    for left, top, right, bottom in crop_boxes(boxes_after(question, middle, turned), size):
         part = picture[:, top:bottom, left:right]
         if (times := round(question.reduced)) > 1:
             part = interpolate(part[None], scale_factor=times, mode="bicubic")[0]
@@ -99,10 +99,22 @@ def delivered(page: Image.Image, question: Sample, angle: float, follow: bool) -
     allocation = image.as_given(chosen)
     picture = painted(image.original, allocation)
     if not follow and angle:
-        picture = turned_upright(Texture(picture[None]), angle).levels[0][0]
-        return crops_of(picture, question, 0.0), 0.0
-    left = angle - (reading_angle("turned", allocation) or 0.0)
-    return crops_of(picture, question, left), abs((left + 180) % 360 - 180)
+        given = Texture((picture[None],))
+        frame = upright_frame(given, angle)
+        return crops_of(turned_upright(given, frame).levels[0][0], question, 0.0, (-frame.box[0], -frame.box[1])), 0.0
+    found = reading_angle("turned", allocation) or 0.0
+    height, width = allocation.size
+    from_middle = allocation.centre[0, 0] - torch.tensor([width / 2, height / 2])
+    offset = as_read("turned", allocation).centre[0, 0] - _turned(from_middle, -found)  # where the page's centre lies
+    left = angle - found
+    return crops_of(picture, question, left, offset.tolist()), abs((left + 180) % 360 - 180)
+
+
+def _turned(vector: Tensor, angle: float) -> Tensor:
+    """A vector (2,) turned clockwise."""
+    cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    x, y = vector.tolist()
+    return torch.tensor([x * cosine - y * sine, x * sine + y * cosine])
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:

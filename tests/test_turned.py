@@ -9,7 +9,15 @@ import torch
 import texturevlm as tv
 from texturevlm.ops.line_angles import line_angles
 from texturevlm.relevance import orientation
-from texturevlm.turned import as_read, check_turn, turned_back, turned_upright, upright_size
+from texturevlm.turned import (
+    UprightFrame,
+    as_read,
+    check_turn,
+    turned_back,
+    turned_upright,
+    upright_frame,
+    upright_size,
+)
 
 SIZE = (96, 160)
 
@@ -25,6 +33,12 @@ def smooth(size=SIZE):
     """An image without symmetry that can be interpolated: (1, 3, H, W)."""
     y, x = torch.meshgrid(torch.linspace(0, 1, size[0]), torch.linspace(0, 1, size[1]), indexing="ij")
     return torch.stack([x, y, 0.5 + 0.5 * torch.sin(5 * x + 2 * y)])[None]
+
+
+def whole(size, angle):
+    """The frame of all of an image."""
+    height, width = upright_size(size, angle)
+    return UprightFrame(angle, size, (-width / 2, -height / 2, width / 2, height / 2))
 
 
 def footprints(size, patch=8):
@@ -58,17 +72,18 @@ def test_quarter_turns_lose_nothing():
     texture = tv.Texture(torch.rand(1, 3, *SIZE))
     for quarter, angle in enumerate((0.0, 90.0, 180.0, -90.0)):
         turned = tv.Texture(texture.levels[0].rot90(-quarter, (2, 3)).contiguous())  # clockwise
-        assert torch.equal(turned_upright(turned, angle).levels[0], texture.levels[0])
+        assert torch.equal(turned_upright(turned, upright_frame(turned, angle)).levels[0], texture.levels[0])
 
 
 @pytest.mark.parametrize("angle", [90.0, 180.0, -90.0, 5.0, 45.0, -120.0])
 def test_patches_of_turned_footprints_are_those_of_the_upright_image(angle):
     texture = tv.Texture(smooth())
-    upright = turned_upright(texture, angle)
+    frame = upright_frame(texture, angle)
+    upright = turned_upright(texture, frame)
     height, width = upright.size
     boxes = torch.tensor([[[-8.0, -8.0, 8.0, 8.0], [0.0, -16.0, 16.0, 0.0]]]) + torch.tensor([width, height] * 2) / 2
     allocation = tv.Allocation.of_boxes(boxes, upright.size, 8)
-    back = turned_back(allocation, angle, texture.size)
+    back = turned_back(allocation, frame)
     wanted = tv.sample(upright.mipmapped(), allocation).pixels
     got = tv.sample(texture.mipmapped(), back).pixels
     assert torch.allclose(got, wanted, atol=0.02)
@@ -79,15 +94,21 @@ def test_patches_of_turned_footprints_are_those_of_the_upright_image(angle):
 def test_a_model_places_tokens_in_the_upright_frame(angle):
     size = upright_size(SIZE, angle)
     allocation = footprints(size)
-    read = as_read("here", turned_back(allocation, angle, SIZE))
-    assert read.size == size
+    read = as_read("here", turned_back(allocation, whole(SIZE, angle)))
     assert read.upright.all()
-    for name in ("centre", "ddx", "ddy"):
+    for name in ("ddx", "ddy"):
         assert torch.allclose(getattr(read, name), getattr(allocation, name), atol=1e-3)
+    moved = allocation.centre - read.centre  # blank corners are cut off, and nothing else
+    assert torch.allclose(moved, moved[:, :1].expand_as(moved), atol=1e-3)
+    assert (moved > -1).all() and (read.boxes[..., :2] > -1).all()
+    if angle % 90 == 0:
+        assert read.size == size and torch.allclose(moved, torch.zeros(()), atol=1e-3)
+    else:
+        assert read.size[0] < size[0] and read.size[1] < size[1]
 
 
 def test_a_stamp_is_read_upright_at_its_place():
-    page, stamp = footprints(SIZE), turned_back(footprints(upright_size(SIZE, 30)), 30, SIZE)
+    page, stamp = footprints(SIZE), turned_back(footprints(upright_size(SIZE, 30)), whole(SIZE, 30))
     axes = {name: torch.cat([getattr(page, name)[:, :2], getattr(stamp, name)[:, 2:]], 1) for name in ("ddx", "ddy")}
     mixed = replace(page, **axes)
     read = as_read("here", mixed)
@@ -109,7 +130,7 @@ def test_mirrored_footprints_and_several_angles_in_a_batch_are_refused():
     mirrored = replace(allocation, ddx=-allocation.ddx)
     with pytest.raises(ValueError, match=r"here: allocation must have footprints with perpendicular axes.*got 3"):
         as_read("here", mirrored)
-    turned = turned_back(footprints(upright_size(SIZE, 30)), 30, SIZE)
+    turned = turned_back(footprints(upright_size(SIZE, 30)), whole(SIZE, 30))
     both = allocation.each(lambda column: column.repeat(2, *[1] * (column.dim() - 1)))
     both.ddx[1], both.ddy[1] = turned.ddx[0], turned.ddy[0]
     with pytest.raises(ValueError, match="one angle for all images of a batch, got 2"):
@@ -119,9 +140,21 @@ def test_mirrored_footprints_and_several_angles_in_a_batch_are_refused():
 def test_the_colour_of_paper_lies_beyond_the_border():
     image = torch.ones(1, 3, *SIZE)
     image[..., 40:60, 60:100] = 0
-    upright = turned_upright(tv.Texture(image), 45.0).levels[0]
+    upright = turned_upright(tv.Texture(image), whole(SIZE, 45.0)).levels[0]
     assert (upright[..., :4, :4] == 1).all()
     assert upright.min() < 0.1
+
+
+def test_blank_corners_are_cut_off():
+    image = torch.ones(1, 3, 400, 400)
+    image[..., 190:210, 100:300] = 0
+    frame = upright_frame(tv.Texture(image), 30.0)
+    x0, y0, x1, y1 = frame.box
+    corner = 100 * math.cos(math.radians(30)) + 10 * math.sin(math.radians(30))
+    assert -corner - 20 < x0 < -corner < corner < x1 < corner + 20
+    assert y1 - y0 < 180
+    assert upright_frame(tv.Texture(image), 90.0).size == (400, 400)
+    assert upright_frame(tv.Texture(torch.ones(1, 3, 100, 100)), 45.0).size == (142, 142)  # all of it is blank
 
 
 def test_choose_tokens_turns_footprints():

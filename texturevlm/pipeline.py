@@ -14,7 +14,7 @@ from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.prepared import BALANCE
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Question
-from texturevlm.turned import check_turn, following, turned_back, turned_upright
+from texturevlm.turned import check_turn, following, turned_back, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture, check_texture
 
 Allocator = Callable[..., Allocation]
@@ -80,11 +80,12 @@ def choose_tokens(
         found = []
         for one in texture.split():
             angle = find_turn(one) if isinstance(turn, str) else turn
-            upright = turned_upright(one, angle)
+            frame = upright_frame(one, angle)
+            upright = turned_upright(one, frame)
             chosen = choose_tokens(upright, question, relevance=relevance, balance=balance, **given, **options)
             if isinstance(turn, str):
                 chosen = following(chosen, find_regions(upright))
-            found.append(turned_back(chosen, angle, texture.size))
+            found.append(turned_back(chosen, frame))
         return as_batch(found)
     if not isinstance(relevance, Relevance):
         relevance = find_relevance(texture, question, patch=patch, relevance=relevance, balance=balance)
@@ -109,14 +110,15 @@ def _share(
             f"choose_tokens: budget must be at least {len(textures)}, one token per image, got {options['budget']}"
         )
     angles = [find_turn(one) if isinstance(turn, str) else turn for one in textures]
-    sizes, textures = [one.size for one in textures], [turned_upright(*pair) for pair in zip(textures, angles)]
+    frames = [upright_frame(*pair) for pair in zip(textures, angles)]
+    textures = [turned_upright(*pair) for pair in zip(textures, frames)]
     prepared = [Prepared(one, patch=patch, scorer=relevance) for one in textures]
     maps = [one.find(question, balance=balance) for one in prepared]
     weights = [question_chance(one, question, own) for one, own in zip(prepared, maps)]
     upright = share_budget(textures, maps, patch=patch, weights=weights, **options)
     if isinstance(turn, str):
         upright = [following(own, find_regions(one)) for own, one in zip(upright, textures)]
-    found = [turned_back(*one) for one in zip(upright, angles, sizes)]
+    found = [turned_back(*one) for one in zip(upright, frames)]
     return as_batch(found) if isinstance(texture, Texture) else found
 
 

@@ -1,8 +1,9 @@
 """Turned images: the picture that a reader turns upright in mind, and footprints that follow.
 
 An angle is the direction in which the text of an image runs, in degrees from +x towards +y, which is down: 90 for a
-page that was turned clockwise by a quarter. The upright frame of an image is the least upright box around it after it
-was turned back. Tokens are chosen there; their footprints are turned with the text, and sample the image itself.
+page that was turned clockwise by a quarter. The upright frame of an image is the least upright box around what is not
+blank after it was turned back. Tokens are chosen there; their footprints are turned with the text, and sample the image
+itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ AUTO = "auto"  # the angle is found (relevance/orientation.py)
 QUARTER = 90.0
 ROUNDED = 10  # parts of a degree that angles of footprints are compared by
 _SQUARE = 1e-3  # how far the axes of a readable footprint may be from perpendicular, as a cosine
-_PAPER_TEXELS = 1 << 14  # of the level that the colour of the paper is read from
+_FEW_TEXELS = 1 << 16  # of the level that paper and ink are told apart in
+_INK = 0.04  # difference from the paper, after averaging
+_MARGIN = 0.01  # of the longer side, around what is not blank
 
 
 def check_turn(function: str, turn: float | str) -> float | str:
@@ -36,7 +39,7 @@ def check_turn(function: str, turn: float | str) -> float | str:
 
 
 def upright_size(size: tuple[int, int], angle: float) -> tuple[int, int]:
-    """(height, width) of the upright frame of an image of `size`."""
+    """(height, width) of the least upright box around an image of `size` that was turned back."""
     if angle % QUARTER == 0:
         return size if angle % 180 == 0 else (size[1], size[0])
     (height, width), ((cosine, sine), _) = size, _axes(angle)
@@ -44,16 +47,58 @@ def upright_size(size: tuple[int, int], angle: float) -> tuple[int, int]:
     return math.ceil(width * sine + height * cosine - 1e-6), math.ceil(width * cosine + height * sine - 1e-6)
 
 
-def turned_upright(texture: Texture, angle: float) -> Texture:
+class UprightFrame(NamedTuple):
+    """Where an upright picture of an image lies.
+
+    angle: of the image's text, in degrees
+    given: (height, width) of the image
+    box:   xyxy, in pixels from the image's centre, along the axes of the text
+    """
+
+    angle: float
+    given: tuple[int, int]
+    box: tuple[float, float, float, float]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the upright picture."""
+        x0, y0, x1, y1 = self.box
+        return max(1, round(y1 - y0)), max(1, round(x1 - x0))
+
+
+def upright_frame(texture: Texture, angle: float) -> UprightFrame:
+    """The frame of an image: all of it, or after other than quarter turns the part that is not blank.
+
+    A page that lies askew has blank corners around it, which would make the frame up to four times as large.
+    """
+    height, width = upright_size(texture.size, angle)
+    whole = (-width / 2, -height / 2, width / 2, height / 2)
+    if angle % QUARTER == 0:
+        return UprightFrame(angle, texture.size, whole)
+    coarse = _coarse(texture)
+    rows, columns = (coarse - _paper(texture)[..., None, None]).abs().mean(1).amax(0).gt(_INK).nonzero().unbind(1)
+    if not len(rows):
+        return UprightFrame(angle, texture.size, whole)
+    cell = texture.size[0] / coarse.shape[2], texture.size[1] / coarse.shape[3]
+    x, y = ((columns + 0.5) * cell[1] - texture.size[1] / 2), ((rows + 0.5) * cell[0] - texture.size[0] / 2)
+    own = _turn(torch.stack([x, y], -1).float(), -angle)
+    margin = max(cell) + _MARGIN * max(texture.size)
+    low, high = (own.amin(0) - margin).floor().tolist(), (own.amax(0) + margin).ceil().tolist()
+    x0, y0, x1, y1 = whole
+    return UprightFrame(angle, texture.size, (max(x0, low[0]), max(y0, low[1]), min(x1, high[0]), min(y1, high[1])))
+
+
+def turned_upright(texture: Texture, frame: UprightFrame) -> Texture:
     """The image in its upright frame, level 0 alone; beyond the image's border there is paper."""
+    angle = frame.angle
     if angle == 0:
         return texture
     image = texture.levels[0]
-    size = upright_size(texture.size, angle)
     if angle % QUARTER == 0:
-        return replace(texture, levels=(image.rot90(round(angle / QUARTER), (2, 3)),), size=size, resident=None)
-    height, width = size
-    y, x = (torch.arange(extent, device=image.device) + 0.5 - extent / 2 for extent in (height, width))
+        return replace(texture, levels=(image.rot90(round(angle / QUARTER), (2, 3)),), size=frame.size, resident=None)
+    height, width = frame.size
+    y, x = (torch.arange(extent, device=image.device) + 0.5 for extent in (height, width))
+    x, y = x + frame.box[0], y + frame.box[1]
     (ux, uy), (vx, vy) = _axes(angle)
     across = x * ux + y[:, None] * vx  # in pixels from the image's centre
     down = x * uy + y[:, None] * vy
@@ -62,21 +107,21 @@ def turned_upright(texture: Texture, angle: float) -> Texture:
     found = functional.grid_sample(image.float(), grid, mode="bicubic", padding_mode="border", align_corners=False)
     inside = (across.abs() <= columns / 2) & (down.abs() <= rows / 2)
     found = torch.where(inside, found.clamp(0, 1), _paper(texture)[..., None, None]).to(image.dtype)
-    return replace(texture, levels=(found,), size=size, resident=None)
+    return replace(texture, levels=(found,), size=frame.size, resident=None)
 
 
-def turned_back(allocation: Allocation, angle: float, size: tuple[int, int]) -> Allocation:
-    """Footprints in the upright frame → the same in the image of `size`, turned with its text."""
-    if angle == 0:
+def turned_back(allocation: Allocation, frame: UprightFrame) -> Allocation:
+    """Footprints in the upright frame → the same in the image, turned with its text."""
+    if frame.angle == 0:
         return allocation
-    own = allocation.centre.new_tensor([allocation.size[1], allocation.size[0]]) / 2
-    middle = allocation.centre.new_tensor([size[1], size[0]]) / 2
+    height, width = frame.given
+    corner, middle = (allocation.centre.new_tensor(one) for one in (frame.box[:2], [width / 2, height / 2]))
     return replace(
         allocation,
-        centre=_turn(allocation.centre - own, angle) + middle,
-        ddx=_turn(allocation.ddx, angle),
-        ddy=_turn(allocation.ddy, angle),
-        size=size,
+        centre=_turn(allocation.centre + corner, frame.angle) + middle,
+        ddx=_turn(allocation.ddx, frame.angle),
+        ddy=_turn(allocation.ddy, frame.angle),
+        size=frame.given,
     )
 
 
@@ -123,17 +168,21 @@ def as_read(function: str, allocation: Allocation) -> Allocation:
         raise ValueError(f"{function}: allocation must have one angle for all images of a batch, got {len(angles)}")
     if (angle := angles.pop()) is None:
         return allocation
-    size = upright_size(allocation.size, angle)
     middle = allocation.centre.new_tensor([allocation.size[1], allocation.size[0]]) / 2
-    own = allocation.centre.new_tensor([size[1], size[0]]) / 2
     along, down = (axis.norm(dim=-1) for axis in (allocation.ddx, allocation.ddy))
-    return replace(
+    upright = replace(
         allocation,
-        centre=_turn(allocation.centre - middle, -angle) + own,
+        centre=_turn(allocation.centre - middle, -angle),
         ddx=torch.stack([along, torch.zeros_like(along)], -1),
         ddy=torch.stack([torch.zeros_like(down), down], -1),
-        size=size,
     )
+    height, width = upright_size(allocation.size, angle)
+    low, high = -middle.new_tensor([width, height]) / 2, middle.new_tensor([width, height]) / 2
+    if angle % QUARTER:  # blank corners have no tokens
+        boxes = upright.boxes[upright.valid].detach()
+        low, high = low.maximum(boxes[:, :2].amin(0)).floor(), high.minimum(boxes[:, 2:].amax(0)).ceil()
+    columns, rows = (max(1, round(side)) for side in (high - low).tolist())
+    return replace(upright, centre=upright.centre - low, size=(rows, columns))
 
 
 def reading_angle(function: str, allocation: Allocation) -> float | None:
@@ -175,8 +224,12 @@ def _axes(angle: float) -> tuple[tuple[float, float], tuple[float, float]]:
     return (cosine, sine), (-sine, cosine)
 
 
-def _paper(texture: Texture) -> Tensor:
-    """(B, C): the median of each channel, of a coarse level."""
+def _coarse(texture: Texture) -> Tensor:
+    """(B, C, h, w): the finest level of few texels."""
     levels = texture.mipmapped().levels
-    coarse = next(level for level in levels if level.shape[2] * level.shape[3] <= _PAPER_TEXELS)
-    return coarse.float().flatten(2).median(2).values
+    return next(level for level in levels if level.shape[2] * level.shape[3] <= _FEW_TEXELS).float()
+
+
+def _paper(texture: Texture) -> Tensor:
+    """(B, C): the median of each channel."""
+    return _coarse(texture).flatten(2).median(2).values

@@ -15,7 +15,7 @@ from texturevlm.relevance import Prepared, Relevance, Scorer, find_scorer
 from texturevlm.relevance.orientation import find_turn_and_read
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Spots
-from texturevlm.turned import TextRegion, following, turned_back, turned_upright
+from texturevlm.turned import TextRegion, following, turned_back, turned_upright, upright_frame
 from texturevlm.types import Allocation
 
 
@@ -24,13 +24,13 @@ class PreparedImage:
 
     source:  as for `open_image`
     original: the image; texture: the same, turned upright by `turn`, which tokens are chosen in
-    angle:   of the text in the original, in degrees
+    frame:   of the texture in the original
     regions: of the texture, whose text has another angle
     """
 
     def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:
         self.original = self.texture = open_image(source, device).mipmapped()
-        self.patch, self.angle = patch, 0.0
+        self.patch, self.frame = patch, upright_frame(self.original, 0.0)
         self.prepared = Prepared(self.texture, patch=patch)
         self.regions: list[TextRegion] = []
         self._found: tuple[float, Spots | None] | None = None  # of `find_turn_and_read`
@@ -51,8 +51,8 @@ class PreparedImage:
             self.regions = []
 
     def _turn_by(self, angle: float) -> None:
-        if angle != self.angle:
-            self.angle = angle
+        if angle != self.frame.angle:
+            self.frame = upright_frame(self.original, angle)
             self._prepare_again()
 
     def _keep_reading(self, spots: Spots | None) -> None:
@@ -64,7 +64,7 @@ class PreparedImage:
     def as_given(self, allocation: Allocation) -> Allocation:
         """Footprints in the texture as footprints in the original, turned with its text."""
         turned = following(allocation, self.regions) if self.regions else allocation
-        return turned_back(turned, self.angle, self.original.size)
+        return turned_back(turned, self.frame)
 
     @property
     def max_tokens(self) -> int:
@@ -85,12 +85,12 @@ class PreparedImage:
         if self.texture.device == device:
             return
         self.original = self.original.to(device)
-        if self.angle:
+        if self.frame.angle:
             self._prepare_again()
         else:
             self.texture = self.original
             self.prepared = self.prepared.moved(self.texture)
 
     def _prepare_again(self) -> None:
-        self.texture = turned_upright(self.original, self.angle).mipmapped()
+        self.texture = turned_upright(self.original, self.frame).mipmapped()
         self.prepared = Prepared(self.texture, patch=self.patch)

@@ -113,7 +113,7 @@ class BalanceTask:
         }
 
     def _loss(self, asked: dict[int, Asked], scorer: int, balance: Balance | None = None) -> Tensor:
-        query, maps, place = (part for part in asked[scorer])
+        query, maps, place = asked[scorer]
         own = self.module.of(scorer) if balance is None else balance
         found = own.weigh(query, maps, (maps.grid[0], maps.grid[1]))
         return -((found.mass * place).sum() + _LEAST).log()
