@@ -27,6 +27,7 @@ SURE_LINES = 3.0  # strength from which a page has lines of text
 STRAIGHT = 1.5  # degrees: a skew that does no harm
 READABLE = 0.18  # how well words are found from which a page is upright; upside down at most 0.15 was seen
 LEAST_READABLE = 0.1  # below this no angle is believed
+ASKEW = 20.0  # degrees: beyond, no quarter is likelier than another
 BETTER = 1.2  # times as readable must another quarter be
 _LETTERS = 5  # the least length of the common words that are looked for
 _BEST = 30  # spots that are counted
@@ -70,14 +71,15 @@ class Reading(NamedTuple):
 
 def best_quarter(texture: Texture, skew: float) -> Reading:
     """The reading of an image at an angle, or a quarter or half turn from it, that is clearly the best."""
-    scout = load_scout(device=texture.device)
+    scout, likely = load_scout(device=texture.device), abs(skew) <= ASKEW  # a little askew: most likely upright
     tried: list[Reading] = []
     for quarter in (0, 1, -1, 2):
         tried.append(Reading.of(scout, texture, skew + quarter * QUARTER))
-        if tried[-1].readable >= READABLE:
+        if likely and tried[-1].readable >= READABLE:
             return tried[-1]
     best = max(tried, key=lambda one: one.readable)
-    return best if best.readable >= BETTER * tried[0].readable else tried[0]
+    least = BETTER if likely else 1.0
+    return best if best.readable >= least * tried[0].readable else tried[0]
 
 
 def readability(scout: Scout, spots: Spots) -> float:
