@@ -23,6 +23,7 @@ LAYERS = [
     {"ops"},
     {"image"},
     {"types"},
+    {"turned"},
     {"virtual"},
     {"channels"},
     {"scout"},

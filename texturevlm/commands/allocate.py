@@ -12,6 +12,8 @@ def add_allocate(commands: arguments.Commands) -> None:
     parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
     parser.add_argument("--share", action="store_true", help="the images share one budget, instead of one budget each")
     parser.add_tokens()
+    parser.add_turn(0.0)
+    parser.add_option("--balance", None, "how far the question is trusted", "even", choices=("even", "learned"))
     parser.add_device()
     parser.add_option("--json", "FILE", "where to write; - for stdout", "-")
 
@@ -28,6 +30,7 @@ def _allocate(options: argparse.Namespace) -> int:
     device = arguments.device_of(options)
     textures = [tv.Texture.open(path, device=device) for path in images]
     given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
+    given |= {"turn": options.turn, "balance": options.balance}
     with arguments.announced("reading the images by OCR", only=arguments.reads_pages(relevance, question)):
         allocations = tv.choose_tokens(textures, question, share=options.share, **given)
     encoded = [allocation.to_json() for allocation in allocations]

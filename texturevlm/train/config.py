@@ -33,6 +33,7 @@ TASKS = {
     "ranker": "texturevlm.train.ranker_task:RankerTask",
     "confidence": "texturevlm.train.confidence_task:ConfidenceTask",
     "reader": "texturevlm.train.reader.task:ReaderTask",
+    "balance": "texturevlm.train.balance_task:BalanceTask",
     "channels": "texturevlm.train.channel_task:ChannelTask",
     "rate": "texturevlm.train.rate_task:RateTask",
     "compensator": "texturevlm.train.compensator_task:CompensatorTask",
