@@ -33,6 +33,7 @@ LAYERS = [
     {"draw_terms"},
     {"reduce"},
     {"vlm"},
+    {"codebook"},
     {"pipeline"},
     {"pages"},
     {"capture"},
