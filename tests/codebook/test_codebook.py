@@ -80,8 +80,8 @@ def test_levels_with_few_tokens_share_a_book():
 
 
 def test_all_parts_of_a_feature_count_alike():
-    loud = [TokenFeatures(one.rows * torch.tensor([100.0] * 6 + [1.0] * 6), one.level) for one in views()]
-    book, _ = fit_codebook(loud, entries=64, stages=2, parts=2)
+    loud = [TokenFeatures(one.rows * torch.tensor([100.0] * 6 + [1.0] * 6), one.level, 2) for one in views()]
+    book, _ = fit_codebook(loud, entries=64, stages=2)
     given = joined_features(loud)
     left = (book.decode(book.encode(given), given.level) - given.rows) / given.rows.std(0)
     quiet, noisy = (float(half.square().mean()) for half in left.split(6, 1)[::-1])
@@ -119,9 +119,9 @@ def test_files_that_are_no_codebook(tmp_path):
     save_file({"weight": torch.zeros(2)}, odd)
     broken.write_bytes(b"nothing")
     for file in (odd, broken):
-        with pytest.raises(ValueError, match=r"Codebook.load: path must be a file from Codebook.save, got .*safetensors"):
+        with pytest.raises(ValueError, match=r"Codebook.load: path must be a file from .*, got .*safetensors"):
             Codebook.load(file)
-    with pytest.raises(FileNotFoundError, match="Codebook.load: no such file"):
+    with pytest.raises(FileNotFoundError, match=r"Codebook.load: no such file"):
         Codebook.load(tmp_path / "none.safetensors")
 
 
@@ -131,7 +131,7 @@ def test_files_that_are_no_codebook(tmp_path):
         ({"entries": 70000}, "entries must be between 16 and 65536, got 70000"),
         ({"entries": 4096}, "4 tokens for each of 4096 entries, got 2800 in all"),
         ({"stages": 0}, "stages must be at least 1"),
-        ({"groups": 5}, "groups and parts must divide 12, got 5 and 1"),
+        ({"groups": 5}, "groups must divide the 12 numbers of a feature, got 5"),
     ],
 )
 def test_what_fit_refuses(more, message):
@@ -162,7 +162,7 @@ def test_a_model_answers_from_codes(adapter):
     ]
     seen = token_features(adapter, [view for one in prompts for view in one.views])
     assert seen[0].rows.shape == (40, 3 * 32)  # the embedding and two of DeepStack
-    book, _ = fit_codebook(seen, entries=64, stages=3, groups=3, parts=3, digest=tower_digest(adapter))
+    book, _ = fit_codebook(seen, entries=64, stages=3, groups=3, digest=tower_digest(adapter))
     book.check_model("ask", adapter)
     rows = book.decode(book.encode(seen[0]), seen[0].level)
     whole, coarse = split_features(adapter, [seen[0].rows]), split_features(adapter, [rows])
@@ -180,7 +180,7 @@ def test_a_model_answers_from_codes(adapter):
 
 
 def test_a_book_of_another_model_is_refused(adapter, fitted):
-    with pytest.raises(ValueError, match=r"ask: codebook must be fitted to this model, .*got one of toy \(weights abc\)"):
+    with pytest.raises(ValueError, match=r"ask: codebook must be fitted to this model, .*one of toy \(weights abc\)"):
         fitted[0].check_model("ask", adapter)
 
 

@@ -45,9 +45,9 @@ def test_features_of_other_prompts_are_refused(adapter):
     prompts = asked(adapter)
     with torch.no_grad():
         features = adapter.embed(prompts[0].views)
-    with pytest.raises(ValueError, match="stored_features: features must have"):
-        with vlm.stored_features(adapter, features):
-            logits(adapter, batched_inputs(adapter, prompts))
-    with pytest.raises(ValueError, match="features must be lists of"):
-        with vlm.stored_features(adapter, [[torch.zeros(3)]]):
-            pass
+    inputs = batched_inputs(adapter, prompts)
+    wrong = pytest.raises(ValueError, match="stored_features: features must have")
+    with wrong, vlm.stored_features(adapter, features):
+        logits(adapter, inputs)
+    with pytest.raises(ValueError, match="features must be lists of"), vlm.stored_features(adapter, [[torch.zeros(3)]]):
+        pass

@@ -3,14 +3,15 @@
 A token's level chooses a book: coarse tokens show other things than fine ones. A book first takes the mean away and
 divides each part of a feature (embedding, DeepStack) by its spread, so that all parts count alike. A row is cut into
 groups, and each group is approximated by a sum of entries, one per stage: the second stage holds what the first left,
-and so on (residual quantisation). A code is the number of an entry, so a token takes groups × stages numbers of 16 bits.
+and so on (residual quantisation). A code is the number of an entry, so a token takes groups × stages
+numbers of 16 bits.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.channels.pretrained import optional
-from texturevlm.check import check_finite, check_floating, check_shapes
+from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 from texturevlm.codebook.features import TokenFeatures
 from texturevlm.codebook.nearest import nearest
 from texturevlm.vlm import Adapter
@@ -27,6 +28,7 @@ MOST_ENTRIES = 1 << 16  # a code is a uint16
 CODE_BYTES = 2
 FEATURE_BYTES = 2  # of a number of a feature that is stored as it is, in bfloat16
 _FORMAT = "texturevlm codebook 1"
+_TENSORS = ("entries", "mean", "spread", "edges")
 _FIRST = 64  # numbers of a weight that its digest reads
 
 
@@ -104,10 +106,15 @@ class Codebook:
         given, left = self._standardised("Codebook.error", features), self._approximated("Codebook.error", features)[1]
         return float(left.square().mean() / given.square().mean().clamp(min=1e-12))
 
+    def first(self, stages: int) -> Codebook:
+        """With the first stages alone: smaller codes, which are the first codes of these."""
+        check_count("Codebook.first", "stages", stages, 1, self.entries.shape[2])
+        return replace(self, entries=self.entries[:, :, :stages])
+
     def to(self, device: torch.device | str) -> Codebook:
         """On another device."""
-        moved = (one.to(device) for one in (self.entries, self.mean, self.spread, self.edges))
-        return Codebook(*moved, self.model, self.digest)
+        moved = {name: getattr(self, name).to(device) for name in _TENSORS}
+        return replace(self, **moved)
 
     def check_model(self, function: str, adapter: Adapter) -> None:
         """ValueError unless these are codes of the adapter's model."""
@@ -120,7 +127,7 @@ class Codebook:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file. It replaces an earlier one when it is complete."""
-        tensors = {"entries": self.entries, "mean": self.mean, "spread": self.spread, "edges": self.edges}
+        tensors = {name: getattr(self, name) for name in _TENSORS}
         about = {"format": _FORMAT, "model": self.model, "digest": self.digest}
         whole = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
         data = optional("Codebook.save", "safetensors.torch").save(whole, about)
@@ -143,8 +150,8 @@ class Codebook:
                 about = file.metadata() or {}
                 if about.get("format") != _FORMAT:
                     raise ValueError(f"its format is {about.get('format')!r}")
-                parts = [file.get_tensor(name) for name in ("entries", "mean", "spread", "edges")]
-                return cls(*parts, about.get("model", ""), about.get("digest", ""))
+                tensors = {name: file.get_tensor(name) for name in _TENSORS}
+                return cls(**tensors, model=about.get("model", ""), digest=about.get("digest", ""))
         except (ValueError, safetensors.SafetensorError) as error:
             raise ValueError(f"Codebook.load: path must be a file from Codebook.save, got {path}: {error}") from None
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +20,12 @@ class TokenFeatures:
 
     rows:  (N, W), all that the tower gives for a token
     level: (N,), log2 of the pixels per sample, 0 for the image's own resolution
+    parts: equal slices of a row: the embedding and those of DeepStack
     """
 
     rows: Tensor
     level: Tensor
+    parts: int = 1
 
     def __post_init__(self) -> None:
         check_shapes("TokenFeatures", rows=(self.rows, "N W"), level=(self.level, "N"))
@@ -32,7 +35,7 @@ class TokenFeatures:
         return len(self.rows)
 
     def part(self, chosen: Tensor | slice) -> TokenFeatures:
-        return TokenFeatures(self.rows[chosen], self.level[chosen])
+        return replace(self, rows=self.rows[chosen], level=self.level[chosen])
 
 
 @torch.no_grad()
@@ -40,12 +43,13 @@ def token_features(adapter: Adapter, views: Sequence[View]) -> list[TokenFeature
     """The tower's features of each view, float32, on the model's device."""
     found = zip(*adapter.embed(views))
     levels = [view.step.detach().amin(-1).log2().to(adapter.device) for view in views]
-    return [TokenFeatures(torch.cat(parts, -1).float(), level) for parts, level in zip(found, levels)]
+    return [TokenFeatures(torch.cat(parts, -1).float(), level, len(parts)) for parts, level in zip(found, levels)]
 
 
 def joined_features(features: Sequence[TokenFeatures]) -> TokenFeatures:
     """Tokens of several views, one after the other."""
-    return TokenFeatures(torch.cat([one.rows for one in features]), torch.cat([one.level for one in features]))
+    columns: Any = {name: torch.cat([getattr(one, name) for one in features]) for name in ("rows", "level")}
+    return replace(features[0], **columns)
 
 
 def split_features(adapter: Adapter, rows: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -7,7 +7,7 @@ row that the others serve badly. Stages are fitted one after the other, each to 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from texturevlm.codebook.features import TokenFeatures, joined_features
 from texturevlm.codebook.nearest import far_rows, kmeans, nearest, totals
 
 HELD = 8  # one view in so many is measured on
+LEAST_ENTRIES = 16
 PER_ENTRY = 4  # tokens per entry, at least, that a fit needs
 _START = 32  # tokens per entry that k-means begins with, at most
 _BATCH = 4096
@@ -58,7 +59,6 @@ def fit_codebook(
     entries: int = 1024,
     stages: int = 4,
     groups: int = 1,
-    parts: int = 1,
     per_level: bool = True,
     model: str = "",
     digest: str = "",
@@ -69,17 +69,16 @@ def fit_codebook(
     entries:   of each stage, 16 to 65,536; a book needs four tokens per entry
     stages:    codes that are summed, per group
     groups:    equal slices of a feature that are quantised apart; must divide its width
-    parts:     equal slices of a feature that count alike (embedding and DeepStack)
     per_level: one book per level of detail, where there are enough tokens; otherwise one for all
     model, digest: of the model; `Codebook.check_model` refuses another one
     """
-    check_count("fit_codebook", "entries", entries, 16, MOST_ENTRIES)
-    for name, value in (("stages", stages), ("groups", groups), ("parts", parts)):
-        check_count("fit_codebook", name, value, 1)
+    check_count("fit_codebook", "entries", entries, LEAST_ENTRIES, MOST_ENTRIES)
+    check_count("fit_codebook", "stages", stages, 1)
+    check_count("fit_codebook", "groups", groups, 1)
     fitted, held = _gathered(views)
-    width = fitted.rows.shape[1]
-    if width % groups or width % parts:
-        raise ValueError(f"fit_codebook: groups and parts must divide {width}, got {groups} and {parts}")
+    width, parts = fitted.rows.shape[1], fitted.parts
+    if width % groups:
+        raise ValueError(f"fit_codebook: groups must divide the {width} numbers of a feature, got {groups}")
     if len(fitted) < PER_ENTRY * entries:
         raise ValueError(
             f"fit_codebook: views must have {PER_ENTRY} tokens for each of {entries} entries, got {len(fitted)} in all"
@@ -108,7 +107,7 @@ def _gathered(views: Iterable[TokenFeatures]) -> tuple[TokenFeatures, TokenFeatu
     kept = 0
     for number, view in enumerate(views):
         check_finite("fit_codebook", rows=view.rows)
-        thin = TokenFeatures(view.rows.bfloat16(), view.level)
+        thin = replace(view, rows=view.rows.bfloat16())
         if number % HELD == HELD - 1:
             other.append(thin)
             continue
@@ -175,12 +174,9 @@ def _report(found: Codebook, fitted: TokenFeatures, held: TokenFeatures) -> Code
     codes = torch.cat([found.encode(fitted), found.encode(held)]).long()
     book = torch.cat([found.book(fitted.level), found.book(held.level)])
     for stage in range(stages):
-        some = Codebook(found.entries[:, :, : stage + 1], found.mean, found.spread, found.edges)
-        errors.append(some.error(held))
+        errors.append(found.first(stage + 1).error(held))
         places = found.entries.shape[0] * found.entries.shape[1]
         group = torch.arange(codes.shape[1], device=codes.device)
         number = ((book[:, None] * codes.shape[1] + group) * count + codes[:, :, stage]).unique()
         used.append(len(number) / (places * count))
-    return CodebookReport(
-        len(fitted), len(held), len(found.edges) + 1, tuple(errors), tuple(used), found.smaller
-    )
+    return CodebookReport(len(fitted), len(held), len(found.edges) + 1, tuple(errors), tuple(used), found.smaller)
