@@ -41,6 +41,7 @@ from texturevlm.vlm import stored_features
 
 QUESTIONS, FITTED = 48, 96
 BATCH = 8
+LENGTH = 48  # tokens of an answer at most
 STAGES = 4
 SHOWN = {3: (1, 4), 12: (2, 4), 48: (2, 4)}  # stages that are answered from, by groups; 3: embedding and DeepStack
 VARIED = 12  # groups of the book that is also refined, and fitted for all levels at once
@@ -154,7 +155,7 @@ def _answers(vlm: VLM, prompts: Sequence[Asked], book: Codebook | None, own: int
         some = prompts[first : first + BATCH]
         rows = [part for one in some for part in _rows(one, book, own)]
         with vlm.adapter.lock, stored_features(vlm.adapter, split_features(vlm.adapter, rows)):
-            found += generated(vlm.adapter, [one.prompt for one in some], max_new_tokens=48)
+            found += generated(vlm.adapter, [one.prompt for one in some], max_new_tokens=LENGTH)
     return found
 
 
@@ -191,8 +192,9 @@ def report(found: dict[str, Any]) -> str:
         rows.append([one["book"], *numbers, format_interval(one["difference"])])
     return markdown_page(
         "# Discrete tokens",
-        f"{found['questions']} questions about {found['pages']} `train` pages, {BUDGET} tokens each, chosen by the scout; "
-        f"the books were fitted on {found['tokens']} tokens of {found['fitted']} other pages. Device: {found['device']}. "
+        f"{found['questions']} questions about {found['pages']} `train` pages, {BUDGET} tokens each, chosen by the "
+        f"scout; the books were fitted on {found['tokens']} tokens of {found['fitted']} other pages, an eighth of them "
+        f"left out. Device: {found['device']}. "
         "Differences are paired by question, with 95% intervals over pages.",
         markdown_table((*heads, "− features"), rows),
         provenance(found),

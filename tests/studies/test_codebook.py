@@ -11,6 +11,7 @@ from texturevlm.train.reader.network import save_folder
 
 def test_the_table_is_made(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(codebook, "BUDGET", 24)
+    monkeypatch.setattr(codebook, "LENGTH", 3)
     save_folder(small_network(), tmp_path / "reader")
     data = write_folder(tmp_path / "data", pages=10, split="train")
     given = [str(data), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--device", "cpu"]
