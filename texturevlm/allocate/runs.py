@@ -49,4 +49,4 @@ def places_in(some: Array, shape: tuple[int, ...]) -> Array:
     """(n, RUN): the place of each cell of these runs among all cells of the grid, row by row."""
     words = -(-shape[1] // RUN)
     row, word = np.divmod(some, words)
-    return (row * shape[1] + word * RUN)[:, None] + np.arange(RUN)
+    return np.asarray((row * shape[1] + word * RUN)[:, None] + np.arange(RUN))
