@@ -7,6 +7,7 @@ asked; the search is that of `layers` for 273 tokens. The tokens are the same ei
 """
 
 import argparse
+from itertools import pairwise
 from statistics import mean
 from typing import Any
 
@@ -47,18 +48,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def report(found: dict[str, Any]) -> str:
     table = []
     for scorer in SCORERS:
-        for low, high in zip(BINS, BINS[1:]):
+        for low, high in pairwise(BINS):
             some = [row for row in found["rows"] if row["scorer"] == scorer and low <= row["ink"] < high]
             if some:
-                means = [mean(row[name] for row in some) for name in ("ink", "looks", "read")]
+                ink, looks, read = (mean(row[name] for row in some) for name in ("ink", "looks", "read"))
                 worst = max(row["read"] for row in some)
-                table.append(
-                    [scorer, len(some), f"{means[0]:.2f}", f"{means[1]:.0f}", f"{means[2]:.3f}", f"{worst:.3f}"]
-                )
+                table.append([scorer, len(some), f"{ink:.2f}", f"{looks:.0f}", f"{read:.3f}", f"{worst:.3f}"])
     return markdown_page(
         "# Cells that a search reads",
-        f"{found['pages']} pages of {found['data']} (`train`), `layers` with {BUDGET} tokens. A look at every cell is 1. "
-        "Making the maxima is counted.",
+        f"{found['pages']} pages of {found['data']} (`train`), `layers` with {BUDGET} tokens. A look at every cell is "
+        "1. Making the maxima is counted.",
         markdown_table(("relevance", "pages", "cells with ink", "looks", "cells read", "at most"), table),
         provenance(found),
     )
