@@ -23,7 +23,7 @@ from texturevlm.relevance import find_relevance
 from texturevlm.types import Texture
 
 PAGES = 24
-BINS = (0.0, 0.15, 0.3, 1.0)  # of the share of cells with ink
+BINS = (0.0, 0.05, 0.08, 0.12, 0.2, 0.4, 1.0)  # of the share of cells that are above a threshold
 SCORERS = ("scout", "none")
 
 
@@ -40,25 +40,31 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             layered(cells, BUDGET, OVERVIEW)
             looks = cells.reads.of / cells.mass.size
             row = {"scorer": scorer, "page": sample.image.name, "ink": float(cells.ink.mean()), "looks": looks}
-            rows.append(row | {"read": cells.reads.share})
+            rows.append(row | {"read": cells.reads.share, "cuts": cells.reads.cuts})
         progress.step()
     return {"rows": rows, "pages": len(chosen), "data": options.data.name}
 
 
 def report(found: dict[str, Any]) -> str:
-    table = []
+    cuts, totals = [], []
     for scorer in SCORERS:
+        rows = [row for row in found["rows"] if row["scorer"] == scorer]
         for low, high in pairwise(BINS):
-            some = [row for row in found["rows"] if row["scorer"] == scorer and low <= row["ink"] < high]
+            some = [cut for row in rows for cut in row["cuts"] if low <= cut[0] < high]
             if some:
-                ink, looks, read = (mean(row[name] for row in some) for name in ("ink", "looks", "read"))
-                worst = max(row["read"] for row in some)
-                table.append([scorer, len(some), f"{ink:.2f}", f"{looks:.0f}", f"{read:.3f}", f"{worst:.3f}"])
+                passing, read = (mean(column) for column in zip(*some))
+                numbers = (passing, read, max(cut[1] for cut in some))
+                cuts.append([scorer, len(some), f"{low:g} to {high:g}", *(f"{one:.3f}" for one in numbers)])
+        means = [mean(row[name] for row in rows) for name in ("ink", "looks", "read")]
+        totals.append([scorer, len(rows), *(f"{one:.2f}" for one in means)])
     return markdown_page(
         "# Cells that a search reads",
-        f"{found['pages']} pages of {found['data']} (`train`), `layers` with {BUDGET} tokens. A look at every cell is "
-        "1. Making the maxima is counted.",
-        markdown_table(("relevance", "pages", "cells with ink", "looks", "cells read", "at most"), table),
+        f"{found['pages']} pages of {found['data']} (`train`), `layers` with {BUDGET} tokens. Shares of all cells.",
+        "## Which cells are above a threshold",
+        markdown_table(("relevance", "cuts", "share above", "mean", "cells read", "at most"), cuts),
+        "## The whole search",
+        "With the values that are computed for each scale, and with making the maxima.",
+        markdown_table(("relevance", "pages", "cells with ink", "looks", "cells read"), totals),
         provenance(found),
     )
 

@@ -97,6 +97,8 @@ def test_where_a_tenth_passes_a_third_is_read(seed):
     layered(cells, 273, 0.1)
     assert cells.reads.of > 20 * cells.mass.size  # the search looks at the cells again and again
     assert cells.reads.share < 1 / 3
+    tenths = [read for passing, read in cells.reads.cuts if 0.05 < passing < 0.12]
+    assert tenths and max(tenths) < 1 / 3
 
 
 def test_the_maxima_make_the_difference(monkeypatch):

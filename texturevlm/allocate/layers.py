@@ -136,8 +136,8 @@ class CellRanking:
         end = (count - above) * size // (here - above)
         passing = np.flatnonzero(self.highest >= key)
         own, some = self.keys[passing], self.live[passing]
-        self.reads.add(self.highest.size + own.size, size)
         chosen = (own > key) | ((own == key) & (places_in(some, self.shape) < end))
+        self.reads.cut(np.count_nonzero(chosen), self.highest.size + own.size, size)
         return cells_of(chosen, some, self.shape)
 
 

@@ -1,27 +1,35 @@
-"""Runs: 32 cells in a row with their maximum, so that one look skips all of them, like Hi-Z with a depth buffer.
+"""Runs: 16 cells in a row with their maximum, so that one look skips all of them, like Hi-Z with a depth buffer.
 
-Lines of text run along rows, so that a run is mostly all print or all blank. A run is a word of the kernel's masks
-(ops/cover.cu), which keeps the same maxima.
+Lines of text run along rows, so that a run is mostly all print or all blank.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 Array = np.ndarray
-RUN = 32
+RUN = 16  # on train pages fewer cells are read than with runs of 8 or 32
 
 
 @dataclass
 class CellsRead:
-    """How many values of cells a search has read, and how many it would have read without maxima."""
+    """How many values of cells a search has read, and how many it would have read without maxima.
+
+    cuts: per question which cells are above a threshold: the share that is, and the share that was read
+    """
 
     read: int = 0
     of: int = 0
+    cuts: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, read: int, of: int) -> None:
         self.read += read
         self.of += of
+
+    def cut(self, passing: int, read: int, of: int) -> None:
+        """A question which cells are above a threshold."""
+        self.add(read, of)
+        self.cuts.append((passing / of, read / of))
 
     @property
     def share(self) -> float:
