@@ -137,7 +137,7 @@ class CellRanking:
         passing = np.flatnonzero(self.highest >= key)
         own, some = self.keys[passing], self.live[passing]
         chosen = (own > key) | ((own == key) & (places_in(some, self.shape) < end))
-        self.reads.cut(np.count_nonzero(chosen), self.highest.size + own.size, size)
+        self.reads.cut(int(chosen.sum()), self.highest.size + own.size, size)
         return cells_of(chosen, some, self.shape)
 
 

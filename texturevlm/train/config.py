@@ -35,6 +35,7 @@ TASKS = {
     "reader": "texturevlm.train.reader.task:ReaderTask",
     "channels": "texturevlm.train.channel_task:ChannelTask",
     "rate": "texturevlm.train.rate_task:RateTask",
+    "bands": "texturevlm.train.bands_task:BandsTask",
     "answers": "texturevlm.train.answer_task:AnswerTask",
     "compensator": "texturevlm.train.compensator_task:CompensatorTask",
 }
