@@ -46,7 +46,7 @@ class CodebookReport:
     def __str__(self) -> str:
         stages = ", ".join(f"{one:.1%}" for one in self.by_stage)
         return (
-            f"fitted on {self.tokens} tokens, measured on {self.held_out} other tokens, {self.books} books\n"
+            f"fitted on {self.tokens} tokens, measured on {self.held_out} other tokens; books: {self.books}\n"
             f"{'variance lost, stage after stage':42} {stages}\n"
             f"{'entries in use, by stage':42} {', '.join(f'{one:.0%}' for one in self.used)}\n"
             f"{'smaller than features of 16 bits':42} {self.smaller:.0f} ×"
