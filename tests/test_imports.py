@@ -36,6 +36,7 @@ LAYERS = [
     {"draw_terms"},
     {"reduce"},
     {"vlm"},
+    {"codebook"},
     {"pipeline"},
     {"pages"},
     {"capture"},

@@ -62,6 +62,13 @@ class Parser(argparse.ArgumentParser):
         found = "angle of the text in degrees, 90 for a page turned clockwise; auto: it is found, patches come upright"
         self.add_option("--turn", "A", found, default, type=angle_or_auto)
 
+    def add_images(self) -> None:
+        """IMAGES, --limit and --skip-bad of the commands that learn from the user's images."""
+        images = "files, or folders searched for images"
+        self.add_argument("images", type=existing_path, nargs="+", metavar="IMAGES", help=images)
+        self.add_count("--limit", "use N images, evenly spread (default: all)")
+        self.add_argument("--skip-bad", action="store_true", help="report images that cannot be read, and continue")
+
     def add_page_data(self) -> None:
         """DATA, --words and --limit of the commands that learn from pages."""
         self.add_argument("data", type=existing_path, metavar="DATA", help="folder of data sets with questions.jsonl")
