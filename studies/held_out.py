@@ -19,7 +19,7 @@ from texturevlm.evaluate.run import without_colour
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
-from texturevlm.train.pages import SETS, TrainingPage, held_out, train_rows
+from texturevlm.train.pages import held_images
 from texturevlm.types import Allocation, Texture
 
 BUDGETS, PATCH = (64, 96, 273), 32
@@ -28,18 +28,10 @@ MAIN_SET = "docvqa_half"
 Variants = Callable[[Texture, Sequence[Sample]], list[dict[str, Allocation]]]
 
 
-def held_images(data: Path) -> set[str]:
-    """Images of the main set whose documents the training of the scout held out."""
-    rows = [(name, row) for name in SETS for row in train_rows(data, name, None)]
-    empty = np.zeros((1, 1), np.uint8)
-    pages = [TrainingPage(empty, (), (), name, f"{name}/{row.get('document', row['image'])}") for name, row in rows]
-    return {Path(row["image"]).name for (name, row), held in zip(rows, held_out(pages)) if held and name == MAIN_SET}
-
-
 def compare_variants(options: Any, variants: Variants, baseline: str) -> dict[str, Any]:
     """The record of a study: the score of each variant by each engine, and its difference to the baseline."""
     torch.set_num_threads(1)
-    held = held_images(options.data)
+    held = held_images(options.data, MAIN_SET)
     samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
     chosen = [sample for sample in samples if sample.image.name in held][: options.limit]
     if not chosen:

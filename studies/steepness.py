@@ -32,8 +32,9 @@ def steepness(value: float) -> Iterator[None]:
     """Allocate on the CPU with another steepness."""
 
     def worth(self: cells.Cells, scale: float) -> cells.Array:
-        ratio = np.float32(scale) / self.legible_scale.astype(np.float32)
-        return cells._units(np.where(self.ink, self.mass, 0), 1 / (1 + ratio ** np.float32(value)))
+        mass, legible_scale = self.live_maps
+        ratio = np.float32(scale) / legible_scale
+        return cells._units(mass, 1 / (1 + ratio ** np.float32(value)))
 
     with (
         patch.object(legibility, "STEEPNESS", value),

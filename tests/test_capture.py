@@ -19,7 +19,7 @@ from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import select as selection
 from texturevlm.relevance import find_relevance, find_scorer, information
-from texturevlm.scout import Question
+from texturevlm.scout import Question, encode
 
 CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
@@ -124,7 +124,7 @@ def test_what_can_be_captured(made, monkeypatch):
         assert reason(allocator) is None
     assert set(CAPTURABLE) == {"cascade", "auto", "layers", "fit", "density", "resize"}
     assert reason("cascade", scorer="scout") is None and reason("auto", scorer="auto") is None
-    wanted = "relevance 'words' is not made on the GPU alone; scout, prior, none are"
+    wanted = "relevance 'words' is not made on the GPU alone; scout, prior, channels, none are"
     assert reason("cascade", scorer="words") == wanted
     assert reason("layers", overview=0.2) is None
     assert reason("pyramid") == f"allocator 'pyramid' searches on the CPU; {', '.join(CAPTURABLE)} do not"
@@ -146,9 +146,37 @@ def test_a_graph_belongs_to_the_scorer_that_the_question_calls_for(monkeypatch):
         wanted = choose_tokens(texture, asked, budget=12, patch=16, allocator="layers", relevance=scorer)
         assert same(look(image, asked), sample(texture, wanted))
     assert look.captured == [tuple(image.shape)] * 2 and look.reason == "graphs are for a GPU, and this runs on cpu"
-    for asked, wanted in ((question, ("scout", len(Question._fields))), ("", ("none", 0))):
-        scorer, encoded = captured_question(find_scorer("compile", "scout"), asked)
-        assert (scorer.name, len(encoded)) == wanted
+    for name, unasked in (("scout", "none"), ("channels", "channels")):
+        for asked, wanted in ((question, (name, len(Question._fields))), ("", (unasked, 0))):
+            scorer, encoded = captured_question(find_scorer("compile", name), asked)
+            assert (scorer.name, len(encoded)) == wanted
+
+
+def test_channels_have_a_graph_with_a_question_and_one_without(monkeypatch):
+    """As if a CPU could capture."""
+    monkeypatch.setattr("texturevlm.capture.no_graph_because", lambda *given: None)
+    image, question = lettered(), "What is the total?"
+    texture = Texture((image,)).mipmapped()
+    look = CompiledChooser(12, "layers", patch=16, relevance="channels")
+    for asked in ("", question, ""):
+        wanted = choose_tokens(texture, asked, budget=12, patch=16, allocator="layers", relevance="channels")
+        assert same(look(image, asked), sample(texture, wanted))
+    assert look.captured == [tuple(image.shape)] * 2
+
+
+@pytest.mark.gpu
+def test_captured_channels_equal_the_uncaptured():
+    image = torch.cat([lettered(), picture(1, 240, 320)]).cuda()
+    look = compile((240, 320), 12, "auto", patch=16, batch=2, relevance="channels")
+    for asked in ("", "What is the total?"):
+        for shown in (image, image.flip(3)):
+            texture = Texture((shown,)).mipmapped()
+            options = {"budget": 12, "patch": 16, "allocator": "auto", "relevance": "channels"}
+            wanted = sample(texture, choose_tokens(texture, encode([asked]) if asked else "", **options))
+            got = look(shown, asked)
+            assert look.reason is None
+            # Sums over regions are by atomic additions: no two runs are equal to the last bit.
+            assert worst(got.pixels, wanted.pixels) < 0.05
 
 
 def lettered() -> torch.Tensor:
@@ -246,7 +274,7 @@ def test_graphs_are_bounded_and_never_required():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("relevance", ["none", "prior"])
+@pytest.mark.parametrize("relevance", ["none", "prior", "channels"])
 @pytest.mark.parametrize("allocator", CAPTURABLE)
 def test_nothing_waits_for_the_gpu(allocator, relevance):
     image = torch.cat([picture(1, 512, 512), paper(1, 512, 512)]).cuda()

@@ -23,7 +23,7 @@ from texturevlm.ops.cover import cover_limit
 from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import SCORERS, Scorer, find_scorer
-from texturevlm.relevance.maps import UNASKED, cell_level
+from texturevlm.relevance.maps import GRADED, UNASKED, cell_level
 from texturevlm.relevance.named import check_relevance
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
@@ -116,7 +116,7 @@ class CompiledChooser:
 
     def _replay(self, inputs: list[Tensor], scorer: Scorer) -> Replay:
         image = inputs[0]
-        key = (image.shape, image.dtype, image.device, scorer.name)
+        key = (image.shape, image.dtype, image.device, scorer.name, len(inputs) > 1)
         return self._kept.find(key, partial(self._parts, scorer), inputs)
 
     def _parts(self, scorer: Scorer, image: Tensor, *asked: Tensor) -> tuple[Tensor, ...]:
@@ -136,7 +136,9 @@ def captured_question(scorer: Scorer, question: str) -> tuple[Scorer, tuple[Tens
     """The scorer that a graph for a question captures, and the question as tensors, if the scorer reads one."""
     if scorer.name in UNASKED:
         return scorer, ()
-    return (scorer, tuple(encode([question]))) if terms(question) else (find_scorer("compile", "none"), ())
+    if terms(question):
+        return scorer, tuple(encode([question]))
+    return (scorer if scorer.name in GRADED else find_scorer("compile", "none")), ()
 
 
 def no_graph_because(

@@ -9,8 +9,9 @@ from texturevlm.commands.arguments import Parser
 
 # texturevlm/commands/NAME.py has add_NAME.
 COMMANDS = (
-    *("doctor", "look", "allocate", "ask", "pyramid", "channels", "fit_pca", "eval", "train"),
-    *("pack_pages", "pack_reader", "render_pages", "fit_words", "ship_scout", "ship_channels", "ship_reader"),
+    *("doctor", "look", "allocate", "ask", "pyramid", "channels", "fit_pca", "fit_codebook", "eval", "train"),
+    *("pack_pages", "pack_reader", "render_pages", "fit_words"),
+    *("ship_scout", "ship_channels", "ship_balance", "ship_reader"),
     *("video", "corpus", "bench"),
 )
 

@@ -4,3 +4,4 @@ BUDGET = 273  # tokens
 PATCH = 32  # side of a token in samples
 ALLOCATOR = "auto"  # a name in texturevlm.allocate.ALLOCATORS
 RELEVANCE = "auto"  # a name of a scorer
+TURN = 0  # degrees that the text of images is turned by; `auto` finds them, and takes a few milliseconds

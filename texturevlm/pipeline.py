@@ -10,9 +10,12 @@ from texturevlm.allocate.share import as_batch, share_budget
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_relevance, find_scorer
+from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.prepared import BALANCE
+from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Question
-from texturevlm.types import Allocation, Texture
+from texturevlm.turned import check_turn, following, turned_back, turned_upright, upright_frame
+from texturevlm.types import Allocation, Texture, check_texture
 
 Allocator = Callable[..., Allocation]
 MIN_CHANCE = 0.1  # that a question to several images is about a certain one
@@ -32,8 +35,9 @@ def choose_tokens(
     patch: int = PATCH,
     allocator: str | Allocator = ALLOCATOR,
     relevance: str | Scorer | Prepared | Relevance = RELEVANCE,
-    balance: Balance = BALANCE,
+    balance: str | Balance = BALANCE,
     share: bool = False,
+    turn: float | str = 0.0,
     **options: Any,
 ) -> Allocation | list[Allocation]:
     """Decide where a budget of tokens goes.
@@ -44,8 +48,12 @@ def choose_tokens(
     relevance: a name of `texturevlm.SCORERS`, or auto: words where RapidOCR is installed, else scout, and prior without
                a question; a scorer, such as SCORERS["attention"](map); what `prepare` made of the texture, so that
                several questions share the work; or a Relevance, used as it is
+    balance:   how far the question is trusted and how far the image: even, learned (as trained for the scorer), or a
+               Balance
     share:     whether all images share one budget, spent by the expected value of tokens in each, instead of having
                `budget` tokens each
+    turn:      the angle of the text in degrees from +x towards +y (90: a page that was turned clockwise by a quarter),
+               or auto: it is found in each image. Footprints are turned with the text, so that patches arrive upright
     options:   the allocator's own
     returns    an Allocation of `budget` slots per image (as many as the largest share, if shared); a list for a list
     """
@@ -57,13 +65,28 @@ def choose_tokens(
     elif not callable(allocator):
         raise TypeError(f"choose_tokens: allocator must be a name or a function, got {allocator!r:.40}")
     given: Any = {"budget": budget, "patch": patch, "allocator": allocator}
+    turn = check_turn("choose_tokens", turn)
     if share:
-        return _share(texture, question, relevance=relevance, balance=balance, **given, **options)
+        return _share(texture, question, relevance=relevance, balance=balance, turn=turn, **given, **options)
     if not isinstance(texture, Texture):
         return [
-            choose_tokens(one, question, relevance=relevance, balance=balance, **given, **options)
+            choose_tokens(one, question, relevance=relevance, balance=balance, turn=turn, **given, **options)
             for one in check_textures(texture)
         ]
+    if turn != 0:
+        check_texture("choose_tokens", texture)
+        if isinstance(relevance, (Prepared, Relevance)):
+            raise TypeError(f"choose_tokens: relevance must be a scorer or its name with turn, got {relevance!r:.40}")
+        found = []
+        for one in texture.split():
+            angle = find_turn(one) if isinstance(turn, str) else turn
+            frame = upright_frame(one, angle)
+            upright = turned_upright(one, frame)
+            chosen = choose_tokens(upright, question, relevance=relevance, balance=balance, **given, **options)
+            if isinstance(turn, str):
+                chosen = following(chosen, find_regions(upright))
+            found.append(turned_back(chosen, frame))
+        return as_batch(found)
     if not isinstance(relevance, Relevance):
         relevance = find_relevance(texture, question, patch=patch, relevance=relevance, balance=balance)
     return allocator(texture, relevance, budget=budget, patch=patch, **options)
@@ -75,7 +98,8 @@ def _share(
     *,
     patch: int,
     relevance: str | Scorer | Prepared | Relevance,
-    balance: Balance,
+    balance: str | Balance,
+    turn: float | str,
     **options: Any,
 ) -> Allocation | list[Allocation]:
     if isinstance(relevance, (Prepared, Relevance)):
@@ -85,10 +109,16 @@ def _share(
         raise ValueError(
             f"choose_tokens: budget must be at least {len(textures)}, one token per image, got {options['budget']}"
         )
+    angles = [find_turn(one) if isinstance(turn, str) else turn for one in textures]
+    frames = [upright_frame(*pair) for pair in zip(textures, angles)]
+    textures = [turned_upright(*pair) for pair in zip(textures, frames)]
     prepared = [Prepared(one, patch=patch, scorer=relevance) for one in textures]
     maps = [one.find(question, balance=balance) for one in prepared]
     weights = [question_chance(one, question, own) for one, own in zip(prepared, maps)]
-    found = share_budget(textures, maps, patch=patch, weights=weights, **options)
+    upright = share_budget(textures, maps, patch=patch, weights=weights, **options)
+    if isinstance(turn, str):
+        upright = [following(own, find_regions(one)) for own, one in zip(upright, textures)]
+    found = [turned_back(*one) for one in zip(upright, frames)]
     return as_batch(found) if isinstance(texture, Texture) else found
 
 

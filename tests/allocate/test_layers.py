@@ -9,6 +9,7 @@ from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.footprints import use_all
 from texturevlm.allocate.layers import CellRanking
 from texturevlm.allocate.plain import tiling
+from texturevlm.allocate.runs import cells_of, runs_of
 from texturevlm.allocate.search import finest_span, ladder
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.legibility import legibility
@@ -145,12 +146,14 @@ def test_worth_is_the_curve_in_whole_numbers():
     cells = Cells.of(relevance, 0, patch=8)
     for scale in (1.0, 3.3, 20.0):
         wanted = np.where(cells.ink, cells.mass * legibility(cells.legible_scale.astype(np.float64), scale), 0)
-        assert np.abs(cells.worth(scale) / UNIT - wanted).max() < 1e-6
+        found = cells_of(cells.worth(scale), cells.live, cells.ink.shape)
+        assert np.abs(found / UNIT - wanted).max() < 1e-6
 
 
 def test_a_ranking_takes_the_best_cells_and_equal_ones_in_order():
     gain = torch.randint(0, 1 << 20, (30, 40)).numpy()
-    ranking = CellRanking(gain)
+    cells = Cells.of(flat((120, 160)), 0, patch=8)
+    ranking = CellRanking(cells, runs_of(gain))
     before = np.zeros(gain.shape, dtype=bool)
     for count in (0, 1, 100, 700, ranking.total):
         chosen = ranking.first(count)
@@ -159,7 +162,7 @@ def test_a_ranking_takes_the_best_cells_and_equal_ones_in_order():
             assert gain[chosen].min() * 1.01 + 1 > gain[~chosen].max()
         before = chosen
     assert before.sum() == ranking.total == (gain > 0).sum()
-    even = CellRanking(np.full((30, 40), 77)).first(100)
+    even = CellRanking(cells, runs_of(np.full((30, 40), 77))).first(100)
     assert even.ravel()[:100].all() and even.sum() == 100
 
 

@@ -12,7 +12,7 @@ from tests.ask import models
 from tests.ask.models import QUESTION
 from tests.test_cli import status
 from tests.vlm import small
-from texturevlm.ask import load_vlm, session
+from texturevlm.ask import attended, load_vlm
 from texturevlm.ask import model as asking
 from texturevlm.ask.attention import question_attention
 
@@ -186,7 +186,7 @@ def test_looks_for_every_question(tmp_path, monkeypatch):
     once, twice = (tv.load_vlm(path, budget=12, device="cpu", looks=looks) for looks in (1, 2))
     image = models.noise(300, 400)
     looked = []
-    monkeypatch.setattr(session, "question_attention", lambda *args: looked.append(1) or question_attention(*args))
+    monkeypatch.setattr(attended, "question_attention", lambda *args: looked.append(1) or question_attention(*args))
     assert twice.ask(image, QUESTION, **SHORT) == once.ask(image, QUESTION, looks=2, **SHORT) and len(looked) == 2
     assert twice.ask(image, QUESTION, looks=1, **SHORT) == once.ask(image, QUESTION, **SHORT) and len(looked) == 2
     with pytest.raises(ValueError, match="load_vlm: relevance with looks=2 must be one of auto, attention, got 'none'"):

@@ -1,13 +1,17 @@
 """relevance="model": the model's attention to a coarse view decides where all tokens go."""
 
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 import texturevlm as tv
 from tests.ask import models
-from tests.ask.models import QUESTION
+from tests.ask.models import QUESTION, conversation, inputs_of
 from tests.vlm import small
 from texturevlm.ask import VLM
-from texturevlm.ask.session import COARSE_VIEW
+from texturevlm.ask.attended import COARSE_VIEW
+from texturevlm.ask.processor import TextureProcessor
+from texturevlm.vlm.prompts import Picture
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -23,7 +27,7 @@ def test_all_tokens_follow_the_attention(monkeypatch, side):
         found = (there & allocation.valid[0]).float()
         return [found / found.sum()]
 
-    monkeypatch.setattr("texturevlm.ask.session.question_attention", pointing)
+    monkeypatch.setattr("texturevlm.ask.attended.question_attention", pointing)
     (chosen,) = session.choose(QUESTION)
     allocation = chosen.allocation
     assert 0.5 * COARSE_VIEW < seen[0] <= COARSE_VIEW and int(allocation.valid.sum()) <= 24
@@ -41,12 +45,45 @@ def test_the_real_attention_of_a_small_model_is_read_for_every_question():
     assert isinstance(session.ask(QUESTION, max_new_tokens=3), str)
 
 
+class _Processed(torch.utils.data.Dataset):
+    """The processor inside the data set."""
+
+    def __init__(self, processor):
+        self.processor = processor
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return dict(inputs_of(self.processor, conversation(models.noise(300, 200))))
+
+
+def test_under_attach_the_model_chooses_as_in_ask():
+    model, processor = models.built("qwen3_vl")
+    asked = VLM(model, processor, budget=12, relevance="model")
+    (chosen,) = asked.prepare(models.noise(300, 200)).choose(QUESTION)
+    attached = asked.processor
+    found = inputs_of(attached, conversation(models.noise(300, 200)))
+    ((view,),) = asked.adapter.groups(Picture(tv.Texture.open(models.noise(300, 200)).mipmapped(), chosen.allocation))
+    assert torch.allclose(found["pixel_values"], asked.adapter.pixel_inputs([view])["pixel_values"], atol=1e-5)
+    plain = tv.attach(*models.built("qwen3_vl"), budget=12, relevance="none")
+    other = inputs_of(plain, conversation(models.noise(300, 200)))
+    assert not torch.allclose(found["pixel_values"], other["pixel_values"], atol=1e-5)
+
+
+def test_a_worker_process_has_no_model_to_ask():
+    attached = tv.attach(*models.built("qwen3_vl"), budget=12, relevance="model")
+    with pytest.raises(ValueError, match=r"relevance 'model' asks the attached model, which a worker process does not"):
+        list(DataLoader(_Processed(attached), num_workers=1, multiprocessing_context="fork", timeout=120))
+
+
 def test_it_is_refused_by_name_where_there_is_no_model_or_no_attention(tmp_path):
     model, processor = models.built("qwen3_vl")
-    attached = tv.attach(model, processor, relevance="model", budget=12)
-    with pytest.raises(ValueError, match=r"relevance must need no model, which `VLM\.ask` has, got 'model'"):
-        attached(text=[f"{attached.image_token} {QUESTION}"], images=[[models.noise(64, 64)]])
-    tv.detach(attached)
+    alone = TextureProcessor(processor, model.config, relevance="model", budget=12)
+    with pytest.raises(ValueError, match="relevance 'model' asks the attached model, got none"):
+        inputs_of(alone, conversation(models.noise(64, 64)))
+    with pytest.raises(ValueError, match="relevance must not be 'model' for gemma3"):
+        TextureProcessor(processor, small.MORE["gemma3"]()[0].config, relevance="model")
     with pytest.raises(ValueError, match="tokens with relevance='model' must be one of chosen, got 'weighted'"):
         asked = VLM(*models.built("qwen3_vl"), budget=12, tokens="weighted")
         asked.ask(models.noise(64, 64), QUESTION, relevance="model")

@@ -230,7 +230,7 @@ def test_bad_input_is_named_before_transformers_sees_it(processor):
         with pytest.raises(TypeError, match="apply_chat_template: conversation must be messages, or a list"):
             processor.apply_chat_template(wrong)
     looking = TextureProcessor(processor.processor, processor.config, relevance="attention")
-    with pytest.raises(ValueError, match=r"processor: relevance must need no model.*got 'attention'"):
+    with pytest.raises(ValueError, match=r"processor: relevance must not be 'attention', which takes the looks"):
         inputs_of(looking, conversation(picture(64, 64)))
 
 

@@ -232,6 +232,9 @@ def test_allocate_shares_a_budget_between_images(page, tmp_path, capsys):
         ["channels", "gone.png"],
         ["channels", "https://example.org/a.png"],
         ["fit-pca", "gone", "--model", "x", "--out", "new/p.safetensors"],
+        ["fit-codebook", "gone", "--model", "x", "--out", "new/c.safetensors"],
+        ["fit-codebook", ".", "--model", "reader", "--out", "new/c.safetensors"],
+        ["fit-codebook", ".", "--model", "reader", "--out", "new/c.safetensors", "--entries", "70000"],
         ["video", "gone.mp4", "--out", "new/a.mp4"],
         ["video", "camera:99", "--out", "new/a.mp4"],
         ["video", ".", "--out", "new/a.mp4", "--budget", "0"],
@@ -279,4 +282,4 @@ def test_every_command_is_in_a_file_of_its_own():
     from texturevlm.cli import COMMANDS
 
     files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
-    assert files - {"__init__", "arguments", "eval_model", "eval_videos"} == set(COMMANDS)
+    assert files - {"__init__", "arguments", "eval_model", "eval_videos", "reading"} == set(COMMANDS)

@@ -180,6 +180,24 @@ def test_the_oracle_looks_at_the_true_boxes(samples, tmp_path):
     assert box_map([(15, 10, 45, 20)], (40, 120), (2, 4))[0].tolist() == [0.25, 0.25, 0, 0]
 
 
+def test_the_model_itself_chooses(samples, tmp_path, monkeypatch):
+    ask = asking(tmp_path, samples)
+    page = AskedPage(samples[0].image, ask.adapter, ask.words)
+    seen = []
+
+    def left(adapter, question, textures, allocations):
+        seen.append(question)
+        (allocation,) = allocations
+        found = (allocation.valid[0] & (allocation.centre[0, :, 0] < allocation.size[1] / 2)).float()
+        return [found / found.sum()]
+
+    monkeypatch.setattr("texturevlm.ask.attended.question_attention", left)
+    mass = page.relevance("Where?", "model").mass[0]
+    assert float(mass[:, : mass.shape[1] // 2].sum()) > 0.8
+    chosen = page.chosen("Where?", "auto", "model", 6)
+    assert 0 < int(chosen.valid.sum()) <= 6 and seen == ["Where?"]  # the model is asked once per question
+
+
 def test_the_oracle_is_not_asked_where_no_box_is_known(tmp_path, samples):
     some = [replace(samples[0], boxes=()), *samples[1:]]
     ask = asking(tmp_path, some)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from studies import held_out
-from studies.held_out import held_images
+from studies.held_out import MAIN_SET
 from studies.nothing_asked import PRIOR, SALIENCE, guesses, main
 from studies.steepness import SHIPPED, TRIED, steepness, variants
 from tests.evaluate.folders import write_folder, write_page, write_rows
@@ -15,7 +15,7 @@ from texturevlm.allocate import ALLOCATORS, cells
 from texturevlm.evaluate.data import Sample
 from texturevlm.ops import legibility
 from texturevlm.relevance import find_relevance
-from texturevlm.train.pages import HELD_OUT, SETS
+from texturevlm.train.pages import HELD_OUT, SETS, held_images
 from texturevlm.types import Texture
 
 
@@ -40,7 +40,7 @@ def test_a_guess_is_a_map_of_chances(tmp_path):
 
 def test_only_held_out_documents_are_measured(tmp_path, monkeypatch):
     data = write_sets(tmp_path / "data")
-    held = held_images(data)
+    held = held_images(data, MAIN_SET)
     assert 0 < len(held) < 2 * HELD_OUT
     monkeypatch.setattr(held_out, "open_engines", lambda names: {name: Ink() for name in names})
     monkeypatch.setattr(held_out, "BUDGETS", (4,))

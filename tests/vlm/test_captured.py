@@ -136,10 +136,10 @@ def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
         method = getattr(fixed, name)
         monkeypatch.setattr(fixed, name, lambda *inputs: done.append(name) or method(*inputs))
 
-    for name in ("spelled", "encode", "prefill"):
+    for name in ("spelled", "encode_patches", "prefill"):
         noted(name)
     fixed.generate(QUESTION, texture, allocation, max_new_tokens=1)
-    assert done == ["encode", "spelled", "prefill"]
+    assert done == ["encode_patches", "spelled", "prefill"]
 
 
 def test_the_first_step_serves_its_own_generation_only(adapter):
@@ -247,11 +247,11 @@ def test_complaints(adapter):
         fixed.encode(Texture.open(torch.rand(1, 1, *texture.size)), allocation)
 
 
-def test_rotated_footprints_are_refused(adapter):
+def test_slanted_footprints_are_refused(adapter):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     turned = replace(allocation, ddy=allocation.ddy + torch.tensor([0.1, 0]))
-    with pytest.raises(ValueError, match="must have upright footprints"):
+    with pytest.raises(ValueError, match="footprints with perpendicular axes"):
         FixedBudget(adapter, 4).generate(QUESTION, texture, turned)
 
 

@@ -340,7 +340,7 @@ def test_complaints(adapter, built):
     texture = small.picture(2 * side, 2 * side)
     allocation = small.full_grid(texture, side)
     turned = replace(allocation, ddx=allocation.ddx + torch.tensor([0, 0.1]))
-    with pytest.raises(ValueError, match=r"must have upright footprints.*got 4 others of 4"):
+    with pytest.raises(ValueError, match=r"footprints with perpendicular axes.*got 4 of those"):
         adapter.prepare(QUESTION, texture, turned)
     with pytest.raises(ValueError, match=f"patches of {side} for this model, got 16"):
         adapter.prepare(QUESTION, texture, small.full_grid(texture, 16))

@@ -15,8 +15,8 @@ from texturevlm.allocate.allocator import allocator, each_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes
 from texturevlm.allocate.forest import Forest
+from texturevlm.allocate.regions import Regions, find_regions
 from texturevlm.allocate.search import OVERVIEW, Layer, floor_span, ladder, lay, most_that_fits, scored
-from texturevlm.check import check_shapes
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.segment import superpixels
 from texturevlm.relevance.maps import Relevance
@@ -34,17 +34,18 @@ def atlas(
     budget: int,
     patch: int,
     overview: float = OVERVIEW,
-    regions: Tensor | None = None,
+    regions: Regions | None = None,
 ) -> Allocation:
     """Whole regions at scales of their own where that pays, the rest at one coarse scale.
 
     overview: the share of the budget that the rest may take if it is all ink; it bounds the coarsest scale
-    regions:  (B, h, w) integers over the relevance's grid, from another segmenter; None: superpixels
+    regions:  of a SAM (a hub id, a folder, a Segmenter), or (B, h, w) integers over the relevance's grid, from any
+              other segmenter; None: superpixels
     """
-    regions = colour_regions(texture, relevance) if regions is None else regions
-    check_shapes("atlas", mass=(relevance.mass, "B h w"), regions=(regions, "B h w"))
+    given = colour_regions(texture, relevance) if regions is None else regions
+    found = find_regions("atlas", given, texture, relevance)
     choose = partial(_whole_regions, budget=budget, overview=overview)
-    return each_image(texture, relevance, budget, patch, choose, regions.cpu().numpy())
+    return each_image(texture, relevance, budget, patch, choose, found.cpu().numpy())
 
 
 def colour_regions(texture: Texture, relevance: Relevance, *, count: int = _REGIONS) -> Tensor:

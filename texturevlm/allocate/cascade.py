@@ -5,6 +5,7 @@ How coarse the first tiles are and how many survive is set by options, or adapte
 computed and the one with the highest expected legibility is kept.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.footprints import allocation_of_tokens
 from texturevlm.allocate.plain import tiling
+from texturevlm.allocate.regions import Regions, find_regions, shared_in_regions
 from texturevlm.check import check_shapes, check_share
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.maps import Relevance
@@ -73,6 +75,7 @@ def cascade(
     stages: int | str = 3,
     survivors: float | None = None,
     scan: Relevance | None = None,
+    regions: Regions | None = None,
 ) -> Allocation:
     """Coarse tiles over everything; the ones that gain most are cut again and again.
 
@@ -80,8 +83,14 @@ def cascade(
     survivors: the share of a cut tile's children that are cut in turn, above 0; None: adapted to the image
     scan:      the relevance for all stages but the last (for example salience, while `relevance` knows the question);
                None: the same
+    regions:   objects that all stages but the last keep whole, as for `atlas`: each counts by its mean; None: none are
     """
     maps = relevance.mass[:, None]
+    if regions is not None:
+        if scan is not None:
+            raise ValueError("cascade: regions and scan both say what the first stages see; give one of them")
+        whole = shared_in_regions(relevance.mass, find_regions("cascade", regions, texture, relevance))
+        scan = replace(relevance, mass=whole)
     if scan is not None:
         check_shapes("cascade", relevance=(relevance.mass, "B h w"), scan=(scan.mass, "B h w"))
         maps = torch.stack([scan.mass, relevance.mass], 1)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from texturevlm.allocate.footprints import Box
+from texturevlm.allocate.runs import CellsRead, cells_of, runs_of
 from texturevlm.ops.legibility import STEEPNESS
 from texturevlm.ops.select import UNIT
 from texturevlm.relevance.maps import Relevance
@@ -29,6 +31,7 @@ class Cells:
     cell:  height and width of a cell in pixels
     size:  height and width of the image in pixels
     patch: the side of a token in samples; no footprint is narrower than this many pixels
+    reads: counts the cells that a search reads
     """
 
     mass: Array
@@ -37,6 +40,7 @@ class Cells:
     cell: tuple[float, float]
     size: tuple[int, int]
     patch: int
+    reads: CellsRead = field(default_factory=CellsRead, init=False, repr=False)
     _legible: dict[float, Array] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -71,12 +75,26 @@ class Cells:
         """Pixels per sample of a footprint over `span` cells."""
         return self.width(span) / self.patch
 
+    @cached_property
+    def live(self) -> Array:
+        """(n,): the runs with any mass in ink. Whatever is multiplied by the mass is 0 in all others."""
+        self.reads.add(self.mass.size, 0)  # the maxima are made once
+        return np.flatnonzero(runs_of(self.inked_mass).max(1) > 0)
+
     def worth(self, scale: float) -> Array:
-        """(h, w), integers in 1 / UNIT: mass × legibility at `scale` pixels per sample; 0 where the image is blank."""
-        ratio = np.float32(scale) / self.legible_scale.astype(np.float32)
+        """(n, RUN) of the live runs, integers in 1 / UNIT: mass × legibility at `scale` pixels per sample."""
+        mass, legible_scale = self.live_maps
+        ratio = np.float32(scale) / legible_scale
         square = ratio * ratio
         legible = np.float32(1) / (np.float32(1) + square * square * ratio * np.sqrt(ratio))
-        return _units(np.where(self.ink, self.mass, 0), legible)
+        self.reads.add(mass.size, self.mass.size)
+        return _units(mass, legible)
+
+    @cached_property
+    def live_maps(self) -> tuple[Array, Array]:
+        """(n, RUN) twice: the inked mass and the legible scale of the live runs, float32; 1 beyond the image's edge."""
+        mass, scale = (runs_of(one)[self.live].astype(np.float32) for one in (self.inked_mass, self.legible_scale))
+        return mass, np.where(mass > 0, scale, np.float32(1))
 
     def masses(self) -> Array:
         """(h, w), integers in 1 / UNIT."""
@@ -85,9 +103,16 @@ class Cells:
     def legible(self, scale: float) -> Array:
         """(h, w), float64: what `worth` rounds. For searches that have no kernel."""
         if scale not in self._legible:
-            fineness = self.legible_scale.astype(np.float64) ** -STEEPNESS
-            self._legible[scale] = self.inked_mass / (1 + fineness * scale**STEEPNESS)
+            mass, fineness = self._live_fineness
+            self.reads.add(mass.size, self.mass.size)
+            self._legible[scale] = cells_of(mass / (1 + fineness * scale**STEEPNESS), self.live, self.ink.shape)
         return self._legible[scale]
+
+    @cached_property
+    def _live_fineness(self) -> tuple[Array, Array]:
+        """(n, RUN) twice, float64: of the live runs the inked mass, and a power of the legible scale."""
+        mass, scale = (runs_of(one)[self.live].astype(np.float64) for one in (self.inked_mass, self.legible_scale))
+        return mass, np.where(mass > 0, scale, 1.0) ** -STEEPNESS
 
     def lost(self, scale: float) -> Array:
         """(h, w): the mass that is not legible at `scale` pixels per sample."""

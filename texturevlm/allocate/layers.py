@@ -13,6 +13,7 @@ from texturevlm.allocate import search
 from texturevlm.allocate.allocator import allocator, each_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of_tokens
+from texturevlm.allocate.runs import cells_of, places_in, runs_of
 from texturevlm.ops import backend as backends
 from texturevlm.ops.select import UNIT
 from texturevlm.relevance.maps import Relevance
@@ -108,17 +109,21 @@ def layered(cells: Cells, budget: int, overview: float) -> Boxes:
 class CellRanking:
     """Cells by gain, the most first; those of equal gain, to seven bits, by position.
 
-    A histogram of the keys says where a count ends, so that the kernel needs no sort.
+    A histogram of the keys says where a count ends, so that the kernel needs no sort. Runs whose greatest key is below
+    that end are not read.
+
+    gain: (n, RUN), of the live runs; no other cell gains anything
     """
 
     KEYS = 1 << 12
     LEAST = 0x3F80 - 1  # the upper 16 bits of the float 1, less 1: no gain has the key 0
 
-    def __init__(self, gain: Array) -> None:
-        upper = gain.ravel().astype(np.float32).view(np.int32) >> 16
-        self.shape = gain.shape
+    def __init__(self, cells: Cells, gain: Array) -> None:
+        upper = gain.astype(np.float32).view(np.int32) >> 16
+        self.shape, self.live, self.reads = cells.ink.shape, cells.live, cells.reads
         self.keys = np.maximum(upper - self.LEAST, 0).astype(np.int16)
-        self.beyond = np.bincount(self.keys, minlength=self.KEYS + 1)[::-1].cumsum()[::-1]  # cells from a key on
+        self.highest = self.keys.max(1, initial=0)
+        self.beyond = np.bincount(self.keys.ravel(), minlength=self.KEYS + 1)[::-1].cumsum()[::-1]  # from a key on
         self.total = int(self.beyond[1])
 
     def first(self, count: int) -> Array:
@@ -127,16 +132,19 @@ class CellRanking:
             return np.zeros(self.shape, dtype=bool)
         key = len(self.beyond) - 1 - int(np.searchsorted(self.beyond[::-1], count))
         above, here = int(self.beyond[key + 1]), int(self.beyond[key])
-        end = (count - above) * self.keys.size // (here - above)
-        chosen = self.keys > key
-        np.greater_equal(self.keys[:end], key, out=chosen[:end])
-        return np.asarray(chosen.reshape(self.shape))
+        size = self.shape[0] * self.shape[1]
+        end = (count - above) * size // (here - above)
+        passing = np.flatnonzero(self.highest >= key)
+        own, some = self.keys[passing], self.live[passing]
+        chosen = (own > key) | ((own == key) & (places_in(some, self.shape) < end))
+        self.reads.cut(int(chosen.sum()), self.highest.size + own.size, size)
+        return cells_of(chosen, some, self.shape)
 
 
 def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array) -> tuple[list[search.Layer], int]:
     """As many of the best cells as the budget covers by `span`, the rest by `floor`, worth `coarse`; and the value."""
     gain = cells.worth(cells.scale(span)) - coarse
-    ranking = CellRanking(gain)
+    ranking = CellRanking(cells, gain)
 
     def attempt(share: int) -> list[search.Layer] | None:
         above = search.Layer.over(cells, ranking.first(share * ranking.total >> search.BISECTIONS), span, budget)
@@ -149,4 +157,4 @@ def _two_layers(cells: Cells, budget: int, span: int, floor: int, coarse: Array)
     found = search.furthest(attempt, 1 << search.BISECTIONS)
     if found is None:
         return [], -1
-    return found, int(coarse.sum()) + int(gain[found[0].covered(cells)].sum())
+    return found, int(coarse.sum()) + int(gain[runs_of(found[0].covered(cells))[cells.live]].sum())

@@ -14,12 +14,12 @@ from torch import nn
 
 from texturevlm.ask.options import check_options
 from texturevlm.check import check_choice
-from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.pipeline import Allocator
 from texturevlm.vlm import FAMILIES, Adapter, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE, HOOKED
 
-DEFAULTS: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE}
+DEFAULTS: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE, "turn": TURN}
 WRAPPERS = ("get_base_model", "_orig_mod", "module")  # of PEFT, of torch.compile, of data parallel training
 _ATTACHED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # processor → model
 _ASKING: WeakSet[Any] = WeakSet()  # VLMs
@@ -33,18 +33,19 @@ def attach(
     budget: int | tuple[int, int] | None = None,
     allocator: str | Allocator | None = None,
     relevance: str | Sequence[str] | None = None,
+    turn: float | str | None = None,
 ) -> Any:
     """Hook a transformers model so that it takes chosen tokens, and return the TextureProcessor that chooses them.
 
     model:     of one of the families in docs/models.md, also one wrapped by PEFT, or the VLM that `load_vlm` returned
     processor: its processor; or one that an earlier `attach` returned, which is replaced and keeps its options
-    budget, allocator, relevance: as in `TextureProcessor`, with the same defaults
+    budget, allocator, relevance, turn: as in `TextureProcessor`, with the same defaults
     Its `detach` undoes this. Ordinary input still goes through the model unchanged.
     """
     from texturevlm.ask.processor import TextureProcessor
 
     network = network_of("attach", model)
-    given = {"budget": budget, "allocator": allocator, "relevance": relevance}
+    given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
     options = dict(DEFAULTS)
     if isinstance(processor, TextureProcessor):
         options = {name: getattr(processor, name) for name in options}

@@ -60,7 +60,7 @@ class CapturedChoice:
         if no_graph_because(level, scorer, allocator, patch, budget, {}) or backends.no_kernel_because(level):
             return None
         scorer, asked = captured_question(scorer, question)
-        key = (texture.size, texture.device, patch, budget, allocator, scorer.name)
+        key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked))
         options: Any = {"budget": budget, "patch": patch, "allocator": allocator}
         with self._lock:
             replay = self._replay(key, partial(_made, scorer, options), [texture.levels[0], *asked])

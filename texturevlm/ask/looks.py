@@ -188,12 +188,18 @@ def answer_by_looks(
         watch.stage("choose")
         answer = _answered(prompt, look, options, watch, seconds, looks=1)
         if answer.confidence is not None and answer.confidence >= sure:
-            return answer
+            return _as_given(session, answer)
         more = looking.closer(prompt, look, question, how)
         if more is None:
-            return answer
+            return _as_given(session, answer)
         watch.stage("look")
-        return replace(_answered(prompt, more, options, watch, seconds, looks=2), earlier=answer)
+        last = _answered(prompt, more, options, watch, seconds, looks=2)
+        return replace(_as_given(session, last), earlier=_as_given(session, answer))
+
+
+def _as_given(session: ImageSession | VideoSession, answer: Answer) -> Answer:
+    """Tokens in the images as they were given, which may be turned."""
+    return replace(answer, chosen=session.as_given(answer.chosen)) if isinstance(session, ImageSession) else answer
 
 
 def _fewest(session: ImageSession | VideoSession) -> int:

@@ -46,6 +46,7 @@ from texturevlm.pages import is_document
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
 from texturevlm.relevance.named import check_relevance
+from texturevlm.turned import check_turn
 from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.hierarchical import AttentionOptions, attend_hierarchically, attention_for
@@ -86,7 +87,7 @@ class VLM:
     tokens, looks, reduce, keep, attention: as in `load_vlm`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
                on a GPU
-    budget, allocator, relevance: as in `attach`
+    budget, allocator, relevance, turn: as in `attach`
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
 
@@ -98,6 +99,7 @@ class VLM:
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
+        turn: float | str | None = None,
         tokens: str = TOKENS[0],
         looks: int | str = 1,
         captured: bool | None = None,
@@ -112,7 +114,7 @@ class VLM:
         detail = attention_for("VLM", attention, self.model.config, captured=captured, reduce=reduce)
         check_looks("VLM", looks, RELEVANCES[0], tokens)
         check_family_looks("VLM", looks, self.model.config)
-        given = {"budget": budget, "allocator": allocator, "relevance": relevance}
+        given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         own = isinstance(processor, TextureProcessor)
         for name in ("budget", "relevance"):
@@ -149,6 +151,12 @@ class VLM:
     def relevance(self) -> str:
         """By what they are chosen unless `ask` says otherwise."""
         return str(self.processor.relevance)
+
+    @property
+    def turn(self) -> float | str:
+        """The angle of the text of images, unless `ask` says otherwise."""
+        found: float | str = self.processor.turn
+        return found
 
     @property
     def device(self) -> torch.device:
@@ -209,6 +217,7 @@ class VLM:
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
+        turn: float | str | None = None,
         reduce: Any = None,
         keep: int | float | None = None,
         max_new_tokens: int | None = None,
@@ -228,7 +237,8 @@ class VLM:
         sure:      with looks="auto": the chance of being right from which the first answer is kept
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
         return_details: return an Answer: the text, the log-probability of its tokens, the allocation, the times
-        budget, allocator, relevance, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]: nothing is reduced
+        budget, allocator, relevance, turn, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]: nothing is
+                   reduced
         max_new_tokens: at most so many in the answer; 256 if not given
         fps:       of a video: frames per second that are looked at, 2 if not given. A list of frames with `fps` is a
                    video of that rate
@@ -239,7 +249,13 @@ class VLM:
         """
         self.check_attached()
         how = self.choosing(
-            looks=looks, budget=budget, allocator=allocator, relevance=relevance, reduce=reduce, keep=keep
+            looks=looks,
+            budget=budget,
+            allocator=allocator,
+            relevance=relevance,
+            turn=turn,
+            reduce=reduce,
+            keep=keep,
         )
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
         laid = options.get("levels"), options.get("coordinates")
@@ -299,6 +315,7 @@ class VLM:
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
+        turn: float | str | None = None,
         reduce: Any = None,
         keep: int | float | None = None,
     ) -> Choosing:
@@ -315,6 +332,7 @@ class VLM:
             looks=looks,
             tokens=self.tokens,
             reduce=steps,
+            turn=check_turn("ask", self.turn if turn is None else turn),
         ).check(self.model.config)
 
     def look(
@@ -326,13 +344,13 @@ class VLM:
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
+        turn: float | str | None = None,
     ) -> Image.Image:
         """Draw what the model sees when it is asked; arguments as for `ask`."""
-        self.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)  # before slow work
+        options = {"looks": looks, "budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
+        self.choosing(**options)  # type: ignore[arg-type]  # before slow work
         session = self.prepare(images)
-        drawn: Image.Image = session.look(
-            question, looks=looks, budget=budget, allocator=allocator, relevance=relevance
-        )
+        drawn: Image.Image = session.look(question, **options)
         return drawn
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
@@ -394,6 +412,7 @@ def load_vlm(
     dtype: torch.dtype | str | None = None,
     allocator: str | Allocator | None = None,
     relevance: str | None = None,
+    turn: float | str | None = None,
     tokens: str = TOKENS[0],
     looks: int | str = 1,
     captured: bool | None = None,
@@ -408,6 +427,8 @@ def load_vlm(
     device:    a GPU if there is one
     dtype:     the checkpoint's own if None or "auto"
     allocator, relevance: how the tokens are chosen, as in `choose_tokens`; embedding as embedding:MODEL,PCA
+    turn:      the angle of the text of images, in degrees from +x towards +y (90: a page that was turned clockwise by a
+               quarter), or auto: it is found. Footprints follow it, so that the model reads upright patches
     tokens:    chosen; or weighted: the model's own full grid, each token multiplied by its relevance (1 for the most
                relevant one), whatever the budget
     looks:     1, 2 or auto, for every question, as in `ask`
@@ -422,10 +443,10 @@ def load_vlm(
                with `reduce`, and not captured
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
-    budget, allocator and relevance are those of the TextureProcessor that was saved beside the model, if there is one;
-    else the defaults of `attach`.
+    budget, allocator, relevance and turn are those of the TextureProcessor that was saved beside the model, if there
+    is one; else the defaults of `attach`.
     """
-    given = {"budget": budget, "allocator": allocator, "relevance": relevance}
+    given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
     given = {name: value for name, value in given.items() if value is not None}
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
     steps_of("load_vlm", reduce, 1 if keep is None and reduce else keep)

@@ -11,9 +11,11 @@ import torch
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
+from texturevlm.defaults import TURN
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import ReduceStep
 from texturevlm.relevance.named import check_relevance
+from texturevlm.turned import check_turn
 from texturevlm.vlm import FAMILIES, check_reducible
 
 # Beside these, embedding:MODEL,PCA.
@@ -40,6 +42,7 @@ def check_options(
     allocator: str | Allocator,
     relevance: str | Sequence[str],
     tokens: str = TOKENS[0],
+    turn: float | str = TURN,
 ) -> None:
     """Check options before a model is loaded or changed."""
     budgets = budget if isinstance(budget, (tuple, list)) else (budget, budget)
@@ -57,6 +60,7 @@ def check_options(
     for name in names:
         check_relevance(function, name, RELEVANCES)
     check_choice(function, "tokens", tokens, TOKENS)
+    check_turn(function, turn)
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,12 @@ class Choosing:
     reduce: tuple[ReduceStep, ...] = ()
     levels: str | None = None
     coordinates: str | None = None
+    turn: float | str = TURN
 
     def check(self, config: Any) -> Choosing:
         """Raise if a model with this config cannot be asked so."""
-        check_options("ask", check_count("ask", "budget", self.budget, 1), self.allocator, self.relevance, self.tokens)
+        budget = check_count("ask", "budget", self.budget, 1)
+        check_options("ask", budget, self.allocator, self.relevance, self.tokens, self.turn)
         check_relevance("ask", self.relevance, RELEVANCES)  # one: several are for training
         check_looks("ask", self.looks, self.relevance, self.tokens)
         check_family_looks("ask", self.looks, config, self.relevance)

@@ -11,19 +11,60 @@ import torch
 
 from texturevlm.ask.sources import open_image
 from texturevlm.pipeline import question_chance
-from texturevlm.relevance import Prepared, Relevance, Scorer
+from texturevlm.relevance import Prepared, Relevance, Scorer, find_scorer
+from texturevlm.relevance.orientation import find_turn_and_read
+from texturevlm.relevance.text_regions import find_regions
+from texturevlm.scout import Spots
+from texturevlm.turned import TextRegion, following, turned_back, turned_upright, upright_frame
+from texturevlm.types import Allocation
 
 
 class PreparedImage:
     """An image for a model whose tokens are `patch` × `patch` samples.
 
-    source: as for `open_image`
+    source:  as for `open_image`
+    original: the image; texture: the same, turned upright by `turn`, which tokens are chosen in
+    frame:   of the texture in the original
+    regions: of the texture, whose text has another angle
     """
 
     def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:
-        self.texture = open_image(source, device).mipmapped()
-        self.patch = patch
+        self.original = self.texture = open_image(source, device).mipmapped()
+        self.patch, self.frame = patch, upright_frame(self.original, 0.0)
         self.prepared = Prepared(self.texture, patch=patch)
+        self.regions: list[TextRegion] = []
+        self._found: tuple[float, Spots | None] | None = None  # of `find_turn_and_read`
+        self._regions: list[TextRegion] = []  # that were found then
+
+    def turn(self, turn: float | str) -> None:
+        """Turn the image upright by the angle of its text, or by the angle that is found (auto)."""
+        if isinstance(turn, str):
+            if self._found is None:
+                self._found = find_turn_and_read(self.original)
+                self._turn_by(self._found[0])
+                self._keep_reading(self._found[1])
+                self._regions = find_regions(self.texture)
+            self._turn_by(self._found[0])
+            self.regions = self._regions
+        else:
+            self._turn_by(turn)
+            self.regions = []
+
+    def _turn_by(self, angle: float) -> None:
+        if angle != self.frame.angle:
+            self.frame = upright_frame(self.original, angle)
+            self._prepare_again()
+
+    def _keep_reading(self, spots: Spots | None) -> None:
+        """The scout's reading serves its scorers; not on a GPU, where a graph reads anew for less."""
+        if spots is not None and not spots.text.is_cuda:
+            for name in ("scout", "prior"):
+                self.prepared.keep(find_scorer("ask", name), spots)
+
+    def as_given(self, allocation: Allocation) -> Allocation:
+        """Footprints in the texture as footprints in the original, turned with its text."""
+        turned = following(allocation, self.regions) if self.regions else allocation
+        return turned_back(turned, self.frame)
 
     @property
     def max_tokens(self) -> int:
@@ -43,5 +84,13 @@ class PreparedImage:
         """Move to the device of a model that was moved."""
         if self.texture.device == device:
             return
-        self.texture = self.texture.to(device)
-        self.prepared = self.prepared.moved(self.texture)
+        self.original = self.original.to(device)
+        if self.frame.angle:
+            self._prepare_again()
+        else:
+            self.texture = self.original
+            self.prepared = self.prepared.moved(self.texture)
+
+    def _prepare_again(self) -> None:
+        self.texture = turned_upright(self.original, self.frame).mipmapped()
+        self.prepared = Prepared(self.texture, patch=self.patch)

@@ -11,6 +11,8 @@ import os
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +23,21 @@ from torch.nn.functional import pad
 from transformers import BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
-from texturevlm.ask.attachment import check_still_hooked, detach, none_attached
-from texturevlm.ask.choose import choose
+from texturevlm.ask.attachment import attached_to, check_still_hooked, detach, hooked, none_attached
+from texturevlm.ask.attended import choose_by_model
+from texturevlm.ask.choose import Chosen, choose
 from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import images_of, question_of, without_marks
-from texturevlm.ask.options import check_belongs, check_context, check_options, near_miss
+from texturevlm.ask.options import check_belongs, check_context, check_family_looks, check_options, near_miss
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.processor_videos import VideoPrompts, video_options
 from texturevlm.ask.questions import Questions
 from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
-from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance.maps import UNASKED
+from texturevlm.turned import check_turn
 from texturevlm.types import Patches
 from texturevlm.vlm import FAMILIES, adapter_for, installed
 from texturevlm.vlm.prompts import Picture, is_conversation
@@ -58,6 +62,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
     budget:    visual tokens that all images of a prompt share; a pair (low, high) draws one per prompt, for training
     allocator: how tokens are chosen, as in `choose_tokens`
     relevance: likewise; several names draw one per prompt, for training
+    turn:      the angle of the text of images in degrees, or auto: it is found, and patches arrive upright
     The question of a prompt is the last turn of the user in the messages that `apply_chat_template` was given, or the
     argument `question` of a call.
     """
@@ -70,6 +75,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         budget: int | tuple[int, int] = BUDGET,
         allocator: str | Allocator = ALLOCATOR,
         relevance: str | Sequence[str] = RELEVANCE,
+        turn: float | str = TURN,
     ) -> None:
         self.processor: Any = processor.processor if isinstance(processor, TextureProcessor) else processor
         processor = self.processor
@@ -81,11 +87,13 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         family = getattr(config, "model_type", type(config).__name__)
         if family not in FAMILIES:
             raise ValueError(f"TextureProcessor: config must be of one of {', '.join(FAMILIES)}, got {family}")
-        check_options("TextureProcessor", budget, allocator, relevance)
+        check_options("TextureProcessor", budget, allocator, relevance, turn=turn)
         self.config = config
         self.budget = (int(budget[0]), int(budget[1])) if isinstance(budget, (tuple, list)) else int(budget)
-        self.allocator, self.relevance = allocator, relevance
+        self.allocator, self.relevance, self.turn = allocator, relevance, check_turn("TextureProcessor", turn)
         check_context("TextureProcessor", budget, config)
+        for name in [relevance] if isinstance(relevance, str) else relevance:
+            check_family_looks("TextureProcessor", 1, config, name)
         self.adapter = adapter_for(config, processor)
         check_belongs("TextureProcessor", processor, config, self.adapter)
         self.questions = Questions()
@@ -281,24 +289,23 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                 continue
             prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
             relevance = self._one_relevance()
-            if relevance in ("attention", "model"):
-                raise ValueError(f"processor: relevance must need no model, which `VLM.ask` has, got {relevance!r}")
+            if relevance == "attention":
+                raise ValueError(f"processor: relevance must not be {relevance!r}, which takes the looks of `VLM.ask`")
+            for image in prepared:
+                image.turn(self.turn)
             if asked is None and relevance not in UNASKED:
                 self._warn_once(
                     "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "
                     "with this processor's apply_chat_template, or give the argument question"
                 )
-            chosen = choose(
-                prepared,
-                asked or "",
-                budget=self._drawn_budget(len(own)),
-                allocator=self.allocator,
-                relevance=relevance,
-            )
+            given: Any = {"budget": self._drawn_budget(len(own)), "allocator": self.allocator}
+            if relevance == "model":
+                chosen = self._chosen_by_model(prepared, asked or "", **given)
+            else:
+                chosen = choose(prepared, asked or "", relevance=relevance, **given)
             for image, one in zip(prepared, chosen):
-                views += [
-                    view for group in self.adapter.groups(Picture(image.texture, one.allocation)) for view in group
-                ]
+                picture = Picture(image.original, image.as_given(one.allocation))
+                views += [view for group in self.adapter.groups(picture) for view in group]
         return views
 
     def _sampled(self, images: Sequence[Any]) -> list[View]:
@@ -307,6 +314,24 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             got = type(wrong[0]).__name__
             raise TypeError(f"processor: images of a prompt must all be Patches if one is, got {got} among them")
         return [sampled_view("processor", one, self.adapter.side, levels=self.adapter.trained.levels) for one in images]
+
+    def _chosen_by_model(self, images: Sequence[PreparedImage], question: str, **options: Any) -> list[Chosen]:
+        """By the attention of the attached model, which only the process that holds the model can ask."""
+        if parent_process() is not None:
+            raise ValueError(
+                "processor: relevance 'model' asks the attached model, which a worker process does not have; process "
+                "the images in the main process (DataLoader with num_workers=0), or choose another relevance"
+            )
+        network = attached_to(self)
+        if network is None:
+            raise ValueError("processor: relevance 'model' asks the attached model, got none; attach returns one")
+        adapter = hooked(network, self).beside(self.processor)
+        for image in images:
+            image.on(adapter.device)
+        chosen = choose_by_model(adapter, images, question, **options)
+        for image in images:
+            image.on(torch.device("cpu"))
+        return [replace(one, allocation=one.allocation.to("cpu")) for one in chosen]
 
     def _with_videos(
         self, texts: list[str], images: Any, videos: Any, question: str | Sequence[str] | None, fps: float | None

@@ -8,10 +8,10 @@ from typing import Any
 
 from texturevlm.ask.options import check_context, check_options
 from texturevlm.channels.pretrained import Checkpoint
-from texturevlm.defaults import BUDGET
+from texturevlm.defaults import BUDGET, TURN
 
 FILE = "texturevlm.json"
-SETTINGS = ("budget", "allocator", "relevance")
+SETTINGS = ("budget", "allocator", "relevance", "turn")
 
 
 def write_settings(folder: Path, processor: Any) -> None:
@@ -32,6 +32,7 @@ def read_settings(checkpoint: Checkpoint) -> tuple[dict[str, Any], Any]:
         saved = json.loads(path.read_text())
         model = saved.pop("model")
         config = AutoConfig.for_model(model.pop("model_type"), **model)
+        saved.setdefault("turn", TURN)  # files of versions that turned nothing
         settings = {name: saved[name] for name in SETTINGS}
         if isinstance(settings["budget"], list):
             settings["budget"] = tuple(settings["budget"])

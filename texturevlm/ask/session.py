@@ -1,26 +1,26 @@
 """A session: one or several images under one budget, prepared once for any number of questions.
 
 A second look keeps the overview of the first and spends the rest of the budget where the attention of the model went.
-With relevance "model" the overview is not kept: the model sees COARSE_VIEW tokens, and all of the budget follows.
+With relevance "model" the overview is not kept, and all of the budget follows (attended.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from texturevlm.ask.attention import pointed_at, question_attention
+from texturevlm.ask.attended import attended, choose_by_model, overview
 from texturevlm.ask.choose import Chosen, check_budget, choose, joined, spend
-from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.generation import Asked
 from texturevlm.ask.messages import conversation_with
 from texturevlm.ask.options import Choosing
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.draw import question_picture, stacked
-from texturevlm.pipeline import MIN_CHANCE, Allocator
-from texturevlm.relevance import AttentionScorer, Relevance
+from texturevlm.pipeline import Allocator
+from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
 from texturevlm.vlm import grid_weights, own_grid
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
 FIRST_LOOK = 0.25  # share of the budget for the overview of several looks
-COARSE_VIEW = 64  # tokens of the view that relevance "model" is made from
 FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
 
 
@@ -52,12 +51,13 @@ class ImageSession:
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
+        turn: float | str | None = None,
     ) -> Image.Image:
-        """Draw what the model sees when it is asked: what the tokens show, the footprints, the relevance.
+        """Draw what the model sees when it is asked: what the tokens show, the footprints, the relevance; upright.
 
         answer: to write behind the question; other arguments as for `VLM.ask`
         """
-        chosen = self.choose(question, looks=looks, budget=budget, allocator=allocator, relevance=relevance)
+        chosen = self.chosen(question, self._how(question, looks, budget, allocator, relevance, turn))
         pictures = [
             question_picture(image.texture, one.allocation, one.relevance, f"{question}  {answer}".strip())
             for image, one in zip(self.images, chosen)
@@ -72,18 +72,28 @@ class ImageSession:
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
+        turn: float | str | None = None,
     ) -> list[Chosen]:
         """Choose the tokens of each image, without asking the model for an answer; arguments as for `VLM.ask`."""
+        how = self._how(question, looks, budget, allocator, relevance, turn)
+        return self.as_given(self.chosen(question, how))
+
+    def as_given(self, chosen: Sequence[Chosen]) -> list[Chosen]:
+        """What `chosen` returns, with footprints in the images as they were given, which may be turned."""
+        return [replace(one, allocation=image.as_given(one.allocation)) for image, one in zip(self.images, chosen)]
+
+    def _how(self, question: Any, looks: Any, budget: Any, allocator: Any, relevance: Any, turn: Any) -> Choosing:
         if not isinstance(question, str):
             raise TypeError(f"ask: question must be text, got {type(question).__name__}")
-        how = self.model.choosing(looks=looks, budget=budget, allocator=allocator, relevance=relevance)
-        return self.chosen(question, how)
+        options = {"looks": looks, "budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
+        return self.model.choosing(**options)
 
     def chosen(self, question: str, how: Choosing) -> list[Chosen]:
-        """The tokens of each image. `look` after `ask` gets what was chosen then, as far as nothing else decides."""
+        """The tokens of each image, turned upright. What was chosen last is kept, as far as nothing else decides."""
         check_budget(how.budget, len(self.images))
         for image in self.images:
             image.on(self.model.device)
+            image.turn(how.turn)
         wanted = (question, how, self.model.device)
         if self._last is not None and self._last[0] == wanted:
             return list(self._last[1])
@@ -97,8 +107,10 @@ class ImageSession:
         if how.looks == 2:
             return self._second_look(question, how)
         if how.relevance == "model":
-            maps, chances = self._attended(question, self._overview(max(len(self.images), COARSE_VIEW)))
-            return spend(self.images, maps, chances, how.budget, how.allocator)
+            self.model.check_attached()
+            return choose_by_model(
+                self.model.adapter, self.images, question, budget=how.budget, allocator=how.allocator
+            )
         if how.tokens == "weighted":
             maps = [image.relevance(question, relevance=how.relevance) for image in self.images]
             return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
@@ -112,8 +124,8 @@ class ImageSession:
         apart: whether the images were given apart from the messages
         """
         conversation = conversation_with(prompt, len(self.images), self.model.adapter.marks, apart=apart)
-        chosen = self.chosen(question, how)
-        return Asked(conversation, [image.texture for image in self.images], chosen, how.budget, how.reduce)
+        chosen = self.as_given(self.chosen(question, how))
+        return Asked(conversation, [image.original for image in self.images], chosen, how.budget, how.reduce)
 
     def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
         """The model's own grid; the most relevant cell has the weight 1."""
@@ -122,30 +134,12 @@ class ImageSession:
         return Chosen(own_grid(self.model.adapter, texture), relevance, weights)
 
     def _second_look(self, question: str, how: Choosing) -> list[Chosen]:
-        overview = self._overview(max(len(self.images), round(how.budget * FIRST_LOOK)))
-        used = sum(int(one.allocation.valid.sum()) for one in overview)
-        coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in overview)
+        first = overview(self.images, max(len(self.images), round(how.budget * FIRST_LOOK)))
+        used = sum(int(one.allocation.valid.sum()) for one in first)
+        coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in first)
         if coarsest <= FINEST or how.budget - used < len(self.images):
-            return overview
-        maps, chances = self._attended(question, overview)
+            return first
+        self.model.check_attached()
+        maps, chances = attended(self.model.adapter, self.images, question, first)
         closer = spend(self.images, maps, chances, how.budget - used, how.allocator)
-        return [
-            Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(overview, closer)
-        ]
-
-    def _overview(self, tokens: int) -> list[Chosen]:
-        """All images at one scale each, in so many tokens."""
-        maps = [image.relevance("", relevance="none") for image in self.images]
-        return spend(self.images, maps, [1.0] * len(maps), tokens, "fit")
-
-    def _attended(self, question: str, overview: Sequence[Chosen]) -> tuple[list[Relevance], list[float]]:
-        """Relevance by the model's attention to an overview, and the chance that each image is asked about."""
-        model = self.model
-        model.check_attached()
-        allocations = [one.allocation for one in overview]
-        textures = [image.texture for image in self.images]
-        with model.adapter.lock, evaluating(model.model):
-            attention = question_attention(model.adapter, question, textures, allocations)
-        pointed = pointed_at(attention, allocations)
-        maps = [image.relevance(question, relevance=AttentionScorer(one)) for image, one in zip(self.images, pointed)]
-        return maps, [max(MIN_CHANCE, float(one.sum())) for one in pointed]
+        return [Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(first, closer)]

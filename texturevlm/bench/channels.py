@@ -1,17 +1,57 @@
-"""`texturevlm bench channels`: building the layers of a 1024×1024 photograph-like image, with mips."""
+"""`texturevlm bench channels`: building the layers of a 1024×1024 photograph-like image, and choosing by them."""
 
+import warnings
 from functools import partial
 
 import torch
+from torch import Tensor
 
+from texturevlm.allocate import ALLOCATORS
 from texturevlm.bench.pictures import SIDE, smooth_noise
 from texturevlm.bench.report import Report, begin
 from texturevlm.channels import CHANNELS, PRESETS, build, resolve
+from texturevlm.defaults import BUDGET
+from texturevlm.relevance.channel_features import cell_features, feature_names, known_channels
+from texturevlm.relevance.channel_form import IMAGE_KINDS, load_form
+from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance.salience import cell_maps
 from texturevlm.types import Texture
 
 WITHOUT_MODEL = tuple(name for name in PRESETS["all"] if CHANNELS[name].cost != "model")
 GROUPS: dict[str, str | tuple[str, ...]] = {"mvp": "mvp", "fast": "fast", "without a model": WITHOUT_MODEL}
+ALONG = 64  # candidates along each side of the image
+SCORING_BAR = 60.0  # microseconds, captured
 GROUP_BARS = {("mvp", "cpu"): 4e5, ("mvp", "cuda"): 150.0, ("without a model", "cuda"): 1000.0}  # microseconds
+
+
+def _add_scoring(report: Report, texture: Texture) -> None:
+    """Relevance by all channels at CANDIDATES places, and the tokens chosen by it; the layers are built already."""
+    texture = texture.mipmapped()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the embedding layers are zero: they cost the same
+        layers = build(texture, "all")
+    maps = cell_maps(texture, (SIDE // ALONG).bit_length() - 1)
+    names, form = feature_names(known_channels(layers)), load_form()
+    kind = torch.full((1,), IMAGE_KINDS.index("photograph"), device=texture.device)
+
+    def scored() -> Relevance:
+        logits = form.logits(cell_features(layers, maps), names, kind)
+        mass = logits.softmax(1).view(maps.ink.shape)
+        return Relevance(mass, maps.legible_scale, maps.ink, texture.size, "channels", maps.photograph)
+
+    def chosen(allocator: str) -> tuple[Tensor, ...]:
+        found = ALLOCATORS[allocator](texture, scored(), budget=BUDGET)
+        return found.centre, found.ddx, found.ddy, found.valid
+
+    on_gpu, count = report.device == "cuda", ALONG * ALONG
+    work = f"scoring {count:,} candidates × {len(CHANNELS)} channels"
+    timed = "warm" if on_gpu else "cpu"
+    report.add(work, "channels", lambda: scored().mass, timed)
+    for allocator in ("cascade", "density"):
+        bar = SCORING_BAR if on_gpu and allocator == "cascade" else None
+        report.add(
+            f"{work} + selection ({allocator}, {BUDGET} tokens)", "channels", partial(chosen, allocator), timed, bar=bar
+        )
 
 
 def bench_channels(device: str | None = None, *, quick: bool = False) -> Report:
@@ -34,6 +74,7 @@ def bench_channels(device: str | None = None, *, quick: bool = False) -> Report:
         report.add(work, "build", ours, "warm", moved=moved, bar=bar)
         report.add(work, "build", ours, "host", moved=moved, bar=bar, repeats=7)
         report.add(work, "PyTorch", partial(ours, backend="reference"), "host", calls=3, repeats=3)
+    _add_scoring(report, texture)
     for name in WITHOUT_MODEL:
         alone = partial(build, texture, [name], previous=previous)
         counts = {} if on_gpu else {"repeats": 3}

@@ -2,8 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from texturevlm.commands import arguments
+
+if TYPE_CHECKING:
+    import torch
+
+    from texturevlm.channels.segments import Segmenter
 
 
 def add_allocate(commands: arguments.Commands) -> None:
@@ -12,6 +18,10 @@ def add_allocate(commands: arguments.Commands) -> None:
     parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
     parser.add_argument("--share", action="store_true", help="the images share one budget, instead of one budget each")
     parser.add_tokens()
+    parser.add_turn(0.0)
+    parser.add_option("--balance", None, "how far the question is trusted", "even", choices=("even", "learned"))
+    sam = "a SAM model (hub id or folder) whose regions stay whole, for --allocator atlas or cascade"
+    parser.add_option("--regions", "PATH_OR_ID", sam)
     parser.add_device()
     parser.add_option("--json", "FILE", "where to write; - for stdout", "-")
 
@@ -26,10 +36,12 @@ def _allocate(options: argparse.Namespace) -> int:
         raise ValueError(f"--budget must be at least one token per image ({len(images)}), got {options.budget}")
     allocator, relevance = arguments.names_of(options)
     device = arguments.device_of(options)
+    own = {} if options.regions is None else {"regions": _segmenter(options.regions, allocator, device)}
     textures = [tv.Texture.open(path, device=device) for path in images]
     given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
+    given |= {"turn": options.turn, "balance": options.balance}
     with arguments.announced("reading the images by OCR", only=arguments.reads_pages(relevance, question)):
-        allocations = tv.choose_tokens(textures, question, share=options.share, **given)
+        allocations = tv.choose_tokens(textures, question, share=options.share, **given, **own)
     encoded = [allocation.to_json() for allocation in allocations]
     text = encoded[0] if len(encoded) == 1 else "[" + ",\n".join(encoded) + "]"
     if options.json == "-":
@@ -39,3 +51,15 @@ def _allocate(options: argparse.Namespace) -> int:
     counts = " + ".join(str(int(allocation.valid.sum())) for allocation in allocations)
     print(f"{out}: {counts} tokens of {options.patch}×{options.patch}")
     return 0
+
+
+def _segmenter(model: str, allocator: str, device: "torch.device") -> "Segmenter":
+    """The SAM of --regions, before images are read."""
+    from texturevlm.allocate import ALLOCATORS
+    from texturevlm.channels.segments import Segmenter
+
+    able = [name for name, one in ALLOCATORS.items() if "regions" in one.options]
+    if allocator not in able:
+        raise ValueError(f"--regions needs --allocator {' or '.join(able)}, got {allocator}")
+    with arguments.announced(f"loading {model}"):
+        return Segmenter.load(model, device=device)

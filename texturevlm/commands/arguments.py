@@ -1,6 +1,7 @@
 """Arguments that several commands share, and their checks, which run before slow work begins."""
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -57,6 +58,17 @@ class Parser(argparse.ArgumentParser):
         place = f"what finds the answer's place: {scorers} (default: {RELEVANCE}: {auto})"
         self.add_option("--relevance", "NAME", place)
 
+    def add_turn(self, default: float | str) -> None:
+        found = "angle of the text in degrees, 90 for a page turned clockwise; auto: it is found, patches come upright"
+        self.add_option("--turn", "A", found, default, type=angle_or_auto)
+
+    def add_images(self) -> None:
+        """IMAGES, --limit and --skip-bad of the commands that learn from the user's images."""
+        images = "files, or folders searched for images"
+        self.add_argument("images", type=existing_path, nargs="+", metavar="IMAGES", help=images)
+        self.add_count("--limit", "use N images, evenly spread (default: all)")
+        self.add_argument("--skip-bad", action="store_true", help="report images that cannot be read, and continue")
+
     def add_page_data(self) -> None:
         """DATA, --words and --limit of the commands that learn from pages."""
         self.add_argument("data", type=existing_path, metavar="DATA", help="folder of data sets with questions.jsonl")
@@ -110,6 +122,17 @@ def count_or_share(text: str) -> int | float:
         pass
     wanted = "a whole number from 1, or a share above 0 and at most 1.0, such as 0.5"
     raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
+
+
+def angle_or_auto(text: str) -> float | str:
+    """Degrees, or auto."""
+    try:
+        found = text if text == "auto" else float(text)
+    except ValueError:
+        found = math.nan
+    if isinstance(found, str) or math.isfinite(found):
+        return found
+    raise argparse.ArgumentTypeError(f"must be auto or an angle in degrees, got {text!r}")
 
 
 def names(text: str) -> list[str]:

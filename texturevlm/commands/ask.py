@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from texturevlm.commands import arguments
-from texturevlm.defaults import BUDGET
+from texturevlm.defaults import BUDGET, TURN
 
 
 def add_ask(commands: arguments.Commands) -> None:
@@ -26,7 +26,8 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
     scorers = "auto, words, scout, prior, channels, model, none, or, with --looks 2, attention"
     parser.add_tokens("tokens that all images share", patch=False, scorers=scorers)
-    parser.set_defaults(budget=None)  # so that what lies beside the model can be told from what was typed
+    parser.add_turn(TURN)
+    parser.set_defaults(budget=None, turn=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
     parser.add_option("--looks", "N", looks, 1, type=_looks)
     weighted = "weighted: the model's own full grid, each token weighted by relevance"
@@ -61,7 +62,7 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.reduce import steps_of
     from texturevlm.video.sources import open_video
 
-    check_options("ask", budget, allocator, relevance, options.tokens)
+    check_options("ask", budget, allocator, relevance, options.tokens, TURN if options.turn is None else options.turn)
     check_looks("ask", options.looks, relevance, options.tokens)
     check_budget(budget, len(images))
     if options.budget is None:  # what lies beside the model may say another one
@@ -84,7 +85,7 @@ def _ask(options: argparse.Namespace) -> int:
         given = [tv.Texture.open(image) for image in images]
     _quiet_bars()
     with arguments.announced(f"loading {options.model}"):
-        names = ("budget", "allocator", "relevance", "dtype", "tokens", "looks", "reduce", "keep")
+        names = ("budget", "allocator", "relevance", "turn", "dtype", "tokens", "looks", "reduce", "keep")
         loading = {name: getattr(options, name) for name in names}
         # Not captured: that takes longer than one question.
         model = tv.load_vlm(options.model, device=device, captured=False, **loading)

@@ -112,7 +112,7 @@ def _check_names(options: argparse.Namespace) -> None:
         raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
     for name in options.metrics or ():
         check_choice("eval", "--metrics", name, ANSWER_METRICS)
-    scorers = ["auto", *(name for name in SCORERS if name not in ("embedding", "attention"))]
+    scorers = ["auto", *(name for name in SCORERS if name not in ("embedding", "attention")), "model"]
     for name in options.allocators or ():
         check_choice("eval", "--allocators", name, KNOWN)
     for name in options.relevance or ():
@@ -150,6 +150,7 @@ def _load(name: str | None, source: str, options: argparse.Namespace) -> "Data":
 def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any, list[str]]:
     """Load the model and ask it."""
     from texturevlm.ask import load_vlm
+    from texturevlm.ask.options import check_family_looks
     from texturevlm.check import check_choice
     from texturevlm.evaluate import answering
     from texturevlm.evaluate.answer_rows import AnswerRows
@@ -168,6 +169,8 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         own=vlm.adapter.has_own_input,
         reductions=options.reduce or (),
     )
+    for one in options.relevance or ():
+        check_family_looks("eval", 1, vlm.model.config, one)
     for method in options.reduce or ():
         check_reducible("eval", vlm.model.config, steps_of("eval", method, 1))
     how: dict[str, Any] = {

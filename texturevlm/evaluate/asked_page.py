@@ -11,6 +11,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
+from texturevlm.ask.attended import COARSE_VIEW, attended, overview
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.draw import to_pil
 from texturevlm.evaluate.page_cache import PageCache
@@ -76,9 +77,12 @@ class AskedPage:
         return other
 
     def relevance(self, question: str, relevance: str) -> Relevance:
-        """By the name of a scorer."""
+        """By the name of a scorer, or by the model itself."""
         key = "" if relevance in UNASKED else question, relevance
-        if key not in self._relevance:
+        if key not in self._relevance and relevance == "model":
+            images = [self.prepared]
+            (self._relevance[key],), _ = attended(self.adapter, images, question, overview(images, COARSE_VIEW))
+        elif key not in self._relevance:
             scorer = find_scorer("eval", relevance, question)
             prepared = self.prepared.prepared
             if scorer.name == "words" and id(scorer) not in prepared.readings:

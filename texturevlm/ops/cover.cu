@@ -77,6 +77,12 @@ __device__ __forceinline__ int warp_sum(int value) {
     return value;
 }
 
+__device__ __forceinline__ int warp_max(int value) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value = max(value, __shfl_xor_sync(~0u, value, step));
+    return value;
+}
+
 // GAINS_WORDS words of one image at one scale per block.
 extern "C" __global__ void __launch_bounds__(256) cover_gains(const __grid_constant__ Cover job) {
     __shared__ int bins[KEYS];
@@ -108,6 +114,8 @@ extern "C" __global__ void __launch_bounds__(256) cover_gains(const __grid_const
             }
         }
         job.keys[(place + i) * 32 + lane] = key, job.gains[(place + i) * 32 + lane] = gain;
+        const int highest = warp_max(key);
+        if (lane == 0) job.highest[place + i] = highest;
     }
     int* totals = job.totals + static_cast<long long>(image) * (job.scales + 1);
     seen_fine = warp_sum(seen_fine), seen_coarse = warp_sum(seen_coarse);
@@ -196,10 +204,13 @@ extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_const
     }
     const End end = end_of(job, job.histogram + place * KEYS, share);
     for (int row = threadIdx.x / 32; row < job.rows; row += 8) {
-        const unsigned short* keys = job.keys + (place * job.rows + row) * words * 32 + lane;
+        const long long first = (place * job.rows + row) * words;
+        const unsigned short *keys = job.keys + first * 32 + lane, *highest = job.highest + first;
         int key[MOST_WORDS];
+        // No end has the key 0, so a word that is not read has no cell above it.
 #pragma unroll
-        for (int word = 0; word < MOST_WORDS; ++word) key[word] = word < words ? keys[word * 32] : 0;
+        for (int word = 0; word < MOST_WORDS; ++word)
+            key[word] = word < words && highest[word] >= end.key ? keys[word * 32] : 0;
 #pragma unroll
         for (int word = 0; word < MOST_WORDS; ++word) {
             if (word >= words) break;

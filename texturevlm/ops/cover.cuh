@@ -15,6 +15,7 @@ struct Cover {
     int* counts;                       // (3, B, spans): squares, by stage
     unsigned* squares;                 // (2, B, spans, K): row << 16 | column; of the ink or the rest, and of the blank cells
     unsigned short* keys;              // (B, scales, h, 32 · words)
+    unsigned short* highest;           // (B, scales, h, words): the greatest key of each word, so that others are not read
     int* gains;                        // (B, scales, h, 32 · words)
     int* histogram;                    // (B, scales, KEYS)
     int* totals;                       // (B, scales + 1): worth of the coarse layer alone; last: worth of one layer

@@ -112,6 +112,7 @@ def layers_cuda(
         "counts": 3 * batch * spans,
         "squares": 2 * batch * spans * budget,
         "keys": lines * scales * 16,  # two bytes each
+        "highest": -(-lines * scales // 2),  # two bytes each
         "gains": lines * scales * 32,
         "histogram": batch * scales * KEYS,
         "totals": batch * (scales + 1),

@@ -8,5 +8,14 @@ picture of each.
 
 from texturevlm.pages.choose import PageTokens, choose_pages
 from texturevlm.pages.document import Pages, is_document, open_pages
+from texturevlm.pages.resources import HierarchicalResourceAllocator, UnitTokens
 
-__all__ = ["PageTokens", "Pages", "choose_pages", "is_document", "open_pages"]
+__all__ = [
+    "HierarchicalResourceAllocator",
+    "PageTokens",
+    "Pages",
+    "UnitTokens",
+    "choose_pages",
+    "is_document",
+    "open_pages",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -11,6 +11,7 @@ from texturevlm.pages.pdf import PdfPages, is_pdf
 from texturevlm.types import Texture
 
 
+@runtime_checkable
 class Pages(Protocol):
     """Pages that are opened one by one."""
 
@@ -40,17 +41,18 @@ class ImagePages:
 
 
 def is_document(source: Any) -> bool:
-    """Whether this is a document rather than an image: a PDF, or what `open_pages` returned."""
-    return isinstance(source, (PdfPages, ImagePages)) or is_pdf(source)
+    """Whether this is a document rather than an image: a PDF, or Pages, such as `open_pages` returns."""
+    return _is_open(source) or is_pdf(source)
 
 
 def open_pages(source: Any, *, function: str = "choose_pages") -> Pages:
-    """The pages of a document: of a PDF (a path, or bytes), or of a list of images.
+    """The pages of a document: of a PDF (a path, or bytes), or of a list of images; Pages stay as they are.
 
     function: for errors
     """
-    if isinstance(source, (PdfPages, ImagePages)):
-        return source
+    if _is_open(source):
+        opened: Pages = source
+        return opened
     if isinstance(source, (list, tuple)):
         if not source:
             raise ValueError(f"{function}: document must have at least one page, got an empty list")
@@ -59,3 +61,7 @@ def open_pages(source: Any, *, function: str = "choose_pages") -> Pages:
         return PdfPages(source, function=function)
     got = f"{source!r:.60}" if isinstance(source, (str, bytes)) else type(source).__name__
     raise TypeError(f"{function}: document must be a PDF or a list of images, got {got}")
+
+
+def _is_open(source: Any) -> bool:
+    return isinstance(source, Pages) and not isinstance(source, (str, bytes, list, tuple, Texture))

@@ -6,6 +6,7 @@ coarser), region (the mean over the cell's region, which `cluster_id` names), sq
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from texturevlm.channels.build import build
 from texturevlm.channels.registry import CHANNELS
+from texturevlm.cuda.constants import device_constant
 from texturevlm.ops.lookup import lookup
 from texturevlm.ops.mip import level_extents
 from texturevlm.relevance.maps import ImageMaps
@@ -25,6 +27,7 @@ BLOCKS = (*CONTEXT, "region", "squared")
 WEIGHED = tuple(name for name in CHANNELS if name != REGION_KEY)
 OF_MAPS = ("salience", "legible_scale", "ink")  # what is known of the cells without channels
 MOST_CHANNEL_TEXELS = 1 << 20  # of the finest level that channels are built at: cells are coarser anyway
+MOST_REGIONS = 1024  # a static number, so that a graph can capture the sums; superpixels are about 50, SAM's some 100
 _FLOOR = 0.01  # of a density, where the mean is 1: its logarithm stays finite
 
 
@@ -85,8 +88,8 @@ def cell_features(layers: Texture, maps: ImageMaps) -> Tensor:
     down, across = (torch.arange(extent, device=layers.device) + 0.5 for extent in (rows, columns))
     y, x = torch.meshgrid(down * (height / rows), across * (width / columns), indexing="ij")
     points = torch.stack([x, y], -1).view(1, count, 2).repeat(layers.batch, len(CONTEXT), 1)
-    level = torch.tensor(width / columns).log2().round().clamp(min=0).item()
-    lod = torch.tensor([level + above for above in CONTEXT.values()], device=layers.device)
+    level = max(0.0, float(round(math.log2(width / columns))))
+    lod = device_constant([level + above for above in CONTEXT.values()], torch.float32, layers.device)
     lod = lod.repeat_interleave(count).expand(layers.batch, -1).contiguous()
     found = lookup([one.float() for one in layers.levels], points, lod, nearest=layers.nearest)
     regions = found[:, :count, layers.names.index(REGION_KEY)].round().long()
@@ -98,8 +101,8 @@ def cell_features(layers: Texture, maps: ImageMaps) -> Tensor:
 
 def _region_means(values: Tensor, regions: Tensor) -> Tensor:
     """The mean of values (B, N, C) over the cells of each cell's region (B, N)."""
-    index = regions.clamp(min=0)[..., None].expand_as(values)
-    sums = values.new_zeros(len(values), int(index.max()) + 1, values.shape[2])
+    index = regions.clamp(0, MOST_REGIONS - 1)[..., None].expand_as(values)
+    sums = values.new_zeros(len(values), MOST_REGIONS, values.shape[2])
     counts = torch.zeros_like(sums).scatter_add_(1, index, torch.ones_like(values))
     return (sums.scatter_add_(1, index, values) / counts.clamp(min=1)).gather(1, index)
 

@@ -66,7 +66,7 @@ class ChannelScorer:
              is read as it is
     """
 
-    name, description, capturable = "channels", "all channels", False
+    name, description, capturable = "channels", "all channels", True
 
     def __init__(self, *, weights: Path | str | None = None, kind: str = "auto", **given: Any) -> None:
         self.kind = check_choice("ChannelScorer", "kind", kind, ("auto", *IMAGE_KINDS))
@@ -74,6 +74,7 @@ class ChannelScorer:
             check_choice("ChannelScorer", "argument", name, _INPUTS)
         self.form = load_form(weights)
         self.given = {name: value for name, value in given.items() if value is not None}
+        self.capturable = not self.given  # a graph would keep the maps and the models of its first call
 
     def prepare(self, texture: Texture) -> ChannelReading:
         """The channels of the images; those whose input was not given are left out."""
@@ -81,14 +82,16 @@ class ChannelScorer:
 
     def score(self, prepared: ChannelReading, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """A softmax over all cells, whether something was asked or not."""
-        logits = self.terms(prepared, question, maps)
-        total = torch.stack(list(logits.values())).sum(0)
-        return total.flatten(1).softmax(1).view_as(total), maps
+        features, names = prepared.features(maps), feature_names(known_channels(prepared.layers))
+        total = self.form.logits(features, names, self.kinds(maps))
+        if (asked := self._asked(prepared, question, maps)) is not None:
+            total = total + asked.flatten(1)
+        return total.softmax(1).view(maps.ink.shape), maps
 
     def terms(self, prepared: ChannelReading, question: str | Question, maps: ImageMaps) -> dict[str, Tensor]:
         """What each channel, salience and the question add to the logits: name → (B, h, w)."""
         features, names = prepared.features(maps), feature_names(known_channels(prepared.layers))
-        found = self.form.to(features.device).terms(features, names, self.kinds(maps))
+        found = self.form.terms(features, names, self.kinds(maps))
         if (asked := self._asked(prepared, question, maps)) is not None:
             found[QUESTION_TERM] = asked.flatten(1)
         return {name: part.view(maps.ink.shape) for name, part in found.items()}
@@ -106,7 +109,7 @@ class ChannelScorer:
             return None
         term = torch.zeros_like(maps.salience)
         pages = self.kinds(maps) != IMAGE_KINDS.index("photograph")
-        if pages.any():
+        if pages.is_cuda or pages.any():  # on a GPU finding out would wait
             term = term + QUESTION_WEIGHT * self._scout_ratio(prepared, question, maps) * pages[:, None, None]
         if (
             "encoder" in self.given

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from texturevlm.check import check_count
 from texturevlm.defaults import PATCH, RELEVANCE
+from texturevlm.relevance.balances import find_balance
 from texturevlm.relevance.maps import UNASKED, Balance, ImageMaps, Relevance, cell_level, normalised
 from texturevlm.relevance.place import place_prior
 from texturevlm.relevance.salience import cell_maps
@@ -20,7 +21,7 @@ from texturevlm.relevance.scorers import Scorer, find_scorer
 from texturevlm.scout.question import Question
 from texturevlm.types import Texture, check_texture
 
-BALANCE = Balance()
+BALANCE = "even"  # a name of balances.py
 MOST_PARTS = 12  # of an image that is read by pages: 4 MB each
 
 
@@ -83,10 +84,11 @@ class Prepared:
         return chosen.score(self.reading(chosen), question, self.maps)
 
     def find(
-        self, question: str | Question = "", *, scorer: str | Scorer | None = None, balance: Balance = BALANCE
+        self, question: str | Question = "", *, scorer: str | Scorer | None = None, balance: str | Balance = BALANCE
     ) -> Relevance:
         """The relevance for a question; scorer: instead of the one given when this was made."""
         chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
+        balance = find_balance("choose_tokens", balance, chosen.name)
         if self.texture.pages is not None:
             from texturevlm.relevance.refine import refined_relevance  # which imports this file
 
@@ -136,12 +138,11 @@ def find_relevance(
     *,
     patch: int = PATCH,
     relevance: str | Scorer | Prepared = RELEVANCE,
-    balance: Balance = BALANCE,
+    balance: str | Balance = BALANCE,
 ) -> Relevance:
     """How much each cell of an image matters for a question; arguments as in `choose_tokens`."""
     check_texture("find_relevance", texture)
-    if not isinstance(balance, Balance):
-        raise TypeError(f"find_relevance: balance must be a Balance, got {type(balance).__name__}")
+    find_balance("find_relevance", balance, "")
     if not isinstance(relevance, Prepared):
         relevance = Prepared(texture, patch=patch, scorer=relevance)
     made = relevance.texture

@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,7 +23,7 @@ from texturevlm.relevance.named import EMBEDDING_PREFIX, embedding_parts
 from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.relevance.words import WordsScorer, question_text
 from texturevlm.scout.question import Question
-from texturevlm.scout.scout import load_scout
+from texturevlm.scout.scout import Scout, load_scout
 from texturevlm.scout.spotter import Spots
 from texturevlm.text.strings import terms
 from texturevlm.types import Texture
@@ -135,15 +136,22 @@ class ScoutScorer:
 
     name, description, capturable, calibrated = "scout", "the scout", True, True
 
+    def __init__(self, scout: Scout | None = None) -> None:
+        """scout: another one than the package's, on the device of the images."""
+        self.own = scout
+
+    def scout(self, device: torch.device) -> Scout:
+        return self.own or load_scout(device=device)
+
     def prepare(self, texture: Texture) -> Spots:
         """The scout's reading of the images."""
-        return load_scout(device=texture.device).read(texture)
+        return self.scout(texture.device).read(texture)
 
     def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor | None, ImageMaps]:
         """question: an encoded one (`scout.encode`) always counts as asked: reading it would wait for the GPU."""
         if isinstance(question, str) and not terms(question):
             return None, maps
-        chance = load_scout(device=prepared.text.device).where(prepared, question)
+        chance = self.scout(prepared.text.device).where(prepared, question)
         return on_cells(chance, maps.ink), maps
 
 
@@ -155,7 +163,7 @@ class PriorScorer(ScoutScorer):
     def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """The scout's answer to an empty question, which it was trained with."""
         device = prepared.text.device
-        query = on_cells(load_scout(device=device).where(prepared, nothing_asked(device)), maps.ink)
+        query = on_cells(self.scout(device).where(prepared, nothing_asked(device)), maps.ink)
         return (query if maps.photograph is None else query * ~maps.photograph[:, None, None]), maps
 
 

@@ -120,6 +120,11 @@ def _to_read(texture: Texture) -> tuple[Tensor, tuple[int, int]]:
     return (fine or levels[:1])[-1], size
 
 
+def grey_input(texture: Texture) -> Tensor:
+    """(B, 1, h, w): a texture as the spotter sees it."""
+    return _grey(*_to_read(texture))
+
+
 def _grey(colours: Tensor, size: tuple[int, int]) -> Tensor:
     """(B, 1, *size): the spotter's input."""
     return functional.interpolate(luma(colours).float(), size, mode="bilinear", antialias=True)
@@ -136,8 +141,13 @@ def load_scout(path: Path | str | None = None, *, device: torch.device | str = "
     return _loaded(str(path or files("texturevlm.scout").joinpath(_WEIGHTS)), device)
 
 
+def shipped_parts(path: Path | str | None = None) -> tuple[Spotter, Ranker]:
+    """The spotter and the ranker of such a file, to be trained further: float32, on the CPU."""
+    file = str(path or files("texturevlm.scout").joinpath(_WEIGHTS))
+    return load_module(Spotter(), file, prefix="spotter."), load_ranker(file, prefix="ranker.")
+
+
 @lru_cache(maxsize=None)  # never dropped: graphs read the weights at every replay
 def _loaded(path: str, device: torch.device) -> Scout:
-    spotter, ranker = load_module(Spotter(), path, prefix="spotter."), load_ranker(path, prefix="ranker.")
     on_cpu = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-    return Scout(spotter, ranker, torch.float16 if device.type == "cuda" else on_cpu).to(device)
+    return Scout(*shipped_parts(path), torch.float16 if device.type == "cuda" else on_cpu).to(device)

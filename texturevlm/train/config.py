@@ -33,8 +33,11 @@ TASKS = {
     "ranker": "texturevlm.train.ranker_task:RankerTask",
     "confidence": "texturevlm.train.confidence_task:ConfidenceTask",
     "reader": "texturevlm.train.reader.task:ReaderTask",
+    "balance": "texturevlm.train.balance_task:BalanceTask",
     "channels": "texturevlm.train.channel_task:ChannelTask",
     "rate": "texturevlm.train.rate_task:RateTask",
+    "bands": "texturevlm.train.bands_task:BandsTask",
+    "answers": "texturevlm.train.answer_task:AnswerTask",
     "compensator": "texturevlm.train.compensator_task:CompensatorTask",
 }
 # What a resumed run may change: nothing that the loss curve depends on.

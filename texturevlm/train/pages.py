@@ -91,6 +91,14 @@ def held_out(pages: Sequence[TrainingPage], seed: int = 7) -> list[bool]:
     return [page.document in kept for page in pages]
 
 
+def held_images(data: Path, name: str) -> set[str]:
+    """Names of the images of a data set whose documents the training of the scout held out."""
+    rows = [(one, row) for one in SETS for row in train_rows(data, one, None)]
+    empty = np.zeros((1, 1), np.uint8)
+    pages = [TrainingPage(empty, (), (), one, f"{one}/{row.get('document', row['image'])}") for one, row in rows]
+    return {Path(row["image"]).name for (one, row), held in zip(rows, held_out(pages)) if held and one == name}
+
+
 def pack(data: Path, cache: Path, out: Path, limit: int | None = None, *, sets: Sequence[str] = SETS) -> int:
     """Write the folder; returns the number of pages."""
     for name in sets:

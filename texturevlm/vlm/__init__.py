@@ -8,6 +8,7 @@ from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm.vlm.families import ENCODERS, FAMILIES
 from texturevlm.vlm.reducing import check_reducible, reduced
+from texturevlm.vlm.stored import stored_features
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.weighted import grid_weights, own_grid, weighted
 
@@ -59,5 +60,6 @@ __all__ = [
     "installed",
     "own_grid",
     "reduced",
+    "stored_features",
     "weighted",
 ]

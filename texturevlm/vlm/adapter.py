@@ -135,6 +135,10 @@ class Adapter(ABC):
     def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         """Run the vision tower of the bound model: embeddings (n, D) per view; further lists for DeepStack."""
 
+    @abstractmethod
+    def replaced_tower(self, features: Sequence[Sequence[Tensor]]) -> Iterator[Any]:
+        """Hook the bound model so that it gets features, as `embed` returns them, instead of running its tower."""
+
     @property
     def tower_depth(self) -> int:
         """Blocks of the tower whose output counts."""

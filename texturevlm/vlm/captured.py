@@ -18,6 +18,7 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, KeptReplays, Replay
 from texturevlm.sampling import sample
+from texturevlm.turned import as_read
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
@@ -125,14 +126,17 @@ class FixedBudget:
     def encode(self, texture: Texture, allocation: Allocation) -> TowerOutput:
         """Sample the footprints and run the vision tower on them.
 
-        allocation: upright footprints; only `generate` checks that, so that nothing here waits
+        allocation: upright footprints; only `generate` takes rotated ones, so that nothing here waits
         """
-        self._check("encode", texture, allocation)
+        return self.encode_patches(self._sampled("encode", texture, allocation))
+
+    def _sampled(self, function: str, texture: Texture, allocation: Allocation) -> Patches:
+        self._check(function, texture, allocation)
         patches = sample(texture, allocation)
-        if texture.names != COLOURS:
-            colours = [texture.names.index(name) for name in COLOURS]
-            patches = replace(patches, pixels=patches.pixels[:, :, colours])
-        return self.encode_patches(patches)
+        if texture.names == COLOURS:
+            return patches
+        colours = [texture.names.index(name) for name in COLOURS]
+        return replace(patches, pixels=patches.pixels[:, :, colours])
 
     def encode_patches(self, patches: Patches) -> TowerOutput:
         """Run the vision tower on patches of red, green and blue, such as those that `texturevlm.compile` gives."""
@@ -184,7 +188,8 @@ class FixedBudget:
                 f"generate: num_beams must be 1 under a fixed budget, got {beams}; use the adapter's generate"
             )
         check_readable("generate", texture, allocation, self.adapter.side)
-        return self.encode(texture, allocation)
+        patches = replace(self._sampled("generate", texture, allocation), allocation=as_read("generate", allocation))
+        return self.encode_patches(patches)
 
     def answer(self, ids: Sequence[Sequence[int]], seen: TowerOutput, **options: Any) -> Any:
         """What `generate` returns, for prompts that are spelled and images that are encoded."""

@@ -46,6 +46,11 @@ class Encoder(Adapter):
         front = self.tower.in_front
         return [self._run(views, self.tower.tower, lambda out: out.last_hidden_state[:, front:])]
 
+    def replaced_tower(self, features: Sequence[Sequence[Tensor]]) -> Iterator[Any]:
+        raise NotImplementedError(
+            f"stored_features: model must be a vision-language model, got {self.config.model_type}"
+        )
+
     def features(self, texture: Texture, allocation: Allocation) -> Tensor:
         """(B, D): one vector per image, in the space shared with texts if there is one, or the pooled output."""
         views = still_views("features", Picture(texture, allocation), self.side)

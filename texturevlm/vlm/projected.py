@@ -92,6 +92,18 @@ class ProjectedAdapter(Adapter):
         rows = self.pixel_inputs(views)["pixel_values"].to(self.device)
         return [self._embedded(rows, weighted=False)]
 
+    def replaced_tower(self, features: Sequence[Sequence[Tensor]]) -> Iterator[Any]:
+        (tokens,) = features
+
+        def stored(packed: Tensor, *, weighted: bool) -> list[Tensor]:
+            counts = _counts(unpack(packed.flatten(0, -3), self.row_width)[1])
+            wanted, got = [count // self.merge**2 for count in counts if count], [len(one) for one in tokens]
+            if wanted != got:
+                raise ValueError(f"stored_features: features must have {wanted} tokens, got {got}")
+            return [one.to(self.model.dtype) for one in tokens]
+
+        yield Override(self, "_embedded", stored)
+
     def _get_image_features(self, pixel_values: Tensor, *args: Any, **kwargs: Any) -> Any:
         if not is_packed(pixel_values, self.row_width):
             return self._features.original(pixel_values, *args, **kwargs)

@@ -149,6 +149,18 @@ class QwenAdapter(Adapter):
         self._rope = Override(model.model, "get_rope_index", self._rope_index)
         yield self._rope
 
+    def replaced_tower(self, features: Sequence[Sequence[Tensor]]) -> Iterator[Any]:
+        pooled, *further = [torch.cat([*part]).to(self.tower.dtype) for part in features]
+
+        def stored(rows: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if len(rows) != len(pooled) * self.merge**2:
+                raise ValueError(
+                    f"stored_features: features must have {len(rows) // self.merge**2} tokens, got {len(pooled)}"
+                )
+            return SimpleNamespace(pooler_output=pooled, deepstack_features=further)
+
+        yield Override(self.tower, "forward", stored)
+
     def positions(self, inputs: dict[str, Tensor]) -> Tensor:
         found = self._packed_positions(inputs["input_ids"], inputs)
         if found is None:

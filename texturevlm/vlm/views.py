@@ -1,19 +1,21 @@
 """Texture + Allocation → views: the chosen patches of one image, or of one moment of a video, in reading order.
 
-Here unused slots are dropped, rotated footprints are refused and patches are sampled. This reads values on the host:
-the number of tokens decides the length of a prompt.
+Here unused slots are dropped and patches are sampled. Rotated footprints arrive upright, at their places in the upright
+frame of the page (turned.py). This reads values on the host: the number of tokens decides the length of a prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from texturevlm.sampling import sample
+from texturevlm.turned import as_read
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens
@@ -27,13 +29,13 @@ class View:
     """n tokens that stand together in a prompt.
 
     pixels:  (n, T, 3, P, P), 0 to 1; T moments in time, 1 for a still image
-    centre:  (n, 2), x then y in level-0 pixels
+    centre:  (n, 2), x then y in level-0 pixels, in the upright frame of the image
     step:    (n, 2), level-0 pixels per sample along x and along y
     slot:    (n,), where each token stood in the allocation
     moment:  (n,), the frame a token belongs to; 0 for a still image
     weight:  (n,), weight of each token
     begins:  (n,), whether a token begins a new segment: tokens attend to one another within a segment
-    size:    (height, width) of the image
+    size:    (height, width) of the image, or of its upright frame
     video:   whether it is part of a video
     grid:    rows and columns, if the view is an ordinary image by itself, at the model's own positions
     causal:  whether a segment attends to those before it, too
@@ -107,11 +109,13 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
     pixels = sample(texture, _readable(allocation)).pixels
     views = []
     for image in range(allocation.batch):
-        order, begins = _reading_order(allocation, image, levels)
+        read = as_read(function, allocation.each(itemgetter(slice(image, image + 1))))
+        order, begins = _reading_order(read, 0, levels)
         if len(order) == 0:
             raise ValueError(f"{function}: allocation must give every image a token, got none for image {image}")
         own = _colours(pixels[image], texture)[order].unsqueeze(1)
-        view = _view(allocation, picture.weight, image, order, begins, own)
+        weight = None if picture.weight is None else picture.weight[image : image + 1]
+        view = _view(read, weight, 0, order, begins, own)
         views.append(replace(view, causal=levels == "causal"))
     return views
 
@@ -139,7 +143,8 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     check_readable(function, texture, allocation, side)
     if allocation.batch != 1:
         raise ValueError(f"{function}: allocation of a video must be for one sample, got {allocation.batch}")
-    order, begins = _reading_order(allocation, 0, levels)
+    upright = as_read(function, allocation)
+    order, begins = _reading_order(upright, 0, levels)
     if len(order) == 0:
         raise ValueError(f"{function}: allocation must give the video a token, got none")
     allocation = _readable(allocation)
@@ -151,7 +156,7 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     texture = _only_colours(texture)
     read = [_at_frames(texture, allocation, (source + ahead).clamp(0, texture.batch - 1)) for ahead in range(moments)]
     pixels = torch.stack([_colours(one, texture) for one in read], 1)[order]
-    view = _view(allocation, picture.weight, 0, order, begins, pixels)
+    view = _view(upright, picture.weight, 0, order, begins, pixels)
     return replace(view, moment=source[order], video=True, causal=levels == "causal")
 
 
@@ -172,7 +177,7 @@ def _view(
 
 
 def check_readable(function: str, texture: Texture, allocation: Allocation, side: int) -> None:
-    """A pretrained model reads tokens of its own side, upright, of this image."""
+    """A pretrained model reads tokens of its own side, of this image; `as_read` checks the axes of footprints."""
     if texture.size != allocation.size:
         raise ValueError(
             f"{function}: allocation must be for an image of {texture.size} like the texture, got {allocation.size}"
@@ -184,12 +189,6 @@ def check_footprints(function: str, allocation: Allocation, side: int) -> None:
     """Tokens of this side, upright."""
     if allocation.patch != side:
         raise ValueError(f"{function}: allocation must have patches of {side} for this model, got {allocation.patch}")
-    turned = int((allocation.valid & ~allocation.upright).sum())
-    if turned:
-        raise ValueError(
-            f"{function}: allocation must have upright footprints, since a pretrained model cannot read rotated or "
-            f"mirrored ones, got {turned} others of {int(allocation.valid.sum())}"
-        )
 
 
 def _readable(allocation: Allocation) -> Allocation:

@@ -141,4 +141,4 @@ def save_folder(network: Any, folder: Path, *, budget: int = BUDGET) -> None:
 
     network.to(torch.bfloat16).save_pretrained(folder)
     processor = PlainProcessor(make_tokenizer(), make_image_processor())
-    TextureProcessor(processor, network.config, budget=budget, relevance="scout").save_pretrained(folder)
+    TextureProcessor(processor, network.config, budget=budget, relevance="scout", turn="auto").save_pretrained(folder)

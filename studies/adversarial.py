@@ -1,0 +1,150 @@
+"""What draws tokens away from the answer: stickers, moiré, codes and watermarks, put on real pages.
+
+    python -m studies.adversarial DATA --out DIR [--limit N]
+
+DATA is a folder like sroie. One question with a located answer is taken per page of the train split. Each page is also
+shown with one distraction, beside the answer's own lines or, for a watermark, over everything. A number is the expected
+legibility of the answer at 32 tokens; differences are paired by page.
+"""
+
+import argparse
+import math
+import random
+from collections.abc import Callable
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageChops, ImageDraw, ImageFont
+
+from studies.study import evenly, provenance, study_main
+from texturevlm.allocate.value import delivered_scale
+from texturevlm.defaults import PATCH
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.ops.legibility import legibility
+from texturevlm.pipeline import choose_tokens
+from texturevlm.progress import Progress
+from texturevlm.relevance import find_relevance
+from texturevlm.relevance.words import WORD_HEIGHT
+from texturevlm.types import Texture
+
+PAGES, BUDGET = 12, 32  # at 96 tokens nearly every answer of a receipt is legible, distracted or not
+SHARE = 0.3  # side of a distraction, over the page's shorter side
+CLEAN = "clean"
+SCORERS = ("none", "prior", "scout")
+Box = tuple[int, int, int, int]
+
+
+def sticker(side: int, draw: random.Random) -> Image.Image:
+    """A bright disc with a star."""
+    image = Image.new("RGB", (side, side), "white")
+    pen, middle = ImageDraw.Draw(image), side / 2
+    pen.ellipse((0, 0, side - 1, side - 1), fill=draw.choice(["red", "orange", "magenta", "blue"]))
+    radii = (0.42 * side, 0.18 * side)
+    points = [(math.sin(k * math.pi / 5) * radii[k % 2], -math.cos(k * math.pi / 5) * radii[k % 2]) for k in range(10)]
+    pen.polygon([(middle + x, middle + y) for x, y in points], fill="yellow")
+    return image
+
+
+def moire(side: int, draw: random.Random) -> Image.Image:
+    """Two gratings, two to four pixels per period, a few degrees apart."""
+    y, x = np.mgrid[:side, :side].astype(float)
+    period, angle = draw.uniform(2, 4), draw.uniform(0, math.pi)
+    waves = [np.sin(2 * math.pi / period * (x * math.cos(a) + y * math.sin(a))) for a in (angle, angle + 0.08)]
+    return Image.fromarray(np.uint8(127.5 + 127.5 * waves[0] * waves[1])).convert("RGB")
+
+
+def code(side: int, draw: random.Random) -> Image.Image:
+    """Modules at random, with the three corner marks of a QR code."""
+    count = 29
+    grid = np.array([[draw.random() < 0.5 for _ in range(count)] for _ in range(count)])
+    for top, left in ((0, 0), (0, count - 7), (count - 7, 0)):
+        ring = np.ones((7, 7), dtype=bool)
+        ring[1:6, 1:6] = False
+        ring[2:5, 2:5] = True
+        grid[top : top + 7, left : left + 7] = ring
+    return Image.fromarray(np.uint8(255 * ~grid)).resize((side, side), Image.Resampling.NEAREST).convert("RGB")
+
+
+PATCHES: dict[str, Callable[[int, random.Random], Image.Image]] = {"sticker": sticker, "moiré": moire, "code": code}
+WATERMARK = "watermark"
+KINDS = (CLEAN, *PATCHES, WATERMARK)
+
+
+def distracted(page: Image.Image, kind: str, answer: Box, draw: random.Random) -> Image.Image:
+    """The page with one distraction; a patch does not touch the answer's rows."""
+    if kind == WATERMARK:
+        return _watermarked(page)
+    side = int(SHARE * min(page.size))
+    above, below = answer[1], page.height - answer[3]
+    side = min(side, max(above, below))
+    top = draw.randint(0, above - side) if above >= below else draw.randint(answer[3], page.height - side)
+    found = page.copy()
+    found.paste(PATCHES[kind](side, draw), (draw.randint(0, page.width - side), top))
+    return found
+
+
+def _watermarked(page: Image.Image) -> Image.Image:
+    """Grey words across the page, under the print."""
+    size = max(12, page.width // 6)
+    line = Image.new("L", (2 * page.width, 2 * page.height), 255)
+    pen, font = ImageDraw.Draw(line), ImageFont.load_default(size)
+    for top in range(0, line.height, 3 * size):
+        pen.text((0, top), "CONFIDENTIAL  COPY  " * 4, fill=190, font=font)
+    turned = line.rotate(30, fillcolor=255)
+    left, top = page.width // 2, page.height // 2
+    mark = turned.crop((left, top, left + page.width, top + page.height)).convert("RGB")
+    return ImageChops.darker(page, mark)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    located = {sample.image: sample for sample in load_data(options.data, split="train").samples if sample.boxes}
+    if not located:
+        raise ValueError(f"DATA must have questions with boxes of their answers, got none in {options.data}")
+    chosen = evenly(list(located.values()), options.limit or PAGES)
+    rows: list[dict[str, Any]] = []
+    progress = Progress(len(chosen), "pages")
+    for number, sample in enumerate(chosen):
+        left, top, right, bottom = (round(edge) for edge in sample.boxes[0])
+        page = Image.open(sample.image).convert("RGB")
+        for kind in KINDS:
+            draw = random.Random(number)
+            shown = page if kind == CLEAN else distracted(page, kind, (left, top, right, bottom), draw)
+            texture = Texture.open(shown).mipmapped()
+            scores = {scorer: _legible(texture, sample, scorer) for scorer in SCORERS}
+            rows.append({"page": sample.image.name, "kind": kind, **scores})
+        progress.step()
+    return {"rows": rows, "pages": len(chosen), "data": options.data.name}
+
+
+def _legible(texture: Texture, sample: Sample, scorer: str) -> float:
+    """The expected legibility of the answer: its box's height against the scale that is delivered at its centre."""
+    relevance = find_relevance(texture, sample.question, patch=PATCH, relevance=scorer)
+    scale = delivered_scale(choose_tokens(texture, budget=BUDGET, relevance=relevance), relevance.grid)[0]
+    left, top, right, bottom = sample.boxes[0]
+    rows, columns = relevance.grid
+    row = min(rows - 1, int((top + bottom) / 2 / texture.size[0] * rows))
+    column = min(columns - 1, int((left + right) / 2 / texture.size[1] * columns))
+    return float(legibility(np.array((bottom - top) / WORD_HEIGHT), float(scale[row, column])))
+
+
+def report(found: dict[str, Any]) -> str:
+    table = []
+    for scorer in SCORERS:
+        of = {kind: [row[scorer] for row in found["rows"] if row["kind"] == kind] for kind in KINDS}
+        for kind, scores in of.items():
+            change = "" if kind == CLEAN else format_interval(paired_difference(scores, of[CLEAN]))
+            table.append([scorer, kind, f"{mean(scores):.3f}", change])
+    return markdown_page(
+        "# Pages that distract",
+        f"{found['pages']} pages of {found['data']} (`train`), one located answer each, {BUDGET} tokens by `auto`. "
+        "Legibility of the answer, expected from its height and the scale at its centre; change from the clean page, "
+        "paired, with its 95% interval. `none` and `prior` do not read the question, `scout` does.",
+        markdown_table(("relevance", "page", "legibility", "change"), table),
+        provenance(found),
+    )
+
+
+main = study_main(__name__, __doc__, measure, report)

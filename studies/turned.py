@@ -1,0 +1,177 @@
+"""Turned pages: is a page that lies at an angle as legible as an upright one, when footprints follow its text?
+
+    python -m studies.turned DATA --out DIR [--limit N] [--ocr E,E] [--readings DIR]
+
+DATA holds the sets that the scout was trained on; measured are pages that its training held out (held_out.py). Each
+page is turned clockwise on paper of its own colour; its angle is found as `ask` finds it. Patches are sampled at the
+tokens' footprints and painted where a model places them; OCR reads the answer's line there. The control leaves
+footprints upright; its picture is turned back by the true angle before OCR reads it.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import grid_sample, interpolate
+
+from studies.held_out import MAIN_SET, PATCH
+from studies.study import OCR, READINGS, provenance, study_main
+from texturevlm.ask.prepared import PreparedImage
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.ocr import LineCrop, cached_engines, open_engines
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.pipeline import choose_tokens
+from texturevlm.progress import Progress
+from texturevlm.rebuilding import median_grey
+from texturevlm.sampling import sample
+from texturevlm.train.pages import held_images
+from texturevlm.turned import as_read, reading_angle, turned_upright, upright_frame
+from texturevlm.types import Allocation, Texture
+
+ANGLES = (5, 15, 45, 90)
+CONTROLLED = (90,)  # angles of the control
+BUDGET = 96
+FOLLOWED, LEFT = "footprints follow the text", "footprints stay upright"
+
+
+def turned_page(page: Image.Image, angle: float) -> Texture:
+    """A page turned clockwise, on paper of its own colour."""
+    paper = int(np.median(np.asarray(page)))
+    return Texture.open(page.rotate(-angle, Image.Resampling.BICUBIC, expand=True, fillcolor=paper)).mipmapped()
+
+
+def painted(texture: Texture, allocation: Allocation) -> Tensor:
+    """(C, H, W): the sampled patches where a model places them, the finest on top."""
+    patches, read = sample(texture, allocation).pixels[0], as_read("turned", allocation)
+    height, width = read.size
+    canvas = median_grey(texture)[0].expand(patches.shape[1], height, width).clone()
+    first, last = read.pixel_span()
+    for slot in sorted(read.valid[0].nonzero()[:, 0].tolist(), key=lambda slot: -float(read.area[0, slot])):
+        (x0, y0), (x1, y1) = first[0, slot].tolist(), last[0, slot].tolist()
+        part = canvas[:, y0:y1, x0:x1]
+        if part.numel():
+            u, v, inside = read.local(0, slot, x0, y0, part.shape[1:])
+            grid = torch.stack([u, v], -1).to(part)[None]
+            values = grid_sample(patches[slot][None], grid, "bicubic", "border", align_corners=False)[0]
+            part.copy_(torch.where(inside, values, part))
+    return canvas
+
+
+def boxes_after(question: Sample, middle: Sequence[float], turned: float) -> list[tuple[float, float, float, float]]:
+    """The answer's boxes in a picture whose page is turned by an angle; middle: where the page's centre lies there."""
+    height, width = question.size
+    cosine, sine = math.cos(math.radians(turned)), math.sin(math.radians(turned))
+    found = []
+    for x0, y0, x1, y1 in question.boxes:
+        corners = [(x - width / 2, y - height / 2) for x in (x0, x1) for y in (y0, y1)]
+        xs = [x * cosine - y * sine + middle[0] for x, y in corners]
+        ys = [x * sine + y * cosine + middle[1] for x, y in corners]
+        found.append((min(xs), min(ys), max(xs), max(ys)))
+    return found
+
+
+def crops_of(picture: Tensor, question: Sample, turned: float, middle: Sequence[float]) -> list[LineCrop]:
+    """The answer's lines as an OCR engine takes them, at the size that the data set's page has."""
+    size = (picture.shape[1], picture.shape[2])
+    found = []
+    for left, top, right, bottom in crop_boxes(boxes_after(question, middle, turned), size):
+        part = picture[:, top:bottom, left:right]
+        if (times := round(question.reduced)) > 1:
+            part = interpolate(part[None], scale_factor=times, mode="bicubic")[0]
+        found.append(as_bytes(part))
+    return found
+
+
+def delivered(page: Image.Image, question: Sample, angle: float, follow: bool) -> tuple[list[LineCrop], float]:
+    """What OCR gets of an answer, and by how much the angle that was found is wrong."""
+    image = PreparedImage(turned_page(page, angle), patch=PATCH, device=torch.device("cpu"))
+    image.turn("auto" if follow else 0.0)
+    relevance = image.relevance(question.question, relevance="scout")
+    chosen = choose_tokens(image.texture, budget=BUDGET, patch=PATCH, relevance=relevance)
+    allocation = image.as_given(chosen)
+    picture = painted(image.original, allocation)
+    if not follow and angle:
+        given = Texture((picture[None],))
+        frame = upright_frame(given, angle)
+        return crops_of(turned_upright(given, frame).levels[0][0], question, 0.0, (-frame.box[0], -frame.box[1])), 0.0
+    found = reading_angle("turned", allocation) or 0.0
+    height, width = allocation.size
+    from_middle = allocation.centre[0, 0] - torch.tensor([width / 2, height / 2])
+    offset = as_read("turned", allocation).centre[0, 0] - _turned(from_middle, -found)  # where the page's centre lies
+    left = angle - found
+    return crops_of(picture, question, left, offset.tolist()), abs((left + 180) % 360 - 180)
+
+
+def _turned(vector: Tensor, angle: float) -> Tensor:
+    """A vector (2,) turned clockwise."""
+    cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    x, y = vector.tolist()
+    return torch.tensor([x * cosine - y * sine, x * sine + y * cosine])
+
+
+def study(options: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    held = held_images(options.data, MAIN_SET)
+    samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
+    chosen = _one_per_page([one for one in samples if one.image.name in held])[: options.limit]
+    if not chosen:
+        raise ValueError(f"{options.data} must hold questions of held-out documents, got none")
+    engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
+    variants = [(angle, FOLLOWED) for angle in (0, *ANGLES)] + [(angle, LEFT) for angle in CONTROLLED]
+    scores: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
+    errors: dict[str, list[float]] = {}
+    progress = Progress(len(chosen), "pages")
+    for question in chosen:
+        page = Image.open(question.image).convert("L")
+        for angle, how in variants:
+            crops, error = delivered(page, question, angle, how == FOLLOWED)
+            if how == FOLLOWED:
+                errors.setdefault(str(angle), []).append(error)
+            for name, engine in engines.items():
+                score = legibility_score(engine.read(crops), question.answers)
+                scores[name].setdefault(f"{angle}/{how}", []).append(score)
+        progress.step()
+    return {
+        "ocr": {name: engine.name for name, engine in engines.items()},
+        "pages": [Path(one.image).name for one in chosen],
+        "scores": scores,
+        "errors": errors,
+    }
+
+
+def _one_per_page(samples: Sequence[Sample]) -> list[Sample]:
+    return list({one.image: one for one in reversed(samples)}.values())[::-1]
+
+
+def report(record: dict[str, Any]) -> str:
+    rows = []
+    for key in next(iter(record["scores"].values())):
+        angle, _, how = key.partition("/")
+        cells = []
+        for own in record["scores"].values():
+            upright = own[f"0/{FOLLOWED}"]
+            gap = "–" if angle == "0" else format_interval(list(paired_difference(own[key], upright)))
+            cells += [f"{np.mean(own[key]):.3f}", gap]
+        wrong = sum(error > 2 for error in record["errors"][angle]) if how == FOLLOWED else "–"
+        rows.append((f"{angle}°", how, *cells, wrong))
+    heads = [head for name in record["scores"] for head in (name, "difference to the upright page")]
+    return markdown_page(
+        "# Turned pages: legibility when footprints follow the text",
+        provenance(record, *record["ocr"].values()),
+        f"{len(record['pages'])} located questions, one per `train` page of {MAIN_SET} whose documents the training of "
+        f"the scout held out. Relevance `scout`, allocator `auto`, {BUDGET} tokens of {PATCH}×{PATCH}. The angle is "
+        "found, not given. Differences are paired, with 95% intervals from resampling pages. Last column: pages whose "
+        "angle was found wrong by more than 2°.",
+        markdown_table(("turned by", "tokens", *heads, "wrong angle"), rows),
+    )
+
+
+main = study_main(__name__, __doc__, study, report, OCR, READINGS)

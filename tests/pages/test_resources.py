@@ -1,0 +1,54 @@
+"""One budget over images, documents and frames together."""
+
+import pytest
+
+from tests.pages.papers import WORDS, paper, pdf_of
+from texturevlm.pages import HierarchicalResourceAllocator
+from texturevlm.pages.resources import BoundPages
+
+
+def papers(*numbers):
+    return [paper(WORDS[number]) for number in numbers]
+
+
+@pytest.fixture(scope="module")
+def sources():
+    """An image, a PDF of three pages, and a clip of two frames."""
+    return [papers(0)[0], pdf_of(papers(1, 2, 3)), papers(4, 5)]
+
+
+@pytest.mark.parametrize("word, unit", [(0, (0, 1)), (2, (1, 2)), (5, (2, 2))])
+def test_the_unit_that_the_question_is_about_wins(sources, word, unit):
+    allocator = HierarchicalResourceAllocator(budget=48, fine=2, relevance="scout")
+    found = allocator.spend(sources, f"Where is the {WORDS[word]}?")
+    assert max(found, key=lambda one: one.tokens.worth).units == (unit,)
+    assert sum(one.tokens.tokens for one in found) <= 48 and len(found) <= 2
+
+
+def test_the_sheet_shows_the_other_units(sources):
+    *fine, sheet = HierarchicalResourceAllocator(budget=90, fine=1, relevance="scout").spend(sources, "zeppelin")
+    assert [one.units for one in fine] == [((1, 2),)]
+    assert sheet.units == ((0, 1), (1, 1), (1, 3), (2, 1), (2, 2))
+
+
+def test_units_are_numbered_source_by_source():
+    class Counted(list):
+        pass
+
+    bound = BoundPages([Counted("ab"), Counted("c"), Counted("def")])
+    assert [bound.place(index) for index in range(len(bound))] == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "given, error, message",
+    [
+        ([], TypeError, "sources must be a list of at least one source"),
+        ("report.pdf", TypeError, "sources must be a list of at least one source, got 'report.pdf'"),
+        ([[]], ValueError, "document must have at least one page, got an empty list"),
+        ([b"%PDF-1.4 nothing"], ValueError, "HierarchicalResourceAllocator: .*"),
+        ([["x.png"] * 600, ["y.png"] * 600], ValueError, "at most 1000 units together, got 1200"),
+    ],
+)
+def test_what_is_refused_before_anything_is_read(given, error, message):
+    with pytest.raises(error, match=message):
+        HierarchicalResourceAllocator().spend(given, "what?")

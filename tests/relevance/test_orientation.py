@@ -1,0 +1,70 @@
+"""Which way up a page is, and regions whose text has an angle of its own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+import texturevlm as tv
+from texturevlm.relevance.orientation import find_turn
+from texturevlm.relevance.text_regions import find_regions
+from texturevlm.turned import TextRegion, following
+
+INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
+
+
+@pytest.fixture(scope="module")
+def invoice():
+    page = Image.open(INVOICE).convert("RGB")
+    return page.resize((page.width * 900 // page.height, 900), Image.Resampling.BOX)
+
+
+def turned(page, angle):
+    return tv.Texture.open(page.rotate(-angle, Image.Resampling.BICUBIC, expand=True, fillcolor="white"))
+
+
+@pytest.mark.parametrize("angle", [0, 15, 90, 180, -60])
+def test_the_angle_of_a_page_is_found(invoice, angle):
+    found = find_turn(turned(invoice, angle))
+    assert abs((found - angle + 180) % 360 - 180) <= 1
+
+
+def stamped(page, angle):
+    stamp = Image.new("RGB", (300, 130), "white")
+    pen = ImageDraw.Draw(stamp)
+    pen.rectangle((2, 2, 297, 127), outline=(60, 60, 60), width=4)
+    for row, text in enumerate(("RECEIVED", "MARCH 12 1987", "ACCOUNT NUMBER")):
+        pen.text((16, 8 + 38 * row), text, fill=(40, 40, 40), font=ImageFont.load_default(30))
+    stamp = stamp.rotate(-angle, Image.Resampling.BICUBIC, expand=True, fillcolor="white")
+    made = page.copy()
+    made.paste(stamp, ((page.width - stamp.width) // 2, (page.height - stamp.height) // 2))
+    return made
+
+
+def test_a_stamp_is_a_region_of_its_own_and_a_plain_page_has_none(invoice):
+    assert find_regions(tv.Texture.open(invoice)) == []
+    texture = tv.Texture.open(stamped(invoice, 30))
+    (region,) = find_regions(texture)
+    assert abs(region.angle - 30) <= 2
+    middle = torch.tensor([texture.size[1] / 2, texture.size[0] / 2])
+    assert ((region.cells[:, :2] <= middle) & (region.cells[:, 2:] >= middle)).all(1).any()
+
+
+def footprints():
+    boxes = torch.tensor([[[100.0, 100.0, 132.0, 132.0], [0.0, 0.0, 32.0, 32.0], [60.0, 60.0, 160.0, 160.0]]])
+    return tv.Allocation.of_boxes(boxes, (400, 400), 16)
+
+
+@pytest.mark.parametrize("angle", [30.0, 90.0, -45.0])
+def test_footprints_in_a_region_follow_it_and_cover_what_they_covered(angle):
+    allocation = footprints()
+    found = following(allocation, [TextRegion(angle, torch.tensor([[90.0, 90.0, 140.0, 140.0]]))])
+    assert torch.equal(found.centre, allocation.centre)
+    assert torch.equal(found.ddx[:, 1:], allocation.ddx[:, 1:])  # outside, and larger than the region
+    across, along = found.ddx[0, 0].tolist()
+    assert torch.atan2(torch.tensor(along), torch.tensor(across)).rad2deg().item() == pytest.approx(angle, abs=1e-3)
+    u, v, inside = found.local(0, 0, 100, 100, (32, 32))
+    assert inside.all()
+    corner = max(float(u.abs().max()), float(v.abs().max()))
+    assert corner > 0.9  # and no more than that

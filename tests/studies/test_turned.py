@@ -1,0 +1,54 @@
+"""Turned pages: what is cut out for OCR is the answer's line, whichever way the page lies."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from studies import turned
+from tests.evaluate.folders import write_page
+from tests.evaluate.test_run import Ink
+from tests.studies.test_nothing_asked import write_sets
+from texturevlm.evaluate.data import Sample
+
+
+@pytest.fixture
+def question(tmp_path):
+    write_page(tmp_path / "page.png", {"Invoice": (20, 20), "Total": (20, 100), "1975": (150, 100)})
+    with Image.open(tmp_path / "page.png") as page:
+        size = page.height, page.width
+    return Sample("1", tmp_path / "page.png", size, "What is the total?", ("1975",), ((150.0, 100.0, 190.0, 118.0),))
+
+
+@pytest.mark.parametrize("angle", [90])
+def test_the_answers_line_is_cut_out_of_a_turned_page(question, angle, monkeypatch):
+    monkeypatch.setattr("texturevlm.ask.prepared.find_turn_and_read", lambda texture: (float(angle), None))
+    page = Image.open(question.image).convert("L")
+    (turned_crop,), error = turned.delivered(page, question, angle, True)
+    monkeypatch.setattr("texturevlm.ask.prepared.find_turn_and_read", lambda texture: (0.0, None))
+    (upright_crop,), _ = turned.delivered(page, question, 0, True)
+    assert error == 0
+    assert turned_crop.shape == upright_crop.shape
+    difference = torch.from_numpy(turned_crop).float() - torch.from_numpy(upright_crop).float()
+    assert difference.abs().mean() < 2
+    (left,), _ = turned.delivered(page, question, angle, False)  # the control: turned back by the true angle
+    assert left.shape == upright_crop.shape
+
+
+def test_boxes_follow_the_page(question):
+    (box,) = turned.boxes_after(question, (50.0, 60.0), 0.0)
+    height, width = question.size
+    assert box == pytest.approx((200 - width / 2, 160 - height / 2, 240 - width / 2, 178 - height / 2))
+    x0, y0, x1, y1 = turned.boxes_after(question, (0.0, 0.0), 90.0)[0]
+    assert (x1 - x0, y1 - y0) == pytest.approx((18, 40))
+
+
+def test_the_study_from_end_to_end(tmp_path, monkeypatch):
+    data = write_sets(tmp_path / "data")
+    monkeypatch.setattr(turned, "open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr(turned, "ANGLES", (90,))
+    assert turned.main([str(data), "--out", str(tmp_path / "out"), "--ocr", "a", "--limit", "1"]) == 0
+    record = json.loads((tmp_path / "out" / "turned.json").read_text())
+    assert set(record["scores"]["a"]) == {f"0/{turned.FOLLOWED}", f"90/{turned.FOLLOWED}", f"90/{turned.LEFT}"}
+    assert len(record["pages"]) == 1 and "90°" in (tmp_path / "out" / "turned.md").read_text()

@@ -1,0 +1,102 @@
+"""A ranker that learns from the answers of a small random model."""
+
+import pytest
+import torch
+
+from texturevlm.ask.prompted import log_likelihoods
+from texturevlm.cli import main
+from texturevlm.scout.scout import shipped_parts
+from texturevlm.scout.weights import load_ranker
+from texturevlm.train import answer_task
+from texturevlm.train.answer_examples import AnswerExamples, answers_from, surprise
+from texturevlm.train.answer_task import AnswerTask
+from texturevlm.train.config import FitConfig
+from texturevlm.train.fit import fit
+from texturevlm.train.soft_choice import relaxed_top_k
+from texturevlm.types import Texture
+
+
+def made(asked_pages, tiny_model, **more):
+    given = {"budget": 6, "candidates": 24, "length": 2, "batch": 2, "draws": 3, **more}
+    return AnswerTask(AnswerTask.Settings(data=(asked_pages,), model=tiny_model, **given))
+
+
+@pytest.fixture(scope="module")
+def task(asked_pages, tiny_model):
+    return made(asked_pages, tiny_model)
+
+
+def all_surprise(task):
+    with torch.no_grad():
+        task.module.eval()
+        weights = [relaxed_top_k(one.scores(task.module.ranker), 6) for one in task.learned]
+        return float(surprise(task.vlm, task.learned, weights).mean())
+
+
+def test_examples_know_their_candidates(task):
+    one = task.learned[0]
+    count = len(one.features[0])
+    assert count <= 24 and one.place.shape == (count, 2) and one.grid[0] * one.grid[1] == count
+    assert len({tuple(place) for place in one.place.tolist()}) == count
+    scores = one.scores(task.module.ranker.eval())
+    assert float(scores.detach().exp().sum()) == pytest.approx(1, abs=1e-2)
+    every = answers_from(task.vlm, [one], [torch.arange(6)], length=2)
+    assert isinstance(every[0], str)
+
+
+def test_weights_of_one_are_the_model_itself(task):
+    """The surprise from stored features is that of the model's own tower."""
+    one = task.learned[0]
+    texture = Texture.open(one.sample.image).mipmapped()
+    fresh = AnswerExamples(task.vlm, task.spotter, budget=6, candidates=24)._prompt(texture, one.sample.question)
+    (said,) = log_likelihoods(task.vlm.adapter, [fresh], [one.sample.answers[0]])
+    own = surprise(task.vlm, [one], [torch.ones(len(one.features[0]))])
+    assert float(own[0]) == pytest.approx(-sum(said) / len(said), rel=1e-3)
+
+
+def test_likelihood_makes_right_answers_likelier(task, tmp_path):
+    before, frozen = all_surprise(task), {k: v.clone() for k, v in task.vlm.model.state_dict().items()}
+    start = {k: v.clone() for k, v in task.module.state_dict().items()}
+    found = fit(task, FitConfig(steps=6, rate=3e-3, save_every=0), tmp_path / "run")
+    assert all_surprise(task) < before
+    assert all(torch.equal(value, frozen[name]) for name, value in task.vlm.model.state_dict().items())
+    assert set(found) == {"questions", "before", "after", "gain", "gain_low", "gain_high"} and found["questions"] == 2
+    weights = tmp_path / "run" / "step-00000006" / "weights.safetensors"
+    assert main(["ship-scout", "--ranker", str(weights), "--out", str(tmp_path / "scout.npz")]) == 0
+    shipped = load_ranker(tmp_path / "scout.npz", prefix="ranker.")
+    assert not torch.equal(shipped.last.weight, shipped_parts()[1].last.weight)
+    task.module.load_state_dict(start)
+
+
+def test_reinforce_raises_what_is_rewarded(task, monkeypatch):
+    one = task.learned[0]
+
+    def answered(vlm, examples, chosen, *, length):
+        return [one.sample.answers[0] if 5 in some.tolist() else "no" for some in chosen]
+
+    monkeypatch.setattr(answer_task, "answers_from", answered)
+    scores = torch.zeros(24, requires_grad=True)
+    for step in range(40):
+        task._reinforced([one], [scores], step).sum().backward()
+    assert int(scores.grad.argmin()) == 5  # descent makes it likelier
+
+
+def test_wrong_answers_weigh_more(task, monkeypatch):
+    right = task.learned[1].sample.answers[0]
+    monkeypatch.setattr(answer_task, "answers_from", lambda vlm, some, chosen, *, length: [right] * len(some))
+    found = task._weighed().tolist()
+    assert found[1] == 1 and max(found) == 2  # the settings' `harder`
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ({"objective": "luck"}, "objective must be one of likelihood, reinforce"),
+        ({"candidates": 3}, "candidates must be at least 6, got 3"),
+        ({"draws": 1}, "draws must be at least 2"),
+        ({"harder": 0.5}, "harder at least 1"),
+    ],
+)
+def test_what_is_refused(asked_pages, tiny_model, more, message):
+    with pytest.raises(ValueError, match=message):
+        made(asked_pages, tiny_model, **more)

@@ -1,0 +1,105 @@
+"""One budget over everything that a question may be about: images, documents, frames of clips.
+
+All of them become units of one kind: an image, a page, a frame. One traversal (`allocate/traverse.py`) decides which
+units are worth a closer look, and hands out the tokens, whatever they belong to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
+from texturevlm.pages.choose import FINE_PAGES, PageTokens, choose_pages
+from texturevlm.pages.document import ImagePages, Pages, is_document, open_pages
+from texturevlm.pages.pdf import MOST_PAGES
+from texturevlm.pipeline import Allocator
+from texturevlm.relevance import Scorer
+from texturevlm.types import Texture
+
+
+class BoundPages:
+    """The units of several sources, one after the other."""
+
+    def __init__(self, parts: Sequence[Pages]) -> None:
+        self.parts = list(parts)
+        self.ends = list(accumulate(map(len, self.parts)))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def place(self, index: int) -> tuple[int, int]:
+        """The source of unit `index`, and its number in it; all from 0."""
+        source = bisect_right(self.ends, index)
+        return source, index - (self.ends[source - 1] if source else 0)
+
+    def texture(self, index: int, pixels: int, device: torch.device) -> Texture:
+        source, number = self.place(index)
+        return self.parts[source].texture(number, pixels, device)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitTokens:
+    """The tokens of one unit, or of the sheet of units that are shown small.
+
+    units:  (source, number) of each, the source from 0, the page or frame in it from 1; one, or all on the sheet
+    tokens: what `choose_pages` gives for it; its numbers count through all sources
+    """
+
+    units: tuple[tuple[int, int], ...]
+    tokens: PageTokens
+
+
+@dataclass(frozen=True)
+class HierarchicalResourceAllocator:
+    """Spends one budget on images, documents and clips together.
+
+    budget: tokens in all
+    fine:   units that are opened and get tokens of their own, at most
+    patch, allocator, relevance, device: as in `choose_pages`
+    """
+
+    budget: int = BUDGET
+    fine: int = FINE_PAGES
+    patch: int = PATCH
+    allocator: str | Allocator = ALLOCATOR
+    relevance: str | Scorer = RELEVANCE
+    device: torch.device | str = "cpu"
+
+    def spend(self, sources: Sequence[Any], question: str = "") -> list[UnitTokens]:
+        """The units that get tokens, in the order of the sources; last, if the budget allows, a sheet of the others.
+
+        sources: each an image (what `Texture.open` takes), a PDF (a path, or bytes), or a list of images: the pages of
+                 a scan, or the frames of a clip
+        """
+        name = "HierarchicalResourceAllocator"
+        if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence) or not sources:
+            raise TypeError(f"{name}: sources must be a list of at least one source, got {sources!r:.60}")
+        parts = [
+            open_pages(one, function=name) if isinstance(one, (list, tuple)) or is_document(one) else ImagePages([one])
+            for one in sources
+        ]
+        bound = BoundPages(parts)
+        if len(bound) > MOST_PAGES:
+            raise ValueError(f"{name}: sources must have at most {MOST_PAGES} units together, got {len(bound)}")
+        found = choose_pages(
+            bound,
+            question,
+            budget=self.budget,
+            fine=self.fine,
+            patch=self.patch,
+            allocator=self.allocator,
+            relevance=self.relevance,
+            device=self.device,
+        )
+        return [UnitTokens(tuple(_numbered(bound, number) for number in one.numbers), one) for one in found]
+
+
+def _numbered(bound: BoundPages, number: int) -> tuple[int, int]:
+    source, index = bound.place(number - 1)
+    return source, index + 1
