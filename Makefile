@@ -26,7 +26,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documents as a site in site/; open site/index.html.
+# The documents as a site in site/; look at it with `python -m http.server -d site`.
 site: .venv/ready
 	$(BIN)/python docs/build_site.py --out site
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
@@ -21,6 +22,8 @@ PAGE = re.compile(r'"([\w./-]+\.md)"')  # in zensical.toml
 
 def build(out: Path, docs: Path = DOCS) -> int:
     """Build the site into a folder that is made anew; returns the exit status of Zensical."""
+    if absent := [name for name in ("zensical", "jupytext") if find_spec(name) is None]:
+        raise SystemExit(f"build_site: needs {' and '.join(absent)}: pip install '.[docs]'")
     if out.exists() and not (out / "sitemap.xml").exists():
         raise SystemExit(f"build_site: --out must be a new folder or an earlier site, got {out}")
     with tempfile.TemporaryDirectory() as folder:

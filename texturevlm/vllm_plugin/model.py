@@ -45,11 +45,10 @@ class TextureQwen3VL(Qwen3VLForConditionalGeneration):  # type: ignore[misc]
         if rows is None or not is_packed(rows, self._row_width):
             own: tuple[Tensor, ...] = super()._process_image_input(image_input)
             return own
-        pixels, geometry, weight = unpack(rows.to(self.visual.device), self._row_width)
-        patches = self.visual.spatial_merge_size**2
+        pixels, geometry, _ = unpack(rows.to(self.visual.device), self._row_width)
         found = self.visual(pixels, None, encoder_metadata=tower_metadata(self.visual, geometry))
-        counts = (image_input["image_grid_thw"].prod(-1) // patches).tolist()
-        parts: tuple[Tensor, ...] = (found * weight[::patches].to(found)).split(counts)
+        counts = (image_input["image_grid_thw"].prod(-1) // self.visual.spatial_merge_size**2).tolist()
+        parts: tuple[Tensor, ...] = found.split(counts)
         return parts
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: Sequence[Any]) -> tuple[Tensor, int]:
