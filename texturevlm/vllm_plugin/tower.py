@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from texturevlm.vlm.packed import Geometry
 from texturevlm.vlm.places import bilinear_taps
@@ -29,8 +30,7 @@ def tower_metadata(tower: Any, geometry: Geometry) -> dict[str, Any]:
 def learned_positions(tower: Any, geometry: Geometry) -> Tensor:
     """(N, D), read between the entries of the tower's table."""
     indices, weights = bilinear_taps(geometry.patch, geometry.extent, tower.num_grid_per_side)
-    table: Tensor = tower.pos_embed.weight.float()[indices]
-    return (table * weights[..., None]).sum(1)
+    return functional.embedding_bag(indices, tower.pos_embed.weight.float(), per_sample_weights=weights, mode="sum")
 
 
 def rotary_tables(rotary: Any, patch: Tensor) -> tuple[Tensor, Tensor]:
