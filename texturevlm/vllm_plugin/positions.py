@@ -35,7 +35,12 @@ def prompt_positions(length: int, pictures: Iterable[tuple[int, Geometry]]) -> t
         ids[0, first : first + len(geometry.token)] = VISUAL
         parts.append(geometry)
     place, further = mrope_positions(ids, None, {VISUAL: _joined(parts)} if parts else {})
-    return (place[:, 0].double() + 0.5).floor().long(), int(further)
+    return nearest(place[:, 0]), int(further)
+
+
+def nearest(place: Tensor) -> Tensor:
+    """The nearest whole positions; of two that are as near, the greater."""
+    return (place.double() + 0.5).floor().long()
 
 
 def _joined(parts: Sequence[Geometry]) -> Geometry:
