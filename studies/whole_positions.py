@@ -24,17 +24,15 @@ from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.progress import Progress
 from texturevlm.vllm_plugin.positions import nearest
 from texturevlm.vlm import qwen
+from texturevlm.vlm.mrope import mrope_positions
 
 MOST = 48  # tokens of an answer
 
 
 def whole(*given: Any) -> tuple[Tensor, Tensor]:
     """Positions as vLLM has them."""
-    place, further = EXACT(*given)
+    place, further = mrope_positions(*given)
     return nearest(place), further
-
-
-EXACT = qwen.mrope_positions
 
 
 def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, Any]:

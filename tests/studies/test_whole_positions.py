@@ -7,6 +7,7 @@ from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
 from texturevlm.train.reader.network import save_folder
 from texturevlm.vlm import qwen
+from texturevlm.vlm.mrope import mrope_positions
 
 
 def test_the_table_is_made(tmp_path, capsys):
@@ -18,5 +19,5 @@ def test_the_table_is_made(tmp_path, capsys):
     rows = json.loads((tmp_path / "out" / "whole-positions.json").read_text())["rows"]
     assert [row["set"] for row in rows] == list(whole_positions.SETS)
     assert any(row["away"] is None or row["away"] > 0 for row in rows)  # positions were moved
-    assert qwen.mrope_positions is whole_positions.EXACT  # and are exact again
+    assert qwen.mrope_positions is mrope_positions  # and are exact again
     assert "| whole − exact |" in capsys.readouterr().out
