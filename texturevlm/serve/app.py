@@ -18,7 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from texturevlm import __version__
-from texturevlm.serve import images
+from texturevlm.serve import asking, images
+from texturevlm.serve.answers import Answerer
 from texturevlm.serve.guard import Guard
 from texturevlm.serve.lanes import Lane, Stopped
 from texturevlm.serve.limits import ApiError, Limits
@@ -62,10 +63,14 @@ class State:
         common: Any = {"waiting": limits.waiting, "seconds": limits.seconds}
         self.looking = Lane("look", workers=2, **common)  # plans, maps, layers
         self.drawing = Lane("draw", workers=2, **common)  # tiles, which must not wait for OCR
+        model = settings.model
+        self.answerer = None if model is None else Answerer(model, waiting=limits.waiting)
 
     def close(self) -> None:
         self.looking.close()
         self.drawing.close()
+        if self.answerer is not None:
+            self.answerer.close()
 
 
 def create_app(settings: Settings) -> Any:
@@ -87,7 +92,8 @@ def create_app(settings: Settings) -> Any:
         lifespan=lifespan,
     )
     app.state.serve = state
-    app.include_router(images.router)
+    for part in (images, asking):
+        app.include_router(part.router)
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:

@@ -13,7 +13,7 @@ import warnings
 from collections import OrderedDict
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image, UnidentifiedImageError
@@ -24,6 +24,9 @@ from texturevlm.types import Texture
 from texturevlm.video.decoding import bytes_source
 from texturevlm.video.moments import Moment, keep_moments
 from texturevlm.video.sources import open_video
+
+if TYPE_CHECKING:
+    from texturevlm.ask import VLM
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 LONGEST_NAME = 200  # characters of a file's name that are kept, to be shown
@@ -52,6 +55,14 @@ class Upload:
         """A page without mip levels."""
         return Texture.open(opened_image(self.content, self.limits), device=device)
 
+    def session(self, model: VLM) -> Any:
+        """All pages, as a model is asked about them."""
+        return model.prepare(self.source())
+
+    def source(self) -> Any:
+        """All pages, as `VLM.prepare` takes them."""
+        return opened_image(self.content, self.limits)
+
     def check(self) -> None:
         """Refuse what cannot be opened, or is too large, before it is kept."""
         opened_image(self.content, self.limits)
@@ -77,6 +88,9 @@ class Document(Upload):
     def open(self, page: int, device: torch.device) -> Texture:
         return self.pdf.texture(page, min(PAGE_PIXELS, self.limits.pixels), device)
 
+    def source(self) -> Any:
+        return self.pdf
+
     def check(self) -> None:
         if self.pages > self.limits.pages:
             raise ApiError(413, f"a document must have at most {self.limits.pages} pages, got {self.pages}")
@@ -89,8 +103,7 @@ class Video(Upload):
 
     @cached_property
     def moments(self) -> list[Moment]:
-        source = open_video(bytes_source(self.content, video_format(self.content), VIDEO_FPS, self.limits.pixels))
-        found = keep_moments(open_video(source, seconds=self.limits.video_seconds), together=1).moments()
+        found = keep_moments(self.source(), together=1).moments()
         if not found:
             raise ApiError(400, "the video has no frame that can be read")
         return found
@@ -105,6 +118,10 @@ class Video(Upload):
 
     def open(self, page: int, device: torch.device) -> Texture:
         return Texture((self.moments[page].frames[:1].to(device).float() / 255,))
+
+    def source(self) -> Any:
+        frames = bytes_source(self.content, video_format(self.content), VIDEO_FPS, self.limits.pixels)
+        return open_video(frames, seconds=self.limits.video_seconds)
 
     def check(self) -> None:
         _ = self.moments
