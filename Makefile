@@ -41,7 +41,7 @@ sanitize:
 .venv/ready: pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(call install_torch,$(BIN)/$(PIP) -c constraints.txt,$(TORCH))
-	$(BIN)/$(PIP) -c constraints.txt -e ".[cuda,dev,eval,finetune,hf,ocr,pdf,train,video]"
+	$(BIN)/$(PIP) -c constraints.txt -e ".[cuda,dev,eval,finetune,hf,ocr,pdf,serve,train,video]"
 	touch .venv/ready
 
 # The tests against the oldest supported torch and transformers, in .venv-oldest. A machine that cannot reach PyTorch's
@@ -52,7 +52,7 @@ test-oldest: .venv-oldest/ready
 .venv-oldest/ready: pyproject.toml Makefile
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	$(call install_torch,.venv-oldest/bin/$(PIP),$(OLDEST_TORCH))
-	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[cuda,dev,eval,finetune,hf,ocr,pdf,train,video]"
+	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[cuda,dev,eval,finetune,hf,ocr,pdf,serve,train,video]"
 	touch .venv-oldest/ready
 
 # List the tables of results/ that today's code and weights did not make; `make results-mark` writes that into them.

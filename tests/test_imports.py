@@ -41,6 +41,7 @@ LAYERS = [
     {"live"},
     {"evaluate"},
     {"train"},
+    {"serve"},
     {"bench"},
     {"__init__"},
     {"cli", "commands"},

@@ -11,7 +11,7 @@ from texturevlm.commands.arguments import Parser
 COMMANDS = (
     *("doctor", "look", "allocate", "ask", "channels", "fit_pca", "eval", "train"),
     *("pack_pages", "pack_reader", "render_pages", "fit_words", "ship_scout", "ship_channels", "ship_reader"),
-    *("video", "bench"),
+    *("video", "serve", "bench"),
 )
 
 

@@ -18,7 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from texturevlm import __version__
-from texturevlm.serve import asking, images
+from texturevlm.defaults import BUDGET
+from texturevlm.serve import asking, completions, images
 from texturevlm.serve.answers import Answerer
 from texturevlm.serve.guard import Guard
 from texturevlm.serve.lanes import Lane, Stopped
@@ -41,6 +42,7 @@ class Settings:
     model:    what answers questions; None: nothing does, unless there is an upstream
     name:     of the model, as clients see it
     upstream: an OpenAI-compatible server that answers in `proxy` mode
+    budget:   of a chat that names none, in `proxy` mode
     token:    what every call must bring; None on a loopback address
     """
 
@@ -48,6 +50,7 @@ class Settings:
     name: str = ""
     upstream: Upstream | None = None
     token: str | None = None
+    budget: int = BUDGET
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     limits: Limits = field(default_factory=Limits)
 
@@ -92,7 +95,7 @@ def create_app(settings: Settings) -> Any:
         lifespan=lifespan,
     )
     app.state.serve = state
-    for part in (images, asking):
+    for part in (images, asking, completions):
         app.include_router(part.router)
 
     @app.get("/", include_in_schema=False)
