@@ -17,9 +17,10 @@ from texturevlm.serve.limits import ApiError, Limits
 Scope = dict[str, Any]
 OPEN_PATHS = ("/", "/static/")  # the page itself holds no secret; its calls need the token
 BODY_SLACK = 1 << 20  # of a request beyond the file in it
+OSD_STYLE = "'sha256-9xTiqzfwFaL2SGb1rmr8gysEwVVjIvqWAgmZgqFqpEE='"  # that OpenSeadragon adds to the page
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+        f"default-src 'none'; script-src 'self'; style-src 'self' {OSD_STYLE}; img-src 'self' blob: data:; connect-src 'self' data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",

@@ -13,7 +13,7 @@ from texturevlm.channels import CHANNELS
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, SIDES, ApiError
 from texturevlm.serve.pictures import Picture, drawable
-from texturevlm.serve.plans import Choice, PlanRequest, plan, scorer_names
+from texturevlm.serve.plans import Choice, PlanRequest, chosen, plan, scorer_names
 from texturevlm.serve.uploads import upload_of
 from texturevlm.serve.views import TILE, layer_view, relevance_picture, thumbnail, tile
 
@@ -90,6 +90,19 @@ async def make_plan(request: Request, body: PlanRequest) -> dict[str, Any]:
         request, lambda stop: plan(opened(request, body.id, body.page), body, stop)
     )
     return found
+
+
+@router.post("/api/allocation")
+async def get_allocation(request: Request, body: PlanRequest) -> Response:
+    """The tokens of a plan as `Allocation.from_json` reads them."""
+    body.check()
+    state = state_of(request)
+    state.uploads.get(body.id)
+
+    def work(stop: Any) -> str:
+        return chosen(opened(request, body.id, body.page), body)[0].to_json()
+
+    return Response(await state.looking.run(request, work), media_type="application/json")
 
 
 @router.get("/api/tiles/{identity}/{level}/{column}_{row}.jpg")
