@@ -76,7 +76,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
 
 
 def _painted(found: Tensor, allocation: Allocation, scale: Tensor) -> Tensor:
-    """`delivered_scale` of upright footprints: each is painted as a rectangle of cells, finer ones over coarser ones."""
+    """`delivered_scale` of upright footprints: each is painted as a rectangle of cells, finer over coarser."""
     (height, width), (rows, columns) = allocation.size, found.shape[1:]
     per_pixel = torch.tensor([columns / width, rows / height], dtype=torch.float64)
     radius = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1).double() * (

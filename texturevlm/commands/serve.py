@@ -19,8 +19,8 @@ def add_serve(commands: arguments.Commands) -> None:
     )
     models = "a hub id or a folder, of a family in docs/models.md, reader, or none: the page without answers"
     parser.add_option("--model", "PATH_OR_ID", f"{models} (default: reader, or none with --upstream)")
-    parser.add_option("--upstream", "URL", "an OpenAI-compatible server (…/v1) that answers: it gets overview and crops")
-    parser.add_option("--upstream-model", "NAME", "its model (default: as the client says)", "")
+    parser.add_option("--upstream", "URL", "an OpenAI-compatible server (…/v1) that answers, from overview and crops")
+    parser.add_option("--upstream-model", "NAME", "its model (default: as the client says)")
     parser.add_option("--host", "ADDRESS", "other addresses than this machine's own need a token", "127.0.0.1")
     parser.add_option("--port", "N", "", 8080, type=arguments.count)
     parser.add_count("--budget", f"tokens of a question that names no budget (default: the model's, or {BUDGET})")
@@ -75,8 +75,8 @@ def _settings(options: argparse.Namespace, token: str | None) -> Any:
     settings = Settings(token=token, device=device, limits=limits, budget=options.budget or BUDGET)
     if options.upstream:
         key = os.environ.get(UPSTREAM_KEY, "")
-        settings.upstream = Upstream(options.upstream, key, options.upstream_model, options.seconds)
-        settings.name = options.upstream_model
+        settings.upstream = Upstream(options.upstream, key, options.upstream_model or "", options.seconds)
+        settings.name = options.upstream_model or ""
     elif options.model != "none":
         name = options.model or "reader"
         with arguments.announced(f"loading {name}"):

@@ -111,7 +111,9 @@ def without_images(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _places(content: Any) -> Any:
     if isinstance(content, str):
         return content
-    return [{"type": "image"} if one["type"] == "image_url" else {"type": "text", "text": one["text"]} for one in content]
+    return [
+        {"type": "image"} if one["type"] == "image_url" else {"type": "text", "text": one["text"]} for one in content
+    ]
 
 
 class Completion:

@@ -82,9 +82,7 @@ async def _answer(question: Question) -> Told:
     raise ApiError(500, "an error inside the server")
 
 
-async def _chunks(
-    question: Question, form: Completion, how: Choice, seconds: float, usage: bool
-) -> AsyncIterator[str]:
+async def _chunks(question: Question, form: Completion, how: Choice, seconds: float, usage: bool) -> AsyncIterator[str]:
     yield _event(form.chunk({"role": "assistant", "content": ""}))
     async for kind, value in events_of(question, seconds):
         if kind == "piece":

@@ -20,7 +20,8 @@ BODY_SLACK = 1 << 20  # of a request beyond the file in it
 OSD_STYLE = "'sha256-9xTiqzfwFaL2SGb1rmr8gysEwVVjIvqWAgmZgqFqpEE='"  # that OpenSeadragon adds to the page
 HEADERS = {
     "content-security-policy": (
-        f"default-src 'none'; script-src 'self'; style-src 'self' {OSD_STYLE}; img-src 'self' blob: data:; connect-src 'self' data:; "
+        f"default-src 'none'; script-src 'self'; style-src 'self' {OSD_STYLE}; "
+        "img-src 'self' blob: data:; connect-src 'self' data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",

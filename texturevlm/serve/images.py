@@ -141,9 +141,7 @@ async def get_relevance(
 
 
 @router.get("/api/channels/{identity}/{name}.jpg")
-async def get_channel(
-    request: Request, identity: str, name: str, page: Page = 0, small: bool = False
-) -> Response:
+async def get_channel(request: Request, identity: str, name: str, page: Page = 0, small: bool = False) -> Response:
     """One of the forty layers, in colours."""
     if name not in CHANNELS or not drawable(name):
         raise ApiError(404, f"channel must be one that an image alone gives, got {name!r:.40}")

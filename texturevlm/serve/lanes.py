@@ -86,7 +86,8 @@ async def until_left(
     """
     leaving = asyncio.ensure_future(client_left(request))
     try:
-        await asyncio.wait({result, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {result, leaving}
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if result.done():
             return result.result()
         if leaving.done():

@@ -1,7 +1,7 @@
 """The mode `proxy`: an image becomes one overview and a few crops, and another server answers.
 
-Any OpenAI-compatible server will do. It gets ordinary images, so it needs to know nothing of tokens of mixed resolution;
-what it makes of the pixels is its own affair. The operator names its address; a client cannot.
+Any OpenAI-compatible server will do. It gets ordinary images, so it needs to know nothing of tokens of mixed
+resolution; what it makes of the pixels is its own affair. The operator names its address; a client cannot.
 """
 
 from __future__ import annotations

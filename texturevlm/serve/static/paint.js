@@ -82,10 +82,10 @@ export function paintFootprints(context, where, plan, { wash = 0.12 } = {}) {
     outline(context, where, token, plan.patch);
     context.fillStyle = rampColour(position, wash);
     context.fill();
-    context.lineWidth = 2.6 * thin; // a dark edge: the bright colours would vanish on paper
-    context.strokeStyle = "rgb(10 20 30 / .5)";
+    context.lineWidth = 2.2 * thin; // a dark edge: the bright colours would vanish on paper
+    context.strokeStyle = "rgb(10 20 30 / .35)";
     context.stroke();
-    context.lineWidth = 1.4 * thin;
+    context.lineWidth = 1.2 * thin;
     context.strokeStyle = rampColour(position);
     context.stroke();
   }
