@@ -1,0 +1,26 @@
+"""A server on a loopback port, for tests that need a connection: clients that leave, a browser, an upstream."""
+
+import asyncio
+import socket
+import threading
+from contextlib import contextmanager
+
+import uvicorn
+
+
+@contextmanager
+def running(app):
+    """The address of an ASGI application that runs in a thread; it ends with the block."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        threading.Event().wait(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listening.close()
