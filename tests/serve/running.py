@@ -3,9 +3,18 @@
 import asyncio
 import socket
 import threading
+import time
 from contextlib import contextmanager
 
 import uvicorn
+
+
+def wait_for(condition, seconds=30):
+    """Return when it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
 
 
 @contextmanager
@@ -15,9 +24,7 @@ def running(app):
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the server did not start"
-        threading.Event().wait(0.01)
+    wait_for(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:

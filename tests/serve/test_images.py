@@ -21,6 +21,11 @@ def opened(answer):
     return Image.open(io.BytesIO(answer.content))
 
 
+def planned(client, found, **more):
+    body = {"id": found["id"], "budget": 4, "relevance": "none", **more}
+    return client.post("/api/plan", json=body).json()
+
+
 def test_upload_says_what_it_is(client):
     found = uploaded(client)
     assert found["kind"] == "image" and found["size"] == [120, 160] and found["pages"] == 1
@@ -72,7 +77,10 @@ def test_gaze_moves_the_tokens(client):
 
     left, right = finest([10, 60]), finest([150, 60])
     assert left[0] < 60 and right[0] > 100
-    assert client.post("/api/plan", json={"id": identity, "gaze": [1e9, -5], "budget": 4, "relevance": "none"}).status_code == 200
+    assert (
+        client.post("/api/plan", json={"id": identity, "gaze": [1e9, -5], "budget": 4, "relevance": "none"}).status_code
+        == 200
+    )
 
 
 def test_tiles_join_to_the_image(client):
@@ -108,7 +116,7 @@ def test_channels_are_drawn(client):
 def test_a_document_has_pages(client):
     found = uploaded(client, pdf(3), "three.pdf")
     assert found["kind"] == "document" and found["pages"] == 3
-    plans = [client.post("/api/plan", json={"id": found["id"], "page": page, "budget": 6, "relevance": "none"}).json() for page in (0, 2)]
+    plans = [planned(client, found, page=page) for page in (0, 2)]
     assert plans[0]["tokens"] != plans[1]["tokens"]
     assert client.post("/api/plan", json={"id": found["id"], "page": 3}).status_code == 404
     assert max(opened(client.get(f"/api/thumbnails/{found['id']}.jpg?page=1")).size) == 160
@@ -119,7 +127,10 @@ def test_a_video_has_moments(client):
     assert found["kind"] == "video" and found["pages"] == len(found["times"]) > 1
     assert found["times"] == sorted(found["times"])
     last = found["pages"] - 1
-    assert client.post("/api/plan", json={"id": found["id"], "page": last, "budget": 4, "relevance": "none"}).status_code == 200
+    assert (
+        client.post("/api/plan", json={"id": found["id"], "page": last, "budget": 4, "relevance": "none"}).status_code
+        == 200
+    )
 
 
 def test_the_second_look_at_an_image_opens_nothing(client):

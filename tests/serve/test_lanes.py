@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.serve.conftest import png
-from tests.serve.running import running
+from tests.serve.running import running, wait_for
 from texturevlm.serve.app import Settings, create_app
 from texturevlm.serve.limits import Limits
 
@@ -43,13 +43,6 @@ def upload(address):
 
 def plan(address, identity, question, timeout=30.0):
     return httpx.post(f"{address}/api/plan", json={"id": identity, "question": question}, timeout=timeout)
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_too_many_requests_are_answered_429_at_once(slow):

@@ -63,7 +63,12 @@ def test_which_addresses_are_this_machine_alone(host, alone):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_path_reaches_the_file_system(client, path):
-    for route in (f"/static/{path}", f"/api/images/{path}", f"/api/tiles/{path}/0/0_0.jpg", f"/api/relevance/{path}.png"):
+    for route in (
+        f"/static/{path}",
+        f"/api/images/{path}",
+        f"/api/tiles/{path}/0/0_0.jpg",
+        f"/api/relevance/{path}.png",
+    ):
         answer = client.get(route)
         assert answer.status_code in (403, 404) and b"root:" not in answer.content, route
 
@@ -116,7 +121,9 @@ def test_decompression_bombs_are_refused_by_their_header(client, side):
 def test_wrong_files_are_refused(client):
     refused(client, b"", 400, "empty")
     refused(client, b"hello", 415, "must be an image")
-    refused(client, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(x) run", 415, "must be an image")  # runs a program
+    refused(
+        client, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(x) run", 415, "must be an image"
+    )  # runs a program
     refused(client, b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", 415, "must be an image", "list.m3u8")
     refused(client, b"ffconcat version 1.0\nfile /etc/passwd\n", 415, "must be an image", "clip.mp4")
     refused(client, png()[:100], 400, "cannot be read")

@@ -61,10 +61,14 @@ async def add_image(request: Request, file: Annotated[UploadFile, File()]) -> di
     """Upload an image, a PDF or a video; returns its id, its pages and their sizes."""
     state = state_of(request)
     content, name = await file.read(), file.filename or ""
-    upload = await state.looking.run(request, lambda stop: upload_of(content, name, state.limits))
-    identity = state.uploads.add(upload)
-    picture = await state.looking.run(request, lambda stop: opened(request, identity, 0))
-    return {"id": identity, **upload.about(), **_shape(picture)}
+
+    def work(stop: Any) -> dict[str, Any]:
+        upload = upload_of(content, name, state.limits)
+        picture = state.pictures.get(upload)  # what cannot be decoded is not kept
+        return {"id": state.uploads.add(upload), **upload.about(), **_shape(picture)}
+
+    found: dict[str, Any] = await state.looking.run(request, work)
+    return found
 
 
 @router.get("/api/images/{identity}")
