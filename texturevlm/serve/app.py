@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from texturevlm import __version__
 from texturevlm.defaults import BUDGET
-from texturevlm.serve import asking, completions, images
+from texturevlm.serve import asking, completions, images, reading
 from texturevlm.serve.answers import Answerer
 from texturevlm.serve.guard import Guard
 from texturevlm.serve.lanes import Lane, Stopped
@@ -95,7 +95,7 @@ def create_app(settings: Settings) -> Any:
         lifespan=lifespan,
     )
     app.state.serve = state
-    for part in (images, asking, completions):
+    for part in (images, asking, completions, reading):
         app.include_router(part.router)
 
     @app.get("/", include_in_schema=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Query, UploadFile
@@ -52,6 +53,7 @@ async def about(request: Request) -> dict[str, Any]:
         "channels": layers,
         "limits": {"bytes": limits.upload_bytes, "pixels": limits.pixels, "budget": LARGEST_BUDGET},
         "tile": TILE,
+        "ocr": find_spec("rapidocr") is not None,
         "cache": {"bytes": state.pictures.held, "most": state.pictures.nbytes, "opened": state.pictures.opened},
     }
 

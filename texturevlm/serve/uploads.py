@@ -19,6 +19,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from texturevlm.pages.pdf import PdfPages, is_pdf
+from texturevlm.scout.spotter import Spots
 from texturevlm.serve.limits import ApiError, Limits
 from texturevlm.types import Texture
 from texturevlm.video.decoding import bytes_source
@@ -76,6 +77,14 @@ class Document(Upload):
     """A PDF."""
 
     kind = "document"
+
+    def __init__(self, content: bytes, name: str, limits: Limits) -> None:
+        super().__init__(content, name, limits)
+        self.spots: dict[int, Spots] = {}  # what the scout read on pages, by their index
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.content) + sum(part.nbytes for one in list(self.spots.values()) for part in one)
 
     @cached_property
     def pdf(self) -> PdfPages:

@@ -14,6 +14,19 @@ export function forgetAnswer(hint) {
   said.textContent = hint;
 }
 
+// A sentence in the place of the answer. share: 0 to 1, shown as a bar
+export function note(text, share) {
+  forgetAnswer(text);
+  said.className = "said note";
+  if (share !== undefined) showShare(share, "alike");
+}
+
+function showShare(share, what) {
+  meter.hidden = false;
+  meter.querySelector("i").style.width = `${100 * share}%`;
+  meter.querySelector("b").textContent = `${(100 * share).toFixed(1)} % ${what}`;
+}
+
 export async function ask(request) {
   meter.hidden = stages.hidden = true;
   said.className = "said waiting";
@@ -37,9 +50,7 @@ function fail(message) {
 function finish(answer) {
   said.className = "said";
   said.replaceChildren(...marked(answer));
-  meter.hidden = false;
-  meter.querySelector("i").style.width = `${100 * answer.confidence}%`;
-  meter.querySelector("b").textContent = `${(100 * answer.confidence).toFixed(1)} % per token`;
+  showShare(answer.confidence, "per token");
   meter.title = "The geometric mean of the probabilities of the answer's tokens";
   const parts = Object.entries(answer.seconds).filter(([, seconds]) => seconds >= 0.0005);
   const bars = document.createElement("div"), list = document.createElement("ul");

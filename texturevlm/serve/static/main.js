@@ -1,18 +1,19 @@
 // The page: settings in, plans out. Every change of a setting asks for a new plan and aborts the one before.
 import { bitmap, getJson, newest, postJson, upload } from "./api.js";
-import { ask, forgetAnswer } from "./answer.js";
+import { ask, forgetAnswer, note } from "./answer.js";
 import { save } from "./export.js";
 import { listen } from "./keys.js";
 import { levelRange, ordered, tokenAt } from "./paint.js";
 import { Pane } from "./pane.js";
+import { listenToBoxes } from "./read.js";
 import { link, remember, restore, state } from "./state.js";
-import { fillChannels, fillStrip, markChannel, markPage } from "./strip.js";
+import { fillChannels, fillStrip, markChannel, markPage, markShares } from "./strip.js";
 import { showToken } from "./token.js";
 
 const at = (id) => document.getElementById(id);
 const BUDGETS = [16, 1024];
 const QUESTION_PAUSE = 250, STEP_PAUSE = 40; // milliseconds
-const onlyPlan = newest(), onlyOther = newest(), onlyHeat = newest(), onlyChannel = newest(), onlyFile = newest();
+const onlyPlan = newest(), onlyOther = newest(), onlyHeat = newest(), onlyChannel = newest(), onlyFile = newest(), onlyShares = newest();
 let about = null, image = null, plan = null, other = null, gaze = null;
 
 const tell = { moved: inStep, pointed };
@@ -81,7 +82,7 @@ async function update() {
   document.body.dataset.budget = String(plan.budget);
 }
 
-let paused = 0;
+let paused = 0, sharing = 0;
 function updateSoon(milliseconds) {
   clearTimeout(paused);
   paused = setTimeout(update, milliseconds);
@@ -135,6 +136,14 @@ async function updateHeat() {
   panes[0].draw();
 }
 
+// Which pages the question is about; how many tokens each moment gets.
+async function updateShares() {
+  if (!image || image.pages < 2) return;
+  const asked = { ...request(state.allocator, state.relevance), gaze: null };
+  const found = await busy(() => onlyShares((signal) => postJson("/api/shares", asked, signal)));
+  if (found) markShares(at("strip"), found);
+}
+
 async function updateChannel() {
   markChannel(at("channels"), state.channel);
   let found = null;
@@ -178,9 +187,10 @@ async function show(found) {
   at("share").disabled = false;
   at("file-name").textContent = `${image.name || "image"} · ${image.size[1]} × ${image.size[0]}`;
   document.title = `${image.name || "image"} · texturevlm`;
-  for (const pane of panes) pane.plan = pane.channel = pane.relevance = null;
+  for (const pane of panes) pane.plan = pane.channel = pane.relevance = pane.box = null;
   if (fresh) fillStrip(at("strip"), image, (page) => openPage(page));
   markPage(at("strip"), image.page ?? 0);
+  if (fresh) updateShares();
   if (!at("channels").hidden) fillChannels(at("channels"), about.channels, image, state.channel, chooseChannel);
   arrange();
   await Promise.all(panes.map((pane) => pane.open(image, about.tile)));
@@ -265,11 +275,15 @@ function listenToControls() {
     state.budget = toBudget(Number(event.target.value));
     sayBudget();
     updateSoon(STEP_PAUSE);
+    if (image?.kind === "video") {
+      clearTimeout(sharing);
+      sharing = setTimeout(updateShares, QUESTION_PAUSE);
+    }
   });
   at("question").addEventListener("input", (event) => {
     state.question = event.target.value;
     clearTimeout(paused);
-    paused = setTimeout(() => { update(); updateHeat(); }, QUESTION_PAUSE);
+    paused = setTimeout(() => { update(); updateHeat(); updateShares(); }, QUESTION_PAUSE);
   });
   at("ask").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -309,6 +323,16 @@ function listenToControls() {
   at("keys").addEventListener("click", () => at("help").showModal());
   at("theme").addEventListener("click", changeTheme);
   document.addEventListener("click", (event) => { if (!at("export").contains(event.target)) at("export").open = false; });
+  at("show-box").addEventListener("change", (event) => {
+    document.body.classList.toggle("boxing", event.target.checked);
+    for (const pane of panes) {
+      pane.viewer.setMouseNavEnabled(!event.target.checked);
+      pane.box = null;
+      pane.draw();
+    }
+    if (image) note(event.target.checked ? "Draw a box: OCR reads what is delivered of it." : hint());
+  });
+  listenToBoxes(panes, () => at("show-box").checked, () => request(state.allocator, state.relevance), note);
   listenToDrops();
   listen({ setMode, zoom, turnPage, changeTheme, step });
 }
@@ -362,6 +386,7 @@ async function start() {
   at("question").value = state.question;
   at("show-footprints").checked = state.footprints;
   at("show-relevance").checked = state.heat;
+  at("show-box").closest("label").hidden = !about.ocr;
   at("submit").disabled = about.mode !== "local";
   at("submit").title = about.mode === "local" ? `Answered by ${about.model}` : "Start the server with --model to get answers";
   document.querySelector(`input[name=mode][value=${state.mode}]`).checked = true;

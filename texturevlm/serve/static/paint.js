@@ -101,6 +101,19 @@ export function paintHighlight(context, where, plan, token) {
   context.stroke();
 }
 
+// box: left, top, right, bottom in pixels of the image
+export function paintBox(context, where, [left, top, right, bottom]) {
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.beginPath();
+  context.rect(where.x + left * where.scale, where.y + top * where.scale, (right - left) * where.scale, (bottom - top) * where.scale);
+  context.lineWidth = 3 * devicePixelRatio;
+  context.strokeStyle = "#fff";
+  context.stroke();
+  context.lineWidth = 1.5 * devicePixelRatio;
+  context.strokeStyle = "#c2185b";
+  context.stroke();
+}
+
 // A picture stretched over the whole image: relevance, a channel.
 export function paintOver(context, where, size, image, alpha = 1) {
   context.setTransform(1, 0, 0, 1, 0, 0);

@@ -1,6 +1,6 @@
 // One picture that zooms: OpenSeadragon draws the original, a canvas above it everything else.
 import { headers } from "./api.js";
-import { paintFootprints, paintHighlight, paintOver, paintSeen } from "./paint.js";
+import { paintBox, paintFootprints, paintHighlight, paintOver, paintSeen } from "./paint.js";
 
 export class Pane {
   // tell: { moved(pane), pointed(pane, point or null) }
@@ -9,7 +9,7 @@ export class Pane {
     this.view = element.querySelector(".view");
     this.title = element.querySelector("h2");
     this.note = element.querySelector("p");
-    this.plan = this.relevance = this.channel = this.highlight = null;
+    this.plan = this.relevance = this.channel = this.highlight = this.box = null;
     this.kind = "original";
     this.footprints = false;
     this.viewer = OpenSeadragon({
@@ -108,6 +108,7 @@ export class Pane {
     if (this.channel) paintOver(this.context, where, this.size, this.channel, 0.85);
     if (this.relevance) paintOver(this.context, where, this.size, this.relevance, 0.8);
     if (this.plan && this.footprints) paintFootprints(this.context, where, this.plan, { wash: this.kind === "seen" ? 0.03 : 0.12 });
+    if (this.box) paintBox(this.context, where, this.box);
     if (this.plan && this.highlight) paintHighlight(this.context, where, this.plan, this.highlight);
   }
 }

@@ -24,7 +24,9 @@ export function fillStrip(strip, image, choose) {
     button.type = "button";
     name.textContent = image.times ? `${image.times[page].toFixed(1)} s` : `${page + 1}`;
     button.setAttribute("aria-label", image.times ? `Moment at ${name.textContent}` : `Page ${name.textContent}`);
-    button.append(picture(`/api/thumbnails/${image.id}.jpg?page=${page}`), name);
+    const share = document.createElement("span"); // its place, so that nothing jumps
+    share.className = "share";
+    button.append(picture(`/api/thumbnails/${image.id}.jpg?page=${page}`), name, share);
     button.addEventListener("click", () => choose(page));
     return button;
   });
@@ -37,6 +39,19 @@ export function markPage(strip, page) {
     else button.removeAttribute("aria-current");
   });
   strip.children[page]?.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+// A bar below each page: the chance that the question is about it, or the moment's part of the tokens.
+export function markShares(strip, { kind, shares }) {
+  const most = Math.max(...shares, 1e-9);
+  [...strip.children].forEach((button, index) => {
+    const bar = button.querySelector(".share") ?? document.createElement("span"), fill = document.createElement("i");
+    bar.className = "share";
+    fill.style.width = `${(100 * shares[index]) / most}%`;
+    bar.replaceChildren(fill);
+    button.append(bar);
+    button.title = kind === "video" ? `${shares[index]} tokens` : `${(100 * shares[index]).toFixed(1)} % likely to hold the answer`;
+  });
 }
 
 // channels: as /api/about lists them; those that an image alone gives
