@@ -22,7 +22,7 @@ def test_a_box_is_read_as_delivered_and_as_it_was(client):
     body["box"] = [40, 130, 560, 240]
     fine = client.post("/api/read", json={**body, "budget": 300}).json()
     coarse = client.post("/api/read", json={**body, "budget": 2, "patch": 8}).json()
-    assert "4711" in fine["original"] and "4711" in fine["seen"] and fine["alike"] == 1.0
+    assert "4711" in fine["original"] and "4711" in fine["seen"] and fine["alike"] > 0.85
     assert "4711" not in coarse["seen"] and coarse["alike"] < 0.6 and coarse["original"] == fine["original"]
 
 

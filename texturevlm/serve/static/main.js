@@ -202,13 +202,10 @@ async function show(found) {
 const hint = () => (about.mode === "local" ? `Type a question: ${about.model} answers here.` : "No model answers: start the server with --model.");
 
 // ---- zoom in step
-let leading = null;
 function inStep(pane) {
-  if (leading && leading !== pane) return;
-  leading = pane;
+  // A picture that stands where the other one put it is no news: to follow it would end the other's movement.
+  if (!pane.viewer.world.getItemCount() || pane.stand() === pane.told) return;
   for (const one of panes) if (one !== pane && one.viewer.world.getItemCount()) one.follow(pane);
-  leading = null;
-  if (!pane.viewer.world.getItemCount()) return;
   const { x, y, width, height } = pane.viewer.viewport.getBounds(true);
   state.view = [x, y, width, height].map((value) => value.toFixed(4)).join(",");
   remember();

@@ -70,7 +70,14 @@ export class Pane {
     const from = other.viewer.viewport, to = this.viewer.viewport;
     to.zoomTo(from.getZoom(true), null, true);
     to.panTo(from.getCenter(true), true);
+    this.told = this.stand();
     this.draw();
+  }
+
+  // Where the picture stands now, as a text that two pictures in step have in common.
+  stand() {
+    const { viewport } = this.viewer, { x, y } = viewport.getCenter(true);
+    return [viewport.getZoom(true), x, y].map((value) => value.toFixed(5)).join(" ");
   }
 
   pointOf(event) {
