@@ -133,6 +133,15 @@ def test_the_page_gets_pieces_and_details(answering):
     assert len(said[-1]["tokens"]) >= len(kinds) - 1
 
 
+def test_attention_has_a_weight_per_token(answering, client):
+    identity = uploaded(answering)["id"]
+    body = {"id": identity, "question": "what is the total ?", "budget": 12, "relevance": "none"}
+    plan = answering.post("/api/plan", json={**body, "patch": answering.get("/api/about").json()["patch"]}).json()
+    weights = answering.post("/api/attention", json=body).json()["attention"]
+    assert len(weights) == plan["used"] and sum(weights) == pytest.approx(1, abs=1e-3) and min(weights) >= 0
+    assert client.post("/api/attention", json={**body, "id": uploaded(client)["id"]}).status_code == 409
+
+
 class Held:
     """A model whose first call waits, so that questions gather behind it."""
 

@@ -12,10 +12,14 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.requests import Request
 
+from texturevlm.ask.attention import question_attention
+from texturevlm.ask.evaluating import evaluating
 from texturevlm.serve.answers import Event, Question, Told, error_of
 from texturevlm.serve.images import opened, state_of
+from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
 from texturevlm.serve.plans import Choice
+from texturevlm.vlm import FAMILIES
 
 router = APIRouter()
 
@@ -24,9 +28,9 @@ class AnswerRequest(Choice):
     """A question about one page of an upload. whole: about all pages of a document, or a whole video"""
 
     id: str = Field(max_length=64)
-    page: int = Field(0, ge=0)
+    page: int = Field(default=0, ge=0)
     whole: bool = False
-    max_tokens: int = Field(128, ge=1)
+    max_tokens: int = Field(default=128, ge=1)
 
 
 @router.post("/api/answer")
@@ -54,6 +58,30 @@ async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
     question = Question(session, body.question, options)
     state.answerer.submit(question)
     return StreamingResponse(_sent(question, state.limits.seconds), media_type="text/event-stream")
+
+
+@router.post("/api/attention")
+async def attention(request: Request, body: AnswerRequest) -> dict[str, Any]:
+    """How much the question attends to each token of the plan with the same settings; all together sum to 1."""
+    state = state_of(request)
+    model = state.settings.model
+    if model is None or not FAMILIES[model.model.config.model_type][0].two_looks:
+        raise ApiError(409, "this server has no model whose attention can be read")
+    body.check()
+    state.uploads.get(body.id)
+
+    def work(stop: Stop) -> list[float]:
+        session = opened(request, body.id, body.page).session(model)
+        options: Any = {"budget": body.budget, "allocator": body.allocator, "relevance": body.scorer}
+        (found,) = session.choose(body.question, looks=1, **options)
+        stop.check()
+        used, textures = int(found.allocation.valid.sum()), [image.texture for image in session.images]
+        with model.adapter.lock, evaluating(model.model):
+            (weights,) = question_attention(model.adapter, body.question, textures, [found.allocation])
+        own: list[float] = weights[:used].tolist()
+        return own
+
+    return {"attention": await state.looking.run(request, work)}
 
 
 async def _sent(question: Question, seconds: float) -> AsyncIterator[str]:

@@ -34,13 +34,13 @@ class ChatRequest(BaseModel):
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MOST_MESSAGES)
     stream: bool = False
     stream_options: dict[str, Any] | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
     stop: str | list[str] | None = None
-    n: int = Field(1, ge=1, le=1)
-    budget: int | None = Field(None, ge=1, le=LARGEST_BUDGET)
+    n: int = Field(default=1, ge=1, le=1)
+    budget: int | None = Field(default=None, ge=1, le=LARGEST_BUDGET)
     allocator: str = ALLOCATOR
     relevance: str = QUICK
 
@@ -51,8 +51,10 @@ class ChatRequest(BaseModel):
     def choice(self, budget: int) -> Choice:
         """How the tokens are chosen, checked. budget: if the request has none"""
         question = question_of(self.messages)[:LONGEST_QUESTION]
-        own = {"allocator": self.allocator, "relevance": self.relevance}
-        return Choice(question=question, budget=self.budget or budget, **own).check()
+        how = Choice(
+            question=question, budget=self.budget or budget, allocator=self.allocator, relevance=self.relevance
+        )
+        return how.check()
 
     def longest(self, limits: Limits) -> int:
         """Tokens of the answer, at most."""
@@ -80,7 +82,7 @@ def _check(messages: list[dict[str, Any]]) -> None:
         blocks = isinstance(content, list) and all(isinstance(one, dict) and "type" in one for one in content)
         if not isinstance(message.get("role"), str) or not (isinstance(content, str) or blocks):
             raise ApiError(422, "messages: each must have a role and content, a text or a list of blocks with a type")
-        for one in content if blocks else ():
+        for one in content if isinstance(content, list) else ():
             if one["type"] not in ("text", "image_url") or (one["type"] == "text") != isinstance(one.get("text"), str):
                 raise ApiError(422, "messages: a block must be a text or an image_url")
     if not any(message["role"] == "user" for message in messages):

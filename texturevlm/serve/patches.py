@@ -28,12 +28,9 @@ def token_pixels(texture: Texture, allocation: Allocation) -> Tensor:
     if texture.device.type != "cpu":
         found = sample(texture, allocation).pixels[0, :used, :3]
     else:
-        found = _sampled(texture.levels, *(column[0, :used].float() for column in _axes(allocation)), allocation.patch)
+        centre, ddx, ddy = (one[0, :used].float() for one in (allocation.centre, allocation.ddx, allocation.ddy))
+        found = _sampled(texture.levels, centre, ddx, ddy, allocation.patch)
     return (found.clamp(0, 1) * 255).round().byte().cpu()
-
-
-def _axes(allocation: Allocation) -> tuple[Tensor, Tensor, Tensor]:
-    return allocation.centre, allocation.ddx, allocation.ddy
 
 
 def _sampled(levels: tuple[Tensor, ...], centre: Tensor, ddx: Tensor, ddy: Tensor, patch: int) -> Tensor:

@@ -30,9 +30,9 @@ class Choice(BaseModel):
     gaze: a point (x, y) in pixels: the tokens are densest there, whatever the question
     """
 
-    question: str = Field("", max_length=LONGEST_QUESTION)
-    budget: int = Field(BUDGET, ge=1, le=LARGEST_BUDGET)
-    patch: int = Field(PATCH, ge=SIDES[0], le=SIDES[1])
+    question: str = Field(default="", max_length=LONGEST_QUESTION)
+    budget: int = Field(default=BUDGET, ge=1, le=LARGEST_BUDGET)
+    patch: int = Field(default=PATCH, ge=SIDES[0], le=SIDES[1])
     allocator: str = ALLOCATOR
     relevance: str = QUICK
     gaze: tuple[float, float] | None = None
@@ -57,7 +57,7 @@ class PlanRequest(Choice):
     """A plan of one page of an upload. pixels: whether the tokens' pixels come along"""
 
     id: str = Field(max_length=64)
-    page: int = Field(0, ge=0)
+    page: int = Field(default=0, ge=0)
     pixels: bool = True
 
 

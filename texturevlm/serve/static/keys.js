@@ -1,7 +1,7 @@
 // Keys, as the dialog "Keyboard" lists them.
 const at = (id) => document.getElementById(id);
 const MODES = { 1: "look", 2: "compare", 3: "difference" };
-const CLICKS = { f: "show-footprints", r: "show-relevance", g: "show-gaze", b: "show-box", c: "open-channels", o: "file" };
+const CLICKS = { f: "show-footprints", r: "show-relevance", a: "show-attention", g: "show-gaze", b: "show-box", c: "open-channels", o: "file" };
 
 export function listen({ setMode, zoom, turnPage, changeTheme, step }) {
   const actions = {

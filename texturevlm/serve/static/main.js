@@ -13,7 +13,7 @@ import { showToken } from "./token.js";
 const at = (id) => document.getElementById(id);
 const BUDGETS = [16, 1024];
 const QUESTION_PAUSE = 250, STEP_PAUSE = 40; // milliseconds
-const onlyPlan = newest(), onlyOther = newest(), onlyHeat = newest(), onlyChannel = newest(), onlyFile = newest(), onlyShares = newest();
+const onlyPlan = newest(), onlyOther = newest(), onlyHeat = newest(), onlyChannel = newest(), onlyFile = newest(), onlyShares = newest(), onlyAttention = newest();
 let about = null, image = null, plan = null, other = null, gaze = null;
 
 const tell = { moved: inStep, pointed };
@@ -80,6 +80,7 @@ async function update() {
   arrange();
   document.body.dataset.milliseconds = String(Math.round(performance.now() - began));
   document.body.dataset.budget = String(plan.budget);
+  updateAttention();
 }
 
 let paused = 0, sharing = 0;
@@ -144,6 +145,17 @@ async function updateShares() {
   if (found) markShares(at("strip"), found);
 }
 
+// It costs a pass through half of the model: asked for after the plan is drawn.
+async function updateAttention() {
+  const own = plan;
+  if (!own || !at("show-attention").checked) return;
+  const asked = { ...request(state.allocator, state.relevance), gaze: null };
+  const found = gaze ? null : await busy(() => onlyAttention((signal) => postJson("/api/attention", asked, signal)));
+  if (!found || own !== plan || found.attention.length !== own.used) return;
+  own.attention = found.attention;
+  for (const pane of panes) pane.draw();
+}
+
 async function updateChannel() {
   markChannel(at("channels"), state.channel);
   let found = null;
@@ -188,7 +200,7 @@ async function show(found) {
   at("file-name").textContent = `${image.name || "image"} · ${image.size[1]} × ${image.size[0]}`;
   document.title = `${image.name || "image"} · texturevlm`;
   for (const pane of panes) pane.plan = pane.channel = pane.relevance = pane.box = null;
-  if (fresh) fillStrip(at("strip"), image, (page) => openPage(page));
+  if (fresh) fillStrip(at("strip"), image, (page) => { playing = false; openPage(page); }, play);
   markPage(at("strip"), image.page ?? 0);
   if (fresh) updateShares();
   if (!at("channels").hidden) fillChannels(at("channels"), about.channels, image, state.channel, chooseChannel);
@@ -294,6 +306,10 @@ function listenToControls() {
   follow("scorer-b", "relevanceB");
   follow("show-footprints", "footprints", arrange);
   follow("show-relevance", "heat", updateHeat);
+  at("show-attention").addEventListener("change", (event) => {
+    if (event.target.checked) updateAttention();
+    else if (plan) { delete plan.attention; arrange(); }
+  });
   at("show-gaze").addEventListener("change", (event) => {
     document.body.classList.toggle("gazing", event.target.checked);
     gaze = null;
@@ -360,6 +376,20 @@ function changeTheme() {
   localStorage.setItem("theme", next);
 }
 
+// Play: from moment to moment, as fast as they can be shown, but not faster than the video.
+let playing = false;
+async function play(button) {
+  playing = !playing;
+  button.setAttribute("aria-pressed", String(playing));
+  while (playing && image?.times) {
+    const page = ((image.page ?? 0) + 1) % image.pages, began = performance.now();
+    const wanted = page ? 1000 * (image.times[page] - image.times[page - 1]) : 800;
+    if (!(await openPage(page))) playing = false;
+    await new Promise((resolve) => { setTimeout(resolve, Math.max(0, wanted - (performance.now() - began))); });
+  }
+  button.setAttribute("aria-pressed", "false");
+}
+
 function turnPage(by) {
   const page = (image?.page ?? 0) + by;
   if (image && page >= 0 && page < image.pages) openPage(page);
@@ -384,6 +414,7 @@ async function start() {
   at("show-footprints").checked = state.footprints;
   at("show-relevance").checked = state.heat;
   at("show-box").closest("label").hidden = !about.ocr;
+  at("show-attention").closest("label").hidden = about.mode !== "local";
   at("submit").disabled = about.mode !== "local";
   at("submit").title = about.mode === "local" ? `Answered by ${about.model}` : "Start the server with --model to get answers";
   document.querySelector(`input[name=mode][value=${state.mode}]`).checked = true;

@@ -75,19 +75,32 @@ function outline(context, where, token, patch) {
 
 export function paintFootprints(context, where, plan, { wash = 0.12 } = {}) {
   const [low, high] = plan.levels;
-  const thin = Math.max(1, devicePixelRatio);
   for (const token of plan.sorted) {
     if (!visible(context, where, token, plan.patch)) continue;
     const position = (token.level - low) / (high - low);
     outline(context, where, token, plan.patch);
     context.fillStyle = rampColour(position, wash);
     context.fill();
-    context.lineWidth = 2.2 * thin; // a dark edge: the bright colours would vanish on paper
+    // Thin where footprints are small on the screen.
+    const side = Math.sqrt(token.area) * plan.patch * where.scale;
+    const line = Math.min(1.4 * devicePixelRatio, Math.max(0.5, side / 24));
+    context.lineWidth = 1.8 * line; // a dark edge: the bright colours would vanish on paper
     context.strokeStyle = "rgb(10 20 30 / .35)";
     context.stroke();
-    context.lineWidth = 1.2 * thin;
+    context.lineWidth = line;
     context.strokeStyle = rampColour(position);
     context.stroke();
+  }
+}
+
+// How much the question attends to each token: the fuller the colour, the more.
+export function paintAttention(context, where, plan, attention) {
+  const most = Math.max(...attention, 1e-12);
+  for (const token of plan.sorted) {
+    if (!visible(context, where, token, plan.patch)) continue;
+    outline(context, where, token, plan.patch);
+    context.fillStyle = `rgb(216 27 96 / ${0.85 * Math.sqrt(attention[token.slot] / most)})`;
+    context.fill();
   }
 }
 

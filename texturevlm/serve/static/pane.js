@@ -1,6 +1,6 @@
 // One picture that zooms: OpenSeadragon draws the original, a canvas above it everything else.
 import { headers } from "./api.js";
-import { paintBox, paintFootprints, paintHighlight, paintOver, paintSeen } from "./paint.js";
+import { paintAttention, paintBox, paintFootprints, paintHighlight, paintOver, paintSeen } from "./paint.js";
 
 export class Pane {
   // tell: { moved(pane), pointed(pane, point or null) }
@@ -46,6 +46,8 @@ export class Pane {
 
   // The whole picture with a margin.
   home(immediately = false) {
+    // OpenSeadragon looks at its size now and then only.
+    this.viewer.viewport.resize(new OpenSeadragon.Point(this.view.clientWidth, this.view.clientHeight));
     const box = this.viewer.world.getItemAt(0).getBounds(), margin = 0.025 * Math.max(box.width, box.height);
     const wide = new OpenSeadragon.Rect(box.x - margin, box.y - margin, box.width + 2 * margin, box.height + 2 * margin);
     this.viewer.viewport.fitBounds(wide, immediately);
@@ -114,6 +116,7 @@ export class Pane {
     if (this.kind === "difference") return;
     if (this.channel) paintOver(this.context, where, this.size, this.channel, 0.85);
     if (this.relevance) paintOver(this.context, where, this.size, this.relevance, 0.8);
+    if (this.plan?.attention) paintAttention(this.context, where, this.plan, this.plan.attention);
     if (this.plan && this.footprints) paintFootprints(this.context, where, this.plan, { wash: this.kind === "seen" ? 0.03 : 0.12 });
     if (this.box) paintBox(this.context, where, this.box);
     if (this.plan && this.highlight) paintHighlight(this.context, where, this.plan, this.highlight);

@@ -16,7 +16,7 @@ function picture(path) {
   return image;
 }
 
-export function fillStrip(strip, image, choose) {
+export function fillStrip(strip, image, choose, play) {
   strip.hidden = image.pages < 2;
   strip.setAttribute("aria-label", image.kind === "video" ? "Moments" : "Pages");
   const buttons = Array.from({ length: image.pages > 1 ? image.pages : 0 }, (_, page) => {
@@ -31,20 +31,30 @@ export function fillStrip(strip, image, choose) {
     return button;
   });
   strip.replaceChildren(...buttons);
+  if (!image.times || image.pages < 2) return;
+  const start = document.createElement("button");
+  start.type = "button";
+  start.className = "play";
+  start.textContent = "Play";
+  start.setAttribute("aria-pressed", "false");
+  start.addEventListener("click", () => play(start));
+  strip.prepend(start);
 }
 
+const pagesOf = (strip) => [...strip.querySelectorAll("button:not(.play)")];
+
 export function markPage(strip, page) {
-  [...strip.children].forEach((button, index) => {
+  pagesOf(strip).forEach((button, index) => {
     if (index === page) button.setAttribute("aria-current", "true");
     else button.removeAttribute("aria-current");
   });
-  strip.children[page]?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  pagesOf(strip)[page]?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 // A bar below each page: the chance that the question is about it, or the moment's part of the tokens.
 export function markShares(strip, { kind, shares }) {
   const most = Math.max(...shares, 1e-9);
-  [...strip.children].forEach((button, index) => {
+  pagesOf(strip).forEach((button, index) => {
     const bar = button.querySelector(".share") ?? document.createElement("span"), fill = document.createElement("i");
     bar.className = "share";
     fill.style.width = `${(100 * shares[index]) / most}%`;
