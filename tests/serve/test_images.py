@@ -48,12 +48,12 @@ def test_plan_has_the_pixels_of_each_token(client):
     identity = uploaded(client)["id"]
     plan = client.post("/api/plan", json={"id": identity, "budget": 40, "patch": 16}).json()
     atlas = Image.open(io.BytesIO(base64.b64decode(plan["atlas"]["url"].partition(",")[2])))
-    assert plan["atlas"]["columns"] == ATLAS_COLUMNS and atlas.width == 16 * ATLAS_COLUMNS and plan["used"] > 32
+    assert plan["atlas"]["columns"] == ATLAS_COLUMNS and atlas.width == 24 * ATLAS_COLUMNS and plan["used"] > 32
     texture = tv.Texture.open(png()).mipmapped()
     body = {"id": identity, "budget": 40, "patch": 16}
     allocation = tv.Allocation.from_json(client.post("/api/allocation", json=body).text)
     wanted = tv.sample(texture, allocation).pixels[0, 33].permute(1, 2, 0).numpy() * 255
-    tile = np.asarray(atlas.crop((16, 16, 32, 32)), dtype=float)  # slot 33: second row, second column
+    tile = np.asarray(atlas.crop((28, 28, 44, 44)), dtype=float)  # slot 33: second row, second column
     assert np.abs(tile - wanted).mean() < 6  # JPEG
 
 

@@ -31,6 +31,7 @@ from texturevlm.draw import to_pil
 
 CLIENTS, QUICK_CLIENTS = (1, 8, 32), (1, 4)
 REQUESTS, QUICK_REQUESTS = 96, 8  # per row
+ROW_SECONDS = 40.0  # after which a row sends no more
 A4, QUICK_SIZE = (3508, 2480), (350, 248)
 PLAN_BAR = 150e3  # microseconds, of a plan of an A4 page for one client on two cores
 ANSWER_LENGTH = 8  # tokens
@@ -101,7 +102,14 @@ def _row(
 
 
 def _sent(address: str, path: str, bodies: list[Any], clients: int, requests: int) -> dict[str, Any]:
-    asked = {"address": address, "path": path, "bodies": bodies, "clients": clients, "requests": requests}
+    asked = {
+        "address": address,
+        "path": path,
+        "bodies": bodies,
+        "clients": clients,
+        "requests": requests,
+        "seconds": ROW_SECONDS,
+    }
     command = [sys.executable, "-m", "texturevlm.bench.serve_clients"]
     done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=600)
     if done.returncode:

@@ -17,29 +17,32 @@ from texturevlm.serve.guard import is_loopback
 MOST_REQUESTS, MOST_CLIENTS, PATIENCE = 10_000, 256, 120.0
 
 
-async def send(address: str, path: str, bodies: list[Any], clients: int, requests: int) -> dict[str, Any]:
-    """Send requests, `clients` at a time; returns the seconds and the status of each, and the seconds of all."""
+async def send(
+    address: str, path: str, bodies: list[Any], clients: int, requests: int, seconds: float = PATIENCE
+) -> dict[str, Any]:
+    """Send requests, `clients` at a time, none after `seconds`; returns the seconds and the status of each, and of all."""
     import httpx
 
     if not is_loopback(urlsplit(address).hostname or ""):
         raise ValueError(f"serve_clients: address must be on this machine, got {address}")
     if not (1 <= requests <= MOST_REQUESTS and 1 <= clients <= MOST_CLIENTS):
         raise ValueError(f"serve_clients: at most {MOST_REQUESTS} requests of {MOST_CLIENTS} clients, got {requests}")
-    seconds: list[float] = []
+    taken: list[float] = []
     statuses: list[int] = []
     left = iter(range(requests))
 
     async def client() -> None:
         async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as own:
             for index in left:
-                began = time.perf_counter()
+                if (began := time.perf_counter()) > first + seconds:
+                    return
                 answer = await own.post(address + path, json=bodies[index % len(bodies)])
-                seconds.append(time.perf_counter() - began)
+                taken.append(time.perf_counter() - began)
                 statuses.append(answer.status_code)
 
-    began = time.perf_counter()
+    first = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
-    return {"seconds": seconds, "statuses": statuses, "all": time.perf_counter() - began}
+    return {"seconds": taken, "statuses": statuses, "all": time.perf_counter() - first}
 
 
 if __name__ == "__main__":

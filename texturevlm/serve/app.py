@@ -17,7 +17,6 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from texturevlm import __version__
 from texturevlm.defaults import BUDGET
 from texturevlm.serve import asking, completions, images, reading
 from texturevlm.serve.answers import Answerer
@@ -88,7 +87,6 @@ def create_app(settings: Settings) -> Any:
     # The usual pages of documentation load scripts from elsewhere; docs/serve.md is ours.
     app = FastAPI(
         title="texturevlm",
-        version=__version__,
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/openapi.json",

@@ -19,6 +19,7 @@ from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 
 ATLAS_COLUMNS = 32  # tokens per row
+GUTTER = 4  # pixels around each token that repeat its edge: a browser that shrinks the atlas mixes neighbours
 ATLAS_QUALITY = 92
 
 
@@ -57,7 +58,9 @@ def _sampled(levels: tuple[Tensor, ...], centre: Tensor, ddx: Tensor, ddy: Tenso
 
 
 def atlas_of(pixels: Tensor) -> Image.Image:
-    """All tokens (K, 3, P, P) in one picture, row by row."""
+    """All tokens (K, 3, P, P) in one picture, row by row, each with a gutter around it."""
+    edge = torch.arange(-GUTTER, pixels.shape[-1] + GUTTER).clamp(0, pixels.shape[-1] - 1)
+    pixels = pixels[:, :, edge][..., edge]
     count, _, patch, _ = pixels.shape
     rows = max(1, -(-count // ATLAS_COLUMNS))
     whole = pad(pixels, (0, 0, 0, 0, 0, 0, 0, rows * ATLAS_COLUMNS - count))

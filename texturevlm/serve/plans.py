@@ -15,7 +15,7 @@ from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH
 from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, SIDES, ApiError
-from texturevlm.serve.patches import ATLAS_COLUMNS, atlas_of, data_url, token_pixels
+from texturevlm.serve.patches import ATLAS_COLUMNS, GUTTER, atlas_of, data_url, token_pixels
 from texturevlm.serve.pictures import Picture
 from texturevlm.types import Allocation
 
@@ -104,7 +104,7 @@ def plan(picture: Picture, how: PlanRequest, stop: Stop) -> dict[str, Any]:
     }
     if how.pixels:
         pixels = token_pixels(picture.texture, allocation)
-        found["atlas"] = {"url": data_url(atlas_of(pixels)), "columns": ATLAS_COLUMNS}
+        found["atlas"] = {"url": data_url(atlas_of(pixels)), "columns": ATLAS_COLUMNS, "gutter": GUTTER}
     taken = {"relevance": scored - began, "allocation": placed - scored, "pixels": perf_counter() - placed}
     return {**found, "milliseconds": {name: round(seconds * 1e3, 1) for name, seconds in taken.items()}}
 

@@ -120,7 +120,8 @@ function arrange() {
   const [low, high] = levels;
   at("finest").textContent = `${(2 ** low).toFixed(1)} px per sample`;
   at("coarsest").textContent = high - low > 0.01 ? `${(2 ** high).toFixed(1)} px` : "";
-  at("budget-hint").textContent = `${percent(plan.used / plan.full)} of the ${plan.full.toLocaleString("en")} tokens at full resolution`;
+  const full = plan.full.toLocaleString("en");
+  at("budget-hint").textContent = plan.used < plan.full ? `${percent(plan.used / plan.full)} of the ${full} tokens at full resolution` : `${full} tokens show it at full resolution`;
   showToken(null);
 }
 

@@ -41,6 +41,12 @@ export function visible(context, where, token, patch) {
   return x + reach > 0 && y + reach > 0 && x - reach < context.canvas.width && y - reach < context.canvas.height;
 }
 
+// Where the pixels of a token begin in the atlas.
+export function inAtlas({ patch, atlas }, slot) {
+  const cell = patch + 2 * atlas.gutter;
+  return [(slot % atlas.columns) * cell + atlas.gutter, Math.floor(slot / atlas.columns) * cell + atlas.gutter];
+}
+
 // The pixels of every token, enlarged to its footprint; grey where there is no token.
 export function paintSeen(context, where, plan) {
   const { patch, size, grey, atlas, sorted } = plan;
@@ -56,11 +62,11 @@ export function paintSeen(context, where, plan) {
   for (const token of sorted) {
     if (!visible(context, where, token, patch)) continue;
     const half = place(context, where, token, patch);
-    const column = token.slot % atlas.columns, row = Math.floor(token.slot / atlas.columns);
+    const [left, top] = inAtlas(plan, token.slot);
     // A hair wider than the footprint: neighbours would show a seam where edges fall between pixels.
     const seam = 0.5 / (Math.max(Math.hypot(...token.ddx), Math.hypot(...token.ddy)) * where.scale);
     const side = patch + 2 * seam;
-    context.drawImage(atlas.image, column * patch, row * patch, patch, patch, -half - seam, -half - seam, side, side);
+    context.drawImage(atlas.image, left, top, patch, patch, -half - seam, -half - seam, side, side);
   }
   context.restore();
   context.setTransform(1, 0, 0, 1, 0, 0);

@@ -1,5 +1,6 @@
 // The card of the token under the pointer: its pixels as the model gets them, next to the original.
 import { bitmap } from "./api.js";
+import { inAtlas } from "./paint.js";
 
 const seen = document.getElementById("patch-seen");
 const original = document.getElementById("patch-original");
@@ -19,8 +20,7 @@ export function showToken(plan, token, image, tile) {
   const { patch, atlas } = plan;
   const context = seen.getContext("2d");
   context.imageSmoothingEnabled = false;
-  const column = token.slot % atlas.columns, row = Math.floor(token.slot / atlas.columns);
-  context.drawImage(atlas.image, column * patch, row * patch, patch, patch, 0, 0, side, side);
+  context.drawImage(atlas.image, ...inAtlas(plan, token.slot), patch, patch, 0, 0, side, side);
   const wide = Math.hypot(...token.ddx), tall = Math.hypot(...token.ddy);
   facts[0].textContent = token.level.toFixed(1);
   facts[1].textContent = Math.abs(wide / tall - 1) < 0.01 ? wide.toFixed(1) : `${wide.toFixed(1)} × ${tall.toFixed(1)}`;
