@@ -1,7 +1,8 @@
 """`texturevlm bench serve`: a load test on this machine alone: plans of a page, and chats, by 1, 8 and 32 clients.
 
 The server runs in this process, the clients in another. The model has random weights: a tiny one on a CPU,
-Qwen3-VL-4B's architecture on a GPU. The last row has a queue of four: what is too much must be refused, and nothing may fall over.
+Qwen3-VL-4B's architecture on a GPU. The last row has a queue of four: what is too much must be refused, and nothing
+may fall over.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ MOST_REQUESTS, MOST_CLIENTS, PATIENCE = 10_000, 256, 120.0
 async def send(
     address: str, path: str, bodies: list[Any], clients: int, requests: int, seconds: float = PATIENCE
 ) -> dict[str, Any]:
-    """Send requests, `clients` at a time, none after `seconds`; returns the seconds and the status of each, and of all."""
+    """Send requests, `clients` at a time, none after `seconds`; returns seconds and status of each."""
     import httpx
 
     if not is_loopback(urlsplit(address).hostname or ""):

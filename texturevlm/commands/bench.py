@@ -7,7 +7,19 @@ from pathlib import Path
 from texturevlm.commands import arguments
 
 # texturevlm/bench/NAME.py has bench_NAME.
-BENCHMARKS = ("engine", "channels", "allocate", "attention", "vlm", "reduce", "reader", "video", "live", "scout", "serve")
+BENCHMARKS = (
+    "engine",
+    "channels",
+    "allocate",
+    "attention",
+    "vlm",
+    "reduce",
+    "reader",
+    "video",
+    "live",
+    "scout",
+    "serve",
+)
 
 
 def add_bench(commands: arguments.Commands) -> None:
