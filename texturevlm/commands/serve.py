@@ -3,6 +3,7 @@
 import argparse
 import os
 import secrets
+import socket
 from typing import Any
 
 from texturevlm.commands import arguments
@@ -10,6 +11,7 @@ from texturevlm.defaults import BUDGET
 
 UPSTREAM_KEY = "TEXTUREVLM_UPSTREAM_KEY"  # in the environment, so that it is in no list of processes
 TOKEN = "TEXTUREVLM_TOKEN"
+MOST_CONNECTIONS = 1024  # at once; more are answered 503
 
 
 def add_serve(commands: arguments.Commands) -> None:
@@ -46,12 +48,22 @@ def _serve(options: argparse.Namespace) -> int:
         token = secrets.token_urlsafe(24)
     if options.port > 65535:
         raise ValueError(f"--port must be at most 65535, got {options.port}")
+    listening = _listening(options.host, options.port)  # before a model is loaded
     app = create_app(_settings(options, token))
     shown = f"[{options.host}]" if ":" in options.host else options.host
     print(f"http://{shown}:{options.port}/" + (f"#token={token}" if token else ""), flush=True)
     # Questions are in the addresses of some calls, and are nobody's business: no log of accesses.
-    uvicorn.run(app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False)
+    quiet: Any = {"log_level": "warning", "access_log": False, "server_header": False}
+    config = uvicorn.Config(app, limit_concurrency=MOST_CONNECTIONS, **quiet)
+    uvicorn.Server(config).run([listening])
     return 0
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ValueError(f"--host and --port must be free to listen on, got {host} {port}: {error.strerror}") from None
 
 
 def _settings(options: argparse.Namespace, token: str | None) -> Any:

@@ -121,17 +121,16 @@ class Pictures:
         with self._lock:
             making = self._making.setdefault(key, Lock())
         with making:
-            with self._lock:
-                if key in self._kept:
+            try:
+                found = self._kept.get(key) or Picture(upload.open(page, self.device))
+                with self._lock:
+                    self.opened += key not in self._kept
+                    self._kept[key] = found
                     self._kept.move_to_end(key)
-                    return self._kept[key]
-            made = Picture(upload.open(page, self.device))
-            with self._lock:
-                self._kept[key] = made
+            finally:
                 self._making.pop(key, None)
-                self.opened += 1
-        self.trim()
-        return made
+        self.trim()  # also of a picture that was there: more may have been made of others
+        return found
 
     def trim(self) -> None:
         """Let the oldest leave until the rest fits."""
