@@ -139,6 +139,20 @@ def test_both_pictures_zoom_in_step(page):
     until(page, f"Math.abs(location.hash.match(/v=[^&]*/)[0].split('%2C')[2] - {whole[2]}) < 0.01")
 
 
+@pytest.mark.parametrize("first", [png(640, 300), pdf(2)], ids=["image", "document"])
+def test_another_picture_is_shown_as_a_whole(page, first):
+    choose(page, first)  # below the pages of a document there is less room
+    page.hover("#pane-a .view")
+    page.mouse.wheel(0, -900)
+    page.wait_for_timeout(600)
+    choose(page, png(300, 640))
+    until(page, "location.hash.includes('v=')")
+    page.wait_for_timeout(800)
+    x, y, width, height = bounds(page)
+    assert x < 0 and y < 0 and x + width > 1 and y + height > 640 / 300  # the image is 1 wide
+    assert height < 1.2 * 640 / 300
+
+
 def test_a_token_under_the_pointer_is_described(page):
     page.allowed = ("willReadFrequently",)  # of this test's own look at the canvas
     choose(page, png(640, 480))

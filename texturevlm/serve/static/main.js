@@ -206,18 +206,26 @@ async function show(found) {
   if (fresh) updateShares();
   if (!at("channels").hidden) fillChannels(at("channels"), about.channels, image, state.channel, chooseChannel);
   arrange();
-  await Promise.all(panes.map((pane) => pane.open(image, about.tile)));
   const kept = state.view.split(",").map(Number);
-  if (kept.length === 4 && kept.every(Number.isFinite)) panes[0].viewer.viewport.fitBounds(new OpenSeadragon.Rect(...kept), true);
+  opening = true; // until both stand: one must not follow the picture before
+  await Promise.all(panes.map((pane) => pane.open(image, about.tile)));
+  opening = false;
+  panes[0].home(true);
+  if (kept.length === 4 && kept.every(Number.isFinite)) {
+    panes[0].viewer.viewport.fitBounds(new OpenSeadragon.Rect(...kept), true);
+    panes[0].atHome = false;
+  }
+  panes[1].follow(panes[0]);
   await Promise.all([update(), updateHeat(), updateChannel()]);
 }
 
 const hint = () => (about.mode === "local" ? `Type a question: ${about.model} answers here.` : "No model answers: start the server with --model.");
 
 // ---- zoom in step
+let opening = false;
 function inStep(pane) {
   // A picture that stands where the other one put it is no news: to follow it would end the other's movement.
-  if (!pane.viewer.world.getItemCount() || pane.stand() === pane.told) return;
+  if (opening || !pane.viewer.world.getItemCount() || pane.stand() === pane.told) return;
   for (const one of panes) if (one !== pane && one.viewer.world.getItemCount()) one.follow(pane);
   const { x, y, width, height } = pane.viewer.viewport.getBounds(true);
   state.view = [x, y, width, height].map((value) => value.toFixed(4)).join(",");
@@ -226,6 +234,7 @@ function inStep(pane) {
 
 function zoom(factor) {
   const { viewport } = panes[0].viewer;
+  panes[0].atHome = false;
   if (factor) viewport.zoomBy(factor);
   else panes[0].home();
 }

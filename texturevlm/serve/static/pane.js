@@ -24,6 +24,11 @@ export class Pane {
     new ResizeObserver(() => this.draw()).observe(this.view);
     this.viewer.addHandler("viewport-change", () => { this.draw(); tell.moved(this); });
     this.viewer.addHandler("open", () => { this.applyKind(); this.home(true); this.draw(); });
+    // A picture that was shown as a whole stays so when its place changes.
+    this.viewer.addHandler("resize", () => requestAnimationFrame(() => { if (this.atHome) this.home(true); }));
+    for (const moving of ["canvas-scroll", "canvas-drag", "canvas-pinch", "canvas-double-click"]) {
+      this.viewer.addHandler(moving, () => { this.atHome = false; });
+    }
     this.view.addEventListener("pointermove", (event) => tell.pointed(this, this.pointOf(event)));
     this.view.addEventListener("pointerleave", () => tell.pointed(this, null));
   }
@@ -51,6 +56,7 @@ export class Pane {
     const box = this.viewer.world.getItemAt(0).getBounds(), margin = 0.025 * Math.max(box.width, box.height);
     const wide = new OpenSeadragon.Rect(box.x - margin, box.y - margin, box.width + 2 * margin, box.height + 2 * margin);
     this.viewer.viewport.fitBounds(wide, immediately);
+    this.atHome = true;
   }
 
   // original, seen or difference
@@ -72,6 +78,7 @@ export class Pane {
     const from = other.viewer.viewport, to = this.viewer.viewport;
     to.zoomTo(from.getZoom(true), null, true);
     to.panTo(from.getCenter(true), true);
+    this.atHome = other.atHome;
     this.told = this.stand();
     this.draw();
   }
