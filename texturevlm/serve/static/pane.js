@@ -51,9 +51,12 @@ export class Pane {
 
   // The whole picture with a margin.
   home(immediately = false) {
-    // OpenSeadragon looks at its size now and then only.
-    this.viewer.viewport.resize(new OpenSeadragon.Point(this.view.clientWidth, this.view.clientHeight));
-    const box = this.viewer.world.getItemAt(0).getBounds(), margin = 0.025 * Math.max(box.width, box.height);
+    const item = this.viewer.world.getItemAt(0), { clientWidth, clientHeight } = this.view;
+    if (!item) return;
+    // OpenSeadragon looks at its size now and then only. A resize comes back here.
+    const size = new OpenSeadragon.Point(clientWidth, clientHeight);
+    if (!this.viewer.viewport.getContainerSize().equals(size)) this.viewer.viewport.resize(size);
+    const box = item.getBounds(), margin = 0.025 * Math.max(box.width, box.height);
     const wide = new OpenSeadragon.Rect(box.x - margin, box.y - margin, box.width + 2 * margin, box.height + 2 * margin);
     this.viewer.viewport.fitBounds(wide, immediately);
     this.atHome = true;
