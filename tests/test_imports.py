@@ -46,6 +46,7 @@ LAYERS = [
     {"corpus"},
     {"evaluate"},
     {"train"},
+    {"serve"},
     {"bench"},
     {"__init__"},
     {"cli", "commands"},
