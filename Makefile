@@ -13,13 +13,18 @@ CPU := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),,+cpu)
 CPU_INDEX := --timeout 15 --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torch==$(2)"
 
-.PHONY: demo test test-oldest site lint sanitize scout results-check results-mark clean
+.PHONY: demo test test-oldest site lint browser sanitize scout results-check results-mark clean
 
 demo: .venv/ready
 	$(BIN)/texturevlm ask examples/invoice.png "What is the total?" --out demo.png
 
-test: .venv/ready lint
+test: .venv/ready lint browser
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# The page of `texturevlm serve` is tested in chromium. Where it is missing and cannot be installed, those tests are skipped.
+browser:
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get update -qq && \
+		apt-get install -qq -y --no-install-recommends chromium > /dev/null; } || echo "no chromium: the page is not tested"
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -45,7 +50,7 @@ sanitize:
 .venv/ready: pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(call install_torch,$(BIN)/$(PIP) -c constraints.txt,$(TORCH))
-	$(BIN)/$(PIP) -c constraints.txt -e ".[corpus,cuda,dev,docs,eval,finetune,hf,large,maps,ocr,pdf,slides,train,video]"
+	$(BIN)/$(PIP) -c constraints.txt -e ".[corpus,cuda,dev,docs,eval,finetune,hf,large,maps,ocr,pdf,serve,slides,train,video]"
 	touch .venv/ready
 
 # The tests against the oldest supported torch and transformers, in .venv-oldest. A machine that cannot reach PyTorch's
@@ -56,7 +61,7 @@ test-oldest: .venv-oldest/ready
 .venv-oldest/ready: pyproject.toml Makefile
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	$(call install_torch,.venv-oldest/bin/$(PIP),$(OLDEST_TORCH))
-	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[corpus,cuda,dev,docs,eval,finetune,hf,large,maps,ocr,pdf,slides,train,video]"
+	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[corpus,cuda,dev,docs,eval,finetune,hf,large,maps,ocr,pdf,serve,slides,train,video]"
 	touch .venv-oldest/ready
 
 # List the tables of results/ that today's code and weights did not make; `make results-mark` writes that into them.

@@ -47,6 +47,7 @@ LAYERS = [
     {"vllm_plugin"},
     {"evaluate"},
     {"train"},
+    {"serve"},
     {"bench"},
     {"__init__"},
     {"cli", "commands"},

@@ -12,7 +12,7 @@ COMMANDS = (
     *("doctor", "look", "allocate", "ask", "pyramid", "channels", "fit_pca", "fit_codebook", "eval", "train"),
     *("pack_pages", "pack_reader", "render_pages", "fit_words"),
     *("ship_scout", "ship_channels", "ship_balance", "ship_reader"),
-    *("video", "corpus", "bench"),
+    *("video", "corpus", "serve", "bench"),
 )
 
 

@@ -110,7 +110,7 @@ def test_two_looks(adapter, size):
     assert replayed.reasons == [] and replayed.generator.fixed.tower is not None
 
 
-@pytest.mark.parametrize("method", ["divprune", "cdpruner"])
+@pytest.mark.parametrize("method", ["stride", "cdpruner"])
 def test_reduced_between_two_graphs(adapter, method):
     plain, replayed = both(adapter, relevance="none")
     for size in ((200, 300), (300, 120)):

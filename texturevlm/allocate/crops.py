@@ -30,6 +30,16 @@ def crops(cells: Cells, budget: int, *, overview: float = _SHARES[0]) -> Boxes:
 
     overview: the least share of the budget that shows the whole image
     """
+    best = crop_grids(cells, budget, overview)
+    boxes = [box for crop in best for box in crop.boxes]
+    (tall, wide), (rows, columns) = cells.cell, cells.ink.shape
+    edges = np.rint(np.array(boxes) / (wide, tall, wide, tall)).astype(int)  # to the nearest whole cell
+    left, top, right, bottom = np.clip(edges, 0, (columns, rows, columns, rows)).T
+    return list(zip(boxes, sum_in(summed(cells.mass), top, left, bottom, right).tolist()))
+
+
+def crop_grids(cells: Cells, budget: int, overview: float = _SHARES[0]) -> list[TokenGrid]:
+    """The grids of an image, the overview first; their tokens add up to at most the budget."""
     best, greatest = [TokenGrid.whole(cells.size, budget, cells.patch)], -1.0
     if max(best[0].token) > NATIVE * cells.patch:
         shares = [overview, *(share for share in _SHARES if share > overview)]
@@ -40,11 +50,7 @@ def crops(cells: Cells, budget: int, *, overview: float = _SHARES[0]) -> Boxes:
                 found, value = _with_crops(cells, whole, count, left)
                 if value > greatest:
                     best, greatest = found, value
-    boxes = [box for crop in best for box in crop.boxes]
-    (tall, wide), (rows, columns) = cells.cell, cells.ink.shape
-    edges = np.rint(np.array(boxes) / (wide, tall, wide, tall)).astype(int)  # to the nearest whole cell
-    left, top, right, bottom = np.clip(edges, 0, (columns, rows, columns, rows)).T
-    return list(zip(boxes, sum_in(summed(cells.mass), top, left, bottom, right).tolist()))
+    return best
 
 
 def _with_crops(cells: Cells, whole: TokenGrid, count: int, tokens: int) -> tuple[list[TokenGrid], float]:

@@ -59,6 +59,8 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
     x = (torch.arange(columns, device=device) + 0.5) * (width / columns)
     scale = torch.where(allocation.valid, reading_scale(allocation), torch.inf)
     found = scale.new_full((allocation.batch, rows, columns), torch.inf)
+    if device.type == "cpu" and not scale.requires_grad and bool(allocation.upright[allocation.valid].all()):
+        return _painted(found, allocation, scale)
     most = at_once or _AT_ONCE * (_MORE_ON_A_GPU if device.type == "cuda" else 1)
     step = max(1, most // max(1, found.numel()))
     (a, b), (c, d) = (axis.unbind(-1) for axis in _to_own_axes(allocation))
@@ -70,6 +72,26 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
         inside = ((a1 * dx + b1 * dy).abs() <= 1 + _MARGIN) & ((c1 * dx + d1 * dy).abs() <= 1 + _MARGIN)
         over = torch.where(inside, scale[:, some, None, None], torch.inf)
         found = torch.minimum(found, over.amin(1))
+    return found
+
+
+def _painted(found: Tensor, allocation: Allocation, scale: Tensor) -> Tensor:
+    """`delivered_scale` of upright footprints: each is painted as a rectangle of cells, finer over coarser."""
+    (height, width), (rows, columns) = allocation.size, found.shape[1:]
+    per_pixel = torch.tensor([columns / width, rows / height], dtype=torch.float64)
+    radius = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1).double() * (
+        (1 + _MARGIN) * allocation.patch / 2
+    )
+    centre = allocation.centre.double()
+    # Cell i has its centre at i + 0.5.
+    first = ((centre - radius) * per_pixel - 0.5).ceil().clamp(min=0).int().tolist()
+    last = ((centre + radius) * per_pixel - 0.5).floor().add(1).clamp(min=0).int().tolist()
+    for image, canvas in enumerate(found.numpy()):
+        order, values = scale[image].argsort(descending=True).tolist(), scale[image].tolist()
+        for slot in order:
+            if values[slot] < np.inf:
+                (left, top), (right, bottom) = first[image][slot], last[image][slot]
+                canvas[top:bottom, left:right] = values[slot]
     return found
 
 

@@ -229,8 +229,9 @@ class VLM:
         """Answer a question about images or a video: a text. A list of questions gets a list of answers.
 
         images:    as for `prepare`; several, and all moments of a video, share the budget. With a list of questions:
-                   all are about these images, unless there is one list of images per question. None if the messages
-                   hold the images; the messages, or a list of conversations, may also stand here, alone
+                   all are about these images, unless there is one list of images, or one of what `prepare` returned,
+                   per question. None if the messages hold the images; the messages, or a list of conversations, may
+                   also stand here, alone
         question:  a text, a conversation (messages with system prompt and history), or a list of those
         looks:     1; 2: an overview first, then the rest of the budget where the attention of the model went; auto: an
                    overview of a quarter of the budget, and the rest only if the model is not sure of its answer
@@ -385,11 +386,12 @@ class VLM:
             return [images] * len(prompts)
         if images is None:
             return [prepare(_held(prompt)) for prompt in prompts]
-        nested = isinstance(images, (list, tuple)) and any(isinstance(one, (list, tuple)) for one in images)
+        each: Any = (list, tuple, ImageSession, VideoSession)  # of one question
+        nested = isinstance(images, (list, tuple)) and any(isinstance(one, each) for one in images)
         if nested:
             if len(images) != len(prompts):
                 raise ValueError(f"ask: images must be one list per question ({len(prompts)}), got {len(images)}")
-            return [prepare(own) for own in images]
+            return [own if isinstance(own, each[2:]) else prepare(own) for own in images]
         return [prepare(images)] * len(prompts)
 
 

@@ -19,6 +19,7 @@ BENCHMARKS = (
     "live",
     "scout",
     "corpus",
+    "serve",
 )
 
 

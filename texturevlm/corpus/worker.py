@@ -82,6 +82,8 @@ class UnitWorker:
             raise ValueError(f"corpus: device must be {self.recipe.device}, as the recipe says, got {device}")
         if self.device.type == "cpu":
             torch.set_num_threads(1)  # sums depend on how work is split, and processes share the cores anyway
+        else:
+            torch.backends.cudnn.deterministic = True  # else each process may pick another algorithm for the scout
         self.decode = DECODERS[find_decoder(self.recipe.decoder)]
         self.payload = PAYLOADS[self.recipe.write](self.recipe, self.device)
         self.asked = load_questions(self.ledger.store)

@@ -16,7 +16,8 @@ from torch import Tensor
 from texturevlm.pages.document import Pages
 from texturevlm.pages.sheet import thumbnail
 from texturevlm.scout import Question, encode, load_scout
-from texturevlm.scout.spotter import PIXELS
+from texturevlm.scout.scout import Scout
+from texturevlm.scout.spotter import PIXELS, Spots
 
 PAGE_SHARPNESS = 20.0  # of the softmax over pages: the likeliest on 71 `train` questions to pages new to the scout
 
@@ -47,10 +48,15 @@ def scouted(pages: Pages, questions: Sequence[str], *, patch: int, device: torch
         small.append(thumbnail(texture, patch))
         spots = scout.read(texture)
         for table, words in zip(found, asked):
-            own = scout.found(spots, words)[0] if _weights(words).any() else scout.where(spots, words).sum()
-            table.append(own.cpu())
+            table.append(evidence_on(scout, spots, words))
     worths = [page_worth(torch.stack(table), words) for table, words in zip(found, asked)]
     return [[PageSight(float(one), picture) for one, picture in zip(worth, small)] for worth in worths]
+
+
+def evidence_on(scout: Scout, spots: Spots, question: Question) -> Tensor:
+    """What a page that the scout has read says to a question, for `page_worth`."""
+    asked = bool(_weights(question).any())
+    return (scout.found(spots, question)[0] if asked else scout.where(spots, question).sum()).cpu()
 
 
 def page_worth(found: Tensor, question: Question) -> Tensor:

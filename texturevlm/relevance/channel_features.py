@@ -93,8 +93,8 @@ def cell_features(layers: Texture, maps: ImageMaps) -> Tensor:
     lod = lod.repeat_interleave(count).expand(layers.batch, -1).contiguous()
     found = lookup([one.float() for one in layers.levels], points, lod, nearest=layers.nearest)
     regions = found[:, :count, layers.names.index(REGION_KEY)].round().long()
-    picked = [layers.names.index(name) for name in names]
-    contexts = found[..., picked].view(layers.batch, len(CONTEXT), count, len(names)).unbind(1)
+    picked = device_constant([layers.names.index(name) for name in names], torch.int64, layers.device)
+    contexts = found.index_select(2, picked).view(layers.batch, len(CONTEXT), count, len(names)).unbind(1)
     here = contexts[0]
     return torch.cat([*contexts, _region_means(here, regions), here.square(), _of_maps(maps)], -1)
 

@@ -93,9 +93,10 @@ class Scout(nn.Module):
 
 
 def _tuned() -> AbstractContextManager[None]:
-    """Inside, cuDNN tries its algorithms once per shape and keeps the fastest."""
+    """Inside, cuDNN tries its algorithms once per shape and keeps the fastest, unless they are to be deterministic."""
+    fixed = torch.backends.cudnn.deterministic
     tuned: AbstractContextManager[None] = torch.backends.cudnn.flags(
-        enabled=True, benchmark=True, deterministic=False, allow_tf32=True
+        enabled=True, benchmark=not fixed, deterministic=fixed, allow_tf32=True
     )
     return tuned
 

@@ -6,6 +6,7 @@ What a file says of its rotation is applied.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,15 @@ def file_source(path: Path, fps: float | None) -> FrameSource:
     return _source(str(path), {}, fps, live=False)
 
 
+def bytes_source(content: bytes, format: str, fps: float | None, most_pixels: int) -> FrameSource:
+    """A video file in memory, from a stranger.
+
+    format:      FFmpeg's name of it, so that no other is tried: some name files and addresses to be read
+    most_pixels: of a frame; larger ones are refused before they are decoded
+    """
+    return _source("the video", {"file": content, "format": format}, fps, live=False, most_pixels=most_pixels)
+
+
 def stream_source(name: str, fps: float | None) -> FrameSource:
     """A camera device or a network stream."""
     options: dict[str, Any] = {"timeout": LIVE_PATIENCE}
@@ -57,23 +67,33 @@ def stream_source(name: str, fps: float | None) -> FrameSource:
     return _source(name, options, fps, live=is_live(name))
 
 
-def _source(name: str, options: dict[str, Any], fps: float | None, *, live: bool) -> FrameSource:
+def _source(
+    name: str, options: dict[str, Any], fps: float | None, *, live: bool, most_pixels: int | None = None
+) -> FrameSource:
     av = import_av("open_video: a video file")
     options = {"file": name, **options}
+
+    def opening() -> Any:
+        file = options["file"]
+        return av.open(**{**options, "file": io.BytesIO(file) if isinstance(file, bytes) else file})
+
     try:
-        with av.open(**options) as container:
+        with opening() as container:
             if not container.streams.video:
                 kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
                 raise ValueError(f"open_video: {name} must hold a video, got {kinds} only")
             stream = container.streams.video[0]
             if stream.codec_context is None:  # decoding would end the process (PyAV issue 2344)
                 raise ValueError(f"open_video: {name} cannot be read as a video: it ends inside its first frame")
+            if most_pixels is not None and stream.codec_context.width * stream.codec_context.height > most_pixels:
+                got = f"{stream.codec_context.width}×{stream.codec_context.height}"
+                raise ValueError(f"open_video: frames of {name} must have at most {most_pixels} pixels, got {got}")
             rate, count = float(stream.average_rate or USUAL_RATE), stream.frames or None
     except (av.FFmpegError, OSError) as error:
         raise ValueError(f"open_video: {name} cannot be read as a video: {error}") from None
 
     def read(notes: list[str]) -> Iterator[Frame]:
-        with av.open(**options) as opened:
+        with opening() as opened:
             yield from _decoded(av, opened, rate, Sampler(fps), notes)
 
     if fps is not None and fps < rate:

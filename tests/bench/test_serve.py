@@ -1,0 +1,23 @@
+"""The load test, small, on the CPU."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+
+from texturevlm.bench.serve import bench_serve
+from texturevlm.bench.serve_clients import send
+
+
+def test_a_quick_run():
+    report = bench_serve("cpu", quick=True)
+    assert [row.by for row in report.rows] == ["1 client", "1 client", "4 clients", "32 clients"]
+    said = " ".join(report.notes)
+    assert "requests/s" in said and "0 failed otherwise; a chat after it was answered 200" in said
+
+
+@pytest.mark.parametrize("address", ["http://10.0.0.1:80", "http://example.com", "http://0.0.0.0:1"])
+def test_nothing_but_this_machine_is_a_target(address):
+    with pytest.raises(ValueError, match="must be on this machine"):
+        asyncio.run(send(address, "/", [{}], 1, 1))

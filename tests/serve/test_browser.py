@@ -1,0 +1,306 @@
+"""The page in a real browser: Debian's chromium, driven by Playwright. Skipped where either is missing."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.serve.conftest import pdf, png
+from tests.serve.running import running
+from texturevlm.serve.app import Settings, create_app
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright (extra dev)")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+SECONDS = 60_000  # milliseconds: a busy machine
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def address(model):
+    with running(create_app(Settings(model=model, name="tiny"))) as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser, address):
+    """The page, started; it must say nothing in the console by the end of the test."""
+    found = browser.new_page(viewport={"width": 1280, "height": 800})
+    said = []
+    found.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    found.on("pageerror", lambda error: said.append(str(error)))
+    found.allowed = ()
+    found.set_default_timeout(SECONDS)
+    begin(found, address)
+    yield found
+    found.close()
+    assert [one for one in said if not any(allowed in one for allowed in found.allowed)] == []
+
+
+def begin(page, address):
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]")
+
+
+def choose(page, content, name="page.png"):
+    page.evaluate("delete document.body.dataset.milliseconds")
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": content})
+    page.wait_for_selector("body[data-milliseconds]")
+
+
+def slide(page, value):
+    """Move the budget and wait for its plan; returns the budget."""
+    page.eval_on_selector("#budget", f"e => {{ e.value = {value}; e.dispatchEvent(new Event('input')); }}")
+    budget = page.inner_text("#budget-said").split()[0]
+    page.wait_for_selector(f"body[data-budget='{budget}']")
+    return int(budget)
+
+
+def until(page, expression):
+    """Wait until it holds. Playwright's own way evaluates texts inside the page, which its policy forbids."""
+    for _ in range(SECONDS // 50):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")
+
+
+def bounds(page):
+    """What the link says of the zoom: x, y, width and height."""
+    until(page, "new URLSearchParams(location.hash.slice(1)).has('v')")
+    return [float(one) for one in page.evaluate("new URLSearchParams(location.hash.slice(1)).get('v')").split(",")]
+
+
+def painted(page, pane):
+    """The pixels of the canvas over a picture, as one text."""
+    page.wait_for_timeout(100)
+    return page.eval_on_selector(f"#{pane} canvas.over", "canvas => canvas.toDataURL()")
+
+
+def test_upload_shows_the_picture_and_its_tokens(page):
+    choose(page, png())
+    assert page.inner_text("#file-name") == "page.png · 160 × 120"
+    assert page.is_hidden("#empty") and "What the model sees" in page.inner_text("#pane-b")
+    assert re.search(r"\d+ tokens · \d+ % legible", page.inner_text("#pane-b p"))
+
+
+def test_the_slider_changes_the_tokens(page):
+    choose(page, png(640, 480))
+    few = slide(page, 0), painted(page, "pane-b"), page.inner_text("#pane-b p")
+    many = slide(page, 700), painted(page, "pane-b"), page.inner_text("#pane-b p")
+    assert few[0] == 16 < many[0] and few[1] != many[1] and few[2] != many[2]
+    assert "16 tokens" in few[2]
+
+
+def test_only_the_last_of_many_steps_counts(page):
+    choose(page, png(640, 480))
+    page.evaluate("""() => { const slider = document.getElementById('budget');
+        for (let value = 0; value <= 600; value += 20) {
+            slider.value = value; slider.dispatchEvent(new Event('input')); } }""")
+    budget = page.inner_text("#budget-said").split()[0]
+    page.wait_for_selector(f"body[data-budget='{budget}']")
+
+
+def test_compare_shows_two_allocators_in_step(page):
+    choose(page, png(640, 480))
+    slide(page, 200)
+    page.keyboard.press("2")
+    until(page, "document.querySelector('#pane-b p').textContent.includes('tokens')")
+    assert page.inner_text("#pane-a h2") == "A: auto" and page.inner_text("#pane-b h2") == "B: resize"
+    assert painted(page, "pane-a") != painted(page, "pane-b")
+    page.select_option("#allocator-b", "auto")
+    until(page, "document.querySelector('#pane-b h2').textContent === 'B: auto'")
+    assert painted(page, "pane-a") == painted(page, "pane-b")
+    page.keyboard.press("3")
+    page.wait_for_selector("#pane-b .view.difference")
+
+
+def test_both_pictures_zoom_in_step(page):
+    choose(page, png(640, 480))
+    whole, before = bounds(page), [painted(page, pane) for pane in ("pane-a", "pane-b")]
+    page.hover("#pane-a .view")
+    for _ in range(3):
+        page.mouse.wheel(0, -300)
+        page.wait_for_timeout(400)
+    after = [painted(page, pane) for pane in ("pane-a", "pane-b")]
+    assert before[0] != after[0] and before[1] != after[1]
+    assert bounds(page)[2] < 0.9 * whole[2]
+    page.keyboard.press("0")
+    until(page, f"Math.abs(location.hash.match(/v=[^&]*/)[0].split('%2C')[2] - {whole[2]}) < 0.01")
+
+
+@pytest.mark.parametrize("first", [png(640, 300), pdf(2)], ids=["image", "document"])
+def test_another_picture_is_shown_as_a_whole(page, first):
+    choose(page, first)  # below the pages of a document there is less room
+    page.hover("#pane-a .view")
+    page.mouse.wheel(0, -900)
+    page.wait_for_timeout(600)
+    choose(page, png(300, 640))
+    until(page, "location.hash.includes('v=')")
+    page.wait_for_timeout(800)
+    x, y, width, height = bounds(page)
+    assert x < 0 and y < 0 and x + width > 1 and y + height > 640 / 300  # the image is 1 wide
+    assert height < 1.2 * 640 / 300
+
+
+def test_a_token_under_the_pointer_is_described(page):
+    page.allowed = ("willReadFrequently",)  # of this test's own look at the canvas
+    choose(page, png(640, 480))
+    assert page.inner_text("#token-facts dd >> nth=0") == "–"
+    page.hover("#pane-b .view")
+    until(page, "document.querySelector('#token-facts dd').textContent !== '–'")
+    assert re.fullmatch(r"\d+ × \d+", page.inner_text("#token-facts dd >> nth=2"))
+    until(page, "document.getElementById('patch-original').getContext('2d').getImageData(52, 52, 1, 1).data[3] === 255")
+
+
+def test_a_link_restores_the_state(page, browser, address):
+    choose(page, png(640, 480))
+    page.fill("#question", "what is the total ?")
+    budget = slide(page, 300)
+    page.keyboard.press("Escape")
+    page.select_option("#allocator", "density")
+    until(page, "document.querySelector('#pane-b p').textContent.includes('scout')")
+    page.check("#show-relevance", force=True)
+    until(page, "location.hash.includes('a=density') && location.hash.includes('h=1')")
+    other = browser.new_page(viewport={"width": 1280, "height": 800})
+    begin(other, page.url)
+    other.wait_for_selector(f"body[data-budget='{budget}']", timeout=SECONDS)
+    assert other.input_value("#question") == "what is the total ?" and other.input_value("#allocator") == "density"
+    assert other.is_checked("#show-relevance") and other.inner_text("#pane-b p") == page.inner_text("#pane-b p")
+    other.close()
+
+
+def test_an_answer_streams_from_the_model(page):
+    choose(page, png())
+    page.fill("#question", "what is the total ?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#stages:not([hidden])")
+    assert page.inner_text("#said").strip() and "% per token" in page.inner_text("#confidence")
+    assert "first token" in page.inner_text("#stages")
+
+
+def test_markup_is_shown_as_text(page):
+    name = "<img src=x onerror=alert(1)>.png"
+    choose(page, png(), name)
+    assert page.inner_text("#file-name").startswith(name)
+    page.fill("#question", "<b>bold</b>")
+    page.wait_for_timeout(400)
+    assert page.locator("#file-name img, #said b").count() == 0
+
+
+def test_errors_are_said(page):
+    page.allowed = ("415", "404")  # the browser's own words for an answer that is no success
+    page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"not an image"})
+    page.wait_for_selector("#toast.bad")
+    assert "must be an image" in page.inner_text("#toast")
+    page.goto(page.url.partition("#")[0] + "#id=nothing")
+    page.reload()
+    page.wait_for_selector("#toast.bad")
+    assert "no such image" in page.inner_text("#toast") and page.is_visible("#empty")
+
+
+def test_pages_of_a_document_are_turned(page):
+    choose(page, pdf(3), "three.pdf")
+    assert page.locator("#strip button").count() == 3
+    first = painted(page, "pane-b")
+    page.keyboard.press("PageDown")
+    page.wait_for_selector("#strip button:nth-child(2)[aria-current]")
+    until(page, "location.hash.includes('p=1')")
+    until(page, "document.querySelectorAll('#strip .share i').length === 3")
+    assert painted(page, "pane-b") != first
+
+
+def test_a_box_is_read(page):
+    pytest.importorskip("rapidocr", reason="needs OCR (extra ocr)")
+    choose(page, png(640, 480))
+    page.keyboard.press("b")
+    box = page.locator("#pane-b .view").bounding_box()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.3 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 0.7 * box["height"], steps=4)
+    page.mouse.up()
+    until(page, "document.getElementById('said').textContent.startsWith('Delivered')")
+    assert "% alike" in page.inner_text("#confidence")
+
+
+def test_channels_and_gaze(page):
+    choose(page, png(640, 480))
+    page.click("#open-channels")
+    page.wait_for_timeout(300)
+    before = painted(page, "pane-a")
+    page.click("[data-channel=edges]")
+    page.wait_for_selector("[data-channel=edges][aria-pressed=true]")
+    until(page, "document.getElementById('busy').hidden")
+    assert painted(page, "pane-a") != before
+    page.keyboard.press("g")
+    box = page.locator("#pane-a .view").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    until(page, "document.querySelector('#pane-b p').textContent.length > 0")
+    assert page.locator("body.gazing").count() == 1
+
+
+def test_exports_can_be_used(page, tmp_path):
+    import texturevlm as tv
+
+    choose(page, png(640, 480))
+    saved = {}
+    for kind in ("png", "json", "python"):
+        page.click("#export summary")
+        with page.expect_download() as waiting:
+            page.click(f"[data-export={kind}]")
+        saved[kind] = Path(waiting.value.path()).read_bytes()
+    assert saved["png"].startswith(b"\x89PNG") and tv.Texture.open(saved["png"]).size == (480, 640)
+    allocation = tv.Allocation.from_json(saved["json"].decode())
+    (tmp_path / "page.png").write_bytes(png(640, 480))
+    found = {}
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        exec(compile(saved["python"], "exported", "exec"), found)
+    finally:
+        os.chdir(here)
+    assert found["allocation"].to_json() == allocation.to_json()
+
+
+def test_every_control_has_a_name_and_the_keyboard_reaches_it(page):
+    nameless = page.evaluate("""() => [...document.querySelectorAll('button, input, select, summary, [role=img]')]
+        .filter((one) => !(one.ariaLabel || one.textContent.trim() || one.labels?.length))
+        .map((one) => one.outerHTML)""")
+    assert nameless == []
+    page.keyboard.press("?")
+    page.wait_for_selector("#help[open]")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "question"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_themes(browser, address, scheme):
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
+    begin(page, address)
+    contrasts = page.evaluate("""() => {
+        const numbers = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+        const light = (colour) => colour.map((value) => value / 255)
+            .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
+            .reduce((sum, value, index) => sum + value * [0.2126, 0.7152, 0.0722][index], 0);
+        const ground = (one) => { for (let at = one; at; at = at.parentElement) {
+            const colour = getComputedStyle(at).backgroundColor;
+            if (!colour.endsWith(', 0)')) return colour; } return 'rgb(255, 255, 255)'; };
+        return [...document.querySelectorAll('label, p, h1, h2, span, button, output, figcaption, dt')]
+            .filter((one) => one.offsetParent && one.textContent.trim() && !one.closest(':disabled'))
+            .map((one) => { const pair = [light(numbers(getComputedStyle(one).color)), light(numbers(ground(one)))];
+                const contrast = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+                return [contrast, one.textContent.trim().slice(0, 30)]; });
+    }""")
+    page.close()
+    assert len(contrasts) > 15 and [one for one in contrasts if one[0] < 4.5] == [], json.dumps(contrasts)

@@ -1,0 +1,91 @@
+"""Queues: what is too much, what nobody waits for, and what takes too long."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.serve.conftest import png
+from tests.serve.running import running, wait_for
+from texturevlm.serve.app import Settings, create_app
+from texturevlm.serve.limits import Limits
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Plans that wait for an event; how many began, and which questions."""
+
+    class Slow:
+        begun, go = [], threading.Event()
+
+        def plan(self, picture, how, stop):
+            self.begun.append(how.question)
+            while not self.go.wait(0.01):
+                stop.check()
+            return {"question": how.question}
+
+    found = Slow()
+    found.begun, found.go = [], threading.Event()
+    monkeypatch.setattr("texturevlm.serve.images.plan", found.plan)
+    yield found
+    found.go.set()
+
+
+def serving(**limits):
+    return running(create_app(Settings(limits=Limits(**limits))))
+
+
+def upload(address):
+    return httpx.post(f"{address}/api/images", files={"file": ("a.png", png())}, timeout=60).json()["id"]
+
+
+def plan(address, identity, question, timeout=30.0):
+    return httpx.post(f"{address}/api/plan", json={"id": identity, "question": question}, timeout=timeout)
+
+
+def test_too_many_requests_are_answered_429_at_once(slow):
+    with serving(waiting=3) as address, ThreadPoolExecutor(8) as threads:
+        identity = upload(address)
+        waiting = [threads.submit(plan, address, identity, str(index)) for index in range(5)]  # two run, three wait
+        wait_for(lambda: len(slow.begun) == 2)
+        time.sleep(0.3)
+        refused = plan(address, identity, "one too many")
+        assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
+        assert httpx.get(f"{address}/api/about").status_code == 200  # the server still answers
+        slow.go.set()
+        assert [one.result().status_code for one in waiting] == [200] * 5
+        assert plan(address, identity, "later").status_code == 200
+
+
+def test_what_waits_for_a_client_who_left_is_never_begun(slow):
+    with serving(waiting=8) as address, ThreadPoolExecutor(4) as threads:
+        identity = upload(address)
+        running_now = [threads.submit(plan, address, identity, str(index)) for index in range(2)]
+        wait_for(lambda: len(slow.begun) == 2)
+        with pytest.raises(httpx.ReadTimeout):
+            plan(address, identity, "stale", timeout=0.3)
+        time.sleep(0.3)
+        slow.go.set()
+        assert [one.result().status_code for one in running_now] == [200, 200]
+        assert plan(address, identity, "newest").json()["question"] == "newest"
+        assert "stale" not in slow.begun
+
+
+def test_what_runs_for_a_client_who_left_stops(slow):
+    with serving() as address:
+        identity = upload(address)
+        for index in range(4):  # twice as many as there are threads
+            with pytest.raises(httpx.ReadTimeout):
+                plan(address, identity, str(index), timeout=0.3)
+        wait_for(lambda: len(slow.begun) == 4)
+
+
+def test_a_request_that_takes_too_long_gets_an_answer(slow):
+    with serving(seconds=0.5) as address:
+        identity = upload(address)
+        late = plan(address, identity, "slow")
+        assert late.status_code == 504 and "0.5 s" in late.json()["error"]["message"]
+        slow.go.set()
+        assert plan(address, identity, "quick").status_code == 200

@@ -1,0 +1,52 @@
+"""What OCR reads in a box, and which pages and moments a question is about."""
+
+import io
+
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from tests.serve.conftest import pdf, uploaded, video
+
+
+def big_print(text):
+    image = Image.new("RGB", (600, 400), "white")
+    ImageDraw.Draw(image).text((60, 150), text, fill="black", font=ImageFont.load_default(56))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_box_is_read_as_delivered_and_as_it_was(client):
+    pytest.importorskip("rapidocr", reason="needs OCR (extra ocr)")
+    body = {"id": uploaded(client, big_print("TOTAL 4711"))["id"], "relevance": "none", "allocator": "resize"}
+    body["box"] = [40, 130, 560, 240]
+    fine = client.post("/api/read", json={**body, "budget": 300}).json()
+    coarse = client.post("/api/read", json={**body, "budget": 2, "patch": 8}).json()
+    assert "4711" in fine["original"] and "4711" in fine["seen"] and fine["alike"] > 0.85
+    assert "4711" not in coarse["seen"] and coarse["alike"] < 0.6 and coarse["original"] == fine["original"]
+
+
+@pytest.mark.parametrize("box", [[0, 0, 1, 1], [5, 5], "all", [-9, -9, -3, -3]])
+def test_a_bad_box_is_refused(client, box):
+    pytest.importorskip("rapidocr", reason="needs OCR (extra ocr)")
+    answer = client.post("/api/read", json={"id": uploaded(client)["id"], "relevance": "none", "box": box})
+    assert answer.status_code == 422 and "box" in answer.json()["error"]["message"]
+
+
+def test_pages_have_shares_as_choose_pages_sees_them(client):
+    import torch
+
+    from texturevlm.pages import open_pages
+    from texturevlm.pages.scouting import scouted
+
+    content = pdf(2)
+    found = client.post("/api/shares", json={"id": uploaded(client, content)["id"], "question": "total"}).json()
+    (sights,) = scouted(open_pages(content), ["total"], patch=32, device=torch.device("cpu"))
+    assert found["shares"] == pytest.approx([one.worth for one in sights]) and sum(found["shares"]) == pytest.approx(1)
+
+
+def test_moments_have_tokens(client):
+    found = uploaded(client, video(side=96))
+    body = {"id": found["id"], "budget": 24, "relevance": "none", "patch": 16}
+    shares = client.post("/api/shares", json=body).json()["shares"]
+    assert len(shares) == found["pages"] and 0 < sum(shares) <= 24

@@ -1,0 +1,178 @@
+"""What a client must not be able to do."""
+
+import io
+import struct
+import time
+import zlib
+
+import pytest
+from PIL import Image
+
+from tests.serve.conftest import client_of, pdf, png, uploaded, video
+from texturevlm.serve.guard import is_loopback
+from texturevlm.serve.limits import Limits
+
+PATHS = ("/etc/passwd", "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%00", "a" * 500)
+
+
+def test_every_answer_has_the_security_headers(client):
+    for path in ("/", "/static/main.js", "/api/about", "/nothing", "/api/images/x"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"], path
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
+        assert "set-cookie" not in headers
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "192.168.1.4:8080", ""])
+def test_a_foreign_host_is_refused(client, host):
+    assert client.get("/api/about", headers={"host": host}).status_code == 403  # DNS rebinding
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080"])
+def test_this_machine_is_served(client, host):
+    assert client.get("/api/about", headers={"host": host}).status_code == 200
+
+
+def test_another_web_site_cannot_upload(client):
+    given = {"file": ("page.png", png())}
+    foreign = client.post("/api/images", files=given, headers={"origin": "http://evil.example"})
+    assert foreign.status_code == 403
+    assert client.post("/api/images", files=given, headers={"origin": "null"}).status_code == 403
+    assert client.post("/api/images", files=given, headers={"origin": "http://127.0.0.1:8080"}).status_code == 200
+
+
+def test_a_token_opens_everything_and_nothing_else_does():
+    with client_of(token="secret") as client:
+        for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}, {"authorization": "Bearer "}):
+            assert client.get("/api/about", headers=given).status_code == 401
+            assert client.post("/v1/chat/completions", json={}, headers=given).status_code == 401
+        opened = client.get("/api/about", headers={"authorization": "Bearer secret", "host": "any.example"})
+        assert opened.status_code == 200
+        assert client.get("/", headers={"host": "any.example"}).status_code == 200  # the page holds no secret
+        assert client.get("/static/../api/about").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"), [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True),
+                        ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("localhost.evil", False)]
+)  # fmt: skip
+def test_which_addresses_are_this_machine_alone(host, alone):
+    assert is_loopback(host) is alone
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_reaches_the_file_system(client, path):
+    for route in (
+        f"/static/{path}",
+        f"/api/images/{path}",
+        f"/api/tiles/{path}/0/0_0.jpg",
+        f"/api/relevance/{path}.png",
+    ):
+        answer = client.get(route)
+        assert answer.status_code in (403, 404) and b"root:" not in answer.content, route
+
+
+@pytest.mark.parametrize("relevance", ["embedding:/etc/passwd,/etc/passwd", "attention", "../x", "embedding"])
+def test_a_client_names_no_model_and_no_file(client, relevance):
+    identity = uploaded(client)["id"]
+    answer = client.post("/api/plan", json={"id": identity, "relevance": relevance})
+    assert answer.status_code == 400 and "relevance must be one of" in answer.json()["error"]["message"]
+
+
+def test_ids_cannot_be_guessed(client):
+    ids = {uploaded(client)["id"] for _ in range(5)}
+    assert len(ids) == 5 and all(len(one) >= 22 for one in ids)  # 128 bits each
+    assert client.get("/api/images/0").status_code == 404
+
+
+def test_markup_in_names_and_questions_comes_back_as_text(client):
+    name = '<img src=x onerror="alert(1)">.png'
+    found = uploaded(client, png(), name)
+    answer = client.get(f"/api/images/{found['id']}")
+    assert answer.headers["content-type"] == "application/json" and answer.json()["name"].startswith("<img src=x")
+    bad = client.post("/api/plan", json={"id": "<script>", "budget": 0})
+    assert bad.headers["content-type"] == "application/json"
+
+
+def bomb(side):
+    """A PNG whose header says side × side."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def refused(client, content, status, said, name="x.png"):
+    began = time.monotonic()
+    answer = client.post("/api/images", files={"file": (name, content)})
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["error"]["message"]
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("side", [7000, 60000, 2**31 - 1])
+def test_decompression_bombs_are_refused_by_their_header(client, side):
+    assert refused(client, bomb(side), 413, "pixels") < 5
+
+
+def test_wrong_files_are_refused(client):
+    refused(client, b"", 400, "empty")
+    refused(client, b"hello", 415, "must be an image")
+    refused(
+        client, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(x) run", 415, "must be an image"
+    )  # runs a program
+    refused(client, b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", 415, "must be an image", "list.m3u8")
+    refused(client, b"ffconcat version 1.0\nfile /etc/passwd\n", 415, "must be an image", "clip.mp4")
+    refused(client, png()[:100], 400, "cannot be read")
+    refused(client, pdf()[:200], 400, "not a PDF that can be read", "x.pdf")
+    refused(client, video()[:200], 400, "cannot be read as a video", "x.mp4")
+
+
+def test_limits_of_uploads():
+    limits = Limits(upload_bytes=3000, pixels=100 * 100, pages=2)
+    with client_of(limits=limits) as client:
+        refused(client, png()[:1] * 4000, 413, "at most 3000 bytes")
+        refused(client, b"x" * (2 << 20), 413, "at most")  # before the body is read
+    with client_of(limits=Limits(pixels=100 * 100, pages=2)) as client:
+        refused(client, png(), 413, "at most 10000 pixels, got 160×120")
+        refused(client, pdf(3), 413, "at most 2 pages, got 3")
+        refused(client, video(2, side=128), 400, "at most 10000 pixels")
+        small = io.BytesIO()
+        Image.new("RGB", (20, 20)).save(small, "JPEG")
+        assert uploaded(client, small.getvalue())["size"] == [20, 20]
+
+
+def test_a_long_video_is_read_up_to_its_limit():
+    with client_of(limits=Limits(video_seconds=1.0)) as client:
+        assert max(uploaded(client, video(frames=12), "clip.mp4")["times"]) < 1.0
+
+
+@pytest.mark.parametrize("body", [
+    {"budget": 0}, {"budget": 10**9}, {"budget": "many"}, {"patch": 1000}, {"question": "x" * 5000}, {"gaze": [1]},
+    {"page": -1}, {"allocator": "nothing"}, {"question": None},
+])  # fmt: skip
+def test_bad_plans_are_refused_with_a_reason(client, body):
+    answer = client.post("/api/plan", json={"id": uploaded(client)["id"], **body})
+    assert answer.status_code in (400, 422)
+    assert next(iter(body)) in answer.json()["error"]["message"]
+
+
+def test_an_error_inside_is_not_shown_to_the_client(client, monkeypatch):
+    monkeypatch.setattr("texturevlm.serve.images.plan", lambda *given: 1 / 0)
+    answer = client.post("/api/plan", json={"id": uploaded(client)["id"]})
+    assert answer.status_code == 500 and "ZeroDivision" not in answer.text
+    monkeypatch.undo()
+    assert client.post("/api/plan", json={"id": uploaded(client)["id"], "relevance": "none"}).status_code == 200
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    from texturevlm.serve.app import STATIC
+
+    for path in STATIC.iterdir():
+        if path.suffix in (".html", ".js", ".css"):
+            text = path.read_text()
+            assert "http://" not in text.replace("http://www.w3.org", "") and "https://" not in text, path
+            assert "innerHTML" not in text and "cookie" not in text.replace("no cookies", ""), path

@@ -1,0 +1,156 @@
+"""`texturevlm bench serve`: a load test on this machine alone: plans of a page, and chats, by 1, 8 and 32 clients.
+
+The server runs in this process, the clients in another. The model has random weights: a tiny one on a CPU,
+Qwen3-VL-4B's architecture on a GPU. The last row has a queue of four: what is too much must be refused, and nothing
+may fall over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from texturevlm.bench.pictures import page
+from texturevlm.bench.report import Report, Row, begin
+from texturevlm.bench.timing import Timing
+from texturevlm.bench.vlm_file import asked_model
+from texturevlm.bench.vlm_theirs import random_model
+from texturevlm.defaults import BUDGET
+from texturevlm.draw import to_pil
+
+CLIENTS, QUICK_CLIENTS = (1, 8, 32), (1, 4)
+REQUESTS, QUICK_REQUESTS = 96, 8  # per row
+ROW_SECONDS = 40.0  # after which a row sends no more
+A4, QUICK_SIZE = (3508, 2480), (350, 248)
+PLAN_BAR = 150e3  # microseconds, of a plan of an A4 page for one client on two cores
+ANSWER_LENGTH = 8  # tokens
+FEW_WAITING = 4
+
+
+def bench_serve(device: str | None = None, *, quick: bool = False) -> Report:
+    """Time requests; `quick` takes a small page, a small model and few requests."""
+    report = begin(__name__, "Server" + (", a small page" if quick else ""), device, quick)
+    small = quick or report.device == "cpu"
+    model = asked_model(random_model(report.device, small=small), 24 if quick else BUDGET)
+    size = QUICK_SIZE if quick else A4
+    file = io.BytesIO()
+    to_pil(page(1, *size)).save(file, "PNG")
+    with _serving(model, report.device, waiting=64) as address:
+        identity = _uploaded(address, file.getvalue())
+        slid = [{"id": identity, "question": "total", "budget": budget} for budget in (64, 96, 144, 216, 273, 324)]
+        bar = PLAN_BAR if not small or not quick else None
+        _row(report, "plan of the page, budgets 64 to 324", address, "/api/plan", slid, 1, bar=bar)
+        chats = [_chat(file.getvalue(), f"what is the total {index} ?") for index in range(4)]
+        for clients in QUICK_CLIENTS if quick else CLIENTS:
+            _row(report, "chat about the page", address, "/v1/chat/completions", chats, clients)
+    with _serving(model, report.device, waiting=FEW_WAITING) as address:
+        statuses = _row(
+            report,
+            f"chat, {FEW_WAITING} may wait",
+            address,
+            "/v1/chat/completions",
+            chats,
+            max(CLIENTS),
+            all_answers=True,
+        )
+        again = _sent(address, "/v1/chat/completions", chats, 1, 1)["statuses"]
+        refused, others = statuses[429], set(statuses) - {200, 429}
+        said = f"{refused} of {statuses.total()} were refused with 429, {len(others)} failed otherwise"
+        report.notes.append(f"Overload: {said}; a chat after it was answered {again[0]}.  ")
+    report.notes.append(f"{model!r}; answers of {ANSWER_LENGTH} tokens; the page has {size[1]}×{size[0]} pixels.  ")
+    return report
+
+
+def _row(
+    report: Report,
+    work: str,
+    address: str,
+    path: str,
+    bodies: list[Any],
+    clients: int,
+    *,
+    bar: float | None = None,
+    all_answers: bool = False,
+) -> Counter[int]:
+    """Send and add a row; all_answers: also refusals are timed. Returns how often each status came."""
+    _sent(address, path, bodies, 1, len(bodies))  # what is made once is not counted
+    found = _sent(address, path, bodies, clients, QUICK_REQUESTS if report.quick else REQUESTS)
+    statuses = Counter(found["statuses"])
+    times = [
+        1e6 * seconds for seconds, status in zip(found["seconds"], found["statuses"]) if all_answers or status == 200
+    ]
+    who = f"{clients} client{'s' if clients > 1 else ''}"
+    report.append(Row(work, who, "clock", Timing.of(times), bar=bar))
+    p50, p99 = (sorted(times)[math.ceil(share * len(times)) - 1] / 1e3 for share in (0.5, 0.99))
+    rate = statuses[200] / found["all"]
+    said = ", ".join(f"{count} × {status}" for status, count in sorted(statuses.items()))
+    report.notes.append(
+        f"{work}, {who}: {rate:.1f} requests/s answered, p50 {p50:.0f} ms, p99 {p99:.0f} ms ({said}).  "
+    )
+    return statuses
+
+
+def _sent(address: str, path: str, bodies: list[Any], clients: int, requests: int) -> dict[str, Any]:
+    asked = {
+        "address": address,
+        "path": path,
+        "bodies": bodies,
+        "clients": clients,
+        "requests": requests,
+        "seconds": ROW_SECONDS,
+    }
+    command = [sys.executable, "-m", "texturevlm.bench.serve_clients"]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise RuntimeError(f"bench serve: the clients failed: {done.stderr.strip().splitlines()[-1]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _chat(image: bytes, question: str) -> dict[str, Any]:
+    url = "data:image/png;base64," + base64.b64encode(image).decode()
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": ANSWER_LENGTH}
+
+
+def _uploaded(address: str, content: bytes) -> str:
+    import httpx
+
+    answer = httpx.post(f"{address}/api/images", files={"file": ("page.png", content)}, timeout=120, trust_env=False)
+    return str(answer.json()["id"])
+
+
+@contextmanager
+def _serving(model: Any, device: str, *, waiting: int) -> Iterator[str]:
+    """The address of a server in this process, on a free port of the loopback address."""
+    import torch
+    import uvicorn
+
+    from texturevlm.serve.app import Settings, create_app
+    from texturevlm.serve.limits import Limits
+
+    settings = Settings(model=model, name="random", device=torch.device(device), limits=Limits(waiting=waiting))
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="warning", access_log=False))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()

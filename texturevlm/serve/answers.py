@@ -1,0 +1,169 @@
+"""Questions to the model: queued with a limit, answered in batches, streamed, broken off when the client leaves.
+
+One thread asks the model. It takes the first question that waits and all others that can be answered together with it:
+the same budget and the same options. One that waits alone is answered alone, from captured graphs on a GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Any
+
+from texturevlm.ask.decoding import end_ids
+from texturevlm.ask.model import BATCH
+from texturevlm.serve.lanes import Stop, Stopped
+from texturevlm.serve.limits import ApiError
+from texturevlm.serve.rows import Row, Rows
+
+if TYPE_CHECKING:
+    from texturevlm.ask import VLM, Answer
+
+Event = tuple[str, Any]  # piece and a text; answer and a Told; error and an exception
+
+
+@dataclass(frozen=True)
+class Told:
+    """A finished answer. length: whether it was cut at the greatest length"""
+
+    answer: Answer
+    text: str
+    prompt_tokens: int
+    length: bool
+
+    @property
+    def visual_tokens(self) -> int:
+        return sum(int(one.allocation.valid.sum()) for one in self.answer.chosen)
+
+    @property
+    def probabilities(self) -> list[float]:
+        """Of each token of the answer."""
+        return [math.exp(one) for one in self.answer.logprobs]
+
+    @property
+    def confidence(self) -> float:
+        """The geometric mean of the tokens' probabilities."""
+        logprobs = self.answer.logprobs
+        return math.exp(sum(logprobs) / max(1, len(logprobs)))
+
+
+@dataclass(eq=False)
+class Question:
+    """A question that waits.
+
+    session: what `VLM.prepare` returned
+    prompt:  a text or a conversation
+    options: of `VLM.ask`; questions with equal ones are answered together
+    """
+
+    session: Any
+    prompt: Any
+    options: dict[str, Any]
+    stops: Sequence[str] = ()
+    stop: Stop = field(default_factory=Stop)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+
+    def tell(self, kind: str, value: Any) -> None:
+        """Hand an event to the client's coroutine, from any thread."""
+        self.loop.call_soon_threadsafe(self.events.put_nowait, (kind, value))
+
+
+class Answerer:
+    """The thread that asks one model.
+
+    waiting: questions that may wait
+    asked:   questions that the model was asked; batches: in so many calls
+    """
+
+    def __init__(self, model: VLM, *, waiting: int, most_together: int = BATCH) -> None:
+        self.model, self.waiting, self.most_together = model, waiting, most_together
+        self.asked = self.batches = 0
+        self._queue: deque[Question] = deque()
+        self._changed = Condition()
+        self._closed = False
+        self._thread = Thread(target=self._work, name="texturevlm-model", daemon=True)
+        self._thread.start()
+
+    def submit(self, question: Question) -> None:
+        """Queue a question; its events follow."""
+        with self._changed:
+            if len(self._queue) >= self.waiting:
+                raise ApiError(429, "the server is busy; try again in a moment")
+            self._queue.append(question)
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            for one in self._queue:
+                one.stop.set()
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while batch := self._next():
+            self._answer(batch)
+
+    def _next(self) -> list[Question]:
+        """The questions to answer together; none when the server ends."""
+        with self._changed:
+            while True:
+                self._queue = deque(one for one in self._queue if not one.stop.wanted)
+                if self._closed:
+                    return []
+                if self._queue:
+                    break
+                self._changed.wait()
+            first = self._queue[0]
+            batch = [one for one in self._queue if one.options == first.options][: self.most_together]
+            self._queue = deque(one for one in self._queue if one not in batch)
+            return batch
+
+    def _answer(self, batch: list[Question]) -> None:
+        rows = [Row(lambda piece, one=one: one.tell("piece", piece), one.stop, one.stops) for one in batch]  # type: ignore[misc]
+        try:
+            answers = self._ask(batch, rows)
+        except Exception as error:  # whatever it is, the client is told, and the thread goes on
+            if len(batch) > 1 and not any(row.said for row in rows):  # one of them is to blame: each by itself
+                for one in batch:
+                    self._answer([one])
+                return
+            if not isinstance(error, (ValueError, TypeError)):
+                traceback.print_exception(error)
+            for one in batch:
+                one.tell("error", error)
+            return
+        for one, row, answer in zip(batch, rows, answers):
+            text = row.cut(answer.text)
+            if text.startswith(row.said) and len(text) > len(row.said):
+                one.tell("piece", text[len(row.said) :])
+            cut = not row.done and len(answer.tokens) >= one.options["max_new_tokens"]
+            one.tell("answer", Told(answer, text, row.prompt_tokens, cut))
+
+    def _ask(self, batch: list[Question], rows: list[Row]) -> list[Answer]:
+        self.asked += len(batch)
+        self.batches += 1
+        ends = end_ids(self.model.model)
+        told = Rows(rows, self.model.adapter.tokenizer, ends)
+        sessions, prompts = [one.session for one in batch], [one.prompt for one in batch]
+        options: Any = {**batch[0].options, "return_details": True, "stopping_criteria": [told]}
+        if len(batch) == 1:  # the captured path takes one
+            return [self.model.ask(sessions[0], prompts[0], **options)]
+        found: list[Answer] = self.model.ask(sessions, prompts, **options)
+        return found
+
+
+def error_of(error: BaseException) -> ApiError:
+    """What the client is told of an error inside an answer."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, (ValueError, TypeError)):
+        return ApiError(400, " ".join(str(error).split()))
+    if isinstance(error, Stopped):
+        return ApiError(499, "the client has left")
+    return ApiError(500, "an error inside the server")

@@ -1,0 +1,125 @@
+"""`POST /api/answer`: the answer of the model to the page's question, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+from starlette.requests import Request
+
+from texturevlm.ask.attention import question_attention
+from texturevlm.ask.evaluating import evaluating
+from texturevlm.serve.answers import Event, Question, Told, error_of
+from texturevlm.serve.images import opened, state_of
+from texturevlm.serve.lanes import Stop
+from texturevlm.serve.limits import ApiError
+from texturevlm.serve.plans import Choice
+from texturevlm.vlm import FAMILIES
+
+router = APIRouter()
+
+
+class AnswerRequest(Choice):
+    """A question about one page of an upload. whole: about all pages of a document, or a whole video"""
+
+    id: str = Field(max_length=64)
+    page: int = Field(default=0, ge=0)
+    whole: bool = False
+    max_tokens: int = Field(default=128, ge=1)
+
+
+@router.post("/api/answer")
+async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
+    """Events: `piece` with a text, then `answer` with the details, or `error`."""
+    state = state_of(request)
+    if state.answerer is None:
+        raise ApiError(409, "this server has no model; start it with --model")
+    body.check()
+    if not body.question.strip():
+        raise ApiError(422, "question: a question is needed")
+    model, upload = state.settings.model, state.uploads.get(body.id)
+
+    def prepare(stop: Any) -> Any:
+        picture = opened(request, body.id, body.page)
+        return upload.session(model) if body.whole and upload.pages > 1 else picture.session(model)
+
+    session = await state.looking.run(request, prepare)
+    options = {
+        "budget": body.budget,
+        "allocator": body.allocator,
+        "relevance": body.scorer,
+        "max_new_tokens": min(body.max_tokens, state.limits.answer_tokens),
+    }
+    question = Question(session, body.question, options)
+    state.answerer.submit(question)
+    return StreamingResponse(_sent(question, state.limits.seconds), media_type="text/event-stream")
+
+
+@router.post("/api/attention")
+async def attention(request: Request, body: AnswerRequest) -> dict[str, Any]:
+    """How much the question attends to each token of the plan with the same settings; all together sum to 1."""
+    state = state_of(request)
+    model = state.settings.model
+    if model is None or not FAMILIES[model.model.config.model_type][0].two_looks:
+        raise ApiError(409, "this server has no model whose attention can be read")
+    body.check()
+    state.uploads.get(body.id)
+
+    def work(stop: Stop) -> list[float]:
+        session = opened(request, body.id, body.page).session(model)
+        options: Any = {"budget": body.budget, "allocator": body.allocator, "relevance": body.scorer}
+        (found,) = session.choose(body.question, looks=1, **options)
+        stop.check()
+        used, textures = int(found.allocation.valid.sum()), [image.texture for image in session.images]
+        with model.adapter.lock, evaluating(model.model):
+            (weights,) = question_attention(model.adapter, body.question, textures, [found.allocation])
+        own: list[float] = weights[:used].tolist()
+        return own
+
+    return {"attention": await state.looking.run(request, work)}
+
+
+async def _sent(question: Question, seconds: float) -> AsyncIterator[str]:
+    async for kind, value in events_of(question, seconds):
+        if kind == "error":
+            value = error_of(value).body()["error"]
+        elif kind == "answer":
+            value = details(value)
+        yield f"event: {kind}\ndata: {json.dumps(value)}\n\n"
+
+
+async def events_of(question: Question, seconds: float) -> AsyncIterator[Event]:
+    """The events of a question, up to its answer or its error. It is broken off if nobody reads on."""
+    deadline = question.loop.time() + seconds
+    try:
+        while True:
+            try:
+                left = max(0.0, deadline - question.loop.time())
+                kind, value = await asyncio.wait_for(question.events.get(), left)
+            except TimeoutError:
+                kind, value = "error", ApiError(504, f"the answer took longer than {seconds:g} s")
+            yield kind, value
+            if kind != "piece":
+                return
+    finally:
+        question.stop.set()
+
+
+def details(told: Told) -> dict[str, Any]:
+    """A finished answer, for the page and for the chat."""
+    pieces = [token.replace("Ġ", " ").replace("▁", " ") for token in told.answer.tokens]
+    return {
+        "text": told.text,
+        "confidence": told.confidence,
+        "unreadable": told.answer.unreadable,
+        "looks": told.answer.looks,
+        "visual_tokens": told.visual_tokens,
+        "pages": told.answer.pages,
+        "seconds": {name: round(value, 4) for name, value in told.answer.seconds.items()},
+        "tokens": [[piece, round(chance, 4)] for piece, chance in zip(pieces, told.probabilities)],
+    }

@@ -1,0 +1,133 @@
+"""The gate before every request: who may ask, how large a request may be, and the headers of every answer.
+
+A browser lets any web site send requests to a server on this machine. So requests with a foreign `Host` (DNS rebinding)
+or a foreign `Origin` are refused, even if there is no token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+from typing import Any
+from urllib.parse import urlsplit
+
+from texturevlm.serve.limits import ApiError, Limits
+
+Scope = dict[str, Any]
+OPEN_PATHS = ("/", "/static/")  # the page itself holds no secret; its calls need the token
+BODY_SLACK = 1 << 20  # of a request beyond the file in it
+OSD_STYLE = "'sha256-9xTiqzfwFaL2SGb1rmr8gysEwVVjIvqWAgmZgqFqpEE='"  # that OpenSeadragon adds to the page
+HEADERS = {
+    "content-security-policy": (
+        f"default-src 'none'; script-src 'self'; style-src 'self' {OSD_STYLE}; "
+        "img-src 'self' blob: data:; connect-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or a name is this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class Guard:
+    """ASGI middleware.
+
+    token: what `Authorization: Bearer …` must hold; None: nothing, for a server on a loopback address
+    """
+
+    def __init__(self, app: Any, *, token: str | None, limits: Limits) -> None:
+        self.app, self.token, self.limits = app, token, limits
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        answer = _Answer(send, keep=scope["path"].startswith("/static/"))
+        try:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            self._check(scope, headers)
+            await self.app(scope, _Body(receive, headers, self.limits), answer)
+        except ApiError as error:
+            if not answer.begun:
+                await _refuse(answer, error)
+
+    def _check(self, scope: Scope, headers: dict[str, str]) -> None:
+        host = headers.get("host", "")
+        if self.token is None and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            raise ApiError(403, "this server answers only to localhost")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise ApiError(403, "requests from other web sites are refused")
+        path = scope["path"]
+        if self.token is None or path == OPEN_PATHS[0] or path.startswith(OPEN_PATHS[1]):
+            return
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
+            raise ApiError(401, "a token is needed: Authorization: Bearer TOKEN")
+
+
+class _Body:
+    """`receive`, for a body of limited size that must arrive in time."""
+
+    def __init__(self, receive: Any, headers: dict[str, str], limits: Limits) -> None:
+        # A chat holds files in base64, which makes three bytes four.
+        self.receive, self.most = receive, limits.upload_bytes * 4 // 3 + BODY_SLACK
+        self.seconds, self.begun, self.arrived, self.complete = limits.seconds, 0.0, 0, False
+        said = headers.get("content-length", "0")
+        if not said.isdecimal() or int(said) > self.most:
+            raise self._too_large()
+
+    async def __call__(self) -> Any:
+        if self.complete:
+            return await self.receive()
+        clock = asyncio.get_running_loop().time
+        self.begun = self.begun or clock()
+        try:
+            message = await asyncio.wait_for(self.receive(), max(0.0, self.begun + self.seconds - clock()))
+        except TimeoutError:
+            raise ApiError(408, f"the request must arrive within {self.seconds:g} s") from None
+        self.arrived += len(message.get("body", b""))
+        self.complete = not message.get("more_body", False)
+        if self.arrived > self.most:
+            raise self._too_large()
+        return message
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"a request must have at most {self.most} bytes")
+
+
+class _Answer:
+    """`send`, with the headers that every answer has. keep: whether a browser may keep it, after asking again"""
+
+    def __init__(self, send: Any, *, keep: bool) -> None:
+        self.send, self.begun = send, False
+        self.headers = {**HEADERS, "cache-control": "no-cache" if keep else "no-store"}
+
+    async def __call__(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            own = {name.lower() for name, _ in message["headers"]}
+            more = [(name.encode(), value.encode()) for name, value in self.headers.items() if name.encode() not in own]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await self.send(message)
+
+
+async def _refuse(send: Any, error: ApiError) -> None:
+    from starlette.responses import JSONResponse
+
+    async def nothing() -> Any:
+        return {"type": "http.disconnect"}
+
+    await JSONResponse(error.body(), error.status)({"type": "http", "method": "GET", "headers": []}, nothing, send)

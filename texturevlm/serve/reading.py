@@ -1,0 +1,101 @@
+"""`POST /api/read`: what OCR reads in a box of the delivered picture and of the original, where OCR is installed.
+
+`POST /api/shares`: how much of each page of a document, or of each moment of a video, a question is about.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from fastapi import APIRouter
+from starlette.requests import Request
+from torch import Tensor
+
+from texturevlm.evaluate.legibility import pixel_box, similarity
+from texturevlm.pages.scouting import evidence_on, page_worth
+from texturevlm.rebuilding import rebuild
+from texturevlm.relevance import SCORERS
+from texturevlm.relevance.ocr import read_page
+from texturevlm.scout import encode, load_scout
+from texturevlm.scout.spotter import PIXELS
+from texturevlm.serve.images import opened, state_of
+from texturevlm.serve.lanes import Stop
+from texturevlm.serve.limits import ApiError
+from texturevlm.serve.plans import PlanRequest, chosen
+from texturevlm.serve.uploads import Document, Upload, Video
+from texturevlm.video.clip import choose_clip
+
+router = APIRouter()
+SMALLEST_BOX = 4  # pixels along a side
+
+
+class ReadRequest(PlanRequest):
+    """A box of a plan, xyxy in pixels of the image."""
+
+    box: tuple[float, float, float, float]
+
+
+@router.post("/api/read")
+async def read(request: Request, body: ReadRequest) -> dict[str, Any]:
+    """The text of a box as it is delivered and as it is in the original, and how alike they are, 0 to 1."""
+    if find_spec("rapidocr") is None:
+        raise ApiError(409, "OCR is not installed: pip install 'texturevlm[ocr]'")
+    body.check()
+    state = state_of(request)
+    state.uploads.get(body.id)
+
+    def work(stop: Stop) -> dict[str, Any]:
+        picture = opened(request, body.id, body.page)
+        left, top, right, bottom = box = pixel_box(body.box, picture.texture.size)
+        if min(right - left, bottom - top) < SMALLEST_BOX:
+            raise ApiError(422, f"box: both sides must have at least {SMALLEST_BOX} pixels")
+        allocation, _ = chosen(picture, body)
+        stop.check()
+        seen = rebuild(picture.texture, allocation, box=box, grey=picture.grey)
+        texts = [_text(part[:, :3]) for part in (seen, picture.texture.levels[0][:, :, top:bottom, left:right])]
+        return {"seen": texts[0], "original": texts[1], "alike": similarity(*texts), "box": list(box)}
+
+    found: dict[str, Any] = await state.looking.run(request, work)
+    return found
+
+
+def _text(part: Tensor) -> str:
+    return " ".join(word.text for word in read_page(part.cpu()).words)
+
+
+@router.post("/api/shares")
+async def shares(request: Request, body: PlanRequest) -> dict[str, Any]:
+    """Per page of a document the chance that the question is about it; per moment of a video its tokens."""
+    body.check()
+    state = state_of(request)
+    upload = state.uploads.get(body.id)
+    found = await state.looking.run(request, lambda stop: shares_of(upload, body, state.settings.device, stop))
+    return {"id": body.id, "kind": upload.kind, "shares": found}
+
+
+def shares_of(upload: Upload, how: PlanRequest, device: torch.device, stop: Stop) -> list[float]:
+    """One number per page."""
+    if isinstance(upload, Document):
+        return _page_shares(upload, how.question, device, stop)
+    if isinstance(upload, Video):
+        options: Any = {"budget": how.budget, "patch": how.patch, "allocator": how.allocator, "device": device}
+        relevance = how.scorer if how.scorer in SCORERS else "auto"
+        shown = choose_clip(upload.moments, how.question, relevance=relevance, **options)
+        spent = {one.time: float(one.allocation.valid.sum()) for one in shown}
+        return [spent.get(one.time, 0.0) for one in upload.moments]
+    return [1.0]
+
+
+def _page_shares(upload: Document, question: str, device: torch.device, stop: Stop) -> list[float]:
+    """As `choose_pages` does; what the scout read is kept with the document."""
+    scout, words = load_scout(device=device), encode([question])
+    evidence = []
+    for index in range(upload.pages):
+        stop.check()
+        if index not in upload.spots:
+            upload.spots[index] = scout.read(upload.pdf.texture(index, PIXELS, device).mipmapped())
+        evidence.append(evidence_on(scout, upload.spots[index], words))
+    found: list[float] = page_worth(torch.stack(evidence), words).tolist()
+    return found
