@@ -21,6 +21,7 @@ LAYERS = [
     {"journal"},
     {"cuda"},
     {"ops"},
+    {"staging"},
     {"image"},
     {"types"},
     {"turned"},
