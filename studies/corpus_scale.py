@@ -135,7 +135,8 @@ def _mark_done(folder: Path, ledger: Ledger, count: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about = (__doc__ or "").split("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m studies.corpus_scale", description=about)
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--images", type=int, default=TINY)
     parser.add_argument("--rows", type=int, default=ROWS)

@@ -28,13 +28,13 @@ OPERATIONS = {
     "update_region": "levels, boxes, *, reduce, backend",
 }
 CLASSES = {
-    "BlockLayout": "keys, visual, count, queries, state, causal, length, plain",
+    "BlockLayout": "keys, visual, count, queries, state, causal, length, plain, grown",
     "DeviceTexture": "levels, *, half, pack, nearest",
     "KeyValueTexture": "finest, block",
 }
 FUNCTIONS = {
-    "attach": "model, processor, *, budget, allocator, relevance",
-    "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, share, options",
+    "attach": "model, processor, *, budget, allocator, relevance, turn",
+    "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, share, turn, options",
     "compile": "size, budget, allocator, *, patch, relevance, batch, device, graphs, options",
     "detach": "attached",
     "find_relevance": "texture, question, *, patch, relevance, balance",
@@ -42,7 +42,7 @@ FUNCTIONS = {
     "generate_mipmaps": "image, *, levels",
     "image_maps": "texture, *, patch",
     "load_scout": "path, *, device",
-    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, tokens, looks, captured, reduce, keep, "
+    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, turn, tokens, looks, captured, reduce, keep, "
     "attention, options",
     "prepare": "texture, relevance, *, patch",
     "rebuild": "texture, allocation, *, box, grey",

@@ -62,7 +62,7 @@ class DocumentSession(ImageSession):
     def about(self, question: str, how: Choosing) -> PagesSession:
         """The pages for a question, with their tokens."""
         self.check(how)
-        wanted_for = (question, how, self.model.device)
+        wanted_for = (question, how.of_tokens, self.model.device)
         if self._known is None or self._known[0] != wanted_for:
             found = choose_pages(
                 self.pages,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -80,6 +80,11 @@ class Choosing:
     levels: str | None = None
     coordinates: str | None = None
     turn: float | str = TURN
+
+    @property
+    def of_tokens(self) -> Choosing:
+        """Without what decides only how the chosen tokens are read."""
+        return replace(self, levels=None, coordinates=None)
 
     def check(self, config: Any) -> Choosing:
         """Raise if a model with this config cannot be asked so."""

@@ -94,7 +94,7 @@ class ImageSession:
         for image in self.images:
             image.on(self.model.device)
             image.turn(how.turn)
-        wanted = (question, how, self.model.device)
+        wanted = (question, how.of_tokens, self.model.device)
         if self._last is not None and self._last[0] == wanted:
             return list(self._last[1])
         found = self._chosen(question, how)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from texturevlm.check import check_choice
-from texturevlm.image import MAX_PIXELS
+from texturevlm.image import MAX_PIXELS, SCHEMES
 from texturevlm.paths import is_url
 from texturevlm.types import COLOURS, Texture
 from texturevlm.virtual.maps import MapSource
@@ -48,7 +48,9 @@ def open_paged(
 
 def is_paged(source: Any) -> bool:
     """Whether `Texture.open` reads this by pages: a slide or a map by its name, or a large TIFF file with levels."""
-    if not isinstance(source, (str, os.PathLike)) or is_url(source) or not Path(source).is_file():
+    if not isinstance(source, (str, os.PathLike)) or SCHEMES.match(os.fspath(source)) or is_url(source):
+        return False
+    if not Path(source).is_file():
         return False
     if Path(source).suffix.lower() in (*SLIDES, *MAPS):
         return True

@@ -215,7 +215,8 @@ async function show(found) {
     panes[0].viewer.viewport.fitBounds(new OpenSeadragon.Rect(...kept), true);
     panes[0].atHome = false;
   }
-  panes[1].follow(panes[0]);
+  panes[0].told = ""; // whatever put the last picture there
+  inStep(panes[0]);
   await Promise.all([update(), updateHeat(), updateChannel()]);
 }
 
