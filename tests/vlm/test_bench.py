@@ -161,7 +161,7 @@ def test_compiled_rows_say_why_they_are_missing(small, monkeypatch):
     monkeypatch.setattr(torch, "compile", broken)
     vlm_same.add_compiled(report, fixed, [SIZE])
     assert report.rows[1].state == "failed: no compiler here" and small.model.texturevlm_adapter is small
-    monkeypatch.setattr(torch, "compile", lambda model, **options: lambda **inputs: time.sleep(30))
+    monkeypatch.setattr(torch, "compile", lambda model, **options: lambda **inputs: time.sleep(2))
     monkeypatch.setattr(vlm_same, "COMPILE_SECONDS", 0.5)
     vlm_same.add_compiled(report, fixed, [SIZE, SIZE])
     assert [row.state for row in report.rows[2:]] == ["not compiled within 0 s"] * 2
