@@ -10,20 +10,20 @@ encoding of the first shows as a difference between the last two.
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 import torch
 
-from studies.looks import NEVER, SETS
-from studies.study import MODEL, evenly, option, provenance, study_main
+from studies.asking import ASKING, asked_once, samples_by_set, settings_of
+from studies.looks import NEVER
+from studies.study import provenance, study_main
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.evaluate.answers import anls
-from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.journal import append, read_journal
-from texturevlm.progress import Progress
 from texturevlm.types import Allocation
 from texturevlm.vlm.views import LEVELS
 
@@ -86,23 +86,12 @@ def report(record: dict[str, Any]) -> str:
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     model = load_vlm(options.model, budget=options.budget)
-    each: list[list[Sample]] = []
-    for name in SETS:
-        data = load_data(options.data / name, split=options.split, answered=True, skip_broken=True)
-        each.append(evenly(data.samples, options.limit))
     # In turns: a run that is cut has asked as many questions of each set.
-    samples = [sample for turn in zip_longest(*each) for sample in turn if sample is not None]
-    journal = options.out / "levels-rows.jsonl"
-    rows: list[dict[str, Any]] = read_journal(journal, "rows of this study", dict)
-    done = {row["id"] for row in rows}
-    progress = Progress(len(samples), "questions")
-    for sample in samples:
-        if sample.id not in done:
-            rows.append(asked(model, sample, options.budget, options.relevance))
-            append(journal, rows[-1:])
-        progress.step()
-    given = {name: getattr(options, name) for name in ("model", "budget", "split", "relevance")}
-    return {**given, "trained": model.adapter.trained.levels, "rows": rows}
+    turns = zip_longest(*samples_by_set(options).values())
+    samples = [sample for turn in turns for sample in turn if sample is not None]
+    ask = partial(asked, model, budget=options.budget, relevance=options.relevance)
+    rows = asked_once(samples, ask, options.out / "levels-rows.jsonl")
+    return {**settings_of(options), "trained": model.adapter.trained.levels, "rows": rows}
 
 
 main = study_main(
@@ -110,8 +99,5 @@ main = study_main(
     __doc__,
     study,
     report,
-    MODEL,
-    option("--split", default="train", help="train or eval (default: train)"),
-    option("--budget", type=int, default=273, metavar="N", help="(default: 273)"),
-    option("--relevance", default="scout", metavar="NAME", help="(default: scout)"),
+    *ASKING,
 )

@@ -11,22 +11,22 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import astuple
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from studies.study import MODEL, evenly, option, provenance, study_main
+from studies.asking import ASKING, asked_once, samples_by_set, settings_of
+from studies.study import option, provenance, study_main
 from texturevlm.ask import VLM, Answer, load_vlm
 from texturevlm.ask.session import FIRST_LOOK
 from texturevlm.evaluate.answers import anls
-from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
-from texturevlm.journal import append, read_journal
-from texturevlm.progress import Progress
+from texturevlm.journal import read_journal
 
-SETS = ("sroie", "funsd")
 SURE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 NEVER = 1.0  # a chance that no answer reaches: always two looks
 
@@ -120,21 +120,9 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     model = load_vlm(options.model, budget=options.budget)
     without = [] if options.without is None else read_journal(options.without, "answers of a calibration", dict)
     known = {row["id"] for row in without}
-    samples: list[Sample] = []
-    for name in SETS:
-        data = load_data(options.data / name, split=options.split, answered=True, skip_broken=True)
-        samples += evenly([sample for sample in data.samples if sample.id not in known], options.limit)
-    journal = options.out / "looks-rows.jsonl"
-    rows: list[dict[str, Any]] = read_journal(journal, "rows of this study", dict)
-    done = {row["id"] for row in rows}
-    progress = Progress(len(samples), "questions")
-    for sample in samples:
-        if sample.id not in done:
-            rows.append(asked(model, sample, options.budget, options.relevance))
-            append(journal, rows[-1:])
-        progress.step()
-    given = {name: getattr(options, name) for name in ("model", "budget", "split", "relevance")}
-    return {**given, "rows": rows}
+    samples = [sample for own in samples_by_set(options, known).values() for sample in own]
+    ask = partial(asked, model, budget=options.budget, relevance=options.relevance)
+    return {**settings_of(options), "rows": asked_once(samples, ask, options.out / "looks-rows.jsonl")}
 
 
 main = study_main(
@@ -142,9 +130,6 @@ main = study_main(
     __doc__,
     study,
     report,
-    MODEL,
     option("--without", type=Path, metavar="ROWS", help="leave out questions that calibrated the model"),
-    option("--split", default="train", help="train or eval (default: train)"),
-    option("--budget", type=int, default=273, metavar="N", help="(default: 273)"),
-    option("--relevance", default="scout", metavar="NAME", help="(default: scout)"),
+    *ASKING,
 )

@@ -14,11 +14,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from studies.looks import SETS
-from studies.study import MODEL, evenly, option, provenance, study_main
+from studies.asking import ASKING, SETS, samples_by_set, settings_of
+from studies.study import provenance, study_main
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.evaluate.answers import anls
-from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.progress import Progress
@@ -79,15 +79,12 @@ def report(record: dict[str, Any]) -> str:
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     model = load_vlm(options.model, budget=options.budget)
-    samples = []
-    for name in SETS:
-        data = load_data(options.data / name, split=options.split, answered=True, skip_broken=True)
-        samples += [(name, sample) for sample in evenly(data.samples, options.limit)]
+    samples = [(name, sample) for name, own in samples_by_set(options).items() for sample in own]
     progress, rows = Progress(len(samples), "questions"), []
     for name, sample in samples:
         rows.append({"set": name, **asked(model, sample, options.budget, options.relevance)})
         progress.step()
-    return {**{name: getattr(options, name) for name in ("model", "budget", "split", "relevance")}, "rows": rows}
+    return {**settings_of(options), "rows": rows}
 
 
 main = study_main(
@@ -95,8 +92,5 @@ main = study_main(
     __doc__,
     study,
     report,
-    MODEL,
-    option("--split", default="train", help="train or eval (default: train)"),
-    option("--budget", type=int, default=273, metavar="N", help="(default: 273)"),
-    option("--relevance", default="scout", metavar="NAME", help="(default: scout)"),
+    *ASKING,
 )

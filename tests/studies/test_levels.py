@@ -2,7 +2,7 @@
 
 import json
 
-from studies import levels
+from studies import asking, levels
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
 from texturevlm.train.reader.network import save_folder
@@ -24,7 +24,7 @@ def test_lines_compare_with_the_levels_of_the_training():
 
 def test_the_table_is_made(tmp_path, capsys):
     save_folder(small_network(), tmp_path / "reader")
-    for name in levels.SETS:
+    for name in asking.SETS:
         write_folder(tmp_path / name, pages=1)
     given = [str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--budget", "16"]
     assert levels.main([*given, "--split", "eval", "--limit", "1", "--relevance", "none"]) == 0

@@ -25,6 +25,7 @@ from texturevlm.evaluate.markdown import format_interval
 
 SHARED = (
     "__init__",
+    "asking",
     "baselines",
     "held_out",
     "soft_tokens",

@@ -161,7 +161,7 @@ class Generator:
         wanted = (asked[0].budget if steps else self.processor.budget), steps
         with self.adapter.lock:  # two first questions in threads share one
             if self._unfixed is None and (
-                self.fixed is None or self.fixed.stale or _captured_for(self.fixed) != wanted
+                self.fixed is None or self.fixed.stale or (self.fixed.budget, self.fixed.steps) != wanted
             ):
                 self.fixed = None  # its memory is needed
                 try:
@@ -213,11 +213,6 @@ def _generate_clips(
     views = [view for groups in clips for group in groups for view in group]
     inputs = adapter.assemble(ids, views, coordinates=coordinates)
     return answer_ids(adapter.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
-
-
-def _captured_for(fixed: FixedBudget | ReducedBudget) -> tuple[int, tuple[ReduceStep, ...]]:
-    """Tokens that are sampled, and how they are reduced."""
-    return fixed.budget, fixed.steps if isinstance(fixed, ReducedBudget) else ()
 
 
 def _weighted(asked: Sequence[Asked]) -> bool:

@@ -217,11 +217,6 @@ def _reading_order(allocation: Allocation, image: int, levels: str) -> tuple[Ten
     return order, begins
 
 
-def order_of_reading(allocation: Allocation, levels: str) -> Tensor:
-    """(n,): the used slots of one image in the order in which a model reads them."""
-    return _reading_order(allocation, 0, levels)[0]
-
-
 def _at_frames(texture: Texture, allocation: Allocation, frame: Tensor) -> Tensor:
     """Each footprint sampled from a frame of its own: (K, C, P, P)."""
     frames, slots = frame.unique(return_inverse=True)
