@@ -5,11 +5,12 @@ import torch
 
 from tests.emulator import replace_launch
 from tests.ops.test_cover import maps_of
+from tests.relevance.test_channel_logits import random_case
 from tests.scout.networks import lively
 from tests.sources import kernels
 from texturevlm.allocate.density import density
 from texturevlm.allocate.layers import layers_by_kernel
-from texturevlm.channels import build
+from texturevlm.channels import CHANNELS, build
 from texturevlm.channels.fused import list_text_tiles, no_text_tiles
 from texturevlm.cuda.compiler import SOURCES
 from texturevlm.ops import backend, lookup, lookup_grad, mipmap, sample_patches, update_region
@@ -19,6 +20,8 @@ from texturevlm.ops.lookup_kernel import refresh_patches_cuda
 from texturevlm.ops.packed import Marks
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 from texturevlm.ops.select import Plan, Stage, select
+from texturevlm.relevance.channel_form import ChannelForm
+from texturevlm.relevance.channel_logits import channel_logits
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
@@ -93,6 +96,11 @@ def scout(device):
         both.where(both.read(Texture.open(torch.rand(1, 3, 48, 64)).to(device)), "What is the total amount?")
 
 
+def channel_scores(device):
+    layers, maps = random_case(tuple(CHANNELS), (40, 48), (5, 6), device)
+    channel_logits(ChannelForm(), layers, maps, torch.tensor([0, 1], device=device), backend="cuda")
+
+
 def stream(device):
     size, tile = (64, 96), 32
     frame, held = (torch.rand(1, 3, *size, device=device) for _ in range(2))
@@ -108,7 +116,7 @@ def stream(device):
     comparison.wait()
 
 
-JOBS = [mips, samples, regions, layers, allocations, scout, stream]
+JOBS = [mips, samples, regions, layers, allocations, channel_scores, scout, stream]
 
 
 def test_every_kernel_is_among_them(monkeypatch):

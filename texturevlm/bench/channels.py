@@ -11,8 +11,8 @@ from texturevlm.bench.pictures import SIDE, smooth_noise
 from texturevlm.bench.report import Report, begin
 from texturevlm.channels import CHANNELS, PRESETS, build, resolve
 from texturevlm.defaults import BUDGET
-from texturevlm.relevance.channel_features import cell_features, feature_names, known_channels
 from texturevlm.relevance.channel_form import IMAGE_KINDS, load_form
+from texturevlm.relevance.channel_logits import channel_logits
 from texturevlm.relevance.maps import Relevance
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.types import Texture
@@ -31,11 +31,11 @@ def _add_scoring(report: Report, texture: Texture) -> None:
         warnings.simplefilter("ignore")  # the embedding layers are zero: they cost the same
         layers = build(texture, "all")
     maps = cell_maps(texture, (SIDE // ALONG).bit_length() - 1)
-    names, form = feature_names(known_channels(layers)), load_form()
+    form = load_form()
     kind = torch.full((1,), IMAGE_KINDS.index("photograph"), device=texture.device)
 
     def scored() -> Relevance:
-        logits = form.logits(cell_features(layers, maps), names, kind)
+        logits = channel_logits(form, layers, maps, kind)
         mass = logits.softmax(1).view(maps.ink.shape)
         return Relevance(mass, maps.legible_scale, maps.ink, texture.size, "channels", maps.photograph)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from texturevlm.channels.build import build
 from texturevlm.channels.registry import CHANNELS
 from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.struct import constants
 from texturevlm.ops.lookup import lookup
 from texturevlm.ops.mip import level_extents
 from texturevlm.relevance.maps import ImageMaps
@@ -27,8 +28,10 @@ BLOCKS = (*CONTEXT, "region", "squared")
 WEIGHED = tuple(name for name in CHANNELS if name != REGION_KEY)
 OF_MAPS = ("salience", "legible_scale", "ink")  # what is known of the cells without channels
 MOST_CHANNEL_TEXELS = 1 << 20  # of the finest level that channels are built at: cells are coarser anyway
-MOST_REGIONS = 1024  # a static number, so that a graph can capture the sums; superpixels are about 50, SAM's some 100
-_FLOOR = 0.01  # of a density, where the mean is 1: its logarithm stays finite
+# A static number, so that a graph can capture the sums; superpixels are about 50, SAM's some 100.
+(MOST_REGIONS,) = constants("channel_logits.cu", "MOST_REGIONS")
+FLOOR = 0.01  # of a density, where the mean is 1: its logarithm stays finite
+SCALES = (0.25, 64.0)  # of legible scales, pixels
 
 
 def feature_names(channels: Sequence[str]) -> tuple[str, ...]:
@@ -88,8 +91,7 @@ def cell_features(layers: Texture, maps: ImageMaps) -> Tensor:
     down, across = (torch.arange(extent, device=layers.device) + 0.5 for extent in (rows, columns))
     y, x = torch.meshgrid(down * (height / rows), across * (width / columns), indexing="ij")
     points = torch.stack([x, y], -1).view(1, count, 2).repeat(layers.batch, len(CONTEXT), 1)
-    level = max(0.0, float(round(math.log2(width / columns))))
-    lod = device_constant([level + above for above in CONTEXT.values()], torch.float32, layers.device)
+    lod = device_constant(context_levels(layers, maps), torch.float32, layers.device)
     lod = lod.repeat_interleave(count).expand(layers.batch, -1).contiguous()
     found = lookup([one.float() for one in layers.levels], points, lod, nearest=layers.nearest)
     regions = found[:, :count, layers.names.index(REGION_KEY)].round().long()
@@ -97,6 +99,12 @@ def cell_features(layers: Texture, maps: ImageMaps) -> Tensor:
     contexts = found.index_select(2, picked).view(layers.batch, len(CONTEXT), count, len(names)).unbind(1)
     here = contexts[0]
     return torch.cat([*contexts, _region_means(here, regions), here.square(), _of_maps(maps)], -1)
+
+
+def context_levels(layers: Texture, maps: ImageMaps) -> list[float]:
+    """The mip level of `layers` at which each block of CONTEXT is read."""
+    level = max(0.0, float(round(math.log2(layers.levels[0].shape[3] / maps.grid[1]))))
+    return [level + above for above in CONTEXT.values()]
 
 
 def _region_means(values: Tensor, regions: Tensor) -> Tensor:
@@ -110,10 +118,10 @@ def _region_means(values: Tensor, regions: Tensor) -> Tensor:
 def _of_maps(maps: ImageMaps) -> Tensor:
     """(B, N, 3): logarithms of salience, whose mean is 1, and of the legible scale; ink."""
     count = maps.salience[0].numel()
-    parts = [log_density(maps.salience * count), maps.legible_scale.clamp(0.25, 64).log2(), maps.ink.float()]
+    parts = [log_density(maps.salience * count), maps.legible_scale.clamp(*SCALES).log2(), maps.ink.float()]
     return torch.stack([part.flatten(1).float() for part in parts], -1)
 
 
 def log_density(density: Tensor) -> Tensor:
     """The logarithm of a density whose mean is 1, finite at 0."""
-    return (density + _FLOOR).log()
+    return (density + FLOOR).log()

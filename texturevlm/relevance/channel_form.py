@@ -80,6 +80,20 @@ class ChannelForm(nn.Module):
         table = _product(self, names, features.device)[kind]  # (B, F + 1)
         return (features @ table[:, :-1, None])[..., 0] + table[:, -1:]
 
+    def table(self, names: Sequence[str]) -> Tensor:
+        """(kinds, F + 1) on the CPU: what each feature is multiplied by, and what is added at the end."""
+        weight, mean, spread = (one.detach().cpu() for one in (self.weight, self.mean, self.spread))
+        slope, shift = weight / spread, weight * mean / spread
+        table = torch.zeros(len(IMAGE_KINDS), len(names) + 1)
+        for column, name in enumerate(names):
+            block, _, channel = name.rpartition(".")
+            if name in _INDEX:
+                table[:, column] = slope[:, _INDEX[name]]
+                table[:, -1] -= shift[:, _INDEX[name]]
+            elif block == "here" and channel in PRIOR:
+                table[:, column] = PRIOR[channel]
+        return table
+
     def forward(self, features: Tensor, kind: int) -> Tensor:
         """(…, F) → (…): the logits of cells of images of one kind, by the features that any image has."""
         return ((features - self.mean[kind]) / self.spread[kind]) @ self.weight[kind]
@@ -90,17 +104,7 @@ _INDEX = {name: index for index, name in enumerate(CHANNEL_FEATURES)}
 
 @lru_cache(maxsize=None)  # never dropped: graphs read it at every replay
 def _product(form: ChannelForm, names: tuple[str, ...], device: torch.device) -> Tensor:
-    """(kinds, F + 1): what each feature is multiplied by, and what is added at the end."""
-    slope, shift = (form.weight / form.spread).detach().cpu(), (form.weight * form.mean / form.spread).detach().cpu()
-    table = torch.zeros(len(IMAGE_KINDS), len(names) + 1)
-    for column, name in enumerate(names):
-        block, _, channel = name.rpartition(".")
-        if name in _INDEX:
-            table[:, column] = slope[:, _INDEX[name]]
-            table[:, -1] -= shift[:, _INDEX[name]]
-        elif block == "here" and channel in PRIOR:
-            table[:, column] = PRIOR[channel]
-    return table.to(device)
+    return form.table(names).to(device)
 
 
 def registry_digest() -> Tensor:

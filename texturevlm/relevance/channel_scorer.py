@@ -21,7 +21,8 @@ from texturevlm.relevance.channel_features import (
     known_channels,
     log_density,
 )
-from texturevlm.relevance.channel_form import IMAGE_KINDS, load_form
+from texturevlm.relevance.channel_form import IMAGE_KINDS, ChannelForm, load_form
+from texturevlm.relevance.channel_logits import channel_logits
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.scout.question import Question
@@ -55,6 +56,14 @@ class ChannelReading(NamedTuple):
         found: Tensor = self.kept[key]
         return found
 
+    def logits(self, form: ChannelForm, maps: ImageMaps, kind: Tensor) -> Tensor:
+        """(B, h · w): what the channels say of each cell whatever is asked, computed once per grid."""
+        key = f"logits {maps.grid}"
+        if key not in self.kept:
+            self.kept[key] = channel_logits(form, self.layers, maps, kind)
+        found: Tensor = self.kept[key]
+        return found
+
 
 class ChannelScorer:
     """A linear form over all channels, per kind of image.
@@ -82,8 +91,7 @@ class ChannelScorer:
 
     def score(self, prepared: ChannelReading, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """A softmax over all cells, whether something was asked or not."""
-        features, names = prepared.features(maps), feature_names(known_channels(prepared.layers))
-        total = self.form.logits(features, names, self.kinds(maps))
+        total = prepared.logits(self.form, maps, self.kinds(maps))
         if (asked := self._asked(prepared, question, maps)) is not None:
             total = total + asked.flatten(1)
         return total.softmax(1).view(maps.ink.shape), maps
