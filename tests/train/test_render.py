@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.test_cli import status
+from texturevlm.evaluate.data import load_data
 from texturevlm.train.render import RenderedPage, Vocabulary, find_fonts, render_page
 from texturevlm.train.render.fonts import Face, cached_face, families, is_usable
 from texturevlm.train.render.page import LAYOUTS, compose
@@ -233,3 +234,10 @@ def test_the_command_writes_pictures_and_words(fonts, tmp_path, capsys):
         status(*command, "--count", "0") == 2
         and "--count: must be a whole number from 1, got '0'" in capsys.readouterr().err
     )
+
+
+def test_the_command_writes_questions_that_eval_reads(fonts, tmp_path):
+    assert status("render-pages", "--out", str(tmp_path), "--count", "2", "--questions", "held_out") == 0
+    data = load_data(tmp_path, split="eval")
+    assert [sample.id for sample in data.samples] == ["rendered-0", "rendered-1"] and not data.skipped
+    assert all(sample.answers[0] and sample.boxes for sample in data.samples)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from tests.conftest import worst
 from tests.scout.networks import lively
@@ -86,6 +86,11 @@ def test_the_reader_s_folder_is_a_stock_checkpoint(tmp_path, capsys):
     assert status("ship-reader", *parts, "--out", tmp_path / "again") == 0
     weights = "model.safetensors"
     assert (tmp_path / "again" / weights).read_bytes() == (tmp_path / "reader" / weights).read_bytes()
+    save_file({name: 3 * tensor for name, tensor in state.items()}, tmp_path / "other.safetensors")
+    mean = ["--mean", tmp_path / "reader", "--out", tmp_path / "mean"]
+    assert status("ship-reader", tmp_path / "other.safetensors", *mean) == 0
+    name = "model.language_model.norm.weight"
+    assert torch.equal(load_file(tmp_path / "mean" / weights)[name], 2 * load_file(tmp_path / "reader" / weights)[name])
 
 
 def test_complaints_about_the_reader(tmp_path, capsys):

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from texturevlm.commands import arguments
 from texturevlm.defaults import BUDGET
 
+WEIGHTS = "model.safetensors"
 _MOST = 40e6  # bytes of the weights
 
 
@@ -17,10 +18,14 @@ def add_ship_reader(commands: arguments.Commands) -> None:
     weights = "a run of `texturevlm train`, its weights.safetensors, or several files with parts of it"
     parser.add_argument("weights", type=arguments.existing_path, nargs="+", metavar="RUN_OR_WEIGHTS", help=weights)
     parser.add_option("--out", "FOLDER", "(default: the package's own texturevlm/reader)", type=Path)
+    mean = "a folder of a reader: what is shipped is the mean of its weights and of RUN_OR_WEIGHTS"
+    parser.add_option("--mean", "FOLDER", mean, type=arguments.existing_path)
     parser.add_count("--budget", "tokens where a user names none", BUDGET)
 
 
 def _ship_reader(options: argparse.Namespace) -> int:
+    import torch
+
     from texturevlm.ask.pretrained import SHIPPED
     from texturevlm.train.reader.network import load_weights, make_network, save_folder
 
@@ -31,9 +36,15 @@ def _ship_reader(options: argparse.Namespace) -> int:
         raise ValueError(f"--out must be in a folder that exists, got {out}")
     network = make_network()
     load_weights(network, *[file for given in options.weights for file in _files(given)])
+    if options.mean is not None:
+        other = make_network()
+        load_weights(other, options.mean / WEIGHTS)
+        with torch.no_grad():
+            for ours, theirs in zip(network.parameters(), other.parameters()):
+                ours.lerp_(theirs, 0.5)
     with TemporaryDirectory(dir=out.parent) as whole:  # so that `out` never has a part of the files
         save_folder(network, Path(whole), budget=options.budget)
-        size = (Path(whole) / "model.safetensors").stat().st_size
+        size = (Path(whole) / WEIGHTS).stat().st_size
         if size > _MOST:
             raise ValueError(f"RUN_OR_WEIGHTS must be at most {_MOST / 1e6:.0f} MB in bfloat16, got {size / 1e6:.1f}")
         out.mkdir(exist_ok=True)
