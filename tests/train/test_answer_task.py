@@ -108,7 +108,9 @@ def test_what_is_refused(asked_pages, tiny_model, more, message):
 
 @pytest.fixture(scope="module")
 def cutting(asked_pages, tiny_model):
-    return made(asked_pages, tiny_model, objective="cuts", allocator="dag", candidates=64, budget=9)
+    return made(
+        asked_pages, tiny_model, objective="cuts", allocator="dag", candidates=80, budget=9
+    )  # five coarse tokens: not all used
 
 
 def test_nodes_nest_on_the_page(cutting):

@@ -75,7 +75,8 @@ class CutExamples(AnswerExamples):
         """The nodes of a page, coarse ones first."""
         side = self.vlm.adapter.side
         how: Any = {"budget": max(1, self.candidates // 4**CUTS), "patch": side}
-        boxes = [choose_tokens(texture, allocator="resize", relevance="none", **how).boxes]
+        coarse = choose_tokens(texture, allocator="resize", relevance="none", **how)
+        boxes = [coarse.boxes[:, coarse.valid[0]]]
         wide = boxes[0][0, 0, 2:] - boxes[0][0, 0, :2]
         for cut in range(1, CUTS + 1):
             if float(wide.min()) / 2**cut >= FINEST * side:
