@@ -47,3 +47,12 @@ def test_tokens_at_the_image_s_own_resolution_and_unused_ones_have_no_children()
     assert child_shares(native, tiny, 2)[0].sum((1, 2)).tolist() == pytest.approx([0, 4])
     unused = replace(native, valid=torch.tensor([[True, False]]))
     assert not child_shares(unused, tiny, 2).any()
+
+
+@pytest.mark.gpu
+def test_a_gpu_shares_alike():
+    allocation = dag(photo(), RELEVANCE, budget=40, patch=16)
+    maps = [getattr(RELEVANCE, name).cuda() for name in ("mass", "legible_scale", "ink")]
+    on_gpu = replace(RELEVANCE, mass=maps[0], legible_scale=maps[1], ink=maps[2])
+    found = child_shares(allocation.to("cuda"), on_gpu, 2)
+    assert torch.allclose(found.cpu(), child_shares(allocation, RELEVANCE, 2), atol=1e-6)

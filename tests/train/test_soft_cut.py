@@ -66,3 +66,10 @@ def test_gradients_are_those_of_differences_and_keep_the_budget():
     )
     (grown,) = torch.autograd.grad(relaxed_cut(gain, PARENT, 12).sum(), gain)
     assert grown.abs().max() < 1e-9  # a part of the page can only gain what others lose
+
+
+@pytest.mark.gpu
+def test_a_gpu_cuts_alike():
+    gain = gains(2)
+    found = relaxed_cut(gain.cuda(), PARENT.cuda(), 12)
+    assert torch.allclose(found.cpu(), relaxed_cut(gain, PARENT, 12), atol=1e-9)
