@@ -1,6 +1,6 @@
 """What draws tokens away from the answer: stickers, moiré, codes and watermarks, put on real pages.
 
-    python -m studies.adversarial DATA --out DIR [--limit N]
+    python -m studies.adversarial DATA --out DIR [--limit N] [--device D]
 
 DATA is a folder like sroie. One question with a located answer is taken per page of the train split. Each page is also
 shown with one distraction, beside the answer's own lines or, for a watermark, over everything. A number is the expected
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 
-from studies.study import evenly, provenance, study_main
+from studies.study import DEVICE, device_of, evenly, provenance, study_main
 from texturevlm.allocate.value import delivered_scale
+from texturevlm.channels.pretrained import torch_device
 from texturevlm.defaults import PATCH
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -105,6 +106,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"DATA must have questions with boxes of their answers, got none in {options.data}")
     chosen = evenly(list(located.values()), options.limit or PAGES)
     rows: list[dict[str, Any]] = []
+    device = torch_device("adversarial", device_of(options))
     progress = Progress(len(chosen), "pages")
     for number, sample in enumerate(chosen):
         left, top, right, bottom = (round(edge) for edge in sample.boxes[0])
@@ -112,11 +114,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for kind in KINDS:
             draw = random.Random(number)
             shown = page if kind == CLEAN else distracted(page, kind, (left, top, right, bottom), draw)
-            texture = Texture.open(shown).mipmapped()
+            texture = Texture.open(shown, device=device).mipmapped()
             scores = {scorer: _legible(texture, sample, scorer) for scorer in SCORERS}
             rows.append({"page": sample.image.name, "kind": kind, **scores})
         progress.step()
-    return {"rows": rows, "pages": len(chosen), "data": options.data.name}
+    return {"rows": rows, "pages": len(chosen), "data": options.data.name, "device": str(device)}
 
 
 def _legible(texture: Texture, sample: Sample, scorer: str) -> float:
@@ -139,12 +141,13 @@ def report(found: dict[str, Any]) -> str:
             table.append([scorer, kind, f"{mean(scores):.3f}", change])
     return markdown_page(
         "# Pages that distract",
-        f"{found['pages']} pages of {found['data']} (`train`), one located answer each, {BUDGET} tokens by `auto`. "
+        f"{found['pages']} pages of {found['data']} (`train`), one located answer each, {BUDGET} tokens by `auto`, "
+        f"device {found['device']}. "
         "Legibility of the answer, expected from its height and the scale at its centre; change from the clean page, "
-        "paired, with its 95% interval. `none` and `prior` do not read the question, `scout` does.",
+        "paired, with its 95% interval by page. `none` and `prior` do not read the question, `scout` does.",
         markdown_table(("relevance", "page", "legibility", "change"), table),
         provenance(found),
     )
 
 
-main = study_main(__name__, __doc__, measure, report)
+main = study_main(__name__, __doc__, measure, report, DEVICE)

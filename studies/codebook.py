@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from studies.study import MODEL, evenly, option, provenance, study_main
+from studies.study import DEVICE, MODEL, device_of, evenly, option, provenance, study_main
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.codebook import (
@@ -67,7 +67,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             f"--pages must be at least {HELD} and fewer than the {len(images)} of DATA, got {options.pages}"
         )
     asked = evenly(others, options.limit or QUESTIONS)
-    place = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    place = device_of(options)
     dtype = torch.float32 if place == "cpu" else None  # half precision is slow there
     vlm = load_vlm(options.model, device=place, dtype=dtype, captured=False)
     learned = [next(sample for sample in samples if sample.image == image) for image in images if image in fitted]
@@ -209,5 +209,5 @@ main = study_main(
     MODEL,
     option("--pages", type=int, default=FITTED, metavar="N", help=f"to fit on (default: {FITTED})"),
     option("--entries", type=counts, default=[1024], metavar="N,N", help="of a stage (default: 1024)"),
-    option("--device", default=None, metavar="D", help="(default: cuda if there is one)"),
+    DEVICE,
 )

@@ -32,6 +32,7 @@ def option(name: str, **settings: Any) -> Option:
 PAGES = option("--pages", type=Path, metavar="CACHE", help="cache of the pages' words")
 READINGS = option("--readings", type=Path, metavar="DIR", help="cache of what OCR read, one file per engine")
 MODEL = option("--model", default="reader", metavar="PATH_OR_ID", help="(default: reader)")
+DEVICE = option("--device", default=None, metavar="D", help="(default: cuda if there is one)")
 OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
 
 
@@ -104,6 +105,11 @@ def report_from_files(
         return 2
     print(text)
     return 0
+
+
+def device_of(options: Namespace) -> str:
+    """The device that --device names, or a GPU if there is one."""
+    return options.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_limit(limit: int | None, least: int = 1) -> None:

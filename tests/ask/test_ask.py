@@ -267,8 +267,27 @@ def test_weights_change_what_the_model_computes(qwen):
         assert (qwen.model(**plain).logits - qwen.model(**soft).logits).abs().max() > 1e-3
 
 
+def test_merged_tokens_keep_the_budget_and_change_what_is_too_coarse(qwen):
+    asked = models.asked(qwen, budget=9, relevance="none", allocator="dag")
+    session = asked.prepare(models.patterned(320, 384))
+    (plain,) = session.choose(QUESTION)
+    how = asked.choosing(tokens="merged")
+    (merged,) = session.chosen(QUESTION, how)
+    assert torch.equal(merged.allocation.boxes, plain.allocation.boxes) and int(plain.allocation.valid.sum()) == 9
+    assert plain.shares is None and merged.shares.flatten(2).sum(-1).max() == pytest.approx(4)  # 1 per patch
+    given = [session.asked(QUESTION, QUESTION, one, apart=True) for one in (asked.choosing(), how)]
+    inputs = [qwen.prepare(QUESTION, one.textures, [one.chosen[0].allocation]) for one in given[:1]]
+    inputs += [qwen.prepare(QUESTION, given[1].textures, [merged.allocation], shares=[merged.shares])]
+    assert torch.equal(*(one["input_ids"] for one in inputs))
+    assert not torch.equal(*(one["pixel_values"] for one in inputs))
+    wanted = qwen.decode(
+        qwen.model.generate(**inputs[1], do_sample=False, **SHORT)[:, inputs[1]["input_ids"].shape[1] :]
+    )
+    assert session.ask(QUESTION, tokens="merged", **SHORT) == wanted[0].strip()
+
+
 def test_weighted_tokens_refuse_a_second_look_and_other_words(qwen):
-    with pytest.raises(ValueError, match="VLM: tokens must be one of chosen, weighted, got 'soft'"):
+    with pytest.raises(ValueError, match="VLM: tokens must be one of chosen, weighted, merged, got 'soft'"):
         models.asked(qwen, tokens="soft")
     with pytest.raises(ValueError, match="tokens with looks=2 must be one of chosen, got 'weighted'"):
         models.asked(qwen, tokens="weighted").ask(models.noise(64, 64), QUESTION, looks=2)

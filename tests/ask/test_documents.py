@@ -36,7 +36,7 @@ def test_the_prompt_names_the_pages(model, report, monkeypatch):
     for one, question in zip(asked, ("the umbrella", "the zeppelin")):
         (message,) = one.prompt
         *pages, last = message["content"]
-        names = [f"Page {number}:" for number in one.pages]
+        names = [f"Page {number} of 4:" for number in one.pages]
         assert [block["text"] for block in pages[::2]] == names and pages[1::2] == [IMAGE] * len(names)
         assert last["text"] == question
         assert len(one.textures) == len(names)

@@ -132,12 +132,13 @@ def test_ask_finds_its_images_and_its_question_around_options(page, folder, caps
     assert answers[0] and answers[0] == answers[1] == answers[2]
 
 
-def test_ask_with_weighted_tokens(page, folder, capsys):
+@pytest.mark.parametrize("kind", ["weighted", "merged"])
+def test_ask_with_tokens_of_another_kind(page, folder, capsys, kind):
     options = ["--relevance", "none", "--device", "cpu", "--max-new-tokens", 3, "--out", "saw.png"]
-    assert status("ask", page, "what is it ?", "--model", folder, "--tokens", "weighted", *options) == 0
+    assert status("ask", page, "what is it ?", "--model", folder, "--tokens", kind, *options) == 0
     import texturevlm as tv
 
-    model = tv.load_vlm(folder, relevance="none", device="cpu", tokens="weighted")
+    model = tv.load_vlm(folder, relevance="none", device="cpu", tokens=kind)
     assert capsys.readouterr().out.strip() == model.ask(page, "what is it ?", max_new_tokens=3)
 
 

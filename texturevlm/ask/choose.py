@@ -21,11 +21,16 @@ MIN_SHARE = 16  # tokens of an image among several, as far as the budget goes
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The tokens of one image, the relevance that they were chosen by, and their weights (1, K) if not all 1."""
+    """The tokens of one image, and the relevance that they were chosen by.
+
+    weights: (1, K), of the tokens, if not all 1
+    shares:  (1, K, n, n), of the children of merged tokens, if there are any
+    """
 
     allocation: Allocation
     relevance: Relevance
     weights: Tensor | None = None
+    shares: Tensor | None = None
 
 
 def choose(

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class PagesSession(ImageSession):
-    """The pages that were chosen for one question; made by `DocumentSession.about`."""
+    """The pages that were chosen for one question, of so many; made by `DocumentSession.about`."""
 
-    def __init__(self, model: VLM, pages: Sequence[PageTokens]) -> None:
+    def __init__(self, model: VLM, pages: Sequence[PageTokens], count: int) -> None:
         images = [PreparedImage(one.texture, patch=model.adapter.side, device=model.device) for one in pages]
         super().__init__(model, images)
-        self.names = [_name(one) for one in pages] if _keeps_places(model.adapter) else []
+        self.names = [_name(one, count) for one in pages] if _keeps_places(model.adapter) else []
         self.tokens_by_page = {
             number: one.tokens if len(one.numbers) == 1 else 1 for one in pages for number in one.numbers
         }
@@ -73,7 +73,7 @@ class DocumentSession(ImageSession):
                 relevance=how.relevance,
                 device=self.model.device,
             )
-            self._known = wanted_for, PagesSession(self.model, found)
+            self._known = wanted_for, PagesSession(self.model, found, len(self.pages))
         return self._known[1]
 
     def look(self, question: str = "", *, answer: str = "", **options: Any) -> Image.Image:
@@ -89,10 +89,10 @@ class DocumentSession(ImageSession):
         return self.about(question, how).asked(prompt, question, how, apart=apart)
 
 
-def _name(page: PageTokens) -> str:
+def _name(page: PageTokens, count: int) -> str:
     """What stands before the page in a prompt."""
     if len(page.numbers) == 1:
-        return f"Page {page.numbers[0]}:"
+        return f"Page {page.numbers[0]} of {count}:"
     return f"The other pages, small, row by row ({', '.join(map(str, page.numbers))}):"
 
 

@@ -131,8 +131,9 @@ class Generator:
             return partial(_generate_clips, self.adapter, asked)
         allocations = [[one.allocation for one in own.chosen] for own in asked]
         more: dict[str, Any] = {}
-        if _weighted(asked):
-            more["weights"] = [[one.weights for one in own.chosen] for own in asked]
+        for name in ("weights", "shares"):
+            if _has(asked, name):
+                more[name] = [[getattr(one, name) for one in own.chosen] for own in asked]
         prompts, textures = [one.prompt for one in asked], [one.textures for one in asked]
         return partial(self.adapter.generate, prompts, textures, allocations, **more)
 
@@ -187,8 +188,8 @@ class Generator:
             return "images that are read by pages are not captured"
         if reason := no_captured_reduction_because(asked[0].reduce):
             return reason
-        if _weighted(asked):
-            return "weighted tokens are not captured"
+        if _has(asked, "weights") or _has(asked, "shares"):
+            return "weighted and merged tokens are not captured"
         if asked[0].budget > slots and not asked[0].reduce:  # a smaller one leaves slots unused
             return f"a budget of {asked[0].budget} is not captured, because it is above the {slots} of this VLM"
         return not_captured_because(options, getattr(self.adapter.model, "generation_config", None))
@@ -215,8 +216,8 @@ def _generate_clips(
     return answer_ids(adapter.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
 
 
-def _weighted(asked: Sequence[Asked]) -> bool:
-    return asked[0].chosen[0].weights is not None
+def _has(asked: Sequence[Asked], column: str) -> bool:
+    return getattr(asked[0].chosen[0], column) is not None
 
 
 def _per_prompt(answers: list[Any], prompts: int) -> list[Any]:

@@ -67,6 +67,7 @@ LOADING = (
 )  # options of `load_vlm`
 OWN = (
     "looks",
+    "tokens",
     "sure",
     "stream",
     "return_details",
@@ -211,6 +212,7 @@ class VLM:
         question: Any = None,
         *,
         looks: int | str | None = None,
+        tokens: str | None = None,
         sure: float | None = None,
         stream: bool = False,
         return_details: bool = False,
@@ -238,8 +240,8 @@ class VLM:
         sure:      with looks="auto": the chance of being right from which the first answer is kept
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
         return_details: return an Answer: the text, the log-probability of its tokens, the allocation, the times
-        budget, allocator, relevance, turn, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]: nothing is
-                   reduced
+        budget, allocator, relevance, turn, tokens, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]:
+                   nothing is reduced
         max_new_tokens: at most so many in the answer; 256 if not given
         fps:       of a video: frames per second that are looked at, 2 if not given. A list of frames with `fps` is a
                    video of that rate
@@ -251,6 +253,7 @@ class VLM:
         self.check_attached()
         how = self.choosing(
             looks=looks,
+            tokens=tokens,
             budget=budget,
             allocator=allocator,
             relevance=relevance,
@@ -313,6 +316,7 @@ class VLM:
         self,
         *,
         looks: int | str | None = None,
+        tokens: str | None = None,
         budget: int | None = None,
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
@@ -331,7 +335,7 @@ class VLM:
             allocator=self.allocator if allocator is None else allocator,
             relevance=relevance or usual_relevance(looks, self.relevance),
             looks=looks,
-            tokens=self.tokens,
+            tokens=self.tokens if tokens is None else tokens,
             reduce=steps,
             turn=check_turn("ask", self.turn if turn is None else turn),
         ).check(self.model.config)
@@ -432,7 +436,8 @@ def load_vlm(
     turn:      the angle of the text of images, in degrees from +x towards +y (90: a page that was turned clockwise by a
                quarter), or auto: it is found. Footprints follow it, so that the model reads upright patches
     tokens:    chosen; or weighted: the model's own full grid, each token multiplied by its relevance (1 for the most
-               relevant one), whatever the budget
+               relevant one), whatever the budget; or merged: chosen, and a token that is too coarse to be legible is
+               the mean of its children's patch embeddings, weighted by relevance
     looks:     1, 2 or auto, for every question, as in `ask`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image), which makes
                the first question slower; by default on a GPU

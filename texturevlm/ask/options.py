@@ -25,7 +25,7 @@ PATCHES = {  # an option of image processors → of vision configs
     "merge_size": "spatial_merge_size",
     "temporal_patch_size": "temporal_patch_size",
 }
-TOKENS = ("chosen", "weighted")
+TOKENS = ("chosen", "weighted", "merged")
 LOOKS = (1, 2, "auto")
 LIKENESS = 0.76  # how alike a misspelled name and the one that was meant are, for difflib
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from texturevlm.allocate.merge import child_shares
 from texturevlm.ask.attended import attended, choose_by_model, overview
 from texturevlm.ask.choose import Chosen, check_budget, choose, joined, spend
 from texturevlm.ask.generation import Asked
@@ -116,7 +117,11 @@ class ImageSession:
             return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
         options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
         captured = self.model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
-        return choose(self.images, question, **options) if captured is None else [captured]
+        found = choose(self.images, question, **options) if captured is None else [captured]
+        if how.tokens != "merged":
+            return found
+        patches = self.model.adapter.merge
+        return [replace(one, shares=child_shares(one.allocation, one.relevance, patches)) for one in found]
 
     def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
         """A prompt with its tokens.

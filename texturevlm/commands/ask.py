@@ -30,8 +30,9 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.set_defaults(budget=None, turn=None)  # so that what lies beside the model can be told from what was typed
     looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
     parser.add_option("--looks", "N", looks, 1, type=_looks)
-    weighted = "weighted: the model's own full grid, each token weighted by relevance"
-    parser.add_option("--tokens", None, weighted, "chosen", choices=("chosen", "weighted"))
+    kinds = "weighted: the model's own full grid, each token weighted by relevance; merged: tokens that are too coarse "
+    kinds += "to be legible are means of finer ones, in the model's features"
+    parser.add_option("--tokens", None, kinds, "chosen", choices=("chosen", "weighted", "merged"))
     methods = "visionzip, fastv …: tokens leave inside the model, after they were chosen (docs/rivals.md)"
     parser.add_option("--reduce", "M,N", methods, type=arguments.names)
     kept = "tokens that stay, or their share (0.5); default: the budget, and twice as many are chosen"

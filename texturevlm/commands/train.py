@@ -15,8 +15,10 @@ def add_train(commands: arguments.Commands) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
+    from texturevlm.evaluate.markdown import markdown_page
     from texturevlm.train.config import read_config, task_of, to_json
     from texturevlm.train.fit import fit
+    from texturevlm.train.gains import Reports
 
     try:
         config = read_config(options.config)
@@ -27,5 +29,22 @@ def _train(options: argparse.Namespace) -> int:
     found = fit(task, config.fit, out, resume=options.resume, settings=to_json(settings))
     for name, value in found.items():
         print(f"{name}: {value:.4f}")
+    if isinstance(task, Reports):
+        page = markdown_page(f"# {options.config.stem}: whether training helped", _made_by(options, out), task.report())
+        (out / "report.md").write_text(page, encoding="utf-8")
+        print(page)
     print(f"{out}: {config.fit.steps} steps of {config.task}")
     return 0
+
+
+def _made_by(options: argparse.Namespace, out: Path) -> str:
+    """The line of a report that says where it comes from."""
+    import torch
+
+    from texturevlm.evaluate.provenance import origin
+    from texturevlm.train.run_files import checkpoints
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
+    done = int(checkpoints(out)[-1].name.removeprefix("step-"))
+    code = origin("texturevlm.commands.train")
+    return f"Command: `texturevlm train {options.config}`; {code}; {done} steps on {device}; torch {torch.__version__}."

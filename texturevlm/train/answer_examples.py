@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +17,17 @@ from torch.nn import functional
 
 from texturevlm.ask import VLM
 from texturevlm.ask.messages import conversation_about
-from texturevlm.ask.prompted import Prompted, batched_inputs, chosen_prompt, end_token, generated
+from texturevlm.ask.prompted import Prompted, batched_inputs, end_token, generated
 from texturevlm.evaluate.data import Sample
 from texturevlm.pipeline import choose_tokens
 from texturevlm.scout import encode
 from texturevlm.scout.scout import grey_input
 from texturevlm.scout.spotter import Spots, Spotter
+from texturevlm.train.soft_choice import relaxed_top_k
 from texturevlm.types import Texture
 from texturevlm.vlm import stored_features
+from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.views import View
 
 LEAST_MASS = 1e-9  # of a token, before its logarithm
 
@@ -34,7 +37,6 @@ class AnswerExample:
     """One question.
 
     whole:    its prompt with all candidates, whose pixels are blank: nobody looks at them
-    few:      ids of the prompt with as many tokens as the budget has
     ending:   ids of the right answer, with the one that ends it
     features: of the candidates, per part (embedding, DeepStack), each (N, D)
     place:    (N, 2), row and column of each candidate on the page's grid of candidates
@@ -44,7 +46,6 @@ class AnswerExample:
 
     sample: Sample
     whole: Prompted
-    few: list[int]
     ending: list[int]
     features: list[Tensor]
     place: Tensor
@@ -54,52 +55,75 @@ class AnswerExample:
 
     def scores(self, ranker: nn.Module) -> Tensor:
         """(N,): the logarithm of the mass that a ranker gives each candidate."""
+        return self.mass(ranker, self.grid)[tuple(self.place.T)].log()
+
+    def mass(self, ranker: nn.Module, grid: tuple[int, int]) -> Tensor:
+        """(h, w): the mass that a ranker gives each cell of a grid over the page; all of it sums to 1."""
         found = ranker(self.spots, *self.question).softmax(1)[:, :-1]
         chance = found.view(self.spots.text.shape) * self.spots.text.sigmoid()
-        mass = functional.adaptive_avg_pool2d(chance[:, None], self.grid)[0, 0]
-        return (mass / mass.sum().clamp(min=LEAST_MASS) + LEAST_MASS).log()[tuple(self.place.T)]
+        mass = functional.adaptive_avg_pool2d(chance[:, None], grid)[0, 0]
+        return mass / mass.sum().clamp(min=LEAST_MASS) + LEAST_MASS
+
+    def weights(self, scores: Tensor, budget: int, temperature: float) -> Tensor:
+        """(N,): how far each candidate is chosen; all together as many as the budget."""
+        return relaxed_top_k(scores, budget, temperature)
+
+    def best(self, scores: Tensor, budget: int) -> Tensor:
+        """(K,): the candidates that scores (N,) choose."""
+        return scores.topk(min(budget, len(scores))).indices
+
+
+class Page(NamedTuple):
+    """A page that was read: its candidates with blank pixels, their features, what the spotter saw, and its size."""
+
+    view: View
+    features: list[Tensor]
+    spots: Spots
+    size: tuple[int, int]
 
 
 class AnswerExamples:
     """Makes examples for a model; pages that were read stay known."""
 
-    def __init__(self, vlm: VLM, spotter: Spotter, *, budget: int, candidates: int) -> None:
-        self.vlm, self.spotter, self.budget, self.candidates = vlm, spotter, budget, candidates
-        self._pages: dict[Path, tuple[Texture, list[Tensor], Spots]] = {}
+    def __init__(self, vlm: VLM, spotter: Spotter, *, candidates: int) -> None:
+        self.vlm, self.spotter, self.candidates = vlm, spotter, candidates
+        self._pages: dict[Path, Page] = {}
 
     @torch.no_grad()
     def example(self, sample: Sample) -> AnswerExample:
-        adapter, device = self.vlm.adapter, self.vlm.device
-        if sample.image not in self._pages:
-            texture = Texture.open(sample.image, device=device).mipmapped()
-            views = self._prompt(texture, sample.question).views
-            spots = self.spotter(grey_input(texture))
-            self._pages[sample.image] = texture, [part[0] for part in adapter.embed(views)], spots
-        texture, features, spots = self._pages[sample.image]
-        whole = self._prompt(texture, sample.question)
-        (view,) = whole.views
-        view = replace(view, pixels=view.pixels.new_zeros(()).expand_as(view.pixels))
-        few = chosen_prompt_ids(self.vlm, sample.question, min(self.budget, len(view)))
+        page = self._page(sample.image)
+        place, grid = on_grid(page.view.centre, page.size)
+        return AnswerExample(**self._shared(sample, page), place=place, grid=grid)
+
+    def _shared(self, sample: Sample, page: Page) -> dict[str, Any]:
+        """What examples of every kind have."""
+        adapter, count = self.vlm.adapter, len(page.view)
         end = end_token(adapter)
         answer = adapter.tokenizer(sample.answers[0], add_special_tokens=False)["input_ids"]
-        letters, traits, asked = (part.to(device) for part in encode([sample.question]))
-        place, grid = _on_grid(view.centre, texture.size)
-        return AnswerExample(
-            sample,
-            replace(whole, views=[view]),
-            few,
-            [*answer, *([] if end is None else [end])],
-            features,
-            place,
-            grid,
-            spots,
-            (self.spotter.question(letters, traits), traits, asked),
-        )
+        letters, traits, asked = (part.to(self.vlm.device) for part in encode([sample.question]))
+        return {
+            "sample": sample,
+            "whole": Prompted(chosen_prompt_ids(self.vlm, sample.question, count), count, [page.view]),
+            "ending": [*answer, *([] if end is None else [end])],
+            "features": page.features,
+            "spots": page.spots,
+            "question": (self.spotter.question(letters, traits), traits, asked),
+        }
 
-    def _prompt(self, texture: Texture, question: str) -> Prompted:
+    def _page(self, path: Path) -> Page:
+        if path not in self._pages:
+            texture = Texture.open(path, device=self.vlm.device).mipmapped()
+            (view,) = self.views(texture)
+            features = [part[0] for part in self.vlm.adapter.embed([view])]
+            view = replace(view, pixels=view.pixels.new_zeros(()).expand_as(view.pixels))
+            self._pages[path] = Page(view, features, self.spotter(grey_input(texture)), texture.size)
+        return self._pages[path]
+
+    def views(self, texture: Texture) -> list[View]:
+        """The candidates of a page: one grid over all of it."""
         how: Any = {"budget": self.candidates, "patch": self.vlm.adapter.side}
         allocation = choose_tokens(texture, allocator="resize", relevance="none", **how)
-        return chosen_prompt(self.vlm.adapter, question, [texture], [allocation])
+        return [view for group in self.vlm.adapter.groups(Picture(texture, allocation)) for view in group]
 
 
 def chosen_prompt_ids(vlm: VLM, question: str, tokens: int) -> list[int]:
@@ -108,7 +132,7 @@ def chosen_prompt_ids(vlm: VLM, question: str, tokens: int) -> list[int]:
     return adapter.spell(conversation_about(1, question, adapter.marks), [], [adapter.image_filling(tokens)])
 
 
-def _on_grid(centre: Tensor, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+def on_grid(centre: Tensor, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
     """Rows and columns (N, 2) of centres (x, y) that lie on a grid over an image, and the grid's extent."""
     axes = [centre[:, 1], centre[:, 0]]
     extent = [len(axis.round(decimals=1).unique()) for axis in axes]
@@ -141,7 +165,8 @@ def answers_from(vlm: VLM, examples: Sequence[AnswerExample], chosen: Sequence[T
     for one, some in zip(examples, chosen):
         (view,) = one.whole.views
         order = some.sort().values  # as the page is read
-        prompts.append(Prompted(one.few, len(order), [view.part(order)]))
+        ids = chosen_prompt_ids(vlm, one.sample.question, len(order))
+        prompts.append(Prompted(ids, len(order), [view.part(order)]))
         features.append([part[order] for part in one.features])
     with vlm.adapter.lock, stored_features(vlm.adapter, [list(part) for part in zip(*features)]):
         return generated(vlm.adapter, prompts, max_new_tokens=length)

@@ -1,7 +1,8 @@
 """Train the scout's ranker by the answers of a frozen model, instead of the boxes of answers.
 
-Two objectives. `likelihood`: candidates are weighted by a relaxed top-K of the ranker's scores, and the loss is the
-surprise of the model at the right answer. `reinforce`: so many tokens as the budget has are drawn, the model answers,
+Three objectives. `likelihood`: candidates are weighted by a relaxed top-K of the ranker's scores, and the loss is the
+surprise of the model at the right answer. `cuts`: the same with candidates that form a hierarchy, weighted by a relaxed
+cut, as `dag` makes sharp ones. `reinforce`: so many tokens as the budget has are drawn, the model answers,
 and draws whose answers are better than the others' become likelier. Several data sets may form a curriculum. Questions
 that are answered wrongly can weigh more in the next round.
 """
@@ -18,12 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.check import check_choice, check_count
+from texturevlm.defaults import ALLOCATOR
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
-from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.relevance.scorers import ScoutScorer
@@ -32,12 +34,14 @@ from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import shipped_parts
 from texturevlm.train.answer_examples import AnswerExample, AnswerExamples, answers_from, surprise
 from texturevlm.train.curriculum import draw_questions
+from texturevlm.train.cut_examples import CutExamples
 from texturevlm.train.fit import generator_at
-from texturevlm.train.held_images import held_images
-from texturevlm.train.soft_choice import draw_top_k, leave_one_out, log_chance, relaxed_top_k
+from texturevlm.train.gains import Gain, gains_table
+from texturevlm.train.held_images import TOGETHER, held_images
+from texturevlm.train.soft_choice import draw_top_k, leave_one_out, log_chance
 from texturevlm.types import Texture
 
-OBJECTIVES = ("likelihood", "reinforce")
+OBJECTIVES = ("likelihood", "reinforce", "cuts")
 LEAST = {"budget": 1, "samples": 4, "batch": 1, "draws": 2, "length": 1, "curriculum": 0, "round": 0}  # of settings
 
 
@@ -60,6 +64,7 @@ class AnswerTask:
         data: tuple[Path, ...]  # data sets with a train split, the easiest first
         model: str = "reader"
         objective: str = OBJECTIVES[0]
+        allocator: str = ALLOCATOR  # how tokens of held-out pages are chosen
         budget: int = 64
         candidates: int = 384  # tokens of a page that the choice is made from
         samples: int = 192  # questions per data set
@@ -74,6 +79,7 @@ class AnswerTask:
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         check_choice("AnswerTask", "objective", settings.objective, OBJECTIVES)
+        check_choice("AnswerTask", "allocator", settings.allocator, ALLOCATORS)
         for name, least in LEAST.items():
             check_count("AnswerTask", name, getattr(settings, name), least)
         check_count("AnswerTask", "candidates", settings.candidates, settings.budget)
@@ -88,7 +94,8 @@ class AnswerTask:
         self.vlm.model.float().eval().requires_grad_(False)
         spotter, ranker = shipped_parts()
         self.spotter = spotter.to(device).eval().requires_grad_(False)
-        make = AnswerExamples(self.vlm, self.spotter, budget=settings.budget, candidates=settings.candidates)
+        kind = CutExamples if settings.objective == "cuts" else AnswerExamples
+        make = kind(self.vlm, self.spotter, candidates=settings.candidates)
         self.learned: list[AnswerExample] = []
         self.sizes: list[int] = []
         progress = Progress(sum(map(len, sets)), "questions")
@@ -97,9 +104,11 @@ class AnswerTask:
             self.learned += own
             self.sizes.append(len(own))
             progress.step(len(samples))
-        self.held = [sample for samples, judged in zip(sets, held) for sample, other in zip(samples, judged) if other]
+        judged_of = [[one for one, other in zip(samples, judged) if other] for samples, judged in zip(sets, held)]
+        self.held = [sample for some in judged_of for sample in some]
+        self.held_sets = [folder.name for folder, some in zip(settings.data, judged_of) for _ in some]
         self.module = LearnedRanker(ranker.to(device), len(self.learned))
-        self.before = self._scores(self.module.ranker)
+        self.before = self.after = self._scores(self.module.ranker)
 
     def batch(self, step: int) -> list[int]:
         given = {"seed": self.settings.seed, "step": step, "steps": self.settings.curriculum}
@@ -112,9 +121,9 @@ class AnswerTask:
         examples = [self.learned[index] for index in batch]
         weight = self.module.weight[list(batch)]
         scores = [one.scores(self.module.ranker) for one in examples]
-        if self.settings.objective == "likelihood":
+        if self.settings.objective != "reinforce":
             how = (self.settings.budget, self.settings.temperature)
-            costs = surprise(self.vlm, examples, [relaxed_top_k(one, *how) for one in scores])
+            costs = surprise(self.vlm, examples, [one.weights(own, *how) for one, own in zip(examples, scores)])
             return {"surprise": (costs * weight).sum() / weight.sum()}
         costs = self._reinforced(examples, scores, step)
         return {"reinforce": (costs * weight).sum() / weight.sum()}
@@ -139,20 +148,31 @@ class AnswerTask:
     def _weighed(self) -> Tensor:
         """The weight of each question, from the model's answers to the best tokens as the ranker sees them now."""
         found = []
-        for first in range(0, len(self.learned), self.settings.batch):
-            some = self.learned[first : first + self.settings.batch]
-            best = [one.scores(self.module.ranker) for one in some]
-            chosen = [one.topk(min(self.settings.budget, len(one))).indices for one in best]
+        for first in range(0, len(self.learned), TOGETHER):
+            some = self.learned[first : first + TOGETHER]
+            chosen = [one.best(one.scores(self.module.ranker), self.settings.budget) for one in some]
             said = answers_from(self.vlm, some, chosen, length=self.settings.length)
             found += [1 - anls(text, one.sample.answers) for text, one in zip(said, some)]
         return 1 + (self.settings.harder - 1) * torch.tensor(found, device=self.module.weight.device)
 
     def evaluate(self) -> dict[str, float]:
         """On held-out images: ANLS of the model's answers, tokens chosen as `ask` does, before training and now."""
-        now = self._scores(self.module.ranker)
-        gain = paired_difference(now, self.before, groups=[str(sample.image) for sample in self.held])
-        found = {"questions": float(len(now)), "before": mean(self.before), "after": mean(now)}
+        self.after = self._scores(self.module.ranker)
+        gain = self._gain("ANLS", self.held_sets).change
+        found = {"questions": float(len(self.after)), "before": mean(self.before), "after": mean(self.after)}
         return found | {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+
+    def report(self) -> str:
+        """ANLS on held-out pages by the shipped ranker and by the trained one, of all data sets and of each."""
+        names = list(dict.fromkeys(self.held_sets))
+        alone = [self._gain(f"ANLS, {name}", [name]) for name in names] if len(names) > 1 else []
+        return gains_table([self._gain(f"ANLS, {' and '.join(names)}", names), *alone])
+
+    def _gain(self, name: str, sets: Sequence[str]) -> Gain:
+        """Of the held-out questions of some data sets."""
+        rows = [row for row in zip(self.before, self.after, self.held, self.held_sets) if row[3] in sets]
+        before, after, samples, _ = zip(*rows)
+        return Gain(name, before, after, [str(sample.image) for sample in samples])
 
     @torch.no_grad()
     def _scores(self, ranker: Ranker) -> list[float]:
@@ -160,14 +180,15 @@ class AnswerTask:
         dtype = torch.float16 if self.device.startswith("cuda") else torch.float32  # what the kernels take
         scorer = ScoutScorer(Scout(deepcopy(self.spotter), deepcopy(ranker), dtype).to(self.device))
         said: list[str] = []
-        for first in range(0, len(self.held), self.settings.batch):
-            some = self.held[first : first + self.settings.batch]
+        for first in range(0, len(self.held), TOGETHER):
+            some = self.held[first : first + TOGETHER]
             prompts = [self._prompt(sample, scorer) for sample in some]
             said += generated(self.vlm.adapter, prompts, max_new_tokens=self.settings.length)
         return [anls(text, sample.answers) for text, sample in zip(said, self.held)]
 
     def _prompt(self, sample: Sample, scorer: ScoutScorer) -> Prompted:
         texture = Texture.open(sample.image, device=self.device).mipmapped()
-        how: Any = {"budget": self.settings.budget, "patch": self.vlm.adapter.side, "relevance": scorer}
+        settings, side = self.settings, self.vlm.adapter.side
+        how: Any = {"budget": settings.budget, "patch": side, "allocator": settings.allocator, "relevance": scorer}
         allocation = choose_tokens(texture, sample.question, **how)
         return chosen_prompt(self.vlm.adapter, sample.question, [texture], [allocation])

@@ -23,12 +23,12 @@ from texturevlm.channels.structure import luma
 from texturevlm.check import check_count
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
-from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.ops.pyramid import laplacian_pyramid
 from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.train.fit import draw_examples
-from texturevlm.train.held_images import held_images
+from texturevlm.train.gains import Gain, gains_table
+from texturevlm.train.held_images import TOGETHER, held_images
 from texturevlm.types import Texture
 from texturevlm.vlm.low_rank import LowRankDifference, layer_shapes
 
@@ -80,8 +80,8 @@ class BandsTask:
             rows, bands = self._rows(self.learned, changed=False), self._bands(self.learned)
             self.centre, self.spread = rows.mean(0), rows.std(0).clamp(min=1e-6)
             self.variance = bands.var(0).clamp(min=1e-6)
-            self.before = self._said(changed=False)
-            self.blind = self._errors(changed=False)
+            self.before = self.after = self._said(changed=False)
+            self.blind = self.now = self._errors(changed=False)
 
     def batch(self, step: int) -> list[int]:
         return draw_examples(len(self.learned), self.settings.batch, seed=self.settings.seed, step=step)
@@ -99,17 +99,30 @@ class BandsTask:
 
     def evaluate(self) -> dict[str, float]:
         """On held-out images: the share of each band that a linear decoder misses, and ANLS, before and now."""
-        now, said = self._errors(changed=True), self._said(changed=True)
+        self.now, self.after = self._errors(changed=True), self._said(changed=True)
         found = {}
         for band in range(BANDS):
             found[f"band_{band}_before"], found[f"band_{band}_after"] = (
-                float(part[:, band].mean()) for part in (self.blind, now)
+                float(part[:, band].mean()) for part in (self.blind, self.now)
             )
-        pages = [str(sample.image) for sample in self.asked]
-        for name, ours, theirs in (("bands", now.mean(1), self.blind.mean(1)), ("answers", said, self.before)):
-            gain = paired_difference([*map(float, ours)], [*map(float, theirs)], groups=pages)
+        for name, gain in zip(("bands", "answers"), (one.change for one in self._gains()[:2])):
             found |= {f"{name}_change": gain.mean, f"{name}_low": gain.low, f"{name}_high": gain.high}
-        return found | {"answers_before": mean(self.before), "answers_after": mean(said)}
+        return found | {"answers_before": mean(self.before), "answers_after": mean(self.after)}
+
+    def report(self) -> str:
+        """The share of the bands that is missed, and ANLS, without and with the trained difference."""
+        return gains_table(self._gains())
+
+    def _gains(self) -> list[Gain]:
+        """Of all bands, of the answers, and of each band, finest first."""
+        pages = [str(sample.image) for sample in self.asked]
+
+        def missed(name: str, before: Tensor, after: Tensor) -> Gain:
+            return Gain(name, before.tolist(), after.tolist(), pages, low_is_good=True)
+
+        each = [missed(f"missed of band {n}", self.blind[:, n], self.now[:, n]) for n in range(BANDS)]
+        every = missed("missed of all bands", self.blind.mean(1), self.now.mean(1))
+        return [every, Gain("ANLS", self.before, self.after, pages), *each]
 
     def _errors(self, *, changed: bool) -> Tensor:
         """(pages, BANDS): the share that the best linear decoder of the learned pages misses on held-out ones."""
@@ -131,8 +144,8 @@ class BandsTask:
         said: list[str] = []
         with self.vlm.adapter.lock, ExitStack() as undo:
             self._change(undo, changed)
-            for first in range(0, len(self.held), self.settings.batch):
-                some = self.held[first : first + self.settings.batch]
+            for first in range(0, len(self.held), TOGETHER):
+                some = self.held[first : first + TOGETHER]
                 said += generated(self.vlm.adapter, some, max_new_tokens=self.settings.length)
         return [anls(text, sample.answers) for text, sample in zip(said, self.asked)]
 

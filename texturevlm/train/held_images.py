@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from texturevlm.evaluate.data import Sample
 
 HELD = 4  # one image in so many is evaluated on
+TOGETHER = 32  # questions that are answered together
 
 
 def held_images(function: str, samples: Sequence[Sample]) -> list[bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -20,20 +22,31 @@ def relaxed_top_k(scores: Tensor, k: int, temperature: float = 1.0) -> Tensor:
     check_count("relaxed_top_k", "k", k, 1)
     if k >= count:
         return torch.ones_like(scores)
+    threshold = threshold_for(scores, k, lambda above: (above / temperature).sigmoid().sum(), temperature)
+    return ((scores - threshold) / temperature).sigmoid()
+
+
+def threshold_for(scores: Tensor, k: float, total: Callable[[Tensor], Tensor], temperature: float) -> Tensor:
+    """The threshold at which `total` of what scores (N,) are above it is k; differentiable in the scores.
+
+    total: grows with each of its N arguments; beyond some dozens of temperatures it changes no more
+    """
+    scale = temperature * 40
+    fixed = scores.detach()
     with torch.no_grad():
-        reach = temperature * 40
-        low, high = scores.min() - reach, scores.max() + reach
+        low, high = fixed.min() - scale, fixed.max() + scale
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            many = ((scores - middle) / temperature).sigmoid().sum() > k
+            many = total(fixed - middle) > k
             low, high = torch.where(many, middle, low), torch.where(many, high, middle)
         threshold = (low + high) / 2
-        weight = ((scores - threshold) / temperature).sigmoid()
-        share = weight * (1 - weight)
-        share = share / share.sum().clamp(min=1e-12)
+    with torch.enable_grad():
+        above = (fixed - threshold).requires_grad_()
+        (slope,) = torch.autograd.grad(total(above), above)
     # The threshold's own gradient, by the implicit function theorem; its value stays.
-    threshold = threshold + (share * (scores - scores.detach())).sum()
-    return ((scores - threshold) / temperature).sigmoid()
+    share = slope / slope.sum().clamp(min=1e-12)
+    found: Tensor = threshold + (share * (scores - fixed)).sum()
+    return found
 
 
 def draw_top_k(scores: Tensor, k: int, *, generator: torch.Generator) -> Tensor:

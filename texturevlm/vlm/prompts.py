@@ -23,11 +23,13 @@ class Picture:
     """Images of one size, or the frames of a video, with their allocation.
 
     weight: (B, K), weight of each token; None: 1
+    shares: (B, K, n, n), of the children of merged tokens (merged.py); None: no token is merged
     """
 
     texture: Texture
     allocation: Allocation
     weight: Tensor | None = None
+    shares: Tensor | None = None
 
     @property
     def is_video(self) -> bool:
@@ -41,7 +43,7 @@ def is_conversation(prompt: Any) -> bool:
 
 
 def pair(
-    function: str, prompts: Any, textures: Any, allocations: Any, weights: Any = None
+    function: str, prompts: Any, textures: Any, allocations: Any, weights: Any = None, shares: Any = None
 ) -> list[tuple[Prompt, list[Picture]]]:
     """Each prompt with its pictures.
 
@@ -50,45 +52,46 @@ def pair(
              or one Texture whose batch has as many images
     """
     if isinstance(prompts, str) or is_conversation(prompts):
-        return [(prompts, _pictures(function, textures, allocations, weights))]
+        return [(prompts, _pictures(function, textures, allocations, weights, shares))]
     if not isinstance(prompts, (list, tuple)) or not prompts:
         raise TypeError(f"{function}: prompts must be a text, messages, or a list of those, got {prompts!r:.60}")
     if isinstance(textures, Texture):
-        textures, allocations, weights = _apart(function, textures, allocations, weights)
-    weights = [None] * len(prompts) if weights is None else weights
-    if not len(prompts) == len(textures) == len(allocations) == len(weights):
+        textures, allocations, weights, shares = _apart(function, textures, allocations, weights, shares)
+    weights, shares = ([None] * len(prompts) if one is None else one for one in (weights, shares))
+    if not len(prompts) == len(textures) == len(allocations) == len(weights) == len(shares):
         raise ValueError(
             f"{function}: textures and allocations must be one per prompt ({len(prompts)}), "
             f"got {len(textures)} and {len(allocations)}"
         )
-    return [(prompt, _pictures(function, *own)) for prompt, *own in zip(prompts, textures, allocations, weights)]
+    given = zip(prompts, textures, allocations, weights, shares)
+    return [(prompt, _pictures(function, *own)) for prompt, *own in given]
 
 
-def _pictures(function: str, textures: Any, allocations: Any, weights: Any) -> list[Picture]:
+def _pictures(function: str, textures: Any, allocations: Any, weights: Any, shares: Any) -> list[Picture]:
     if isinstance(textures, Texture) != isinstance(allocations, Allocation):
         got = f"{type(textures).__name__} and {type(allocations).__name__}"
         raise TypeError(f"{function}: textures and allocations must both be lists, or one of each, got {got}")
     if isinstance(textures, Texture):
-        textures, allocations, weights = [textures], [allocations], [weights]
-    weights = [None] * len(textures) if weights is None else weights
-    if not len(textures) == len(allocations) == len(weights):
+        textures, allocations, weights, shares = [textures], [allocations], [weights], [shares]
+    weights, shares = ([None] * len(textures) if one is None else one for one in (weights, shares))
+    if not len(textures) == len(allocations) == len(weights) == len(shares):
         raise ValueError(f"{function}: allocations must be one per texture ({len(textures)}), got {len(allocations)}")
-    for allocation, weight in zip(allocations, weights):
+    for allocation, weight, share in zip(allocations, weights, shares):
         if weight is not None:
             check_shapes(function, valid=(allocation.valid, "B K"), weights=(weight, "B K"))
-    return [Picture(*one) for one in zip(textures, allocations, weights)]
+        if share is not None:
+            check_shapes(function, valid=(allocation.valid, "B K"), shares=(share, "B K n n"))
+    return [Picture(*one) for one in zip(textures, allocations, weights, shares)]
 
 
-def _apart(
-    function: str, texture: Texture, allocation: Allocation, weight: Tensor | None
-) -> tuple[list[Texture], list[Allocation], list[Tensor] | None]:
+def _apart(function: str, texture: Texture, allocation: Allocation, *columns: Tensor | None) -> tuple[Any, ...]:
     """A batch as single images."""
     if not isinstance(allocation, Allocation) or allocation.batch != texture.batch:
         got = allocation.batch if isinstance(allocation, Allocation) else type(allocation).__name__
         raise ValueError(f"{function}: allocations must be for the texture's {texture.batch} images, got {got}")
     singles = [slice(one, one + 1) for one in range(texture.batch)]
     allocations = [allocation.each(itemgetter(one)) for one in singles]
-    return texture.split(), allocations, None if weight is None else [weight[one] for one in singles]
+    return texture.split(), allocations, *(None if one is None else [one[own] for own in singles] for one in columns)
 
 
 def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Picture], marks: Sequence[str]) -> str:

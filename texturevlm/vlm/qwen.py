@@ -212,6 +212,7 @@ class QwenAdapter(Adapter):
         crops = coordinates == "crops"
         if crops and picture.weight is not None:
             raise ValueError("prepare: coordinates='crops' is the model's own input, which has no weights")
+        self.check_shares("prepare", picture)
         if picture.is_video and self.videos:
             if crops:
                 raise ValueError("prepare: coordinates='crops' is for images, got a video")

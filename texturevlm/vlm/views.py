@@ -17,6 +17,7 @@ from torch import Tensor
 from texturevlm.sampling import sample
 from texturevlm.turned import as_read
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
+from texturevlm.vlm.merged import merged_pixels
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens
 
@@ -107,6 +108,8 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
         )
     texture = _only_colours(texture)
     pixels = sample(texture, _readable(allocation)).pixels
+    if picture.shares is not None:
+        pixels = merged_pixels(texture, _readable(allocation), picture.shares, pixels)
     views = []
     for image in range(allocation.batch):
         read = as_read(function, allocation.each(itemgetter(slice(image, image + 1))))
