@@ -43,7 +43,7 @@ FUNCTIONS = {
     "image_maps": "texture, *, patch",
     "load_scout": "path, *, device",
     "load_vlm": "model, *, budget, device, dtype, allocator, relevance, turn, tokens, looks, captured, reduce, keep, "
-    "attention, options",
+    "attention, tower_attention, options",
     "prepare": "texture, relevance, *, patch",
     "rebuild": "texture, allocation, *, box, grey",
     "resized": "texture, *, budget, patch, box",

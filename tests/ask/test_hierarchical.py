@@ -6,7 +6,7 @@ from tests.ask import models
 from tests.ask.test_load import saved
 from texturevlm import vlm
 from texturevlm.ask import load_vlm
-from texturevlm.vlm.hierarchical import IMPLEMENTATION
+from texturevlm.vlm.attention.implementation import IMPLEMENTATION
 
 SMALL = {"block": 4, "group": 4, "neighbours": 0}
 
@@ -27,6 +27,18 @@ def test_an_answer_at_full_detail_is_that_of_the_dense_model(family):
     assert coarse[1] != pytest.approx(dense[1], abs=1e-4)
 
 
+def test_a_tower_in_windows():
+    adapter = vlm.adapt(*models.built("qwen3_vl"))
+    dense = asked(models.asked(adapter, budget=20))
+    full = asked(models.asked(adapter, budget=20, tower_attention={"fine": 1.0, **SMALL}))
+    assert full[0] == dense[0] and full[1] == pytest.approx(dense[1], abs=1e-4)
+    adapter = vlm.adapt(*models.built("qwen3_vl"))
+    model = models.asked(adapter, budget=20, tower_attention={"kind": "window", **SMALL})
+    assert asked(model)[1] != pytest.approx(dense[1], abs=1e-4)
+    with pytest.raises(ValueError, match="reduce must be None for a model with tower_attention='hierarchical'"):
+        model.ask("no such file", models.QUESTION, reduce="tome")
+
+
 def test_load_and_detach(tmp_path):
     folder = saved("qwen3_vl", tmp_path)
     model = load_vlm(folder, device="cpu", attention="hierarchical")
@@ -44,7 +56,11 @@ def test_a_question_cannot_be_reduced():
 
 def test_mistakes_are_found_before_a_model_is_loaded():
     for given, message in (
-        ({"attention": "sparse"}, "load_vlm: attention must be one of dense, hierarchical, got 'sparse'"),
+        (
+            {"attention": "sparse"},
+            "load_vlm: attention must be one of dense, hierarchical, window, linear, latent, got 'sparse'",
+        ),
+        ({"tower_attention": "windows"}, "tower_attention must be one of dense, hierarchical, window, .* 'windows'"),
         ({"attention": {"fine": 3}}, "load_vlm: fine must be between 0 and 1, got 3"),
     ):
         with pytest.raises(ValueError, match=message):

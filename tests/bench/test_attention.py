@@ -4,11 +4,16 @@ import torch
 
 from texturevlm.bench.attention import AttentionCase, bench_attention
 from texturevlm.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
+from texturevlm.bench.attention_page import WAYS
+from texturevlm.bench.attention_tower import tower_tokens
 from texturevlm.bench.attention_trained import attention_inputs, layer_errors
 from texturevlm.bench.pictures import page
 from texturevlm.bench.reader import random_reader
 from texturevlm.draw import to_pil
 from texturevlm.ops import hierarchical_attention
+from texturevlm.vlm import adapt, own_grid
+from texturevlm.vlm.attention import AttentionOptions
+from texturevlm.vlm.prompts import Picture
 
 
 def test_a_quick_run():
@@ -19,11 +24,14 @@ def test_a_quick_run():
         assert {(work, "SDPA"), (work, "hierarchical, 10% fine")} <= by
     assert {("prefill, 64 visual tokens", "window"), ("prefill, 64 visual tokens", "linear")} <= by
     page = [row.by for row in report.rows if row.work == "page of 80 visual tokens, 4B model → first token"]
-    assert page == ["dense", "hierarchical, 10% fine", "hierarchical, 10% fine, 4 layers share a choice"]
+    assert page == list(WAYS) and "hierarchical, 10% fine, the tower in windows" in page
+    assert ("page of 80 visual tokens, 4B model", "vision tower alone, window") in by
     assert any("Peaked inputs" in note and "met" in note for note in report.notes)
     table = [note.split("|")[1:-1] for note in report.notes if note.startswith("| hierarchical") or "| latent" in note]
-    errors = [float(row[3].split("%")[0]) for row in table]
-    assert len(table) == 4 and errors[0] >= errors[1] >= errors[2] > 0
+    layers, towers = table[:4], table[4:]
+    errors = [float(row[3].split("%")[0]) for row in layers]
+    assert errors[0] >= errors[1] >= errors[2] > 0
+    assert len(towers) == 2 and float(towers[0][3].split("%")[0]) > 0
 
 
 def test_inputs_of_layers_are_those_of_the_model():
@@ -42,6 +50,19 @@ def test_inputs_of_layers_are_those_of_the_model():
     hook.remove()
     wanted = first.o_proj(dense_attention(*layers.inputs[0], causal=True).transpose(1, 2).flatten(2))
     torch.testing.assert_close(outputs[0], wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_the_tower_of_a_bench_is_hooked_for_one_pass():
+    model = random_reader("cpu", 24)
+    model.model.float()
+    adapter = adapt(model.model)
+    (prepared,) = model.prepare(to_pil(page(1, 96, 128))).images
+    (views,) = adapter.groups(Picture(prepared.texture, own_grid(adapter, prepared.texture)))
+    dense = tower_tokens(adapter, views)
+    sizes = {"block": 4, "group": 4, "neighbours": 0}
+    torch.testing.assert_close(tower_tokens(adapter, views, AttentionOptions(fine=1.0, **sizes)), dense)
+    assert relative_error(tower_tokens(adapter, views, AttentionOptions(kind="window", **sizes)), dense) > 1e-3
+    assert torch.equal(tower_tokens(adapter, views), dense)
 
 
 def test_peaked_inputs_have_one_right_block():

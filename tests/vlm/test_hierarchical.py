@@ -9,15 +9,11 @@ from tests.vlm import small
 from texturevlm.ops.block_layout import FINE, WHOLE
 from texturevlm.types import Allocation
 from texturevlm.vlm import adapt
-from texturevlm.vlm.hierarchical import (
-    IMPLEMENTATION,
-    AttentionOptions,
-    AttentionRun,
-    attend_hierarchically,
-    attention_for,
-    check_attention,
-)
-from texturevlm.vlm.token_order import visual_order
+from texturevlm.vlm.attention import AttentionOptions, ModelAttention, attend_hierarchically, language
+from texturevlm.vlm.attention.implementation import IMPLEMENTATION
+from texturevlm.vlm.attention.language import AttentionRun
+from texturevlm.vlm.attention.options import check_attention
+from texturevlm.vlm.attention.token_order import visual_order
 
 QUESTION = "what is the total ?"
 GREEDY = {"max_new_tokens": 4, "do_sample": False, "suppress_tokens": [small.IMAGE, small.VIDEO]}
@@ -93,11 +89,11 @@ def test_decoding_from_the_cache_is_a_forward_pass_over_prompt_and_answer(adapte
 
 
 def test_layers_share_a_choice(adapter, monkeypatch):
-    import texturevlm.vlm.hierarchical as module
-
-    given, plain = [], module.hierarchical_attention
+    given, plain = [], language.hierarchical_attention
     monkeypatch.setattr(
-        module, "hierarchical_attention", lambda *a, chosen, **o: given.append(chosen) or plain(*a, chosen=chosen, **o)
+        language,
+        "hierarchical_attention",
+        lambda *a, chosen, **o: given.append(chosen) or plain(*a, chosen=chosen, **o),
     )
     attend_hierarchically(adapter, AttentionOptions(fine=0.1, share=2, **SIZES))
     logits(adapter, inputs_for(adapter))
@@ -152,7 +148,7 @@ def test_the_model_is_as_before(adapter):
 
 def test_bad_options():
     for given, message in (
-        ("sparse", "load_vlm: attention must be one of dense, hierarchical, got 'sparse'"),
+        ("sparse", "load_vlm: attention must be one of dense, hierarchical, window, linear, latent, got 'sparse'"),
         ({"fines": 1}, "option of attention must be one of block, fine, .* got 'fines'"),
         ({"fine": 2}, "fine must be between 0 and 1, got 2"),
         ({"block": 48}, "block must be a power of two, got 48"),
@@ -165,7 +161,7 @@ def test_bad_options():
     with pytest.raises(ValueError, match="attention must be dense for gemma3, whose layers attend in windows"):
         check_attention("load_vlm", config)
     own = small.llava()[0].config
-    with pytest.raises(ValueError, match="VLM: captured must not be given with attention='hierarchical', got True"):
-        attention_for("VLM", "hierarchical", own, captured=True, reduce=None)
-    with pytest.raises(ValueError, match="reduce must not be given with attention='hierarchical', got 'tome'"):
-        attention_for("VLM", {"fine": 0.2}, own, captured=None, reduce="tome")
+    with pytest.raises(ValueError, match="VLM: captured must not be given with attention, got True"):
+        ModelAttention.of("VLM", "hierarchical", None).check("VLM", own, captured=True, reduce=None)
+    with pytest.raises(ValueError, match="reduce must not be given with attention, got 'tome'"):
+        ModelAttention.of("VLM", {"fine": 0.2}, None).check("VLM", own, captured=None, reduce="tome")

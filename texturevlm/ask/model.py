@@ -49,7 +49,7 @@ from texturevlm.relevance.named import check_relevance
 from texturevlm.turned import check_turn
 from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
-from texturevlm.vlm.hierarchical import AttentionOptions, attend_hierarchically, attention_for
+from texturevlm.vlm.attention import ModelAttention, attend
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.prompts import is_conversation
 
@@ -63,6 +63,7 @@ LOADING = (
     "reduce",
     "keep",
     "attention",
+    "tower_attention",
     *SETTINGS,
 )  # options of `load_vlm`
 OWN = (
@@ -85,7 +86,7 @@ class VLM:
 
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
-    tokens, looks, reduce, keep, attention: as in `load_vlm`
+    tokens, looks, reduce, keep, attention, tower_attention: as in `load_vlm`
     captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
                on a GPU
     budget, allocator, relevance, turn: as in `attach`
@@ -107,12 +108,14 @@ class VLM:
         reduce: Any = None,
         keep: int | float | None = None,
         attention: Any = None,
+        tower_attention: Any = None,
     ) -> None:
         from texturevlm.ask.processor import TextureProcessor
 
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
-        detail = attention_for("VLM", attention, self.model.config, captured=captured, reduce=reduce)
+        detail = ModelAttention.of("VLM", attention, tower_attention)
+        detail.check("VLM", self.model.config, captured=captured, reduce=reduce)
         check_looks("VLM", looks, RELEVANCES[0], tokens)
         check_family_looks("VLM", looks, self.model.config)
         given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
@@ -130,10 +133,9 @@ class VLM:
         self.processor, self.tokens, self.looks = processor, tokens, looks
         check_reducible("VLM", self.model.config, sampled_and_kept("VLM", reduce, keep, self.budget)[1])
         self.reduce, self.keep = reduce, keep
-        if detail is not None:
-            attend_hierarchically(hooked(self.model, processor), detail)
+        attend(hooked(self.model, processor), detail)
         self.adapter = hooked(self.model, processor).beside(processor.processor)
-        self.generator = Generator(self.adapter, processor, captured=captured if detail is None else False)
+        self.generator = Generator(self.adapter, processor, captured=captured if detail.is_dense else False)
         self._choice = CapturedChoice()
         released_with_hooks(self)
 
@@ -425,6 +427,7 @@ def load_vlm(
     reduce: Any = None,
     keep: int | float | None = None,
     attention: Any = None,
+    tower_attention: Any = None,
     **options: Any,
 ) -> VLM:
     """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
@@ -445,9 +448,10 @@ def load_vlm(
                a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in which they act
     keep:      visual tokens of a question that stay, or their share (a float); by default as many as the budget, and
                twice as many are chosen
-    attention: dense; hierarchical: visual tokens coarse for every query, fine where it matters, for thousands of
-               tokens (docs/attention.md); or a dict of options: fine, block, group, neighbours, kind, share. Not
-               with `reduce`, and not captured
+    attention: of the language model. dense; hierarchical: visual tokens coarse for every query, fine where it matters,
+               for thousands of tokens (docs/attention.md); window, linear or latent, its relatives; or a dict of
+               options: fine, block, group, neighbours, kind, share. Not with `reduce`, and not captured
+    tower_attention: the same for the vision tower, patch by patch (Qwen, GLM)
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
     budget, allocator, relevance and turn are those of the TextureProcessor that was saved beside the model, if there
@@ -457,7 +461,7 @@ def load_vlm(
     given = {name: value for name, value in given.items() if value is not None}
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
     steps_of("load_vlm", reduce, 1 if keep is None and reduce else keep)
-    AttentionOptions.of("load_vlm", attention)
+    detail = ModelAttention.of("load_vlm", attention, tower_attention)
     for name in [one for one in options if one not in HUB_OPTIONS]:
         if meant := near_miss(name, LOADING):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
@@ -470,11 +474,19 @@ def load_vlm(
     check_context("load_vlm", sampled, found.config)
     check_reducible("load_vlm", found.config, steps)
     check_family_looks("load_vlm", looks, found.config, settings["relevance"])
-    attention_for("load_vlm", attention, found.config, captured=captured, reduce=reduce)
+    detail.check("load_vlm", found.config, captured=captured, reduce=reduce)
     network, processor = found.load()
     own = attach(network, processor, **settings)
     return VLM(
-        network, own, tokens=tokens, looks=looks, captured=captured, reduce=reduce, keep=keep, attention=attention
+        network,
+        own,
+        tokens=tokens,
+        looks=looks,
+        captured=captured,
+        reduce=reduce,
+        keep=keep,
+        attention=attention,
+        tower_attention=tower_attention,
     )
 
 

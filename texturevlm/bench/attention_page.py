@@ -1,7 +1,7 @@
-"""An A4 page with all its tokens in a model: dense and hierarchical attention of the language model, end to end.
+"""An A4 page with all its tokens in a model: dense and hierarchical attention of both of its halves, end to end.
 
-The model has Qwen3-VL-4B's architecture with random weights, which do not change the time. The vision tower is dense in
-both; it has a row of its own.
+The model has Qwen3-VL-4B's architecture with random weights, which do not change the time. The vision tower, which
+reads four patches per token, has rows of its own.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from texturevlm.bench.vlm_rows import add_row
 from texturevlm.bench.vlm_theirs import prompt_ids, random_model, their_first_token
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
-from texturevlm.vlm.hierarchical import AttentionOptions, attend_hierarchically
+from texturevlm.vlm.attention import AttentionOptions, ModelAttention, attend
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.qwen import QwenAdapter
 
 A4, SMALL_PAGE = (3508, 2480), (256, 320)
+FINE = AttentionOptions()
+TOWERS = {"dense": None, "hierarchical, 10% fine": FINE, "window": AttentionOptions(kind="window")}
 WAYS = {
-    "dense": None,
-    "hierarchical, 10% fine": AttentionOptions(),
-    "hierarchical, 10% fine, 4 layers share a choice": AttentionOptions(share=4),
+    "dense": ModelAttention(None, None),
+    "hierarchical, 10% fine": ModelAttention(FINE, None),
+    "hierarchical, 10% fine, 4 layers share a choice": ModelAttention(AttentionOptions(share=4), None),
+    "hierarchical, 10% fine, the tower too": ModelAttention(FINE, FINE),
+    "hierarchical, 10% fine, the tower in windows": ModelAttention(FINE, TOWERS["window"]),
+    "dense, the tower in windows": ModelAttention(None, TOWERS["window"]),
 }
 
 
@@ -40,15 +45,21 @@ def add_page(report: Report) -> None:
     inputs = adapter.assemble([prompt_ids(adapter, tokens)], views)
     work = f"page of {tokens} visual tokens, 4B model"
     with torch.no_grad():
-        add_row(report, work, "vision tower alone, dense", partial(adapter.embed, views), slow=True)
-        for by, options in WAYS.items():
-            model = adapter.restore()
-            adapter.bind(model)
-            if options is not None:
-                attend_hierarchically(adapter, options)
+        for by, tower in TOWERS.items():
+            _again(adapter, ModelAttention(None, tower))
+            add_row(report, work, f"vision tower alone, {by}", partial(adapter.embed, views), slow=True)
+        for by, attention in WAYS.items():
+            _again(adapter, attention)
             add_row(report, f"{work} → first token", by, partial(their_first_token, adapter, inputs), slow=True)
-            add_row(report, f"{work}, each further token", by, next_token(adapter, inputs), slow=True)
+            if attention.tower is None:  # what the tower does is over when a token follows
+                add_row(report, f"{work}, each further token", by, next_token(adapter, inputs), slow=True)
     adapter.restore()
+
+
+def _again(adapter: QwenAdapter, attention: ModelAttention) -> None:
+    """Bind the adapter's model anew, so that it attends as given."""
+    adapter.bind(adapter.restore())
+    attend(adapter, attention)
 
 
 def next_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> Any:

@@ -12,14 +12,15 @@ from torch import Tensor
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.messages import conversation_about
 from texturevlm.bench.attention_error import dense_attention, relative_error
+from texturevlm.bench.attention_tower import tower_notes
 from texturevlm.bench.pictures import page
 from texturevlm.bench.reader import READER_QUESTION, random_reader
 from texturevlm.draw import to_pil
 from texturevlm.ops import BlockLayout, hierarchical_attention
 from texturevlm.ops.block_layout import FINE
 from texturevlm.vlm import own_grid
+from texturevlm.vlm.attention.token_order import visual_order
 from texturevlm.vlm.loops import query_and_key
-from texturevlm.vlm.token_order import visual_order
 
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"  # in a checkout
 ROWS = (("hierarchical", 0.1), ("hierarchical", 0.25), ("hierarchical", 0.5), ("latent", 0.1), ("linear", 0.0),
@@ -62,7 +63,7 @@ def trained_notes(device: str, quick: bool) -> list[str]:
     for kind, fine in ROWS:
         whole, asking, read = layer_errors(layers, kind, fine, block=4 if quick else 64)
         lines.append(f"| {kind} | {fine:.0%} | {read:.0%} | {_spread(whole)} | {_spread(asking)} |")
-    return ["", *lines, ""]
+    return ["", *lines, "", *tower_notes(model, image, block=4 if quick else 64)]
 
 
 def attention_inputs(model: VLM, image: Any) -> Layers:

@@ -56,6 +56,7 @@ class Adapter(ABC):
     reduces: ClassVar[
         Mapping[str, set[str]]
     ] = {}  # where `reduced` can act → what methods get there; then it has `scan`
+    tower_has_detail: ClassVar[bool] = False  # whether its tower can attend hierarchically
     two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
     levels: ClassVar[Sequence[str]] = LEVELS[:1]
     coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]

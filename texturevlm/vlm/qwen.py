@@ -36,6 +36,7 @@ class QwenAdapter(Adapter):
     reduces = ALL_PLACES
     grows = True
     videos = True
+    tower_has_detail = True
     levels: ClassVar[Sequence[str]] = LEVELS[:2]
     coordinates = (*COORDINATES, "crops")
 

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce import PLACES, Context, Planned, ReduceStep, Reduction, check_needs, planned, stage_budget
+from texturevlm.vlm.attention.implementation import IMPLEMENTATION
 from texturevlm.vlm.decode import DecodeReduction, Held, Slots
 from texturevlm.vlm.families import FAMILIES
-from texturevlm.vlm.hierarchical import IMPLEMENTATION
 from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.low_rank import load_difference
 from texturevlm.vlm.masks import EXPLICIT, Keys
@@ -72,10 +72,12 @@ def check_reducible(function: str, config: Any, steps: List[ReduceStep]) -> None
             f"for {family} choose fewer tokens with budget"
         )
     implementation = getattr(text, "_attn_implementation", None) or EXPLICIT[0]  # None before a model is made
-    if implementation == IMPLEMENTATION:
+    tower = getattr(getattr(config, "vision_config", None), "_attn_implementation", None)
+    if IMPLEMENTATION in (implementation, tower):
+        option = "attention" if implementation == IMPLEMENTATION else "tower_attention"
         raise ValueError(
-            f"{function}: reduce must be None for a model with attention='hierarchical', got {steps[0].method}; "
-            "load it without attention"
+            f"{function}: reduce must be None for a model with {option}='hierarchical', got {steps[0].method}; "
+            f"load it without {option}"
         )
     if implementation not in EXPLICIT and not implementation.startswith("flash"):
         wanted = f"{', '.join(EXPLICIT)} or flash_attention_2"

@@ -36,7 +36,7 @@ def visual_order(adapter: Any, ids: Tensor, visual: Tensor, rows: Mapping[str, T
         image = (geometry.begins[:, 0] >= PICTURE).long().cumsum(0)
         for values, own in (
             (place, geometry.token),
-            (level, _levels(adapter, rows[name])),
+            (level, token_levels(adapter, rows[name])),
             (picture, image * MOMENTS + geometry.moment[:, 0].long()),
         ):
             for beam in range(beams):
@@ -57,7 +57,7 @@ def _geometry(adapter: Any, rows: Tensor | None) -> Geometry | None:
     return Geometry(*(value[live] for value in vars(found).values())).of_tokens(adapter.merge)
 
 
-def _levels(adapter: Any, rows: Tensor) -> Tensor:
+def token_levels(adapter: Any, rows: Tensor) -> Tensor:
     """(n,): the level of each token, from the distance of its patches; 0 where a token is one patch."""
     found = unpack(rows.flatten(0, -2), adapter.row_width)[1]
     patch: Tensor = found.patch[found.extent[:, 0] > 0].unflatten(0, (-1, adapter.merge**2))

@@ -8,8 +8,8 @@ blocks that come before it. Prompts without visual tokens, and passes of other s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,75 +17,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from texturevlm.check import check_choice, check_count
 from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention
-from texturevlm.ops.hierarchical import ATTENTION_KINDS, check_fine
-from texturevlm.ops.key_value_texture import check_block
-from texturevlm.vlm.families import FAMILIES
+from texturevlm.vlm.attention.implementation import IMPLEMENTATION, Named
+from texturevlm.vlm.attention.options import AttentionOptions, check_attention
+from texturevlm.vlm.attention.token_order import ROW_INPUTS, visual_order
 from texturevlm.vlm.override import Override
-from texturevlm.vlm.token_order import ROW_INPUTS, visual_order
-
-IMPLEMENTATION = "texturevlm_hierarchical"  # its name in transformers
-RUN = "texturevlm_attention"  # attribute of an attention module: the AttentionRun that it belongs to
-
-
-@dataclass(frozen=True)
-class AttentionOptions:
-    """How a language model attends. The first five are as in `hierarchical_attention`.
-
-    share: layers that share one choice of blocks: the first of them chooses
-    """
-
-    block: int = 64
-    fine: float = 0.1
-    group: int = 64
-    neighbours: int = 1
-    kind: str = ATTENTION_KINDS[0]
-    share: int = 1
-
-    @staticmethod
-    def of(function: str, given: Any) -> AttentionOptions | None:
-        """From what `load_vlm` takes: None or "dense", "hierarchical", or a dict of these options."""
-        if given is None or given == "dense":
-            return None
-        if not isinstance(given, Mapping):
-            check_choice(function, "attention", given, ("dense", "hierarchical"))
-            return AttentionOptions()
-        for name in given:
-            check_choice(function, "option of attention", name, [one.name for one in fields(AttentionOptions)])
-        return AttentionOptions(**given).check(function)
-
-    def check(self, function: str) -> AttentionOptions:
-        check_block(function, self.block)
-        for name, least in (("group", 1), ("neighbours", 0), ("share", 1)):
-            check_count(function, name, getattr(self, name), least)
-        check_fine(function, self.fine)
-        check_choice(function, "kind", self.kind, ATTENTION_KINDS)
-        return self
-
-
-def attention_for(
-    function: str, given: Any, config: Any, *, captured: bool | None, reduce: Any
-) -> AttentionOptions | None:
-    """The options of a model with this config; raises if it cannot attend so, or not beside the other options."""
-    options = AttentionOptions.of(function, given)
-    if options is None:
-        return None
-    check_attention(function, config)
-    for name, value in (("captured", captured), ("reduce", reduce)):
-        if value:
-            raise ValueError(f"{function}: {name} must not be given with attention='hierarchical', got {value!r:.60}")
-    return options
-
-
-def check_attention(function: str, config: Any) -> None:
-    """Raise if a model with this config cannot attend hierarchically."""
-    if "sliding_attention" in (getattr(config.get_text_config(), "layer_types", None) or ()):
-        known = ", ".join(name for name in FAMILIES if name != config.model_type)
-        raise ValueError(
-            f"{function}: attention must be dense for {config.model_type}, whose layers attend in windows, "
-            f"got hierarchical; it works for {known}"
-        )
 
 
 def attend_hierarchically(adapter: Any, options: AttentionOptions) -> None:
@@ -93,7 +29,6 @@ def attend_hierarchically(adapter: Any, options: AttentionOptions) -> None:
     check_attention("attend_hierarchically", adapter.config)
     if adapter.language_of(adapter.model).config._attn_implementation == IMPLEMENTATION:
         raise ValueError("attend_hierarchically: model must attend densely, got one that is hooked; detach it first")
-    _register()
     adapter.also(AttentionRun(adapter, options).hooks())
 
 
@@ -138,7 +73,7 @@ class AttentionRun:
         yield model.register_forward_pre_hook(self._before_model, with_kwargs=True)
         yield self.language.register_forward_pre_hook(self._before_language, with_kwargs=True)
         yield self.language.register_forward_hook(self._after_language, always_call=True)
-        yield _Named(self)
+        yield Named(self, [layer.self_attn for layer in self.language.layers], self.language.config)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_prompts": None}  # caches stay where they are
@@ -212,9 +147,10 @@ class AttentionRun:
             device=prompt.visual.device,
         )
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
-        """The output of one layer, (B, H, Q, D)."""
-        assert self.layout is not None and self.prompt is not None
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor | None:
+        """The output of one layer, (B, H, Q, D); None: it attends densely."""
+        if self.layout is None or self.prompt is None or self.layout.length != k.shape[2]:
+            return None
         own, textures = self.options, self.prompt.textures
         if layer not in textures and self.keeps:
             textures[layer] = KeyValueTexture.of(k, v, table=self.layout.table, block=own.block)
@@ -223,7 +159,7 @@ class AttentionRun:
             k,
             v,
             layout=self.layout,
-            scale=scale,
+            scale=options.get("scaling"),
             block=own.block,
             fine=own.fine,
             kind=own.kind,
@@ -233,43 +169,3 @@ class AttentionRun:
         )
         out: Tensor = found
         return out
-
-
-class _Named:
-    """Our implementation as that of a language model, until `remove`."""
-
-    def __init__(self, run: AttentionRun) -> None:
-        self.modules = [layer.self_attn for layer in run.language.layers]
-        self.config = run.language.config
-        self.before = self.config._attn_implementation
-        self.config._attn_implementation = IMPLEMENTATION
-        for module in self.modules:
-            object.__setattr__(module, RUN, run)
-
-    def remove(self) -> None:
-        self.config._attn_implementation = self.before
-        for module in self.modules:
-            object.__delattr__(module, RUN)
-
-
-def _register() -> None:
-    """Tell transformers of the implementation and of its mask, under one name."""
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-    AttentionInterface.register(IMPLEMENTATION, _forward)
-    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
-
-
-def _forward(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    """What transformers calls."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    run: AttentionRun | None = getattr(module, RUN, None)
-    if run is None or run.layout is None or run.layout.length != key.shape[2]:
-        found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-        return found
-    out = run.attend(module.layer_idx, query, key, value, options.get("scaling"))
-    return out.transpose(1, 2).contiguous(), None

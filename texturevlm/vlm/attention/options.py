@@ -1,0 +1,100 @@
+"""How a model attends, and whether it can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from texturevlm.check import check_choice, check_count
+from texturevlm.ops.hierarchical import ATTENTION_KINDS, check_fine
+from texturevlm.ops.key_value_texture import check_block
+from texturevlm.vlm.families import FAMILIES
+
+DENSE = "dense"
+LANGUAGE, TOWER = "attention", "tower_attention"  # options of `load_vlm`: of the language model, of the vision tower
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """How a language model or a tower attends. The first five are as in `hierarchical_attention`.
+
+    share: layers that share one choice of blocks: the first of them chooses
+    """
+
+    block: int = 64
+    fine: float = 0.1
+    group: int = 64
+    neighbours: int = 1
+    kind: str = ATTENTION_KINDS[0]
+    share: int = 1
+
+    @staticmethod
+    def of(function: str, given: Any, argument: str = LANGUAGE) -> AttentionOptions | None:
+        """From what `load_vlm` takes: None or "dense", a kind of `hierarchical_attention`, or a dict of options."""
+        if given is None or given == DENSE:
+            return None
+        if not isinstance(given, Mapping):
+            return AttentionOptions(kind=check_choice(function, argument, given, (DENSE, *ATTENTION_KINDS)))
+        for name in given:
+            check_choice(function, f"option of {argument}", name, [one.name for one in fields(AttentionOptions)])
+        return AttentionOptions(**given).check(function)
+
+    def check(self, function: str) -> AttentionOptions:
+        check_block(function, self.block)
+        for name, least in (("group", 1), ("neighbours", 0), ("share", 1)):
+            check_count(function, name, getattr(self, name), least)
+        check_fine(function, self.fine)
+        check_choice(function, "kind", self.kind, ATTENTION_KINDS)
+        return self
+
+
+@dataclass(frozen=True)
+class ModelAttention:
+    """Of the two halves of a model; None is dense."""
+
+    language: AttentionOptions | None
+    tower: AttentionOptions | None
+
+    @staticmethod
+    def of(function: str, attention: Any, tower_attention: Any) -> ModelAttention:
+        """From what `load_vlm` takes."""
+        return ModelAttention(
+            AttentionOptions.of(function, attention), AttentionOptions.of(function, tower_attention, TOWER)
+        )
+
+    @property
+    def is_dense(self) -> bool:
+        return self.language is None and self.tower is None
+
+    def check(self, function: str, config: Any, *, captured: bool | None, reduce: Any) -> ModelAttention:
+        """Raise if a model with this config cannot attend so, or not beside the other options."""
+        if self.language is not None:
+            check_attention(function, config)
+        if self.tower is not None:
+            check_tower_attention(function, config)
+        given = LANGUAGE if self.language is not None else TOWER
+        for name, value in (("captured", captured), ("reduce", reduce)):
+            if value and not self.is_dense:
+                raise ValueError(f"{function}: {name} must not be given with {given}, got {value!r:.60}")
+        return self
+
+
+def check_attention(function: str, config: Any) -> None:
+    """Raise if the language model of a model with this config cannot attend hierarchically."""
+    if "sliding_attention" in (getattr(config.get_text_config(), "layer_types", None) or ()):
+        known = ", ".join(name for name in FAMILIES if name != config.model_type)
+        raise ValueError(
+            f"{function}: attention must be dense for {config.model_type}, whose layers attend in windows, "
+            f"got hierarchical; it works for {known}"
+        )
+
+
+def check_tower_attention(function: str, config: Any) -> None:
+    """Raise if the vision tower of a model with this config cannot attend hierarchically."""
+    known = [name for name, (adapter, _) in FAMILIES.items() if adapter.tower_has_detail]
+    if config.model_type not in known:
+        raise ValueError(
+            f"{function}: {TOWER} must be dense for {config.model_type}, whose tower reads a few hundred patches at a "
+            f"time; it works for {', '.join(known)}"
+        )
