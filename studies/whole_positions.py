@@ -23,7 +23,7 @@ from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.progress import Progress
 from texturevlm.vllm_plugin.positions import nearest
-from texturevlm.vlm import qwen
+from texturevlm.vlm.families import qwen
 from texturevlm.vlm.mrope import mrope_positions
 
 MOST = 48  # tokens of an answer

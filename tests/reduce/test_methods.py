@@ -8,7 +8,7 @@ import torch
 from tests.reduce.contexts import permuted, plain_context, random_context
 from texturevlm.reduce import METHODS, ReduceStep, Reduction
 from texturevlm.reduce.sparsevlm import cluster_count, raters
-from texturevlm.vlm.captured_reduction import no_captured_reduction_because
+from texturevlm.vlm.reduction.captured import no_captured_reduction_because
 
 STAGES = {stage.reduce.__name__: stage for one in METHODS.values() for stage in one.stages}  # each function once
 

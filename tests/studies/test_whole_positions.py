@@ -6,7 +6,7 @@ from studies import asking, whole_positions
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
 from texturevlm.train.reader.network import save_folder
-from texturevlm.vlm import qwen
+from texturevlm.vlm.families import qwen
 from texturevlm.vlm.mrope import mrope_positions
 
 

@@ -8,8 +8,8 @@ from tests.vlm import small
 from tests.vlm.test_reducing import COUNT, GREEDY, QUESTION, _sample, inputs_for
 from texturevlm.reduce import METHODS, Method, ReduceStage, steps_of
 from texturevlm.reduce.fastv import last_token_attention
-from texturevlm.vlm import decode
-from texturevlm.vlm.reducing import reduced
+from texturevlm.vlm.reduction import decode
+from texturevlm.vlm.reduction.reducing import reduced
 
 FAMILIES = {**small.BUILDERS, "llava": small.llava, "internvl": small.internvl}
 

@@ -14,10 +14,10 @@ import torch
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.types import Texture
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.packed import unpack
 from texturevlm.vlm.places import Places
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.views import still_views
 from texturevlm.vlm.vit import VisionTransformer
 

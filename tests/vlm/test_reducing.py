@@ -9,11 +9,11 @@ import torch
 from tests.vlm import small
 from texturevlm.reduce import METHODS, Method, ReduceStage, steps_of
 from texturevlm.types import Texture
-from texturevlm.vlm.masks import Keys
-from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
-from texturevlm.vlm.reducing import reduced
-from texturevlm.vlm.tower_vit import attention_of
+from texturevlm.vlm.families.qwen import QwenAdapter
+from texturevlm.vlm.families.qwen2_5_vl import Qwen2_5_VL
+from texturevlm.vlm.reduction.masks import Keys
+from texturevlm.vlm.reduction.reducing import reduced
+from texturevlm.vlm.reduction.tower_vit import attention_of
 
 QUESTION = "what is the total ?"
 VISUAL = [small.IMAGE, small.VIDEO]

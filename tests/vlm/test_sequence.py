@@ -3,7 +3,7 @@
 import torch
 
 from texturevlm.reduce import Reduction
-from texturevlm.vlm.sequence import Sequence
+from texturevlm.vlm.reduction.sequence import Sequence
 
 
 def prompt():

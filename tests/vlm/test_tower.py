@@ -7,8 +7,8 @@ from tests.vlm import small
 from tests.vlm.test_reducing import COUNT, GREEDY, QUESTION, _sample, inputs_for, kept_counts, logits, spied
 from texturevlm.reduce import METHODS, Reduction, steps_of
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.reducing import reduced
+from texturevlm.vlm.families.qwen import QwenAdapter
+from texturevlm.vlm.reduction.reducing import reduced
 
 FAMILIES = {
     **small.BUILDERS,

@@ -20,7 +20,7 @@ from texturevlm.reduce import ReduceStep
 from texturevlm.types import Texture
 from texturevlm.vlm import Adapter, FixedBudget, reduced
 from texturevlm.vlm.adapter import answer_ids
-from texturevlm.vlm.captured_reduction import ReducedBudget, no_captured_reduction_because
+from texturevlm.vlm.reduction.captured import ReducedBudget, no_captured_reduction_because
 from texturevlm.vlm.views import View
 
 

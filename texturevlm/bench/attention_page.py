@@ -18,8 +18,8 @@ from texturevlm.bench.vlm_theirs import prompt_ids, random_model, their_first_to
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.attention import AttentionOptions, ModelAttention, attend
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.qwen import QwenAdapter
 
 A4, SMALL_PAGE = (3508, 2480), (256, 320)
 FINE = AttentionOptions()

@@ -30,9 +30,9 @@ from texturevlm.evaluate.provenance import origin
 from texturevlm.pipeline import choose_tokens
 from texturevlm.reduce import METHODS, ReduceStep, steps_of
 from texturevlm.types import Texture
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.reducing import reduced
+from texturevlm.vlm.reduction.reducing import reduced
 
 PAGE, KEEP, ANSWER = (3508, 2480), 273, 7
 SECONDS = 75.0  # for all rows; what comes later is not measured

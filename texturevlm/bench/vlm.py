@@ -41,7 +41,7 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget, TowerOutput
-from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.families.qwen import QwenAdapter
 
 PAGE, SQUARE = (3508, 2480), (1024, 1024)
 TIMES_FASTER = {PAGE: 30.0, SQUARE: 2.5}  # what the project asked for

@@ -27,7 +27,7 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget
-from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.families.qwen import QwenAdapter
 
 FILE_BAR = 1.25  # times the decoding of the file and the path from an image on the device
 ANSWER = 17  # tokens

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from texturevlm.bench.timing import Work
 from texturevlm.vlm import adapt
-from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.families.qwen import QwenAdapter
 
 PROMPT_WORDS = 64  # tokens of a prompt beside the image's
 

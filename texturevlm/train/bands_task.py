@@ -30,7 +30,7 @@ from texturevlm.train.fit import draw_examples
 from texturevlm.train.gains import Gain, gains_table
 from texturevlm.train.held_images import TOGETHER, held_images
 from texturevlm.types import Texture
-from texturevlm.vlm.low_rank import LowRankDifference, layer_shapes
+from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
 
 BANDS = 4  # the last one is what is left: the coarse picture
 RIDGE = 1e-2  # of the mean variance of a feature, in the decoders that are compared

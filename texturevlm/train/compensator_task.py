@@ -29,7 +29,7 @@ from texturevlm.train.fit import draw_examples
 from texturevlm.train.held_images import held_images
 from texturevlm.types import Texture
 from texturevlm.vlm import check_reducible, reduced
-from texturevlm.vlm.low_rank import LowRankDifference, layer_shapes
+from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
 
 
 class AnsweredPrompt(NamedTuple):

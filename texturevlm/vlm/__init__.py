@@ -1,4 +1,8 @@
-"""Patches → a Hugging Face model, at their true positions: one file per family, through hooks and public arguments."""
+"""Patches → a Hugging Face model, at their true positions, through hooks and public arguments.
+
+`adapter.py` is the contract; `families/` has one file per family, `reduction/` the hooks by which tokens leave inside a
+model, `attention/` those by which it attends with levels of detail.
+"""
 
 from typing import Any
 
@@ -7,7 +11,8 @@ from torch import nn
 from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm.vlm.families import ENCODERS, FAMILIES
-from texturevlm.vlm.reducing import check_reducible, reduced
+from texturevlm.vlm.reduction.reducible import check_reducible
+from texturevlm.vlm.reduction.reducing import reduced
 from texturevlm.vlm.stored import stored_features
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.weighted import grid_weights, own_grid, weighted

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from texturevlm.vlm.adapter import Adapter, answer_ids
+from texturevlm.vlm.families.qwen import INPUTS, QwenAdapter
 from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.mrope import mrope_positions
 from texturevlm.vlm.packed import unpack
-from texturevlm.vlm.qwen import INPUTS, QwenAdapter
 from texturevlm.vlm.views import View, joined_views
 
 

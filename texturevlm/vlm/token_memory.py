@@ -20,9 +20,9 @@ from torch import Tensor
 from texturevlm.check import check_count
 from texturevlm.cuda.graph import KeptReplays
 from texturevlm.ops.split_attention import KEYS_ALIGNED, MASKED, key_parts, split_attention
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.growing import attention_to
 from texturevlm.vlm.loops import fused_norm, rotated, text_rotary, unrotated_heads
-from texturevlm.vlm.qwen import QwenAdapter
 
 RUN_SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens per run, rounded up; above the last in multiples of it
 RUN_GRAPHS = 16  # all sizes of frames and some of questions stay captured

@@ -20,16 +20,15 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from texturevlm.reduce import PLACES, Context, Planned, ReduceStep, Reduction, check_needs, planned, stage_budget
-from texturevlm.vlm.attention.implementation import IMPLEMENTATION
-from texturevlm.vlm.decode import DecodeReduction, Held, Slots
-from texturevlm.vlm.families import FAMILIES
+from texturevlm.reduce import PLACES, Context, Planned, ReduceStep, Reduction, planned, stage_budget
 from texturevlm.vlm.loops import query_and_key, text_rotary
-from texturevlm.vlm.low_rank import load_difference
-from texturevlm.vlm.masks import EXPLICIT, Keys
 from texturevlm.vlm.override import Override
-from texturevlm.vlm.seen import Seen, seen_by_prompt
-from texturevlm.vlm.sequence import Sequence
+from texturevlm.vlm.reduction.decode import DecodeReduction, Held, Slots
+from texturevlm.vlm.reduction.low_rank import load_difference
+from texturevlm.vlm.reduction.masks import Keys
+from texturevlm.vlm.reduction.reducible import check_reducible
+from texturevlm.vlm.reduction.seen import Seen, seen_by_prompt
+from texturevlm.vlm.reduction.sequence import Sequence
 
 REPLACED = ("input_ids", "attention_mask", "visual_pos_masks", "deepstack_visual_embeds")  # what layers do not take
 WATCHED = {"keys", "received", "shallow"}  # fields of a Context behind the projector that come from the tower
@@ -57,35 +56,6 @@ def reduced(
     finally:
         while undo:
             undo.pop().remove()
-
-
-def check_reducible(function: str, config: Any, steps: List[ReduceStep]) -> None:
-    """Raise if a model with this config cannot be reduced so."""
-    if not steps:
-        return
-    family, text = config.model_type, config.get_text_config()
-    kind = FAMILIES[family][0]
-    if not kind.reduces or "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        known = ", ".join(name for name, (adapter, _) in FAMILIES.items() if adapter.reduces)
-        raise ValueError(
-            f"{function}: reduce must be None for {family}, got {steps[0].method}; it works for {known}; "
-            f"for {family} choose fewer tokens with budget"
-        )
-    implementation = getattr(text, "_attn_implementation", None) or EXPLICIT[0]  # None before a model is made
-    tower = getattr(getattr(config, "vision_config", None), "_attn_implementation", None)
-    if IMPLEMENTATION in (implementation, tower):
-        option = "attention" if implementation == IMPLEMENTATION else "tower_attention"
-        raise ValueError(
-            f"{function}: reduce must be None for a model with {option}='hierarchical', got {steps[0].method}; "
-            f"load it without {option}"
-        )
-    if implementation not in EXPLICIT and not implementation.startswith("flash"):
-        wanted = f"{', '.join(EXPLICIT)} or flash_attention_2"
-        raise ValueError(
-            f"{function}: attn_implementation must be {wanted} for reduce={steps[0].method!r}, got {implementation}"
-        )
-    check_needs(function, steps, kind.reduces, family)
-    planned(function, steps, text.num_hidden_layers, kind(config).tower_depth)
 
 
 class Reducing:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from texturevlm.reduce import Context, Planned
 from texturevlm.vlm.loops import query_and_key, text_rotary
-from texturevlm.vlm.masks import Keys
-from texturevlm.vlm.seen import Seen
+from texturevlm.vlm.reduction.masks import Keys
+from texturevlm.vlm.reduction.seen import Seen
 
 LEAST_DROPPED = 0.25  # share of the visual tokens that must be about to leave: every drop copies the cache
 

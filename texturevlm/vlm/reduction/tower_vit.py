@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from texturevlm.vlm.adapter import ATTRIBUTE
-from texturevlm.vlm.masks import EXPLICIT
 from texturevlm.vlm.override import Override
-from texturevlm.vlm.tower import TowerReduction
+from texturevlm.vlm.reduction.masks import EXPLICIT
+from texturevlm.vlm.reduction.tower import TowerReduction
 
 
 class VitTower(TowerReduction):

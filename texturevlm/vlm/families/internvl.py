@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from texturevlm.vlm.adapter import IMAGENET
-from texturevlm.vlm.grouped import GroupedAdapter
-from texturevlm.vlm.scan import ALL_PLACES
+from texturevlm.vlm.families.grouped import GroupedAdapter
+from texturevlm.vlm.reduction.scan import ALL_PLACES
 
 
 class InternVL(GroupedAdapter):

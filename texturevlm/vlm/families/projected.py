@@ -19,7 +19,7 @@ from texturevlm.reduce import Planned
 from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import Geometry, is_packed, unpack
-from texturevlm.vlm.scan import VitScan
+from texturevlm.vlm.reduction.scan import VitScan
 from texturevlm.vlm.views import View
 from texturevlm.vlm.vit import VisionTransformer, by_count, tower_for
 

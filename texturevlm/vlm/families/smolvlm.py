@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED
-from texturevlm.vlm.grouped import GroupedAdapter
-from texturevlm.vlm.scan import ALL_PLACES
+from texturevlm.vlm.families.grouped import GroupedAdapter
+from texturevlm.vlm.reduction.scan import ALL_PLACES
 
 AROUND, GLOBAL = "<fake_token_around_image>", "<global-img>"  # as the stock processor spells them
 

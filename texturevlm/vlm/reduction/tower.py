@@ -20,7 +20,7 @@ from texturevlm.reduce.pace import shown_pixels
 from texturevlm.reduce.reduction import DROPPED
 from texturevlm.reduce.select import shared_out
 from texturevlm.vlm.packed import Geometry, pack, unpack
-from texturevlm.vlm.seen import Seen
+from texturevlm.vlm.reduction.seen import Seen
 
 
 class TowerReduction(ABC):

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from texturevlm.vlm.loops import rotated
 from texturevlm.vlm.override import Override
-from texturevlm.vlm.tower import TowerReduction
+from texturevlm.vlm.reduction.tower import TowerReduction
 
 EXTRA = 8  # dimensions of a head that are added; fast kernels take multiples of eight
 ARGUMENTS = ("cu_seqlens", "position_embeddings")  # of blocks and of their attention, besides hidden states

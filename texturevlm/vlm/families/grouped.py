@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.projected import ProjectedAdapter
+from texturevlm.vlm.families.projected import ProjectedAdapter
 
 
 class GroupedAdapter(ProjectedAdapter):

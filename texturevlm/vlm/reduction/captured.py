@@ -17,7 +17,7 @@ from torch import Tensor
 from texturevlm.reduce import METHODS, Context, Planned, ReduceStep, planned, stage_budget
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.captured import FixedBudget, TowerOutput
-from texturevlm.vlm.sequence import Sequence
+from texturevlm.vlm.reduction.sequence import Sequence
 
 KNOWN = {"question"}  # fields of a Context between the two graphs, besides those that are always there
 

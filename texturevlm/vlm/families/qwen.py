@@ -25,7 +25,7 @@ from texturevlm.vlm.packed import FINER, PICTURE, Geometry, is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.scan import ALL_PLACES, QwenScan
+from texturevlm.vlm.reduction.scan import ALL_PLACES, QwenScan
 from texturevlm.vlm.views import LEVELS, View, joined_views, rectangles, video_view
 
 INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos", "video_grid_thw")}

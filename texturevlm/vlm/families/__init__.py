@@ -1,18 +1,21 @@
-"""The families: one line per model_type."""
+"""The families: one line per model_type, one file per family.
+
+`qwen.py` and `projected.py` hold what several families share; `../adapter.py` is the contract of all.
+"""
 
 from __future__ import annotations
 
 from texturevlm.vlm.adapter import Adapter
-from texturevlm.vlm.encoders import ClipEncoder, Encoder
-from texturevlm.vlm.gemma3 import Gemma3
-from texturevlm.vlm.glm4v import Glm4V
-from texturevlm.vlm.internvl import InternVL
-from texturevlm.vlm.llava import Llava, LlavaOnevision
-from texturevlm.vlm.qwen2_5_vl import Qwen2_5_VL
-from texturevlm.vlm.qwen2_vl import Qwen2VL
-from texturevlm.vlm.qwen3_vl import Qwen3VL
-from texturevlm.vlm.qwen3_vl_moe import Qwen3VLMoe
-from texturevlm.vlm.smolvlm import SmolVLM
+from texturevlm.vlm.families.encoders import ClipEncoder, Encoder
+from texturevlm.vlm.families.gemma3 import Gemma3
+from texturevlm.vlm.families.glm4v import Glm4V
+from texturevlm.vlm.families.internvl import InternVL
+from texturevlm.vlm.families.llava import Llava, LlavaOnevision
+from texturevlm.vlm.families.qwen2_5_vl import Qwen2_5_VL
+from texturevlm.vlm.families.qwen2_vl import Qwen2VL
+from texturevlm.vlm.families.qwen3_vl import Qwen3VL
+from texturevlm.vlm.families.qwen3_vl_moe import Qwen3VLMoe
+from texturevlm.vlm.families.smolvlm import SmolVLM
 
 # model_type of a config → the adapter, and transformers' class of the model
 FAMILIES: dict[str, tuple[type[Adapter], str]] = {

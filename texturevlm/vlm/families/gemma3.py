@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED
-from texturevlm.vlm.grouped import GroupedAdapter
-from texturevlm.vlm.projected import square_side
+from texturevlm.vlm.families.grouped import GroupedAdapter
+from texturevlm.vlm.families.projected import square_side
 
 
 class Gemma3(GroupedAdapter):

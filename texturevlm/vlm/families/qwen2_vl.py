@@ -6,7 +6,7 @@ A video is one run of tokens whose third position is time.
 from torch import Tensor
 
 from texturevlm.vlm.adapter import CLIP
-from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.views import View
 
 

@@ -18,10 +18,10 @@ from texturevlm.reduce import Planned, column_sums
 from texturevlm.vlm.loops import rotated
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import Geometry, is_packed, unpack
-from texturevlm.vlm.seen import Seen
-from texturevlm.vlm.tower import TowerReduction
-from texturevlm.vlm.tower_qwen import QwenTower
-from texturevlm.vlm.tower_vit import VitTower, attention_of, heads_of
+from texturevlm.vlm.reduction.seen import Seen
+from texturevlm.vlm.reduction.tower import TowerReduction
+from texturevlm.vlm.reduction.tower_qwen import QwenTower
+from texturevlm.vlm.reduction.tower_vit import VitTower, attention_of, heads_of
 from texturevlm.vlm.vit import by_count
 
 # Places where tokens may leave → the fields of a Context that methods get there.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED, CLIP
-from texturevlm.vlm.projected import ProjectedAdapter
-from texturevlm.vlm.scan import ALL_PLACES
+from texturevlm.vlm.families.projected import ProjectedAdapter
+from texturevlm.vlm.reduction.scan import ALL_PLACES
 
 
 class Llava(ProjectedAdapter):

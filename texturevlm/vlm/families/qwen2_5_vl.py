@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.vlm.adapter import CLIP
-from texturevlm.vlm.qwen import QwenAdapter
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.views import View
 
 

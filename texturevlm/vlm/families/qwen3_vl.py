@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.places import bilinear_taps
 from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.qwen import QwenAdapter
 from texturevlm.vlm.views import LEVELS, View
 
 

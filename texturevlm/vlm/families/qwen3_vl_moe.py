@@ -3,7 +3,7 @@
 Which experts run depends on values, which a CUDA graph cannot read, so nothing is captured.
 """
 
-from texturevlm.vlm.qwen3_vl import Qwen3VL
+from texturevlm.vlm.families.qwen3_vl import Qwen3VL
 
 
 class Qwen3VLMoe(Qwen3VL):

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.vlm.adapter import CLIP
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import grid_for
-from texturevlm.vlm.qwen import QwenAdapter
-from texturevlm.vlm.scan import ALL_PLACES
+from texturevlm.vlm.reduction.scan import ALL_PLACES
 
 
 class Glm4V(QwenAdapter):
