@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from tests.conftest import poison, worst
 from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention, quadtree_order
 from texturevlm.ops.block_layout import FINE, UNSEEN, WHOLE
+from texturevlm.ops.hierarchical_reference import attend, attend_one, latent_summaries, mean_summaries
 from texturevlm.ops.hierarchical_triton import no_triton_because
 from texturevlm.ops.key_value_texture import block_means
 
@@ -294,6 +295,25 @@ def test_bad_tensors():
         hierarchical_attention(q, k, v, backend="triton")
 
 
+@pytest.mark.parametrize("kind", ["hierarchical", "window", "latent"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_one_query_is_the_same_by_sdpa(kind, dtype):
+    """With padding, text before and behind, a block that is named twice, and blocks that the rule would not choose."""
+    q, k, v = tensors(2, queries=1, dtype=dtype)
+    live = torch.ones(2, 150, dtype=torch.bool)
+    live[1, :40] = False
+    layout = BlockLayout.of(2, 1, 150, visual=torch.randperm(100) + 9, live=live, causal=True, **SMALL)
+    level = block_means(k, v, layout.table, layout.block)
+    chosen = torch.tensor([[5, 2, -1], [0, 0, 6]], dtype=torch.int32).view(1, 2, 1, 3).expand(2, -1, -1, -1)
+    made = {"hierarchical": lambda: mean_summaries(level), "latent": lambda: latent_summaries(k, v, layout, 2)}
+    summaries = made.get(kind, lambda: None)()
+    found = attend_one(q, k, v, layout, chosen, summaries, scale=0.3)
+    wanted = attend(q, k, v, layout, chosen, summaries, scale=0.3).to(dtype)
+    assert found.dtype == dtype and worst(found, wanted) < (1e-6 if dtype == torch.float64 else 1e-2)
+    other = attend(q, k, v, layout, chosen * 0, summaries, scale=0.3)
+    assert worst(found, other) > 1e-2
+
+
 # The kernels: on a GPU; without one in Triton's interpreter, where that is installed.
 
 
@@ -334,6 +354,29 @@ def test_the_kernels_on_a_gpu(device, case, causal, kind, dtype):
 @pytest.mark.parametrize(("case", "causal"), list(zip(KERNEL_CASES, (True, True, False))))
 def test_the_kernels(device, case, causal, kind):
     compare(device, case, causal, kind, torch.float32, width=16, **SMALL)
+
+
+@pytest.mark.parametrize("kind", ["hierarchical", "window"])
+def test_heads_of_other_widths_are_filled_up(device, kind):
+    """72 and 80 are those of vision towers."""
+    compare(device, KERNEL_CASES[1], False, kind, torch.float32, width=20, **SMALL)
+
+
+def test_layers_that_share_a_choice_by_the_kernels(device):
+    """A choice of the last call is taken as it is, an earlier one is prepared again: both give the same."""
+    first, other = (tensors(2, queries=1, dtype=torch.float32, device=device) for _ in range(2))
+    layout = BlockLayout.of(2, 1, 150, visual=torch.randperm(100) + 9, causal=True, device=device, **SMALL)
+    options = {"layout": layout, "fine": 0.3, "backend": "triton", "return_chosen": True}
+    _, chosen = hierarchical_attention(*first, **options)
+    last, again = hierarchical_attention(*other, **options, chosen=chosen)
+    assert torch.equal(again, chosen)
+    copied = hierarchical_attention(*other, **options, chosen=chosen.clone())[0]
+    wanted = hierarchical_attention(*other, **options | {"backend": "reference"}, chosen=chosen)[0]
+    assert worst(last, wanted) < 2e-5 and worst(copied, wanted) < 2e-5
+    kept = chosen.clone()
+    hierarchical_attention(*other, **options)
+    assert torch.equal(chosen, kept)  # it is the caller's
+    assert worst(hierarchical_attention(*other, **options, chosen=chosen)[0], wanted) < 2e-5
 
 
 def compare(device, case, causal, kind, dtype, *, width, **sizes):

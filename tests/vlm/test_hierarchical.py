@@ -89,10 +89,10 @@ def test_decoding_from_the_cache_is_a_forward_pass_over_prompt_and_answer(adapte
 
 
 def test_layers_share_a_choice(adapter, monkeypatch):
-    given, plain = [], language.hierarchical_attention
+    given, plain = [], language.attend_laid_out
     monkeypatch.setattr(
         language,
-        "hierarchical_attention",
+        "attend_laid_out",
         lambda *a, chosen, **o: given.append(chosen) or plain(*a, chosen=chosen, **o),
     )
     attend_hierarchically(adapter, AttentionOptions(fine=0.1, share=2, **SIZES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from texturevlm.ops.block_layout import WHOLE, BlockLayout
+from texturevlm.ops.block_layout import BlockLayout
 from texturevlm.ops.key_value_texture import KeyValueLevel, wide
 
 
@@ -22,7 +22,7 @@ def choose_blocks(query: Tensor, level: KeyValueLevel, layout: BlockLayout, *, f
     heads = level.key.shape[1]
     if most == 0:
         return torch.full((batch, heads, groups, 0), -1, dtype=torch.int32, device=query.device)
-    whole = layout.state[:, :, : layout.visual] == WHOLE
+    whole = layout.marks[0][:, 0, :, : layout.visual]
     mass = block_mass(query, level, layout, whole, scale)
     allowed = layout.allowed(fine)[:, None, :, None]
     value, found = mass.topk(most, dim=-1)
@@ -33,14 +33,17 @@ def choose_blocks(query: Tensor, level: KeyValueLevel, layout: BlockLayout, *, f
 def block_mass(query: Tensor, level: KeyValueLevel, layout: BlockLayout, whole: Tensor, scale: float) -> Tensor:
     """(B, heads of the keys, G, V): the attention that blocks get by their means; -1 where a block is no candidate."""
     asking = mean_queries(query, layout).unflatten(1, (level.key.shape[1], -1))
-    size = level.count.clamp(min=1).log()[:, None, None, None]
+    size = level.size[:, None, None, None]
     score = torch.einsum("bkrgd,bknd->bkrgn", asking, wide(level.key)) * scale + size
-    share = score.masked_fill(~whole[:, None, None], -1e30).softmax(-1)
-    return share.sum(2).masked_fill(~whole[:, None], -1.0)
+    hidden = ~whole[:, None]
+    share = score.masked_fill(hidden[:, :, None], -1e30).softmax(-1)
+    return share.sum(2).masked_fill(hidden, -1.0)
 
 
 def mean_queries(query: Tensor, layout: BlockLayout) -> Tensor:
     """(B, H, G, D): the mean of the queries of each group."""
+    if query.shape[2] == 1:
+        return wide(query)
     index = layout.queries.flatten(1)
     there = (index >= 0)[:, None, :, None]
     place = index.clamp(min=0).long()[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3])

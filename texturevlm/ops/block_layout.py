@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,6 +70,11 @@ class BlockLayout:
         return {}
 
     @cached_property
+    def memory(self) -> dict[str, Any]:
+        """What a backend keeps from one call to the next: memory for its kernels, and the last choice."""
+        return {}
+
+    @cached_property
     def always(self) -> tuple[Tensor, Tensor]:
         """The blocks that each group always reads, (B, G, A), and how many they are, (B, G)."""
         fine = self.state == FINE
@@ -83,7 +89,14 @@ class BlockLayout:
         whole = self.state[..., : self.visual] == WHOLE
         return torch.where(whole, number, 0).amax(-1)
 
-    def block_of_key(self) -> Tensor:
+    @cached_property
+    def marks(self) -> tuple[Tensor, Tensor]:
+        """(B, 1, G, T + 1) each: blocks of the state WHOLE, and of the state FINE; the last is that of no key."""
+        state = functional.pad(self.state, (0, 1))[:, None]  # UNSEEN
+        return state == WHOLE, state == FINE
+
+    @cached_property
+    def key_blocks(self) -> Tensor:
         """(B, L): the block that each key is in; T for a key that is in none."""
         batch, blocks, block = self.keys.shape
         found = torch.full((batch, self.length + 1), blocks, device=self.keys.device)
@@ -163,9 +176,11 @@ class BlockLayout:
             keys = functional.pad(keys, (0, 0, 0, 1), value=-1)
         keys[:, -1, slot] = self.length
         found = replace(self, keys=keys, state=state, length=self.length + 1, plain=False, grown=self.grown + 1)
-        vars(found).update(
-            always=(always, count), limit=self.limit, _allowed=self._allowed
-        )  # visual blocks are as before
+        # Visual blocks are as before.
+        kept: dict[str, Any] = {"limit": self.limit, "_allowed": self._allowed, "memory": self.memory}
+        if slot:
+            kept["marks"] = self.marks
+        vars(found).update(kept, always=(always, count))
         return found
 
     def _with_state(self, queries: int, neighbours: int | None) -> BlockLayout:
@@ -190,7 +205,7 @@ class BlockLayout:
     def _near(self, position: Tensor, neighbours: int) -> Tensor:
         """(B, G, T): the blocks of a group's own tokens, and their neighbours along the order."""
         blocks = self.keys.shape[1]
-        of_key = functional.pad(self.block_of_key(), (0, 1), value=blocks)  # of no key, the last
+        of_key = functional.pad(self.key_blocks, (0, 1), value=blocks)  # of no key, the last
         own = of_key.gather(1, position.flatten(1)).unflatten(1, position.shape[1:])
         own = torch.where(own < self.visual, own, blocks)
         marks = torch.zeros(*own.shape[:2], blocks + 1, device=own.device).scatter(2, own, 1.0)[..., :-1]

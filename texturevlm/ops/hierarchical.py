@@ -16,7 +16,7 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_count, check_floating, check_shapes
 from texturevlm.ops.block_choice import choose_blocks
 from texturevlm.ops.block_layout import BlockLayout
-from texturevlm.ops.hierarchical_reference import attend, latent_summaries, mean_summaries
+from texturevlm.ops.hierarchical_reference import attend, attend_one, latent_summaries, mean_summaries
 from texturevlm.ops.hierarchical_triton import attend_triton, no_triton_because
 from texturevlm.ops.key_value_texture import KeyValueTexture, block_means, check_block
 
@@ -93,15 +93,50 @@ def hierarchical_attention(
     bias = None if mask is None or live is not None else _bias(mask, q, k)
     if bias is not None:
         layout = layout.masked(bias)
+    out, chosen = attend_laid_out(
+        q,
+        k,
+        v,
+        layout,
+        scale=scale,
+        fine=fine,
+        kind=kind,
+        rank=rank,
+        texture=texture,
+        chosen=chosen,
+        bias=bias,
+        backend=backend,
+    )
+    return (out, chosen) if return_chosen else out
+
+
+def attend_laid_out(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: BlockLayout,
+    *,
+    scale: float,
+    fine: float,
+    kind: str,
+    rank: int = 4,
+    texture: KeyValueTexture | None = None,
+    chosen: Tensor | None = None,
+    bias: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The output, and the blocks that were chosen: `hierarchical_attention` for arguments that were checked before.
+
+    bias: (B or 1, Q, L), numbers that are added to the scores; the layout is masked by it
+    """
     share = fine if kind in ("hierarchical", "latent") else 0.0
     level = None if texture is None else texture.finest
     if backend != "reference":
         reason = no_triton_because(q, k, v, layout, kind, bias is not None)
         if reason is None:
-            found = attend_triton(
+            return attend_triton(
                 q, k, v, layout, fine=share, scale=scale, summaries=kind != "window", level=level, chosen=chosen
             )
-            return found if return_chosen else found[0]
         if backend == "triton":
             raise ValueError(f"{NAME}: backend 'triton' cannot run here: {reason}")
     level = block_means(k, v, layout.table, layout.block) if level is None else level
@@ -112,8 +147,9 @@ def hierarchical_attention(
         summaries = latent_summaries(k, v, layout, rank)
     elif kind != "window":
         summaries = mean_summaries(level)
-    out = attend(q, k, v, layout, chosen, summaries, scale=scale, bias=bias).to(q.dtype)
-    return (out, chosen) if return_chosen else out
+    if q.shape[2] == 1 and bias is None:
+        return attend_one(q, k, v, layout, chosen, summaries, scale=scale), chosen
+    return attend(q, k, v, layout, chosen, summaries, scale=scale, bias=bias).to(q.dtype), chosen
 
 
 def check_fine(function: str, fine: float) -> float:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from texturevlm.ops.block_layout import FINE, WHOLE, BlockLayout
+from texturevlm.ops.block_layout import BlockLayout
 from texturevlm.ops.key_value_texture import KeyValueLevel, wide
 
 GROUPS_AT_ONCE = 16  # of queries at a time, so that memory stays small
@@ -32,7 +33,7 @@ class Summaries:
 
 def mean_summaries(level: KeyValueLevel) -> Summaries:
     """One mean per block, which counts as many tokens as it stands for."""
-    return Summaries(level.key[:, :, :, None], level.value[:, :, :, None], wide(level.count).log()[..., None])
+    return Summaries(level.key[:, :, :, None], level.value[:, :, :, None], level.size[..., None])
 
 
 def latent_summaries(key: Tensor, value: Tensor, layout: BlockLayout, rank: int) -> Summaries:
@@ -74,7 +75,7 @@ def attend(
     batch, heads = key.shape[:2]
     query, key, value = wide(query), wide(key), wide(value)
     read, instead = readings(layout, chosen)
-    of_key = layout.block_of_key()[:, None, None].expand(-1, heads, -1, -1)
+    of_key = layout.key_blocks[:, None, None].expand(-1, heads, -1, -1)
     out = query.new_zeros(batch, query.shape[1], query.shape[2] + 1, value.shape[3])  # the last row is for no query
     for first in range(0, layout.queries.shape[1], GROUPS_AT_ONCE):
         rows = layout.queries[:, first : first + GROUPS_AT_ONCE]
@@ -99,14 +100,44 @@ def attend(
     return out[:, :, :-1]
 
 
+def attend_one(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: BlockLayout,
+    chosen: Tensor,
+    summaries: Summaries | None,
+    *,
+    scale: float,
+) -> Tensor:
+    """`attend` for one query per sample, by SDPA: a new token runs through many layers, and each call costs the host.
+
+    The heads that share a head of the keys are the rows, so that a mask is one row for all of them.
+    """
+    (batch, heads), dtype = key.shape[:2], query.dtype
+    query, key, value = wide(query), wide(key), wide(value)
+    read, instead = readings(layout, chosen)
+    seen = read[:, :, 0].gather(2, layout.key_blocks[:, None].expand(-1, heads, -1))
+    mask = torch.where(seen, 0.0, -math.inf)
+    if summaries is not None:
+        key = torch.cat([key, wide(summaries.key).flatten(2, 3)], 2)
+        value = torch.cat([value, wide(summaries.value).flatten(2, 3)], 2)
+        stands = torch.where(instead[:, :, 0, :, None], summaries.bias[:, None], -math.inf)
+        mask = torch.cat([mask, stands.flatten(2).to(mask.dtype)], 2)
+    rows = query.view(batch, heads, -1, query.shape[3])
+    found = functional.scaled_dot_product_attention(
+        rows, key, value, attn_mask=mask[:, :, None].to(query.dtype), scale=scale
+    )
+    return found.reshape(batch, -1, 1, value.shape[3]).to(dtype)
+
+
 def readings(layout: BlockLayout, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Which blocks (B, K, G, T + 1) are read, T being that of no key; which of the visual ones a summary stands for."""
     blocks = layout.keys.shape[1]
+    whole, fine = layout.marks
     index = torch.where(chosen >= 0, chosen, blocks).long()
     marks = torch.zeros(*chosen.shape[:3], blocks + 1, dtype=torch.bool, device=chosen.device).scatter(3, index, True)
-    state = torch.nn.functional.pad(layout.state, (0, 1))[:, None]  # UNSEEN
-    read = (marks & (state == WHOLE)) | (state == FINE)
-    return read, (~read & (state == WHOLE))[..., : layout.visual]
+    return (marks & whole) | fine, (~marks & whole)[..., : layout.visual]
 
 
 def _softmax_values(

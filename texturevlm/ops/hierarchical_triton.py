@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from texturevlm.ops.block_layout import WHOLE, BlockLayout
 from texturevlm.ops.hierarchical_reference import attend, mean_summaries, readings
@@ -25,6 +28,22 @@ DECODE = {"num_warps": 4, "num_stages": 2}
 DECODE_SPLITS = 32  # programs that share the keys of a new token
 
 
+@dataclass(eq=False)
+class Choice:
+    """Blocks that a layer has chosen, as the kernels take them; layers that share a choice take it as it is.
+
+    chosen: (B, K, G, C), -1 for none
+    count:  (B, K, G), how many they are
+    bias:   (B, K, G, V), of the summaries of the others, in base 2
+    given:  what was returned to the caller for `chosen`
+    """
+
+    chosen: Tensor
+    count: Tensor
+    bias: Tensor
+    given: Tensor | None = None
+
+
 def no_triton_because(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout, kind: str, masked: bool) -> str | None:
     """Why the kernels cannot run; None if they can."""
     group = layout.queries.shape[2]
@@ -33,15 +52,15 @@ def no_triton_because(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout, kind
     if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
         got = ", ".join(str(one.dtype).removeprefix("torch.") for one in (q, k, v))
         return f"the kernels take float32, float16 or bfloat16, one for all, not {got}"
-    if q.shape[3] not in WIDTHS or v.shape[3] != q.shape[3]:
-        return f"the kernels take heads of {', '.join(map(str, WIDTHS))}, not {q.shape[3]} and {v.shape[3]}"
+    if q.shape[3] > WIDTHS[-1] or v.shape[3] != q.shape[3]:
+        return f"the kernels take heads of up to {WIDTHS[-1]}, of one width, not {q.shape[3]} and {v.shape[3]}"
     if layout.block not in SIDES or group not in SIDES:
         return f"the kernels take blocks and groups of {', '.join(map(str, SIDES))}, not {layout.block} and {group}"
     if kind == "latent" or masked:
         return "the kernels have no latent summaries and no mask but is_causal and that of keys"
     if not 0 < layout.visual <= MOST_BLOCKS:
         return f"the kernels take 1 to {MOST_BLOCKS} visual blocks, not {layout.visual}"
-    if find_spec("triton") is None:
+    if not _has_triton():
         return "Triton is not installed: pip install 'texturevlm[attention]'"
     return None
 
@@ -59,6 +78,16 @@ def attend_triton(
     chosen: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The output, and the blocks that were chosen; arguments as of `hierarchical_attention`."""
+    width = q.shape[3]
+    if short := next(one for one in WIDTHS if one >= width) - width:  # zeros change no score
+        q, k, v = (functional.pad(one, (0, short)) for one in (q, k, v))
+        if level is not None:
+            wide_key, wide_value = (functional.pad(one, (0, short)) for one in (level.key, level.value))
+            level = KeyValueLevel(wide_key, wide_value, level.count)
+        out, chosen = attend_triton(
+            q, k, v, layout, fine=fine, scale=scale, summaries=summaries, level=level, chosen=chosen
+        )
+        return out[..., :width], chosen
     if torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v)):
         options = layout, fine, scale, summaries, level, chosen
         found: tuple[Tensor, Tensor] = _Attend.apply(q, k, v, *options)  # type: ignore[no-untyped-call]
@@ -100,8 +129,7 @@ def _forward(
     chosen: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     q, k, v = (one if one.stride(3) == 1 else one.contiguous() for one in (q, k, v))
-    decode, given = q.shape[2] == 1, chosen is not None
-    if not decode and not layout.plain:
+    if q.shape[2] > 1 and not layout.plain:
         key_means, k = _means(k, layout.keys.flatten(1), layout.block, arrange=True)
         value_means, v = _means(v, layout.keys.flatten(1), layout.block, arrange=True)
         if level is None:
@@ -110,20 +138,25 @@ def _forward(
     elif level is None:
         key_means, value_means = (_means(one, layout.table.contiguous(), layout.block)[0] for one in (k, v))
         level = KeyValueLevel(key_means, value_means, layout.count)
-    if chosen is None:
-        chosen, count, bias = _select(q, level, layout, fine, scale)
+    if chosen is not None:
+        choice = _given(chosen, layout)
+    elif summaries or layout.most(fine):
+        choice = _select(q, level, layout, fine, scale)
     else:
-        chosen, count, bias = _given(chosen, level, layout)
-    run = _decode if decode else _prefill
-    out = run(q, k, v, layout, level, chosen, count, bias, scale, summaries)
-    return out, chosen if given else chosen[..., : layout.most(fine)]
+        choice = _nothing(level, layout)
+    run = _decode if q.shape[2] == 1 else _prefill
+    out = run(q, k, v, layout, level, choice, scale, summaries)
+    if chosen is None:
+        choice.given = choice.chosen[..., : layout.most(fine)]
+        layout.memory["choice"] = choice
+    return out, choice.chosen if choice.given is None else choice.given
 
 
 def means_by_triton(key: Tensor, value: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor] | None:
     """The means of the blocks of a table (B, N · block); None where the kernel cannot run, or gradients are wanted."""
     wanted = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
     fits = key.dtype in DTYPES and block in SIDES and all(one.shape[3] in WIDTHS for one in (key, value))
-    if wanted or not fits or not table.numel() or key.device.type != "cuda" or find_spec("triton") is None:
+    if wanted or not fits or not table.numel() or key.device.type != "cuda" or not _has_triton():
         return None
     given = (one if one.stride(3) == 1 else one.contiguous() for one in (key, value))
     table = table.to(torch.int32).contiguous()
@@ -145,10 +178,8 @@ def _means(rows: Tensor, table: Tensor, block: int, *, arrange: bool = False) ->
     return means, arranged
 
 
-def _select(
-    q: Tensor, level: KeyValueLevel, layout: BlockLayout, fine: float, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The chosen blocks (B, K, G, C), how many they are, and the bias of the others' summaries, in base 2."""
+def _select(q: Tensor, level: KeyValueLevel, layout: BlockLayout, fine: float, scale: float) -> Choice:
+    """Choose by the means of queries and keys."""
     from triton import next_power_of_2
 
     from texturevlm.ops.hierarchical_kernels import score_kernel, select_kernel
@@ -157,12 +188,12 @@ def _select(
     groups, repeat = layout.queries.shape[1], q.shape[1] // heads
     most = layout.most(fine)
     chosen = torch.empty(batch, heads, groups, max(1, most), dtype=torch.int32, device=q.device)
-    count = torch.empty(batch, heads, groups, dtype=torch.int32, device=q.device)
-    bias = torch.empty(batch, heads, groups, blocks, device=q.device)
+    count = _room(layout, q, "count", batch, heads, groups, dtype=torch.int32)
+    bias = _room(layout, q, "bias", batch, heads, groups, blocks)
     asking = q if q.shape[2] == 1 else _means(q, layout.queries.flatten(1), layout.queries.shape[2])[0]
     asking = asking.to(level.key.dtype).contiguous()
     rows, side = repeat * groups, 64 if repeat * groups > 16 else 16
-    scores = torch.empty(batch * heads, rows, blocks, device=q.device)
+    scores = _room(layout, q, "scores", batch * heads, rows, blocks)
     score_kernel[_over(rows, side), _over(blocks, 64), batch * heads](
         asking, level.key, scores, rows, blocks, scale * LOG2E,
         ROWS=side, BLOCKS=64, WIDTH=width, PRECISION=_precision(level.key),
@@ -172,18 +203,28 @@ def _select(
         heads, groups, blocks, layout.state.shape[2], chosen.shape[3],
         REPEAT=repeat, BLOCKS=max(32, next_power_of_2(blocks)), num_warps=1 if blocks <= ONE_WARP else 4,
     )  # fmt: skip
-    return chosen, count, bias
+    return Choice(chosen, count, bias)
 
 
-def _given(chosen: Tensor, level: KeyValueLevel, layout: BlockLayout) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for blocks that were chosen before; those that a group does not see whole are left out."""
+def _nothing(level: KeyValueLevel, layout: BlockLayout) -> Choice:
+    """No block, and no summary: attention within windows."""
+    shape = (*level.key.shape[:2], layout.queries.shape[1])
+    count = torch.zeros(shape, dtype=torch.int32, device=level.key.device)
+    return Choice(count[..., None] - 1, count, level.key.new_empty(0).float())
+
+
+def _given(chosen: Tensor, layout: BlockLayout) -> Choice:
+    """Blocks that were chosen before; those that a group does not see whole are left out."""
+    last: Choice | None = layout.memory.get("choice")
+    if last is not None and chosen is last.given:
+        return last
     state = layout.state[:, None].expand(-1, chosen.shape[1], -1, -1)
     whole = state.gather(3, chosen.clamp(min=0).long()) == WHOLE
     kept = torch.where(whole & (chosen >= 0), chosen, -1).sort(dim=-1, descending=True).values.int().contiguous()
     instead = readings(layout, kept)[1]
     size = layout.count.clamp(min=1).log2()[:, None, None]
     bias = torch.where(instead, size, -math.inf).contiguous()
-    return kept, (kept >= 0).sum(-1, dtype=torch.int32), bias
+    return Choice(kept, (kept >= 0).sum(-1, dtype=torch.int32), bias)
 
 
 def _prefill(
@@ -192,9 +233,7 @@ def _prefill(
     v: Tensor,
     layout: BlockLayout,
     level: KeyValueLevel,
-    chosen: Tensor,
-    count: Tensor,
-    bias: Tensor,
+    choice: Choice,
     scale: float,
     summaries: bool,
 ) -> Tensor:
@@ -206,9 +245,9 @@ def _prefill(
     together = max(one for one in (1, 2, 4, 8) if repeat % one == 0 and (one == 1 or one * group <= MOST_ROWS))
     out = q.new_empty(batch, q.shape[1], asked, width)
     attend_kernel[groups * (repeat // together), batch * heads](
-        q, k, v, level.key, level.value, bias, layout.keys, layout.queries,
-        chosen, count, always, always_count, layout.limit, out,
-        heads, repeat, groups, blocks, layout.keys.shape[1], chosen.shape[3], always.shape[2],
+        q, k, v, level.key, level.value, choice.bias, layout.keys, layout.queries,
+        choice.chosen, choice.count, always, always_count, layout.limit, out,
+        heads, repeat, groups, blocks, layout.keys.shape[1], choice.chosen.shape[3], always.shape[2],
         asked, layout.length - asked, scale * LOG2E, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
         GROUP=group, HEADS=together, BLOCK=layout.block, WIDTH=width,
         CAUSAL=layout.causal, SUMMARIES=summaries, PRECISION=_precision(q), **PREFILL,
@@ -222,9 +261,7 @@ def _decode(
     v: Tensor,
     layout: BlockLayout,
     level: KeyValueLevel,
-    chosen: Tensor,
-    count: Tensor,
-    bias: Tensor,
+    choice: Choice,
     scale: float,
     summaries: bool,
 ) -> Tensor:
@@ -236,11 +273,12 @@ def _decode(
     repeat = q.shape[1] // heads
     rows = max(16, next_power_of_2(repeat))
     always, always_count = layout.always
-    partial = torch.empty(batch * heads, DECODE_SPLITS, repeat, width, device=q.device)
-    parts = torch.empty(batch * heads, DECODE_SPLITS, repeat, 2, device=q.device)  # greatest score and sum of each
+    partial = _room(layout, q, "partial", batch * heads, DECODE_SPLITS, repeat, width)
+    parts = _room(layout, q, "parts", batch * heads, DECODE_SPLITS, repeat, 2)  # greatest score and sum of each
     decode_kernel[DECODE_SPLITS, batch * heads](
-        q, k, v, level.key, level.value, bias, layout.keys, chosen, count, always, always_count, partial, parts,
-        heads, blocks, layout.keys.shape[1], chosen.shape[3], always.shape[2],
+        q, k, v, level.key, level.value, choice.bias, layout.keys, choice.chosen, choice.count, always, always_count,
+        partial, parts,
+        heads, blocks, layout.keys.shape[1], choice.chosen.shape[3], always.shape[2],
         DECODE_SPLITS, _over(blocks, layout.block) if summaries else 0, scale * LOG2E,
         *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
         REPEAT=repeat, ROWS=rows, BLOCK=layout.block, WIDTH=width, PRECISION=_precision(q), **DECODE,
@@ -252,12 +290,27 @@ def _decode(
     return out
 
 
+def _room(layout: BlockLayout, q: Tensor, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory that kernels hand to one another; for a new token all layers, and the tokens after it, have the same."""
+    if q.shape[2] > 1:
+        return torch.empty(shape, dtype=dtype, device=q.device)
+    found: Tensor | None = layout.memory.get(name)
+    if found is None or found.shape != shape:
+        found = layout.memory[name] = torch.empty(shape, dtype=dtype, device=q.device)
+    return found
+
+
 def _precision(values: Tensor) -> str:
     return "ieee" if values.dtype == torch.float32 else "tf32"
 
 
 def _over(count: int, side: int) -> int:
     return -(-count // side)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _interpreted() -> bool:

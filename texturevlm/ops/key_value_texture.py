@@ -28,6 +28,11 @@ class KeyValueLevel:
     value: Tensor
     count: Tensor
 
+    @cached_property
+    def size(self) -> Tensor:
+        """(B, N): log of the count, -inf for an empty block: what a mean's score gets."""
+        return wide(self.count).log()
+
     def coarser(self) -> KeyValueLevel:
         """The next level."""
         short = -self.count.shape[1] % CHILDREN

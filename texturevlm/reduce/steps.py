@@ -82,7 +82,7 @@ def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tup
             raise ValueError(f"{function}: keep needs reduce, one of {', '.join(METHODS)}, got keep={keep!r} alone")
         return ()
     given = [reduce] if isinstance(reduce, (str, ReduceStep)) else reduce
-    if not isinstance(given, Sequence):
+    if not isinstance(given, Sequence) or any(isinstance(one, (int, float, Mapping)) for one in given):
         raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {reduce!r}")
     return tuple(_step(function, one, keep) for one in given)
 
@@ -137,7 +137,8 @@ def _layers(function: str, name: str, layer: int | Sequence[int] | None) -> tupl
         known = ", ".join(one for one, method in METHODS.items() if "llm" in method.acts)
         raise ValueError(f"{function}: layer is for {known}; {name} acts elsewhere, got layer={layer!r}")
     if len(layers) != len(inside):
-        raise ValueError(f"{function}: layer must be {len(inside)} for {name}, one per stage, got {layer!r}")
+        wanted = "one number" if len(inside) == 1 else f"a list of {len(inside)} numbers, one per stage"
+        raise ValueError(f"{function}: layer of {name} must be {wanted}, got {layer!r}")
     return layers
 
 

@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention
+from texturevlm.ops import BlockLayout, KeyValueTexture
+from texturevlm.ops.hierarchical import attend_laid_out
 from texturevlm.vlm.attention.implementation import IMPLEMENTATION, Named
 from texturevlm.vlm.attention.options import AttentionOptions, check_attention
 from texturevlm.vlm.attention.token_order import ROW_INPUTS, visual_order
@@ -102,7 +103,7 @@ class AttentionRun:
                 self._prompts[cache] = self.prompt
         elif past and cache in self._prompts:
             self.prompt = self._prompts[cache]
-        if self.prompt is not None:
+        if self.prompt is not None and len(self.prompt.visual) == len(embeds):  # else a cache was repeated since then
             self.layout = self._layout(self.prompt, embeds.shape[1], past + embeds.shape[1])
 
     def _after_language(self, module: Any, args: tuple[Any, ...], out: Any) -> None:
@@ -154,18 +155,15 @@ class AttentionRun:
         own, textures = self.options, self.prompt.textures
         if layer not in textures and self.keeps:
             textures[layer] = KeyValueTexture.of(k, v, table=self.layout.table, block=own.block)
-        found, self.chosen = hierarchical_attention(
+        out, self.chosen = attend_laid_out(
             q,
             k,
             v,
-            layout=self.layout,
-            scale=options.get("scaling"),
-            block=own.block,
+            self.layout,
+            scale=options["scaling"],
             fine=own.fine,
             kind=own.kind,
             texture=textures.get(layer),
             chosen=self.chosen if layer % own.share else None,
-            return_chosen=True,
         )
-        out: Tensor = found
         return out

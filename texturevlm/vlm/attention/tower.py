@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops import BlockLayout, hierarchical_attention, quadtree_order
+from texturevlm.ops import BlockLayout, quadtree_order
+from texturevlm.ops.hierarchical import attend_laid_out
 from texturevlm.vlm.attention.implementation import IMPLEMENTATION, Named
 from texturevlm.vlm.attention.options import TOWER, AttentionOptions, check_tower_attention
 from texturevlm.vlm.attention.token_order import token_levels
@@ -124,18 +125,15 @@ class TowerAttention:
         if running is None:
             return None
         segment = running.next_segment(layer)
-        out: Tensor
-        out, running.chosen[segment] = hierarchical_attention(
+        out, running.chosen[segment] = attend_laid_out(
             q,
             k,
             v,
-            layout=running.layouts[segment],
-            scale=options.get("scaling"),
-            block=own.block,
+            running.layouts[segment],
+            scale=options["scaling"],
             fine=own.fine,
             kind=own.kind,
             chosen=running.chosen[segment] if layer % own.share else None,
-            return_chosen=True,
         )
         return out
 
