@@ -1,5 +1,7 @@
 """`texturevlm bench attention`, small."""
 
+import re
+
 import torch
 
 from texturevlm.bench.attention import AttentionCase, bench_attention
@@ -26,6 +28,9 @@ def test_a_quick_run():
     page = [row.by for row in report.rows if row.work == "page of 80 visual tokens, 4B model → first token"]
     assert page == list(WAYS) and "hierarchical, 10% fine, the tower in windows" in page
     assert ("page of 80 visual tokens, 4B model", "vision tower alone, window") in by
+    (counted,) = [note for note in report.notes if note.startswith("Operations of PyTorch per further token")]
+    dense, hierarchical, shared = (int(one) for one in re.findall(r"(\d+) \(", counted))
+    assert dense < shared < hierarchical <= 2 * dense
     assert any("Peaked inputs" in note and "met" in note for note in report.notes)
     table = [note.split("|")[1:-1] for note in report.notes if note.startswith("| hierarchical") or "| latent" in note]
     layers, towers = table[:4], table[4:]

@@ -44,6 +44,7 @@ def add_page(report: Report) -> None:
     tokens = len(views[0])
     inputs = adapter.assemble([prompt_ids(adapter, tokens)], views)
     work = f"page of {tokens} visual tokens, 4B model"
+    calls: dict[str, int] = {}
     with torch.no_grad():
         for by, tower in TOWERS.items():
             _again(adapter, ModelAttention(None, tower))
@@ -52,8 +53,23 @@ def add_page(report: Report) -> None:
             _again(adapter, attention)
             add_row(report, f"{work} → first token", by, partial(their_first_token, adapter, inputs), slow=True)
             if attention.tower is None:  # what the tower does is over when a token follows
-                add_row(report, f"{work}, each further token", by, next_token(adapter, inputs), slow=True)
+                step = next_token(adapter, inputs)
+                add_row(report, f"{work}, each further token", by, step, slow=True)
+                calls[by] = operations(step)
     adapter.restore()
+    listed = ", ".join(f"{count} ({by})" for by, count in calls.items())
+    layers = len(adapter.language_of(adapter.model).layers)
+    report.notes.append(f"Operations of PyTorch per further token in {layers} layers, Triton's beside: {listed}.  ")
+
+
+def operations(call: Any) -> int:
+    """How many operations of PyTorch Python calls: what an operation calls itself does not count."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        call()
+    own = [one for one in seen.events() if one.name.startswith("aten::")]
+    return sum(one.cpu_parent is None or not one.cpu_parent.name.startswith("aten::") for one in own)
 
 
 def _again(adapter: QwenAdapter, attention: ModelAttention) -> None:
