@@ -19,7 +19,7 @@ AT_ONCE = 1 << 17  # values computed together, so that what lies between two ste
 
 
 class Kind(NamedTuple):
-    """How footprints are read: from `level`, and the next coarser one if `blended`; if `upright`, by columns and rows."""
+    """How footprints are read: from `level`, and the next coarser one if `blended`; `upright`: by columns and rows."""
 
     level: int
     blended: bool
