@@ -15,7 +15,7 @@ from torch import Tensor
 
 from texturevlm.ops.lookup_reference import Options, Probes, Where, probes, widened
 
-AT_ONCE = 1 << 17  # values computed together, so that what lies between two steps stays in the processor's cache
+AT_ONCE = 1 << 18  # values computed together, so that what lies between two steps stays in the processor's cache
 
 
 class Kind(NamedTuple):
@@ -134,8 +134,20 @@ class LevelReader:
     def _bilinear(self, level: int, points: Sequence[Tensor]) -> Tensor:
         """(C, n, P, P)."""
         (x0, x1, right), (y0, y1, down) = (self._axis(level, axis, at) for axis, at in enumerate(points))
-        top = self._read(level, x0, y0).mul_(1 - right).add_(self._read(level, x1, y0).mul_(right))
-        bottom = self._read(level, x0, y1).mul_(1 - right).add_(self._read(level, x1, y1).mul_(right))
+
+        def along(y: Tensor) -> Tensor:
+            return self._read(level, x0, y).mul_(1 - right).add_(self._read(level, x1, y).mul_(right))
+
+        first = y0.amin((1, 2), keepdim=True)
+        rows = int((y1 - first).max()) + 1
+        if y0.shape[2] == 1 and rows < 2 * y0.shape[1]:
+            # Upright, and samples share rows of texels: each row is read and blended along x once.
+            shared = along((first + torch.arange(rows)[:, None]).clamp(max=int(self.extents[level][1]) - 1))
+            start = torch.arange(len(first))[:, None, None] * rows - first
+            index, shape = [(start + y).flatten() for y in (y0, y1)], (len(shared), len(first), y0.shape[1], -1)
+            top, bottom = (shared.flatten(1, 2).index_select(1, one).view(shape) for one in index)
+        else:
+            top, bottom = along(y0), along(y1)
         return top.mul_(1 - down).add_(bottom.mul_(down))
 
     def _axis(self, level: int, axis: int, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
