@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from studies.study import MODEL, evenly, option
+from studies.study import MODEL, SPLIT, evenly, option
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.journal import append, read_journal
 from texturevlm.progress import Progress
@@ -13,7 +13,7 @@ from texturevlm.progress import Progress
 SETS = ("sroie", "funsd")
 ASKING = (
     MODEL,
-    option("--split", default="train", help="train or eval (default: train)"),
+    SPLIT,
     option("--budget", type=int, default=273, metavar="N", help="(default: 273)"),
     option("--relevance", default="scout", metavar="NAME", help="(default: scout)"),
 )

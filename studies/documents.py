@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from studies.study import option, provenance, study_main
+from studies.study import SPLIT, option, provenance, study_main
 from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH
@@ -191,7 +191,7 @@ main = study_main(
     __doc__,
     study,
     report,
-    option("--split", default="train", choices=("train", "eval"), help="(default: train)"),
+    SPLIT,
     option("--files", type=int, default=1, metavar="N", help="of 50 pages (default: 1)"),
     option("--traversed", type=int, default=10, metavar="N", help="questions per file, by traversal (default: 10)"),
     option("--tokens", type=int, default=BUDGET, metavar="N", help=f"for the whole file (default: {BUDGET})"),

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import texturevlm as tv
-from studies.study import option, provenance, study_main
+from studies.study import SPLIT, option, provenance, study_main
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.evaluate.data import Sample, load_data
@@ -166,7 +166,7 @@ main = study_main(
     __doc__,
     study,
     report,
-    option("--split", default="train", choices=("train", "eval"), help="(default: train)"),
+    SPLIT,
     option("--across", type=int, default=3, metavar="N", help="pages along a side of a sheet (default: 3)"),
     option("--side", type=int, default=20000, metavar="N", help="pixels along a side of a sheet (default: 20000)"),
 )

@@ -28,6 +28,7 @@ from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.journal import read_journal
 
 SURE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+MOST = 256  # tokens of an answer
 NEVER = 1.0  # a chance that no answer reaches: always two looks
 
 
@@ -37,7 +38,7 @@ def tokens_of(answer: Answer) -> int:
 
 def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, Any]:
     """ANLS and tokens of both looks and of fixed budgets, and the confidence in the first."""
-    options: Any = {"relevance": relevance, "return_details": True}
+    options: Any = {"relevance": relevance, "return_details": True, "max_new_tokens": MOST}
     two = model.ask(sample.image, sample.question, looks="auto", sure=NEVER, budget=budget, **options)
     one = two.earlier or two
     found = {"id": sample.id, "chance": one.confidence, "looks": two.looks, "fixed": {}, "tokens": {}, "seconds": {}}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from studies.study import OCR, READINGS, option, provenance, study_main
+from studies.study import OCR, READINGS, SPLIT, provenance, study_main
 from texturevlm.allocate.value import FREE
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
@@ -255,5 +255,5 @@ main = study_main(
     report,
     OCR,
     READINGS,
-    option("--split", default="train", help="train or eval (default: train)"),
+    SPLIT,
 )

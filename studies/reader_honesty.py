@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from studies.study import MODEL, evenly, option, provenance, study_main
+from studies.study import MODEL, SPLIT, evenly, option, provenance, study_main
 from texturevlm.ask import VLM, Answer, load_vlm
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
@@ -163,5 +163,5 @@ main = study_main(
     report,
     MODEL,
     option("--budget", type=int, metavar="N", help="tokens (default: the model's)"),
-    option("--split", default="train", choices=("train", "eval"), help="(default: train)"),
+    SPLIT,
 )

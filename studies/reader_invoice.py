@@ -23,6 +23,7 @@ ANSWERS = {
     "What is the VAT?": "1,926.55",
 }
 BUDGETS = (96, 192, 273, 512)
+MOST = 60  # tokens of an answer
 CHOOSERS = (("scout", "auto"), ("none", "resize"))  # relevance and allocator
 
 
@@ -34,7 +35,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for budget in [options.budget] if options.budget else BUDGETS:
         model = load_vlm(options.model, budget=budget, relevance="scout")
         for relevance, allocator in CHOOSERS:
-            given: dict[str, Any] = {"relevance": relevance, "allocator": allocator, "max_new_tokens": 60}
+            given: dict[str, Any] = {"relevance": relevance, "allocator": allocator, "max_new_tokens": MOST}
             answers = model.ask(page, list(ANSWERS)[: options.limit], return_details=True, **given)
             for (question, wanted), answer in zip(ANSWERS.items(), answers):
                 sure, right = math.exp(answer.logprob / len(answer.tokens)), anls(answer.text, [wanted])

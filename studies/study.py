@@ -33,6 +33,7 @@ PAGES = option("--pages", type=Path, metavar="CACHE", help="cache of the pages' 
 READINGS = option("--readings", type=Path, metavar="DIR", help="cache of what OCR read, one file per engine")
 MODEL = option("--model", default="reader", metavar="PATH_OR_ID", help="(default: reader)")
 DEVICE = option("--device", default=None, metavar="D", help="(default: cuda if there is one)")
+SPLIT = option("--split", default="train", choices=("train", "eval"), help="(default: train)")
 OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
 
 

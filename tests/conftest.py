@@ -2,8 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -92,3 +93,13 @@ def poison(device: str = "cuda") -> None:
     """Fill the memory that the next allocations will get with NaN, so that an unwritten output shows."""
     blocks = [torch.full((size,), float("nan"), device=device) for size in (1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22)]
     del blocks
+
+
+def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A graph of one step, and what it writes when it is replayed."""
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        written = step()
+    return graph, written

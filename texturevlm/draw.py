@@ -142,15 +142,13 @@ def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
     low, high = _level_range(allocation)
     half = allocation.patch / 2
     centre, ddx, ddy = (tensor[0].double().cpu() for tensor in (allocation.centre, allocation.ddx, allocation.ddy))
-    level = allocation.level[0].tolist()
+    level = allocation.level[0].double().cpu().numpy()
+    around = ((-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1))
+    corners = torch.stack([centre + u * half * ddx + v * half * ddy for u, v in around], 1).flatten(1).tolist()
+    colours = ramp_colours((level - low) / (high - low)).round().astype(int).tolist()
     for slot in sorted(allocation.valid[0].nonzero()[:, 0].tolist(), key=lambda slot: -level[slot]):
-        across, down = half * ddx[slot], half * ddy[slot]
-        corners = [
-            tuple((centre[slot] + u * across + v * down).tolist()) for u, v in ((-1, -1), (1, -1), (1, 1), (-1, 1))
-        ]
-        colour = ramp_colour((level[slot] - low) / (high - low))
-        draw.polygon(corners, fill=(*colour, WASH))
-        draw.line([*corners, corners[0]], fill=(*colour, 255), width=line)
+        draw.polygon(corners[slot][:-2], fill=(*colours[slot], WASH))
+        draw.line(corners[slot], fill=(*colours[slot], 255), width=line)
     picture.paste(over, mask=over)
     return picture
 

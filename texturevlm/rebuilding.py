@@ -16,6 +16,7 @@ from texturevlm.ops.shares import share_of_pixels
 from texturevlm.types import Allocation, Texture, check_allocation, check_texture
 
 PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels
+AxisWeights = dict[tuple[float, ...], tuple[Tensor, Tensor, slice]]
 
 
 def rebuild(
@@ -43,13 +44,14 @@ def rebuild(
     area, upright = allocation.area.detach().cpu(), allocation.upright.cpu()
     if not upright[touched].all():
         texture = texture.mipmapped()  # rotated footprints are sampled
+    weights: AxisWeights = {}
     for index in range(texture.batch):
         slots = touched[index].nonzero()[:, 0].tolist()
         for slot in sorted(slots, key=lambda slot: -area[index, slot].item()):
             (x0, y0), (x1, y1) = first[index, slot].tolist(), last[index, slot].tolist()
             part = canvas[index, :, y0 - top : y1 - top, x0 - left : x1 - left]
             if upright[index, slot]:
-                _paint_upright(part, image[index], boxes[index, slot].tolist(), allocation.patch, (x0, y0))
+                _paint_upright(part, image[index], boxes[index, slot].tolist(), allocation.patch, (x0, y0), weights)
             else:
                 _paint_turned(part, texture, allocation, index, slot, (x0, y0))
     return canvas
@@ -110,16 +112,24 @@ def _check_box(function: str, box: PixelBox | None, size: tuple[int, int]) -> Pi
     return left, top, right, bottom
 
 
-def _paint_upright(part: Tensor, image: Tensor, box: list[float], patch: int, corner: tuple[int, int]) -> None:
-    """Paint an upright footprint: cell means down to P×P and bicubic up again, each axis on its own."""
+def _paint_upright(
+    part: Tensor, image: Tensor, box: list[float], patch: int, corner: tuple[int, int], weights: AxisWeights
+) -> None:
+    """Paint an upright footprint: cell means down to P×P and bicubic up again, each axis on its own.
+
+    weights: of axes, kept for the next footprint in the same row or column
+    """
     axes = []
     for axis, extent in enumerate(reversed(image.shape[1:])):  # x, then y
-        low, high, first = box[axis], box[axis + 2], corner[axis]
-        # Cells outside the image repeat its edge, so the source is the part inside, at least one pixel.
-        start = min(max(math.floor(low), 0), extent - 1)
-        stop = min(max(math.ceil(high), start + 1), extent)
-        up = _bicubic(low, high, patch, first, first + part.shape[2 - axis], image)
-        axes.append((share_of_pixels(low, high, patch, start, stop, image), up, slice(start, stop)))
+        low, high, first, last = box[axis], box[axis + 2], corner[axis], corner[axis] + part.shape[2 - axis]
+        key = (low, high, first, last, extent)
+        if key not in weights:
+            # Cells outside the image repeat its edge, so the source is the part inside, at least one pixel.
+            start = min(max(math.floor(low), 0), extent - 1)
+            stop = min(max(math.ceil(high), start + 1), extent)
+            up = _bicubic(low, high, patch, first, last, image)
+            weights[key] = share_of_pixels(low, high, patch, start, stop, image), up, slice(start, stop)
+        axes.append(weights[key])
     (down_x, up_x, columns), (down_y, up_y, rows) = axes
     _multiply(part, up_y, down_y, image[:, rows, columns], down_x, up_x)
 

@@ -3,11 +3,12 @@
 import sys
 import warnings
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
 
-from tests.conftest import TOLERANCE, poison, worst
+from tests.conftest import TOLERANCE, captured, poison, worst
 from tests.emulator import replace_launch
 from texturevlm import Texture
 from texturevlm.channels import CHANNELS, PRESETS, build, fused, saliency, structure, text
@@ -275,17 +276,14 @@ def test_on_the_gpu(size, kind):
 @pytest.mark.gpu
 def test_it_is_chosen_captured_and_replayed_on_the_gpu():
     image = picture(1, 256, 320, "cuda")
-    build(Texture.open(image), list(WITHOUT_MODEL))
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
     texture = Texture((image,))
-    with torch.cuda.graph(graph):  # the reference waits for the GPU and could not be captured
-        captured = build(texture, list(WITHOUT_MODEL))
+    # The reference waits for the GPU and could not be captured.
+    graph, replayed = captured(partial(build, texture, list(WITHOUT_MODEL)))
     for _ in range(3):
         image.copy_(picture(1, 256, 320, "cuda"))
         graph.replay()
         wanted = build(texture, list(WITHOUT_MODEL), backend="cuda")
-        for got, again in zip(captured.levels, wanted.levels, strict=True):
+        for got, again in zip(replayed.levels, wanted.levels, strict=True):
             assert torch.equal(got, again)
 
 

@@ -1,12 +1,13 @@
 """distance_field: exact against scipy and against every pair of pixels, on each backend, at any extent."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from tests.conftest import poison, worst
+from tests.conftest import captured, poison, worst
 from texturevlm.ops.distance import MAX_KERNEL_EXTENT, distance_field
 
 SIZES = [(1, 1), (1, 9), (9, 1), (2, 2), (37, 53), (200, 3), (3, 200), (64, 32), (65, 33), (129, 70)]
@@ -157,13 +158,9 @@ def test_kernel_says_what_it_cannot_take():
 @pytest.mark.gpu
 def test_kernel_is_captured_and_replayed():
     mask = make_mask("text", 300, 400)[None].cuda()
-    distance_field(mask, backend="cuda")
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = distance_field(mask, backend="cuda")
+    graph, replayed = captured(partial(distance_field, mask, backend="cuda"))
     for kind in MASKS:
         mask.copy_(make_mask(kind, 300, 400)[None])
         graph.replay()
-        assert worst(captured, distance_field(mask.cpu())) < 1e-3
-        assert torch.equal(captured, distance_field(mask, backend="cuda"))
+        assert worst(replayed, distance_field(mask.cpu())) < 1e-3
+        assert torch.equal(replayed, distance_field(mask, backend="cuda"))

@@ -1,12 +1,13 @@
 """lookup, lookup_grad and sample_patches: what they mean, and every backend against the float64 reference."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from tests.conftest import TOLERANCE, poison, worst
-from texturevlm.ops import channels_last, lookup, lookup_grad, mipmap, sample_patches
+from texturevlm.ops import channels_last, lookup, lookup_cpu, lookup_grad, mipmap, sample_patches
 from texturevlm.ops.lookup_reference import probes
 
 SIZES = [(1, 1), (1, 9), (7, 5), (16, 16), (37, 53), (64, 48), (3, 300)]
@@ -124,6 +125,32 @@ def test_a_constant_image_gives_constant_patches():
     levels = mipmap(torch.full((1, 2, 33, 21), 0.3, dtype=torch.float64))
     patches = sample_patches(levels, *footprints(1, 30, (33, 21), patch=5, dtype=torch.float64), patch=5)
     assert worst(patches, torch.full_like(patches, 0.3)) < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [((1, 1), torch.float32), ((7, 5), torch.float64), ((3, 300), torch.bfloat16), ((37, 53), torch.float32)],
+)
+def test_on_a_cpu_values_are_those_of_the_reference_bit_for_bit(size, dtype):
+    levels = mipmap(torch.rand(2, 3, *size).to(dtype))
+    for pyramid, kind in ((levels, torch.float32), (channels_last(levels), torch.float64)):
+        points, ddx, ddy = footprints(2, 30, size, dtype=kind)
+        ddx[:, :10, 1] = ddy[:, :10, 0] = 0  # upright
+        ddx[:, 10:15, 0] = ddy[:, 10:15, 1] = 0  # by a quarter turn
+        lod = torch.rand(2, 30, dtype=kind) * (len(levels) + 1) - 1
+        lod[:, :10] = lod[:, :10].round()
+        calls = [partial(lookup, pyramid, points, lod), partial(lookup_grad, pyramid, points, ddx, ddy)]
+        calls.append(partial(sample_patches, pyramid, points, ddx, ddy, patch=5))
+        for call in calls:
+            got, wanted = call(nearest=[1]), call(nearest=[1], backend="reference")
+            assert got.dtype == wanted.dtype and got.is_contiguous() and torch.equal(got, wanted)
+
+
+def test_more_footprints_than_are_read_at_once(monkeypatch):
+    monkeypatch.setattr(lookup_cpu, "AT_ONCE", 100)
+    levels, where = mipmap(torch.rand(1, 3, 20, 30)), footprints(1, 40, (20, 30))
+    wanted = sample_patches(levels, *where, patch=4, backend="reference")
+    assert torch.equal(sample_patches(levels, *where, patch=4), wanted)
 
 
 def test_no_footprints_give_no_patches():

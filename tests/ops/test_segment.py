@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.conftest import poison, worst
+from tests.conftest import captured, poison, worst
 from texturevlm.ops.segment import boundaries, region_statistics, seed_grid, strides, superpixels
 
 SIZES = [(1, 1), (1, 9), (9, 1), (7, 7), (37, 53), (200, 3), (64, 64), (129, 257)]
@@ -202,13 +202,9 @@ def test_kernels_are_captured_and_replayed():
         ids = superpixels(image, count=12, backend="cuda")
         return ids, *region_statistics(ids, 12, backend="cuda"), boundaries(ids, backend="cuda")
 
-    step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, replayed = captured(step)
     for _ in range(3):
         image.copy_(make_image(1, 3, 300, 400, device="cuda"))
         graph.replay()
-        for got, wanted in zip(captured, step()):
+        for got, wanted in zip(replayed, step()):
             assert torch.equal(got, wanted)

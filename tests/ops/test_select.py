@@ -1,9 +1,11 @@
 """Selection: exact budgets, tiles that cover the image once, and the kernels against the reference."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from tests.conftest import poison, worst
+from tests.conftest import captured, poison, worst
 from texturevlm.allocate.cascade import PLAN_FAMILIES, plans_for
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import select as selection
@@ -186,14 +188,10 @@ def test_on_the_gpu(size, grid, budget, patch, stages, maps, batch):
 def test_it_is_captured_and_replayed_on_the_gpu():
     parts = maps_of(2, 1, (128, 128), "cuda")
     plans, options = plans_of((1024, 1024), 273, 32, 3, 1), {"size": (1024, 1024), "budget": 273, "patch": 32}
-    select(*parts, plans, **options)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = select(*parts, plans, **options)
+    graph, replayed = captured(partial(select, *parts, plans, **options))
     for _ in range(3):
         for mine, fresh in zip(parts, maps_of(2, 1, (128, 128), "cuda")):
             mine.copy_(fresh)
         graph.replay()
-        for mine, again in zip(captured, select(*parts, plans, **options)):
+        for mine, again in zip(replayed, select(*parts, plans, **options)):
             assert torch.equal(mine, again)

@@ -10,8 +10,8 @@ from PIL import Image
 
 import texturevlm as tv
 from tests.serve.conftest import client_of, pdf, png, uploaded, video
+from texturevlm.serve.atlas import ATLAS_COLUMNS
 from texturevlm.serve.limits import Limits
-from texturevlm.serve.patches import ATLAS_COLUMNS, token_pixels
 from texturevlm.serve.pictures import Picture, Pictures
 from texturevlm.serve.uploads import upload_of
 
@@ -55,16 +55,6 @@ def test_plan_has_the_pixels_of_each_token(client):
     wanted = tv.sample(texture, allocation).pixels[0, 33].permute(1, 2, 0).numpy() * 255
     tile = np.asarray(atlas.crop((28, 28, 44, 44)), dtype=float)  # slot 33: second row, second column
     assert np.abs(tile - wanted).mean() < 6  # JPEG
-
-
-@pytest.mark.parametrize("allocator", ["layers", "density", "frequency", "logpolar", "resize"])
-def test_pixels_are_those_of_the_sampler(allocator):
-    texture = tv.Texture.open(png(200, 260)).mipmapped()
-    allocation = tv.choose_tokens(texture, budget=20, patch=16, allocator=allocator, relevance="none")
-    used = int(allocation.valid.sum())
-    wanted = tv.sample(texture, allocation).pixels[0, :used] * 255
-    found = token_pixels(texture, allocation)
-    assert found.shape == wanted.shape and float((found - wanted).abs().max()) <= 1.01
 
 
 def test_gaze_moves_the_tokens(client):

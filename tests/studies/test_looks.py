@@ -2,10 +2,7 @@
 
 import json
 
-from studies import asking, looks
-from tests.evaluate.folders import write_folder
-from tests.train.test_reader import small_network
-from texturevlm.train.reader.network import save_folder
+from studies import looks
 
 
 def row(first, second, chance):
@@ -30,12 +27,9 @@ def test_who_is_sure_pays_for_one_look():
     assert looks.calibration(rows) == [("0.2 to 0.4", 1, 0.0), ("0.6 to 0.8", 1, 1.0), ("0.8 to 1", 2, 0.5)]
 
 
-def test_the_table_is_made(tmp_path, capsys):
-    save_folder(small_network(), tmp_path / "reader")
-    for name in asking.SETS:
-        write_folder(tmp_path / name, pages=1)
-    given = [str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--budget", "16"]
-    assert looks.main([*given, "--split", "eval", "--limit", "1", "--relevance", "none"]) == 0
+def test_the_table_is_made(tmp_path, asked_with, capsys, monkeypatch):
+    monkeypatch.setattr(looks, "MOST", 4)
+    assert looks.main(asked_with) == 0
     record = json.loads((tmp_path / "out" / "looks.json").read_text())
     assert all(one["tokens"]["first"] <= 4 < one["tokens"]["16"] <= 16 for one in record["rows"])
     assert "looks that stop, sure = 0.8" in capsys.readouterr().out

@@ -4,6 +4,7 @@ import json
 import runpy
 from pathlib import Path
 
+from studies import reader_invoice
 from studies.reader_invoice import ANSWERS, main
 from tests.train.test_reader import small_network
 from texturevlm.train.reader.network import save_folder
@@ -11,7 +12,8 @@ from texturevlm.train.reader.network import save_folder
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_table_is_made(tmp_path, capsys):
+def test_the_table_is_made(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(reader_invoice, "MOST", 4)
     save_folder(small_network(), tmp_path / "reader")
     given = ["--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--budget", "16", "--limit", "2"]
     assert main([str(ROOT / "examples"), *given]) == 0

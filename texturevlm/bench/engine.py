@@ -253,7 +253,8 @@ def _page(report: Report) -> None:
     report.add_compiled(work, pooled, "cpu", image, MIPS)
     work = f"273 patches of {PATCH_SIDE}×{PATCH_SIDE}, 3 channels"
     plain = squares.plainly(levels[:MIPS])
-    report.add(work, "reference", squares.sampled(levels), "cpu", bar=5e5)
+    report.add(work, "sample_patches", squares.sampled(levels), "cpu", bar=5e5)
+    report.add(work, "reference", squares.sampled(levels, backend="reference"), "cpu")
     report.add(work, "PyTorch grid_sample", partial(grid_sampled, *plain), "cpu")
     report.add_compiled(work, grid_sampled, "cpu", *plain)
     call = partial(sample_foveated, Texture.open(image), fixation=(850.0, 1100.0))

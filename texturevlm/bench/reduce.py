@@ -171,7 +171,8 @@ def measured(adapter: QwenAdapter, image: Tensor, way: Way) -> Measured:
     """Run a way three times; the first is not counted."""
     firsts, nexts, peak = [], [], None
     on_gpu = image.device.type == "cuda"
-    gc.collect()
+    if on_gpu:
+        gc.collect()  # what is left of the way before would count as this one's memory
     for number in range(3):
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()

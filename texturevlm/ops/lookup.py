@@ -17,6 +17,7 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_count, check_floating, check_shapes
 from texturevlm.ops import backend as backends
 from texturevlm.ops.device_texture import DeviceTexture
+from texturevlm.ops.lookup_cpu import sample_cpu
 from texturevlm.ops.lookup_kernel import sample_cuda
 from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, sample_pyramid, sample_reference
 from texturevlm.ops.mip import check_nearest, check_pyramid
@@ -149,11 +150,16 @@ def sample_levels(levels: Any, where: Where, options: Options) -> Tensor:
     finest: Tensor = levels[0]
     chosen = request.backend if finest.is_cuda else backends.choose(options.function, finest, options.backend)
     if chosen == "reference":
-        return sample_reference(levels, where, options)
+        quick = options.backend == "auto" and finest.device.type == "cpu" and not _wants_gradients(*where, *levels)
+        return (sample_cpu if quick else sample_reference)(levels, where, options)
     hardware = chosen == "texture"
     if request.may_pay:
         hardware = backends.texture_pays(finest, where.points.shape[1] * (options.patch or 1) ** 2)
     return sample_cuda(request, hardware, levels, where)
+
+
+def _wants_gradients(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _check_options(where: Where, options: Options, **levels: tuple[Tensor, str]) -> None:
@@ -189,6 +195,6 @@ def _sample_texture(texture: Any, where: Where, options: Options) -> Tensor:
             f"{function}: points must be ({texture.shape[0]}, N, 2) on {texture.device} like the texture, "
             f"got {tuple(points.shape)} on {points.device}"
         )
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in where):
+    if _wants_gradients(*where):
         raise ValueError(f"{function}: gradients need the levels; pass them instead of the DeviceTexture")
     return texture.fetch(where, options.patch, options.max_anisotropy)

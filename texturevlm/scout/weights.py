@@ -16,17 +16,21 @@ from texturevlm.scout.ranker import Ranker
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-def read_weights(path: Path | str) -> dict[str, Tensor]:
-    """Tensors by name, of a file that `save_modules` or a training run (weights.safetensors) wrote."""
+def read_weights(path: Path | str, prefix: str = "") -> dict[str, Tensor]:
+    """Tensors by name, of a file that `save_modules` or a training run (weights.safetensors) wrote.
+
+    prefix: those whose names begin with it, without it
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"load_module: {path} must be a file of weights, and does not exist")
     try:
         if path.suffix != ".npz":
             found: dict[str, Tensor] = optional("load_module", "safetensors.torch").load_file(path)
-            return found
+            return {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
         with np.load(path) as file:
-            return {name: torch.from_numpy(file[name].astype(np.float32)) for name in file.files}
+            own = [name for name in file.files if name.startswith(prefix)]
+            return {name.removeprefix(prefix): torch.from_numpy(file[name].astype(np.float32)) for name in own}
     except OSError:
         raise
     except Exception as error:  # numpy and safetensors raise many kinds of error
@@ -35,7 +39,10 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
 
 def load_module(module: _Module, path: Path | str, *, prefix: str = "") -> _Module:
     """Fill a module with the weights of a file; prefix: of the names of its weights there."""
-    tensors = _own(path, prefix)
+    return _filled(module, read_weights(path, prefix), path)
+
+
+def _filled(module: _Module, tensors: dict[str, Tensor], path: Path | str) -> _Module:
     must = f"load_module: {path} must hold the weights of {type(module).__name__}"
     wanted = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
     if missing := sorted(set(wanted) - set(tensors)):
@@ -51,18 +58,13 @@ def load_module(module: _Module, path: Path | str, *, prefix: str = "") -> _Modu
 
 def load_ranker(path: Path | str, *, prefix: str = "") -> Ranker:
     """Load a ranker of the widths and depth that the file has."""
-    tensors = _own(path, prefix)
+    tensors = read_weights(path, prefix)
     names = [f"{name}.weight" for name in ("last", "lift.0", "lift.1")]
     if missing := [name for name in names if name not in tensors]:
         raise ValueError(f"load_module: {path} must hold the weights of Ranker, lacks {prefix}{missing[0]}")
     fine, middle, coarse = (tensors[name].shape[1] for name in names)
     blocks = {found[1] for name in tensors if (found := re.match(r"inner\.0\.(\d+)\.", name))}
-    return load_module(Ranker((fine, middle, coarse), blocks=len(blocks)), path, prefix=prefix)
-
-
-def _own(path: Path | str, prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with the prefix, without it."""
-    return {name.removeprefix(prefix): value for name, value in read_weights(path).items() if name.startswith(prefix)}
+    return _filled(Ranker((fine, middle, coarse), blocks=len(blocks)), tensors, path)
 
 
 def save_modules(path: Path | str, **modules: nn.Module) -> None:

@@ -13,9 +13,9 @@ from texturevlm.allocate import ALLOCATORS, foveate
 from texturevlm.allocate.value import expected_value
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH
 from texturevlm.relevance import SCORERS, Relevance
+from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url, token_pixels
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, SIDES, ApiError
-from texturevlm.serve.patches import ATLAS_COLUMNS, GUTTER, atlas_of, data_url, token_pixels
 from texturevlm.serve.pictures import Picture
 from texturevlm.types import Allocation
 

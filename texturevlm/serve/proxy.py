@@ -19,9 +19,9 @@ from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.crops import crop_grids
 from texturevlm.allocate.plain import TokenGrid
 from texturevlm.draw import to_pil
+from texturevlm.serve.atlas import data_url
 from texturevlm.serve.lanes import Stop, until_left
 from texturevlm.serve.limits import ApiError
-from texturevlm.serve.patches import data_url
 from texturevlm.serve.pictures import Picture
 from texturevlm.serve.plans import Choice
 
