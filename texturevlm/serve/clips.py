@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from torch import Tensor
 
+from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import SCORERS
 from texturevlm.serve.images import state_of
 from texturevlm.serve.lanes import Stop
@@ -20,6 +21,7 @@ from texturevlm.serve.limits import ApiError
 from texturevlm.serve.patches import ATLAS_COLUMNS, GUTTER, atlas_of, data_url
 from texturevlm.serve.plans import PlanRequest, columns_of
 from texturevlm.serve.uploads import Video
+from texturevlm.types import Texture
 from texturevlm.video.clip import ShownMoment, choose_clip
 from texturevlm.video.moments import Moment, changed_tiles
 
@@ -70,6 +72,7 @@ def clip_of(upload: Video, how: PlanRequest, device: torch.device, stop: Stop) -
         "budget": how.budget,
         "used": first,
         "full": -(-height // how.patch) * -(-width // how.patch) * len(upload.moments),
+        "grey": round(float(median_grey(Texture((upload.moments[0].frames[:1].float() / 255,)))) * 255),
         "scorer": next(iter(shown.values())).relevance.scorer,
         "moments": moments,
         "atlas": {"url": data_url(atlas), "columns": ATLAS_COLUMNS, "gutter": GUTTER},
