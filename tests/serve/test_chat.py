@@ -246,6 +246,18 @@ def test_too_many_questions_are_answered_429(model):
     assert sorted(one.status_code for one in found) == [200] * 4 + [429] * 2
 
 
+def test_an_answer_that_takes_too_long_is_an_error(model):
+    held = Held(model)
+    app = create_app(Settings(model=held, name="tiny", limits=Limits(seconds=0.4)))
+    with running(app) as address:
+        whole = httpx.post(address + CHAT, json=body_of(0), timeout=30)
+        streamed = httpx.post(address + CHAT, json=body_of(0, stream=True), timeout=30).text
+        held.go.set()
+        assert whole.status_code == 504 and "0.4 s" in whole.json()["error"]["message"]
+        assert "0.4 s" in streamed and streamed.endswith("data: [DONE]\n\n")
+        wait_for(lambda: httpx.post(address + CHAT, json=body_of(0), timeout=30).status_code == 200)
+
+
 def test_an_answer_ends_when_its_client_leaves(model, monkeypatch):
     ended = threading.Event()
     real = Answerer._ask

@@ -130,6 +130,8 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def starlettes(_: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error.__cause__, ApiError):  # of the guard, while FastAPI read the body
+            return answer(error.__cause__)
         return answer(ApiError(error.status_code, str(error.detail)))
 
     @app.exception_handler(Exception)
