@@ -94,14 +94,17 @@ def test_a_request_that_takes_too_long_gets_an_answer(slow):
 
 
 def sent(address, *parts, path="/api/plan"):
-    """The status line and the rest of the answer to a request that is sent by hand; the connection stays open."""
+    """The answer, an error, to a request that is sent by hand; the connection stays open."""
     place = urlsplit(address)
     with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
         connection.sendall(head.encode())
         for part in parts:
             connection.sendall(part)
-        return connection.recv(65536).decode()
+        answer = b""
+        while not answer.endswith(b"}}"):
+            answer += connection.recv(65536)
+        return answer.decode()
 
 
 @pytest.mark.parametrize("path", ["/api/plan", "/api/answer", "/v1/chat/completions"])
