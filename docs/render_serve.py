@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SIZES = {"": (1280, 800), "-tablet": (820, 1180)}
 QUESTION = "What is the total?"
-WAIT = 60_000  # milliseconds
+WAIT = 180_000  # milliseconds
 
 
 @contextmanager
