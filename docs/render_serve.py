@@ -87,6 +87,7 @@ def settled(page: Any) -> None:
 def look(page: Any, folder: Path) -> None:
     """An answer, and its time next to that of full resolution."""
     opened(page, EXAMPLES / "invoice.png")
+    page.eval_on_selector("#budget", "e => { e.value = 682; e.dispatchEvent(new Event('input')); }")
     answered(page)
     page.click(".measure")
     page.wait_for_selector(".rows .bars >> nth=1")

@@ -1,15 +1,17 @@
 // The page: settings in, plans out. Every change of a setting asks for a new plan and aborts the one before.
 import { getJson, newest, postJson, upload } from "./api.js";
 import { ask, forgetAnswer, note } from "./answer.js";
-import { Timeline, plansOf } from "./clip.js";
+import { startBudget, step } from "./budget.js";
+import { Timeline } from "./clip.js";
 import { Rivals, rivals } from "./compare.js";
 import { listenToDrops } from "./drops.js";
 import { save } from "./export.js";
 import { Gaze } from "./gaze.js";
 import { listen } from "./keys.js";
 import { updateAttention, updateChannel, updateHeat } from "./overlays.js";
-import { levelRange, ordered, tokenAt } from "./paint.js";
+import { ordered, tokenAt } from "./paint.js";
 import { Panes } from "./panes.js";
+import { clipped, describe, percent, planned, shareLevels, wordsOf } from "./plans.js";
 import { listenToBoxes } from "./read.js";
 import { link, remember, restore, state } from "./state.js";
 import { busy, toast } from "./status.js";
@@ -18,7 +20,6 @@ import { changeTheme } from "./themes.js";
 import { showToken } from "./token.js";
 
 const at = (id) => document.getElementById(id);
-const BUDGETS = [16, 1024];
 const QUESTION_PAUSE = 250, STEP_PAUSE = 40; // milliseconds
 const GAZE_PAUSE = 60;
 const onlyPlans = [newest(), newest(), newest(), newest()], onlyFile = newest(), onlyShares = newest();
@@ -39,14 +40,6 @@ const trail = () => (gazing() ? gaze.text : "");
 const clipping = () => image?.kind === "video" && state.whole && state.mode !== "compare" && !gazing();
 const whole = () => image?.pages > 1 && state.whole;
 
-// ---- budget: the slider is logarithmic
-const toBudget = (value) => Math.round(BUDGETS[0] * (BUDGETS[1] / BUDGETS[0]) ** (value / 1000));
-const toSlider = (budget) => Math.round((1000 * Math.log(budget / BUDGETS[0])) / Math.log(BUDGETS[1] / BUDGETS[0]));
-function sayBudget() {
-  at("budget-said").textContent = `${state.budget} tokens`;
-  at("budget").setAttribute("aria-valuetext", `${state.budget} tokens`);
-}
-
 // ---- plans
 function request({ allocator, relevance } = state) {
   const { id, page, question, budget } = state;
@@ -54,29 +47,12 @@ function request({ allocator, relevance } = state) {
   return { id, page, question, budget, patch: about.patch, allocator, relevance, ...looked };
 }
 
-async function drawn(found, signal) {
-  const blob = await (await fetch(found.atlas.url, { signal })).blob();
-  found.atlas.image = await createImageBitmap(blob);
-  return found;
-}
-
-async function planned(how, signal) {
-  const found = await drawn(await postJson("/api/plan", request(how), signal), signal);
-  found.sorted = ordered(found);
-  return found;
-}
-
-async function clipped(signal) {
-  const found = await drawn(await postJson("/api/clip", request(), signal), signal);
-  return { ...found, plans: plansOf(found) };
-}
-
 async function update() {
   if (!image) return;
   remember();
   const began = performance.now();
   if (clipping()) {
-    const found = await busy(() => onlyPlans[0](clipped));
+    const found = await busy(() => onlyPlans[0]((signal) => clipped(request(), signal)));
     if (!found) return;
     clip = found;
     plans = [clip.plans[state.page]];
@@ -84,7 +60,7 @@ async function update() {
     markShares(at("strip"), clip.moments.map((one) => one.used), (count) => `${count} tokens`);
   } else {
     const wanted = state.mode === "compare" ? [state, ...rivals()] : [state];
-    const found = await Promise.all(wanted.map((how, index) => busy(() => onlyPlans[index]((signal) => planned(how, signal)))));
+    const found = await Promise.all(wanted.map((how, index) => busy(() => onlyPlans[index]((signal) => planned(request(how), signal)))));
     if (!found[0]) return; // a newer one is under way
     plans = found.map((one, index) => one ?? plans[index]);
   }
@@ -100,12 +76,6 @@ function updateSoon(milliseconds, then = update) {
   paused = setTimeout(then, milliseconds);
 }
 
-const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
-function describe(one) {
-  if (!one) return "";
-  return one.whole === undefined ? `${one.scorer} · ${one.used} tokens · ${percent(one.value)} legible` : `${one.scorer} · ${one.used} of ${one.whole} tokens`;
-}
-
 function arrange() {
   const compare = state.mode === "compare", [plan] = plans;
   panes.show(compare ? 1 + rivals().length : 2);
@@ -116,10 +86,7 @@ function arrange() {
     pane.gaze = gazing() ? gaze : null;
     pane.note.title = "legible: the expected share of what matters that can be read";
   });
-  // One colour means one level in all pictures.
-  const shown = plans.filter(Boolean), ranges = shown.map((one) => one.range ?? levelRange(one.sorted));
-  const levels = [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))];
-  for (const one of shown) one.levels = levels;
+  const levels = shareLevels(plans.filter(Boolean));
   if (compare) {
     [state, ...rivals()].forEach(({ allocator }, index) => panes.all[index].show("seen", `${"ABCD"[index]}: ${allocator}`, describe(plans[index])));
   } else {
@@ -128,15 +95,8 @@ function arrange() {
     if (state.mode === "look") panes.all[1].show("seen", seen, describe(plan));
     else panes.all[1].show("difference", "What it does not see", "black: as in the original");
   }
-  if (plan) sayLevels(plan, levels);
+  for (const [id, words] of Object.entries(plan ? wordsOf(plan, levels) : {})) at(id).textContent = words;
   showToken(null);
-}
-
-function sayLevels(plan, [low, high]) {
-  at("finest").textContent = `${(2 ** low).toFixed(1)} px per sample`;
-  at("coarsest").textContent = high - low > 0.01 ? `${(2 ** high).toFixed(1)} px` : "";
-  const full = plan.full.toLocaleString("en"), used = plan.whole ?? plan.used;
-  at("budget-hint").textContent = used < plan.full ? `${percent(used / plan.full)} of the ${full} tokens at full resolution` : `${full} tokens show it at full resolution`;
 }
 
 const heat = () => updateHeat(panes.all[0], image, about.patch, trail());
@@ -313,11 +273,6 @@ const follow = (id, name, then = update) => at(id).addEventListener("change", (e
 
 function listenToControls() {
   at("file").addEventListener("change", (event) => { openFile(event.target.files[0]); event.target.value = ""; });
-  at("budget").addEventListener("input", (event) => {
-    state.budget = toBudget(Number(event.target.value));
-    sayBudget();
-    updateSoon(clipping() ? QUESTION_PAUSE : STEP_PAUSE);
-  });
   at("question").addEventListener("input", (event) => {
     state.question = event.target.value;
     updateSoon(QUESTION_PAUSE, () => { update(); heat(); updateShares(); });
@@ -380,11 +335,6 @@ function listenToControls() {
   listen({ setMode, zoom: (factor) => panes.zoom(factor), turnPage, changeTheme, step, play: () => image?.times && timeline.toggle() });
 }
 
-function step(by) {
-  at("budget").value = String(Number(at("budget").value) + by);
-  at("budget").dispatchEvent(new Event("input"));
-}
-
 const fillSelect = (select, names, chosen) => select.replaceChildren(...names.map((name) => new Option(name, name, false, name === chosen)));
 
 async function start() {
@@ -397,7 +347,7 @@ async function start() {
   const said = { 1: "one look", 2: "two looks", auto: "until sure" };
   at("looks-choice").replaceChildren(...about.looks.map((one) => new Option(said[one], one, false, String(one) === state.looks)));
   new Rivals(at("rivals"), at("add-rival"), about, () => { arrange(); update(); });
-  at("budget").value = String(toSlider(state.budget));
+  startBudget(() => updateSoon(clipping() ? QUESTION_PAUSE : STEP_PAUSE));
   at("question").value = state.question;
   at("show-footprints").checked = state.footprints;
   at("show-relevance").checked = state.heat;
@@ -407,7 +357,6 @@ async function start() {
   at("submit").title = about.mode === "local" ? `Answered by ${about.model}` : "Start the server with --model to get answers";
   document.querySelector(`input[name=mode][value=${state.mode}]`).checked = true;
   at("against").hidden = state.mode !== "compare";
-  sayBudget();
   arrange();
   listenToControls();
   if (state.id) await openPage(state.page, false);
