@@ -282,6 +282,8 @@ def test_a_video_plays_on_a_timeline_of_change_and_tokens(page):
     assert moments > 3 and re.search(r"\d+ of \d+ tokens", page.inner_text("#pane-b p"))
     heights = page.locator("#track .changed").evaluate_all("bars => bars.map((one) => +one.getAttribute('height'))")
     assert len(heights) == moments and min(heights) > 0
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/api/clip") else None)
     page.select_option("#speed", "8")
     page.keyboard.press("p")
     until(page, "document.getElementById('play').textContent === 'Pause'")
@@ -290,6 +292,8 @@ def test_a_video_plays_on_a_timeline_of_change_and_tokens(page):
     page.focus("#track")
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector(f"#strip button:nth-child({moments - 1})[aria-current]")
+    until(page, "document.getElementById('busy').hidden")
+    assert not asked  # all moments have one plan, which is there
     page.select_option("#whole", "0")
     until(page, "document.querySelector('#pane-b p').textContent.includes('legible')")  # one moment, all tokens
 

@@ -52,9 +52,10 @@ async function update() {
   remember();
   const began = performance.now();
   if (clipping()) {
-    const found = await busy(() => onlyPlans[0]((signal) => clipped(request(), signal)));
+    const asked = { ...request(), page: 0 }, key = JSON.stringify(asked); // all moments have one plan
+    const found = clip?.key === key ? clip : await busy(() => onlyPlans[0]((signal) => clipped(asked, signal)));
     if (!found) return;
-    clip = found;
+    clip = { ...found, key };
     plans = [clip.plans[state.page]];
     timeline.draw(clip);
     markShares(at("strip"), clip.moments.map((one) => one.used), (count) => `${count} tokens`);
