@@ -4,15 +4,9 @@ The reader answers about examples/invoice.png, on the CPU, in chromium. Needs th
 """
 
 import argparse
-import asyncio
 import io
 import shutil
-import socket
 import tempfile
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +17,6 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SIZES = {"": (1280, 800), "-tablet": (820, 1180)}
 QUESTION = "What is the total?"
 WAIT = 180_000  # milliseconds
-
-
-@contextmanager
-def serving() -> Iterator[str]:
-    """The address of a server in this process, with the reader."""
-    import uvicorn
-
-    import texturevlm as tv
-    from texturevlm.serve.app import Settings, create_app
-
-    app = create_app(Settings(model=tv.load_vlm("reader", device="cpu"), name="reader"))
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
-    listening.close()
 
 
 def clip(path: Path) -> None:
@@ -156,6 +129,9 @@ def main() -> None:
     given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
+    import texturevlm as tv
+    from texturevlm.bench.serve import serving
+
     wanted = SHOWN
     if given.every:
         wanted = {
@@ -167,7 +143,7 @@ def main() -> None:
         }
     given.out.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with serving() as address, sync_playwright() as started:
+    with serving(tv.load_vlm("reader", device="cpu"), "cpu", name="reader") as address, sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name, (scene, theme, size) in wanted.items():
             take(browser, address, scene, theme, size, given.out / f"{name}.png")

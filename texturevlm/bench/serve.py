@@ -50,7 +50,7 @@ def bench_serve(device: str | None = None, *, quick: bool = False) -> Report:
     size = QUICK_SIZE if quick else A4
     file = io.BytesIO()
     to_pil(page(1, *size)).save(file, "PNG")
-    with _serving(model, report.device, waiting=64) as address:
+    with serving(model, report.device) as address:
         identity = _uploaded(address, file.getvalue())
         slid = [{"id": identity, "question": "total", "budget": budget} for budget in (64, 96, 144, 216, 273, 324)]
         bar = PLAN_BAR if not small or not quick else None
@@ -58,7 +58,7 @@ def bench_serve(device: str | None = None, *, quick: bool = False) -> Report:
         chats = [_chat(file.getvalue(), f"what is the total {index} ?") for index in range(4)]
         for clients in QUICK_CLIENTS if quick else CLIENTS:
             _row(report, "chat about the page", address, "/v1/chat/completions", chats, clients)
-    with _serving(model, report.device, waiting=FEW_WAITING) as address:
+    with serving(model, report.device, waiting=FEW_WAITING) as address:
         statuses = _row(
             report,
             f"chat, {FEW_WAITING} may wait",
@@ -97,7 +97,7 @@ def _row(
         1e6 * seconds for seconds, status in zip(found["seconds"], found["statuses"]) if all_answers or status == 200
     ]
     if not times:
-        raise RuntimeError(f"bench serve: none of '{work}' was answered, got {dict(statuses)}; the server said why above")
+        raise RuntimeError(f"bench serve: no {work} was answered, got {dict(statuses)}; the server said why above")
     who = f"{clients} client{'s' if clients > 1 else ''}"
     report.append(Row(work, who, "clock", Timing.of(times), bar=bar))
     p50, p99 = (sorted(times)[math.ceil(share * len(times)) - 1] / 1e3 for share in (0.5, 0.99))
@@ -151,7 +151,7 @@ def _uploaded(address: str, content: bytes) -> str:
 
 
 @contextmanager
-def _serving(model: Any, device: str, *, waiting: int) -> Iterator[str]:
+def serving(model: Any, device: str, *, name: str = "random", waiting: int = 64) -> Iterator[str]:
     """The address of a server in this process, on a free port of the loopback address."""
     import torch
     import uvicorn
@@ -159,7 +159,7 @@ def _serving(model: Any, device: str, *, waiting: int) -> Iterator[str]:
     from texturevlm.serve.app import Settings, create_app
     from texturevlm.serve.limits import Limits
 
-    settings = Settings(model=model, name="random", device=torch.device(device), limits=Limits(waiting=waiting))
+    settings = Settings(model=model, name=name, device=torch.device(device), limits=Limits(waiting=waiting))
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="warning", access_log=False))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
