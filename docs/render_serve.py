@@ -98,6 +98,25 @@ def channels(page: Any, folder: Path) -> None:
     page.click("[data-channel=edges]")
 
 
+def attention(page: Any, folder: Path) -> None:
+    """What the question attends to, over what the model sees."""
+    opened(page, EXAMPLES / "invoice.png")
+    page.fill("#question", QUESTION)
+    page.check("#show-attention", force=True)
+    page.wait_for_timeout(1000)
+
+
+def gaze(page: Any, folder: Path) -> None:
+    """The pointer as the eye, after a while."""
+    opened(page, EXAMPLES / "photo.jpg")
+    page.eval_on_selector("#budget", "e => { e.value = 450; e.dispatchEvent(new Event('input')); }")
+    page.check("#show-gaze", force=True)
+    box = page.locator("#pane-a .view").bounding_box()
+    for x, y in ((0.3, 0.3), (0.5, 0.25), (0.7, 0.6), (0.45, 0.3)):
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=3)
+        page.wait_for_timeout(300)
+
+
 # What docs/ shows: the scene, the theme and the size of each file.
 SHOWN = {
     "serve-light": (look, "light", ""),
@@ -105,7 +124,7 @@ SHOWN = {
     "serve-video": (video, "dark", ""),
     "serve-tablet": (look, "light", "-tablet"),
 }
-SCENES = {one.__name__: one for one in (look, compare, video, empty, channels)}
+SCENES = {one.__name__: one for one in (look, compare, video, empty, channels, attention, gaze)}
 
 
 def take(browser: Any, address: str, scene: Any, theme: str, size: str, path: Path) -> None:

@@ -88,7 +88,11 @@ def painted(page, pane):
 
 
 def test_upload_shows_the_picture_and_its_tokens(page):
+    parts = "document.querySelectorAll('.bar .segments, aside .group, #token-facts')"
+    places = f"[...{parts}].map((one) => [one.offsetLeft, one.offsetTop])"
+    before = page.evaluate(places)
     choose(page, png())
+    assert page.evaluate(places) == before  # nothing jumps
     assert page.inner_text("#file-name") == "page.png · 160 × 120"
     assert page.is_hidden("#empty") and "What the model sees" in page.inner_text("#pane-b")
     assert re.search(r"\d+ tokens · \d+ % legible", page.inner_text("#pane-b p"))

@@ -194,11 +194,15 @@ function sayWhole() {
 }
 
 // ---- pointer: details of a token; or the gaze
-let looked = 0;
+let looked = 0, late = 0;
 function pointed(pane, point) {
   if (gazing() && image) {
     const now = performance.now();
-    if (point && now - looked < GAZE_PAUSE) return;
+    clearTimeout(late);
+    if (point && now - looked < GAZE_PAUSE) {
+      late = setTimeout(() => pointed(pane, point), GAZE_PAUSE); // where the eye comes to rest must not be missed
+      return;
+    }
     looked = now;
     if (point) gaze.look(point, image.size, now);
     else {
