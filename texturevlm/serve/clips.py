@@ -14,12 +14,12 @@ from starlette.requests import Request
 from torch import Tensor
 
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance import SCORERS
+from texturevlm.relevance import SCORERS, Scorer, find_scorer
 from texturevlm.serve.images import state_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
 from texturevlm.serve.patches import ATLAS_COLUMNS, GUTTER, atlas_of, data_url
-from texturevlm.serve.plans import PlanRequest, columns_of
+from texturevlm.serve.plans import QUICK, PlanRequest, columns_of
 from texturevlm.serve.uploads import Video
 from texturevlm.types import Texture
 from texturevlm.video.clip import ShownMoment, choose_clip
@@ -42,11 +42,33 @@ async def clip(request: Request, body: PlanRequest) -> dict[str, Any]:
     return found
 
 
+class KeptScorer:
+    """A scorer that remembers what it read of each moment of a video, and ends when nobody waits.
+
+    kept: by the scorer's name and the pixels, which are made anew for every question
+    """
+
+    def __init__(self, scorer: Scorer, kept: dict[tuple[str, int], Any], stop: Stop) -> None:
+        self.scorer, self.kept, self.stop = scorer, kept, stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.scorer, name)  # what a scorer says of itself
+
+    def prepare(self, texture: Texture) -> Any:
+        self.stop.check()
+        key = self.scorer.name, hash(texture.levels[0].cpu().numpy().tobytes())
+        if key not in self.kept:
+            self.kept[key] = self.scorer.prepare(texture)
+        return self.kept[key]
+
+
 def clip_of(upload: Video, how: PlanRequest, device: torch.device, stop: Stop) -> dict[str, Any]:
     """What `POST /api/clip` answers."""
     options: Any = {"budget": how.budget, "patch": how.patch, "allocator": how.allocator, "device": device}
-    relevance = how.scorer if how.scorer in SCORERS else "auto"
-    shown = {one.time: one for one in choose_clip(upload.moments, how.question, relevance=relevance, **options)}
+    # As `choose_clip` has it, `auto` is the scout: OCR takes seconds per moment.
+    name = how.scorer if how.scorer in SCORERS else QUICK if how.question.strip() else "none"
+    options["relevance"] = KeptScorer(find_scorer("clip", name, how.question), upload.readings, stop)
+    shown = {one.time: one for one in choose_clip(upload.moments, how.question, **options)}
     stop.check()
     first, moments = 0, []
     for moment, changed in zip(upload.moments, changes(upload.moments)):
