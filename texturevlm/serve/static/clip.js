@@ -118,7 +118,7 @@ export class Timeline {
     this.play.textContent = "Pause";
     let time = this.page >= this.times.length - 1 ? 0 : this.times[this.page], last = performance.now(), shown = -1;
     const step = (now) => {
-      if (!this.playing) return;
+      if (!this.playing) return undefined;
       const page = this.at(time);
       for (let ahead = 0; ahead < AHEAD; ahead += 1) this.fetched(page + ahead);
       const frame = this.fetched(page);
@@ -131,8 +131,9 @@ export class Timeline {
         time += ((now - last) / 1000) * Number(this.speed.value);
       }
       last = now;
-      if (time >= this.lasts) this.stop();
-      else requestAnimationFrame(step);
+      if (time < this.lasts) return requestAnimationFrame(step);
+      this.mark(this.times.length - 1); // a slow browser may have jumped over it
+      return this.stop();
     };
     requestAnimationFrame(step);
   }
