@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.conftest import pdf, png
+from tests.serve.conftest import pdf, png, video
 from tests.serve.running import running
 from texturevlm.serve.app import Settings, create_app
 
@@ -88,7 +88,11 @@ def painted(page, pane):
 
 
 def test_upload_shows_the_picture_and_its_tokens(page):
+    parts = "document.querySelectorAll('.bar .segments, aside .group, #token-facts')"
+    places = f"[...{parts}].map((one) => [one.offsetLeft, one.offsetTop])"
+    before = page.evaluate(places)
     choose(page, png())
+    assert page.evaluate(places) == before  # nothing jumps
     assert page.inner_text("#file-name") == "page.png · 160 × 120"
     assert page.is_hidden("#empty") and "What the model sees" in page.inner_text("#pane-b")
     assert re.search(r"\d+ tokens · \d+ % legible", page.inner_text("#pane-b p"))
@@ -123,6 +127,25 @@ def test_compare_shows_two_allocators_in_step(page):
     assert painted(page, "pane-a") == painted(page, "pane-b")
     page.keyboard.press("3")
     page.wait_for_selector("#pane-b .view.difference")
+
+
+def test_four_plans_stand_side_by_side(page, browser):
+    choose(page, png(640, 480))
+    page.keyboard.press("2")
+    for _ in range(2):
+        page.click("#add-rival")
+    until(page, "document.querySelector('#pane-d p').textContent.includes('tokens')")
+    titles = page.locator(".pane:not([hidden]) h2").all_inner_texts()
+    assert titles == ["A: auto", "B: resize", "C: crops", "D: quadtree"] and page.is_disabled("#add-rival")
+    assert len({painted(page, f"pane-{letter}") for letter in "abcd"}) == 4
+    page.click("[aria-label='Remove plan B']")
+    page.select_option("#scorer-c", "none")
+    until(page, "document.querySelector('#pane-c p').textContent.startsWith('none')")
+    until(page, "decodeURIComponent(location.hash).includes('vs=crops:scout,quadtree:none')")
+    other = browser.new_page(viewport={"width": 1280, "height": 800})
+    begin(other, page.url)
+    assert other.locator(".pane:not([hidden]) h2").all_inner_texts() == ["A: auto", "B: crops", "C: quadtree"]
+    other.close()
 
 
 def test_both_pictures_zoom_in_step(page):
@@ -189,6 +212,26 @@ def test_an_answer_streams_from_the_model(page):
     assert "first token" in page.inner_text("#stages")
 
 
+def test_looks_and_times_are_shown_against_full_resolution(page):
+    choose(page, png(640, 480))
+    slide(page, 200)
+    page.fill("#question", "what is the total ?")
+    page.select_option("#looks-choice", "auto")
+    page.click("#submit")
+    page.wait_for_selector("#stages:not([hidden])")
+    assert page.locator("#looks button").count() == 2 and "likely right" in page.inner_text("#confidence")
+    before = painted(page, "pane-a")
+    page.click("#looks button:first-child")
+    assert painted(page, "pane-a") != before  # the tokens of the first look
+    page.click(".measure")
+    page.wait_for_selector(".rows .bars >> nth=1")
+    labels = page.locator(".rows .what").all_inner_texts()
+    assert labels[1] == "300 tokens" and int(labels[0].split()[0]) < 300
+    widths = page.evaluate("""[...document.querySelectorAll('.rows .bars')].map((bars) =>
+        [...bars.children].reduce((sum, one) => sum + parseFloat(one.style.width), 0))""")
+    assert max(widths) == pytest.approx(100, abs=0.1)  # one scale for both
+
+
 def test_markup_is_shown_as_text(page):
     name = "<img src=x onerror=alert(1)>.png"
     choose(page, png(), name)
@@ -220,6 +263,45 @@ def test_pages_of_a_document_are_turned(page):
     assert painted(page, "pane-b") != first
 
 
+def test_a_whole_document_is_asked_about(page):
+    choose(page, pdf(3), "three.pdf")
+    assert page.input_value("#whole") == "1" and page.is_disabled("#looks-choice")
+    page.fill("#question", "what is the total ?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#stages:not([hidden])")
+    assert re.search(r"\d+ tokens on [123] page", page.inner_text("#looks"))
+    said = page.inner_text("#said")
+    page.keyboard.press("Escape")
+    page.keyboard.press("PageDown")
+    page.wait_for_selector("#strip button:nth-child(2)[aria-current]")
+    assert page.inner_text("#said") == said  # it was about all pages
+    page.select_option("#whole", "0")
+    assert page.is_enabled("#looks-choice")
+
+
+def test_a_video_plays_on_a_timeline_of_change_and_tokens(page):
+    choose(page, video(frames=16, side=96), "clip.mp4")
+    moments = page.locator("#strip button").count()
+    until(page, f"document.querySelectorAll('#track .spent').length === {moments}")
+    assert moments > 3 and re.search(r"\d+ of \d+ tokens", page.inner_text("#pane-b p"))
+    heights = page.locator("#track .changed").evaluate_all("bars => bars.map((one) => +one.getAttribute('height'))")
+    assert len(heights) == moments and min(heights) > 0
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/api/clip") else None)
+    page.select_option("#speed", "8")
+    page.keyboard.press("p")
+    until(page, "document.getElementById('play').textContent === 'Pause'")
+    until(page, "document.getElementById('play').textContent === 'Play'")
+    until(page, f"location.hash.includes('p={moments - 1}')")  # it ends at the last moment
+    page.focus("#track")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(f"#strip button:nth-child({moments - 1})[aria-current]")
+    until(page, "document.getElementById('busy').hidden")
+    assert not asked  # all moments have one plan, which is there
+    page.select_option("#whole", "0")
+    until(page, "document.querySelector('#pane-b p').textContent.includes('legible')")  # one moment, all tokens
+
+
 def test_a_box_is_read(page):
     pytest.importorskip("rapidocr", reason="needs OCR (extra ocr)")
     choose(page, png(640, 480))
@@ -242,11 +324,20 @@ def test_channels_and_gaze(page):
     page.wait_for_selector("[data-channel=edges][aria-pressed=true]")
     until(page, "document.getElementById('busy').hidden")
     assert painted(page, "pane-a") != before
+    assert page.locator("#channels button").count() == 40 and page.is_disabled("[data-channel=gaze]")
     page.keyboard.press("g")
-    box = page.locator("#pane-a .view").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    until(page, "document.querySelector('#pane-b p').textContent.length > 0")
     assert page.locator("body.gazing").count() == 1
+    box = page.locator("#pane-a .view").bounding_box()
+    seen = []
+    for share in (0.3, 0.7):
+        page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+        until(page, "document.getElementById('busy').hidden")
+        seen.append(painted(page, "pane-b"))
+    assert seen[0] != seen[1]  # the tokens follow
+    page.mouse.move(5, 5)
+    page.wait_for_selector("[data-channel=gaze]:enabled")  # where it was is a channel now
+    page.click("[data-channel=gaze]")
+    page.wait_for_selector("[data-channel=gaze][aria-pressed=true]")
 
 
 def test_exports_can_be_used(page, tmp_path):

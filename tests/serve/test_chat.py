@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from PIL import Image
 
-from tests.serve.conftest import client_of, png, uploaded
+from tests.serve.conftest import client_of, pdf, png, uploaded, video
 from tests.serve.running import running, wait_for
 from texturevlm.serve.answers import Answerer
 from texturevlm.serve.app import Settings, create_app
@@ -125,12 +125,39 @@ def test_the_page_gets_pieces_and_details(answering):
     identity = uploaded(answering)["id"]
     body = {"id": identity, "question": "what is the total ?", "budget": 12, "relevance": "none", "max_tokens": 4}
     answer = answering.post("/api/answer", json=body)
-    kinds = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
+    kinds, said = events_in(answer)
     assert kinds[-1] == "answer" and kinds.count("piece") == len(kinds) - 1 > 1
-    said = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: ")]
     assert "".join(said[:-1]) == said[-1]["text"] and said[-1]["visual_tokens"] == 12
     assert set(said[-1]["seconds"]) >= {"choose", "first_token", "decode"}
     assert len(said[-1]["tokens"]) >= len(kinds) - 1
+
+
+def events_in(answer):
+    lines = answer.text.splitlines()
+    kinds = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+    return kinds, [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+
+
+def test_further_looks_are_told(answering):
+    body = {"id": uploaded(answering)["id"], "question": "what is the total ?", "budget": 12, "max_tokens": 4}
+    kinds, said = events_in(answering.post("/api/answer", json={**body, "relevance": "none", "looks": "auto"}))
+    first, second = said[-1]["looks"]  # the tiny model is never sure
+    assert kinds.count("look") == 1 and first["visual_tokens"] == 3 < second["visual_tokens"] == 12
+    again = kinds.index("look")
+    assert "".join(said[:again]) == first["text"] and "".join(said[again + 1 : -1]) == second["text"]
+    assert len(second["tokens"]["centre"]) == 12 and 0 <= second["chance"] <= 1
+    _, said = events_in(answering.post("/api/answer", json={**body, "looks": 2}))
+    assert [one["visual_tokens"] for one in said[-1]["looks"]] == [12]
+    assert answering.post("/api/answer", json={**body, "looks": 3}).status_code == 422
+
+
+@pytest.mark.parametrize(("content", "name"), [(pdf(3), "three.pdf"), (video(side=96), "clip.mp4")])
+def test_a_whole_file_is_asked_about(answering, content, name):
+    body = {"id": uploaded(answering, content, name)["id"], "question": "what is the total ?", "max_tokens": 4}
+    _, said = events_in(answering.post("/api/answer", json={**body, "budget": 24, "whole": True}))
+    assert 12 < said[-1]["visual_tokens"] <= 24 and said[-1]["text"]
+    if name == "three.pdf":  # the pages that it saw, by their numbers
+        assert sum(said[-1]["pages"].values()) == said[-1]["visual_tokens"] and set(said[-1]["pages"]) <= {*"123"}
 
 
 def test_attention_has_a_weight_per_token(answering, client):
@@ -217,6 +244,18 @@ def test_one_bad_question_does_not_hurt_the_others(model, monkeypatch):
 def test_too_many_questions_are_answered_429(model):
     found, _ = answers_together(model, [body_of(seed % 2) for seed in range(6)], waiting=4)
     assert sorted(one.status_code for one in found) == [200] * 4 + [429] * 2
+
+
+def test_an_answer_that_takes_too_long_is_an_error(model):
+    held = Held(model)
+    app = create_app(Settings(model=held, name="tiny", limits=Limits(seconds=0.4)))
+    with running(app) as address:
+        whole = httpx.post(address + CHAT, json=body_of(0), timeout=30)
+        streamed = httpx.post(address + CHAT, json=body_of(0, stream=True), timeout=30).text
+        held.go.set()
+        assert whole.status_code == 504 and "0.4 s" in whole.json()["error"]["message"]
+        assert "0.4 s" in streamed and streamed.endswith("data: [DONE]\n\n")
+        wait_for(lambda: httpx.post(address + CHAT, json=body_of(0), timeout=30).status_code == 200)
 
 
 def test_an_answer_ends_when_its_client_leaves(model, monkeypatch):

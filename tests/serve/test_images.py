@@ -73,6 +73,34 @@ def test_gaze_moves_the_tokens(client):
     )
 
 
+def test_where_a_person_has_looked_stays_relevant(client):
+    identity = uploaded(client)["id"]
+    body = {"id": identity, "budget": 12, "patch": 8, "pixels": False, "relevance": "none", "allocator": "density"}
+
+    def mean_x(trail):
+        tokens = client.post("/api/plan", json={**body, "trail": trail}).json()["tokens"]
+        return np.mean([x for x, _ in tokens["centre"]])
+
+    assert mean_x([[20, 60, 1]]) < mean_x([]) < mean_x([[140, 60, 1]])
+    left, right = (
+        np.asarray(opened(client.get(f"/api/channels/{identity}/gaze.jpg?trail={x},60,1")), float) for x in (20, 140)
+    )
+    assert np.abs(left - right[:, ::-1]).mean() < 8 < np.abs(left - right).mean()  # one mirrors the other
+    heat = [
+        np.asarray(opened(client.get(f"/api/relevance/{identity}.png?relevance=none&trail={x},60,1")))[..., 3].argmax()
+        % (160 // 32)
+        for x in (20, 140)
+    ]
+    assert heat[0] < heat[1]
+
+
+@pytest.mark.parametrize("trail", ["1,2", "a,b,c", "1,2,-3", "1,2,nan", ";".join(["1,1,1"] * 65)])
+def test_a_bad_trail_is_refused(client, trail):
+    identity = uploaded(client)["id"]
+    answer = client.get(f"/api/relevance/{identity}.png", params={"trail": trail})
+    assert answer.status_code == 422 and "trail" in answer.json()["error"]["message"]
+
+
 def test_tiles_join_to_the_image(client):
     found = uploaded(client, png(700, 300))
     whole = Image.new("RGB", (700, 300))

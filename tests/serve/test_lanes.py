@@ -1,8 +1,10 @@
 """Queues: what is too much, what nobody waits for, and what takes too long."""
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -89,3 +91,34 @@ def test_a_request_that_takes_too_long_gets_an_answer(slow):
         assert late.status_code == 504 and "0.5 s" in late.json()["error"]["message"]
         slow.go.set()
         assert plan(address, identity, "quick").status_code == 200
+
+
+def sent(address, *parts, path="/api/plan"):
+    """The answer, an error, to a request that is sent by hand; the connection stays open."""
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
+        connection.sendall(head.encode())
+        for part in parts:
+            connection.sendall(part)
+        answer = b""
+        while not answer.endswith(b"}}"):
+            answer += connection.recv(65536)
+        return answer.decode()
+
+
+@pytest.mark.parametrize("path", ["/api/plan", "/api/answer", "/v1/chat/completions"])
+def test_a_request_that_does_not_arrive_is_answered_408(path):
+    with serving(seconds=0.4) as address:
+        began = time.monotonic()
+        answer = sent(address, b"Content-Length: 100\r\n\r\n", b'{"id": ', path=path)  # and nothing more
+        assert answer.startswith("HTTP/1.1 408") and "within 0.4 s" in answer
+        assert 0.3 < time.monotonic() - began < 10
+        assert httpx.get(f"{address}/api/about").status_code == 200
+
+
+def test_a_body_that_does_not_say_its_length_is_cut_at_the_limit():
+    with serving(upload_bytes=1000) as address:
+        chunks = [b"10000\r\n" + b"x" * 0x10000 + b"\r\n"] * 17  # together above the slack of one MiB
+        answer = sent(address, b"Transfer-Encoding: chunked\r\n\r\n", *chunks)
+        assert answer.startswith("HTTP/1.1 413") and "at most" in answer

@@ -45,8 +45,44 @@ def test_pages_have_shares_as_choose_pages_sees_them(client):
     assert found["shares"] == pytest.approx([one.worth for one in sights]) and sum(found["shares"]) == pytest.approx(1)
 
 
-def test_moments_have_tokens(client):
+def test_a_video_has_one_budget_over_its_moments(client):
     found = uploaded(client, video(side=96))
     body = {"id": found["id"], "budget": 24, "relevance": "none", "patch": 16}
-    shares = client.post("/api/shares", json=body).json()["shares"]
-    assert len(shares) == found["pages"] and 0 < sum(shares) <= 24
+    clip = client.post("/api/clip", json=body).json()
+    shown = [one for one in clip["moments"] if one["used"]]
+    assert len(clip["moments"]) == found["pages"] and len(shown) > 1
+    assert sum(one["used"] for one in shown) == clip["used"] <= 24
+    assert [one["first"] for one in shown] == [sum(one["used"] for one in shown[:n]) for n in range(len(shown))]
+    assert all(len(one["tokens"]["centre"]) == one["used"] for one in shown)
+    assert clip["moments"][0]["changed"] == 1 and 0 < clip["moments"][1]["changed"] < 1  # the square moves
+
+
+def test_a_clip_reads_each_moment_once_and_ends_when_nobody_waits(monkeypatch):
+    import torch
+
+    from texturevlm.relevance import ScoutScorer
+    from texturevlm.serve.clips import clip_of
+    from texturevlm.serve.lanes import Stop, Stopped
+    from texturevlm.serve.limits import Limits
+    from texturevlm.serve.plans import PlanRequest
+    from texturevlm.serve.uploads import upload_of
+
+    read, prepare = [], ScoutScorer.prepare
+    monkeypatch.setattr(ScoutScorer, "prepare", lambda self, texture: read.append(1) or prepare(self, texture))
+    upload, stop = upload_of(video(side=96), "clip.mp4", Limits()), Stop()
+    before = upload.nbytes
+    asked = {"id": "x", "question": "total", "patch": 16}
+    first = clip_of(upload, PlanRequest(**asked, budget=24), torch.device("cpu"), stop)
+    count = len(read)
+    assert count > 1 and upload.nbytes > before  # what is kept counts
+    second = clip_of(upload, PlanRequest(**asked, budget=16), torch.device("cpu"), stop)
+    assert len(read) == count and second["used"] <= 16 < first["used"]
+    stop.set()
+    with pytest.raises(Stopped):
+        clip_of(upload, PlanRequest(**asked, budget=24), torch.device("cpu"), stop)
+
+
+def test_shares_are_of_documents_and_clips_of_videos(client):
+    for path in ("shares", "clip"):
+        answer = client.post(f"/api/{path}", json={"id": uploaded(client)["id"]})
+        assert answer.status_code == 400 and "got image" in answer.json()["error"]["message"]

@@ -24,7 +24,8 @@ from texturevlm.serve.rows import Row, Rows
 if TYPE_CHECKING:
     from texturevlm.ask import VLM, Answer
 
-Event = tuple[str, Any]  # piece and a text; answer and a Told; error and an exception
+# piece and a text; look and nothing: the model answers anew; answer and a Told; error and an exception
+Event = tuple[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,10 @@ class Question:
         """Hand an event to the client's coroutine, from any thread."""
         self.loop.call_soon_threadsafe(self.events.put_nowait, (kind, value))
 
+    def row(self) -> Row:
+        """Its answer, as it grows."""
+        return Row(lambda piece: self.tell("piece", piece), lambda: self.tell("look", None), self.stop, self.stops)
+
 
 class Answerer:
     """The thread that asks one model.
@@ -120,12 +125,14 @@ class Answerer:
                     break
                 self._changed.wait()
             first = self._queue[0]
-            batch = [one for one in self._queue if one.options == first.options][: self.most_together]
+            # Answers that may need another look are not generated together.
+            most = 1 if first.options.get("looks") == "auto" else self.most_together
+            batch = [one for one in self._queue if one.options == first.options][:most]
             self._queue = deque(one for one in self._queue if one not in batch)
             return batch
 
     def _answer(self, batch: list[Question]) -> None:
-        rows = [Row(lambda piece, one=one: one.tell("piece", piece), one.stop, one.stops) for one in batch]  # type: ignore[misc]
+        rows = [one.row() for one in batch]
         try:
             answers = self._ask(batch, rows)
         except Exception as error:  # whatever it is, the client is told, and the thread goes on

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from texturevlm.defaults import BUDGET
-from texturevlm.serve import asking, completions, images, reading
+from texturevlm.serve import asking, clips, completions, images, reading
 from texturevlm.serve.answers import Answerer
 from texturevlm.serve.guard import Guard
 from texturevlm.serve.lanes import Lane, Stopped
@@ -93,7 +93,7 @@ def create_app(settings: Settings) -> Any:
         lifespan=lifespan,
     )
     app.state.serve = state
-    for part in (images, asking, completions, reading):
+    for part in (images, asking, clips, completions, reading):
         app.include_router(part.router)
 
     @app.get("/", include_in_schema=False)
@@ -130,6 +130,8 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def starlettes(_: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error.__cause__, ApiError):  # of the guard, while FastAPI read the body
+            return answer(error.__cause__)
         return answer(ApiError(error.status_code, str(error.detail)))
 
     @app.exception_handler(Exception)

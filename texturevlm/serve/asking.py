@@ -5,37 +5,43 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.requests import Request
 
+from texturevlm.ask.answer import Answer
 from texturevlm.ask.attention import question_attention
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.serve.answers import Event, Question, Told, error_of
 from texturevlm.serve.images import opened, state_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
-from texturevlm.serve.plans import Choice
+from texturevlm.serve.plans import Choice, columns_of
 from texturevlm.vlm import FAMILIES
 
 router = APIRouter()
 
 
 class AnswerRequest(Choice):
-    """A question about one page of an upload. whole: about all pages of a document, or a whole video"""
+    """A question about one page of an upload.
+
+    whole: about all pages of a document, or a whole video
+    looks: as for `ask`: 2: an overview, then where the model's attention went; auto: more only if it is not sure
+    """
 
     id: str = Field(max_length=64)
     page: int = Field(default=0, ge=0)
     whole: bool = False
+    looks: Literal[1, 2, "auto"] = 1
     max_tokens: int = Field(default=128, ge=1)
 
 
 @router.post("/api/answer")
 async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
-    """Events: `piece` with a text, then `answer` with the details, or `error`."""
+    """Events: `piece` with a text, `look` when all begins anew, then `answer` with the details, or `error`."""
     state = state_of(request)
     if state.answerer is None:
         raise ApiError(409, "this server has no model; start it with --model")
@@ -49,10 +55,12 @@ async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
         return upload.session(model) if body.whole and upload.pages > 1 else picture.session(model)
 
     session = await state.looking.run(request, prepare)
+    # The second of two looks goes where the model's attention went, whatever scorer is named.
     options = {
         "budget": body.budget,
         "allocator": body.allocator,
-        "relevance": body.scorer,
+        "relevance": "attention" if body.looks == 2 else body.scorer,
+        "looks": body.looks,
         "max_new_tokens": min(body.max_tokens, state.limits.answer_tokens),
     }
     question = Question(session, body.question, options)
@@ -104,7 +112,7 @@ async def events_of(question: Question, seconds: float) -> AsyncIterator[Event]:
             except TimeoutError:
                 kind, value = "error", ApiError(504, f"the answer took longer than {seconds:g} s")
             yield kind, value
-            if kind != "piece":
+            if kind in ("answer", "error"):
                 return
     finally:
         question.stop.set()
@@ -117,9 +125,18 @@ def details(told: Told) -> dict[str, Any]:
         "text": told.text,
         "confidence": told.confidence,
         "unreadable": told.answer.unreadable,
-        "looks": told.answer.looks,
+        "chance": told.answer.confidence,
+        "looks": [_look(one) for one in (told.answer.earlier, told.answer) if one is not None],
         "visual_tokens": told.visual_tokens,
         "pages": told.answer.pages,
         "seconds": {name: round(value, 4) for name, value in told.answer.seconds.items()},
         "tokens": [[piece, round(chance, 4)] for piece, chance in zip(pieces, told.probabilities)],
     }
+
+
+def _look(answer: Answer) -> dict[str, Any]:
+    """What the model had seen when it answered so; the tokens of one image, of several only their number."""
+    used = sum(int(one.allocation.valid.sum()) for one in answer.chosen)
+    alone = answer.chosen[0].allocation if len(answer.chosen) == 1 else None
+    tokens = None if alone is None else {"patch": alone.patch, **columns_of(alone)}
+    return {"text": answer.text, "chance": answer.confidence, "visual_tokens": used, "tokens": tokens}

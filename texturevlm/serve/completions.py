@@ -92,7 +92,7 @@ async def _chunks(question: Question, form: Completion, how: Choice, seconds: fl
             yield _event(form.chunk({}, finish))
             if usage:
                 yield _event(form.last(said, more))
-        else:
+        elif kind == "error":
             yield _event(error_of(value).body())
     yield "data: [DONE]\n\n"
 

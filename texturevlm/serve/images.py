@@ -12,11 +12,22 @@ from starlette.requests import Request
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.channels import CHANNELS
 from texturevlm.defaults import BUDGET, PATCH
+from texturevlm.serve.gaze import gaze_map, trail_of
 from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, SIDES, ApiError
 from texturevlm.serve.pictures import Picture, drawable
-from texturevlm.serve.plans import Choice, PlanRequest, chosen, plan, scorer_names
+from texturevlm.serve.plans import Choice, PlanRequest, chosen, plan, scorer_names, weighed
 from texturevlm.serve.uploads import upload_of
-from texturevlm.serve.views import TILE, layer_view, relevance_picture, thumbnail, tile
+from texturevlm.serve.views import (
+    LARGEST_THUMBNAIL,
+    THUMBNAIL,
+    TILE,
+    gaze_view,
+    layer_view,
+    relevance_picture,
+    thumbnail,
+    tile,
+)
+from texturevlm.vlm import FAMILIES
 
 router = APIRouter()
 Page = Annotated[int, Query(ge=0)]
@@ -42,7 +53,10 @@ async def about(request: Request) -> dict[str, Any]:
     """What this server can do."""
     state = state_of(request)
     settings, limits = state.settings, state.limits
-    layers = [{"name": one.name, "holds": one.holds, "drawn": drawable(one.name)} for one in CHANNELS.values()]
+    layers = [
+        {"name": one.name, "holds": one.holds, "drawn": drawable(one.name), "needs": one.needs}
+        for one in CHANNELS.values()
+    ]
     return {
         "model": settings.name,
         "mode": "local" if settings.model is not None else "proxy" if settings.upstream is not None else "none",
@@ -53,9 +67,18 @@ async def about(request: Request) -> dict[str, Any]:
         "channels": layers,
         "limits": {"bytes": limits.upload_bytes, "pixels": limits.pixels, "budget": LARGEST_BUDGET},
         "tile": TILE,
+        "looks": looks_of(settings.model),
         "ocr": find_spec("rapidocr") is not None,
         "cache": {"bytes": state.pictures.held, "most": state.pictures.nbytes, "opened": state.pictures.opened},
     }
+
+
+def looks_of(model: Any) -> list[int | str]:
+    """How often a model may look, as `ask` takes it."""
+    if model is None:
+        return []
+    family = FAMILIES[model.model.config.model_type][0]
+    return [1, *([2] if family.two_looks else []), *(["auto"] if family.grows else [])]
 
 
 @router.post("/api/images")
@@ -120,11 +143,16 @@ async def get_tile(request: Request, identity: str, level: int, column: int, row
 
 
 @router.get("/api/thumbnails/{identity}.jpg")
-async def get_thumbnail(request: Request, identity: str, page: Page = 0) -> Response:
+async def get_thumbnail(
+    request: Request,
+    identity: str,
+    page: Page = 0,
+    side: Annotated[int, Query(ge=16, le=LARGEST_THUMBNAIL)] = THUMBNAIL,
+) -> Response:
     """A page, small."""
     state = state_of(request)
     return _picture(
-        await state.drawing.run(request, lambda stop: thumbnail(opened(request, identity, page))), "image/jpeg"
+        await state.drawing.run(request, lambda stop: thumbnail(opened(request, identity, page), side)), "image/jpeg"
     )
 
 
@@ -136,26 +164,40 @@ async def get_relevance(
     question: Annotated[str, Query(max_length=LONGEST_QUESTION)] = "",
     relevance: str = "scout",
     patch: Annotated[int, Query(ge=SIDES[0], le=SIDES[1])] = PATCH,
+    trail: Annotated[str, Query(max_length=LONGEST_QUESTION)] = "",
 ) -> Response:
-    """What matters for a question, one transparent pixel per cell."""
-    how, state = Choice(question=question, relevance=relevance, patch=patch).check(), state_of(request)
+    """What matters for a question, one transparent pixel per cell. trail: where a person has looked, x,y,seconds;…"""
+    looked, state = trail_of(trail), state_of(request)
+    how = Choice(question=question, relevance=relevance, patch=patch, trail=looked).check()
 
     def work(stop: Any) -> bytes:
-        return relevance_picture(opened(request, identity, page).relevance(how.question, how.scorer, how.patch))
+        return relevance_picture(weighed(opened(request, identity, page), how))
 
     return _picture(await state.looking.run(request, work), "image/png")
 
 
 @router.get("/api/channels/{identity}/{name}.jpg")
-async def get_channel(request: Request, identity: str, name: str, page: Page = 0, small: bool = False) -> Response:
-    """One of the forty layers, in colours."""
-    if name not in CHANNELS or not drawable(name):
+async def get_channel(
+    request: Request,
+    identity: str,
+    name: str,
+    page: Page = 0,
+    small: bool = False,
+    trail: Annotated[str, Query(max_length=LONGEST_QUESTION)] = "",
+) -> Response:
+    """One of the forty layers, in colours; `gaze` with a trail, as for the relevance."""
+    looked = trail_of(trail)
+    if not (name in CHANNELS and drawable(name)) and not (name == "gaze" and looked):
         raise ApiError(404, f"channel must be one that an image alone gives, got {name!r:.40}")
     state = state_of(request)
-    return _picture(
-        await state.looking.run(request, lambda stop: layer_view(opened(request, identity, page), name, small=small)),
-        "image/jpeg",
-    )
+
+    def work(stop: Any) -> bytes:
+        picture = opened(request, identity, page)
+        if looked and name == "gaze":
+            return gaze_view(gaze_map(looked, picture.texture.size), small=small)
+        return layer_view(picture, name, small=small)
+
+    return _picture(await state.looking.run(request, work), "image/jpeg")
 
 
 def _picture(content: bytes, kind: str) -> Response:

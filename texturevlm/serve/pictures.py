@@ -6,7 +6,6 @@ The page and the chat share it, so the second question about an image costs only
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from functools import cached_property
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from texturevlm.channels import build as build_channels
 from texturevlm.ops.mip import level_extents
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import Prepared, Relevance
-from texturevlm.serve.uploads import Upload
+from texturevlm.serve.uploads import Upload, tensors_in
 from texturevlm.types import Texture
 
 if TYPE_CHECKING:
@@ -84,22 +83,12 @@ class Picture:
         held: list[Any] = [self.texture.levels, list(self._layers.values())]
         held += [reading for one in self._prepared.values() for _, reading in one.readings.values()]
         held += [(one.mass, one.legible_scale, one.ink) for one in self._relevance.values()]
-        return sum({tensor.data_ptr(): tensor.nbytes for tensor in _tensors(held)}.values())
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors_in(held)}.values())
 
 
 def drawable(name: str) -> bool:
     """Whether an image alone gives this layer."""
     return CHANNELS[name].cost != "model" and not CHANNELS[name].needs
-
-
-def _tensors(held: Any) -> Iterable[Tensor]:
-    if isinstance(held, Tensor):
-        yield held
-    elif isinstance(held, Texture):
-        yield from held.levels
-    elif isinstance(held, (list, tuple)):
-        for one in held:
-            yield from _tensors(one)
 
 
 class Pictures:

@@ -14,6 +14,7 @@ from texturevlm.allocate.value import expected_value
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH
 from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url, token_pixels
+from texturevlm.serve.gaze import Point, check_trail, gaze_map, looked_at
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, SIDES, ApiError
 from texturevlm.serve.pictures import Picture
@@ -27,7 +28,8 @@ DIGITS = 3  # of a position in pixels
 class Choice(BaseModel):
     """How tokens are chosen.
 
-    gaze: a point (x, y) in pixels: the tokens are densest there, whatever the question
+    gaze:  a point (x, y) in pixels: the tokens are densest there, whatever the question
+    trail: where a person has looked before, points (x, y, seconds): the channel `gaze`, which raises the relevance
     """
 
     question: str = Field(default="", max_length=LONGEST_QUESTION)
@@ -36,6 +38,7 @@ class Choice(BaseModel):
     allocator: str = ALLOCATOR
     relevance: str = QUICK
     gaze: tuple[float, float] | None = None
+    trail: list[Point] = Field(default_factory=list)
 
     def check(self) -> Choice:
         """Raise for a name that is not known; names of files and models are never taken from a client."""
@@ -45,6 +48,7 @@ class Choice(BaseModel):
         ):
             if given not in known:
                 raise ApiError(400, f"{what} must be one of {', '.join(known)}, got {given!r:.40}")
+        check_trail(self.trail)
         return self
 
     @property
@@ -66,9 +70,15 @@ def scorer_names() -> tuple[str, ...]:
     return ("auto", *(name for name in SCORERS if name not in GIVEN and (name != "words" or find_spec("rapidocr"))))
 
 
+def weighed(picture: Picture, how: Choice) -> Relevance:
+    """What matters for the question, and where a person has looked."""
+    relevance = picture.relevance(how.question, how.scorer, how.patch)
+    return looked_at(relevance, gaze_map(how.trail, picture.texture.size)) if how.trail else relevance
+
+
 def chosen(picture: Picture, how: Choice) -> tuple[Allocation, Relevance]:
     """The tokens, and the relevance that they were chosen by."""
-    relevance = picture.relevance(how.question, how.scorer, how.patch)
+    relevance = weighed(picture, how)
     if how.gaze is not None:
         height, width = picture.texture.size
         x, y = (min(max(value, 0.0), extent - 1.0) for value, extent in zip(how.gaze, (width, height)))
@@ -100,7 +110,7 @@ def plan(picture: Picture, how: PlanRequest, stop: Stop) -> dict[str, Any]:
         "scorer": relevance.scorer,
         "value": float(expected_value(relevance, allocation)),
         "grey": round(float(picture.grey) * 255),
-        "tokens": _columns(allocation),
+        "tokens": columns_of(allocation),
     }
     if how.pixels:
         pixels = token_pixels(picture.texture, allocation)
@@ -109,7 +119,7 @@ def plan(picture: Picture, how: PlanRequest, stop: Stop) -> dict[str, Any]:
     return {**found, "milliseconds": {name: round(seconds * 1e3, 1) for name, seconds in taken.items()}}
 
 
-def _columns(allocation: Allocation) -> dict[str, list[Any]]:
+def columns_of(allocation: Allocation) -> dict[str, list[Any]]:
     """The used tokens, one list per column."""
     used = allocation.valid[0]
     pairs = {name: getattr(allocation, name)[0][used] for name in ("centre", "ddx", "ddy")}

@@ -1,6 +1,6 @@
 """`POST /api/read`: what OCR reads in a box of the delivered picture and of the original, where OCR is installed.
 
-`POST /api/shares`: how much of each page of a document, or of each moment of a video, a question is about.
+`POST /api/shares`: how likely each page of a document holds the answer to a question.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor
 from texturevlm.evaluate.legibility import pixel_box, similarity
 from texturevlm.pages.scouting import evidence_on, page_worth
 from texturevlm.rebuilding import rebuild
-from texturevlm.relevance import SCORERS
 from texturevlm.relevance.ocr import read_page
 from texturevlm.scout import encode, load_scout
 from texturevlm.scout.spotter import PIXELS
@@ -24,8 +23,7 @@ from texturevlm.serve.images import opened, state_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
 from texturevlm.serve.plans import PlanRequest, chosen
-from texturevlm.serve.uploads import Document, Upload, Video
-from texturevlm.video.clip import choose_clip
+from texturevlm.serve.uploads import Document
 
 router = APIRouter()
 SMALLEST_BOX = 4  # pixels along a side
@@ -67,28 +65,19 @@ def _text(part: Tensor) -> str:
 
 @router.post("/api/shares")
 async def shares(request: Request, body: PlanRequest) -> dict[str, Any]:
-    """Per page of a document the chance that the question is about it; per moment of a video its tokens."""
+    """Per page of a document the chance that the question is about it."""
     body.check()
     state = state_of(request)
     upload = state.uploads.get(body.id)
-    found = await state.looking.run(request, lambda stop: shares_of(upload, body, state.settings.device, stop))
-    return {"id": body.id, "kind": upload.kind, "shares": found}
+    if not isinstance(upload, Document):
+        raise ApiError(400, f"id must be of a document, got {upload.kind}")
+    found = await state.looking.run(
+        request, lambda stop: page_shares(upload, body.question, state.settings.device, stop)
+    )
+    return {"id": body.id, "shares": found}
 
 
-def shares_of(upload: Upload, how: PlanRequest, device: torch.device, stop: Stop) -> list[float]:
-    """One number per page."""
-    if isinstance(upload, Document):
-        return _page_shares(upload, how.question, device, stop)
-    if isinstance(upload, Video):
-        options: Any = {"budget": how.budget, "patch": how.patch, "allocator": how.allocator, "device": device}
-        relevance = how.scorer if how.scorer in SCORERS else "auto"
-        shown = choose_clip(upload.moments, how.question, relevance=relevance, **options)
-        spent = {one.time: float(one.allocation.valid.sum()) for one in shown}
-        return [spent.get(one.time, 0.0) for one in upload.moments]
-    return [1.0]
-
-
-def _page_shares(upload: Document, question: str, device: torch.device, stop: Stop) -> list[float]:
+def page_shares(upload: Document, question: str, device: torch.device, stop: Stop) -> list[float]:
     """As `choose_pages` does; what the scout read is kept with the document."""
     scout, words = load_scout(device=device), encode([question])
     evidence = []

@@ -1,7 +1,7 @@
 """Answers that are generated together, each told to its own client as it grows.
 
 `generate` calls a stopping criterion after every token of a batch. That is where pieces of text leave, and where the
-answer of a client who left ends, while the others go on.
+answer of a client who left ends, while the others go on. A model that looks again answers again: the text begins anew.
 """
 
 from __future__ import annotations
@@ -21,14 +21,22 @@ class Row:
     """One answer of a batch.
 
     tell:  takes each new piece of text
+    again: called when the model answers anew, after another look; what was told before does not hold any more
     stops: texts at which the answer ends
     """
 
-    def __init__(self, tell: Callable[[str], None], stop: Stop, stops: Sequence[str] = ()) -> None:
-        self.tell, self.stop, self.stops = tell, stop, tuple(stops)
+    def __init__(
+        self, tell: Callable[[str], None], again: Callable[[], None], stop: Stop, stops: Sequence[str] = ()
+    ) -> None:
+        self.tell, self.again, self.stop, self.stops = tell, again, stop, tuple(stops)
         self.said = ""
         self.done = False
         self.prompt_tokens = 0
+
+    def restart(self) -> None:
+        """The model has looked again."""
+        self.said, self.done = "", False
+        self.again()
 
     def grow(self, text: str) -> None:
         """Tell what is new in the text so far."""
@@ -52,11 +60,16 @@ class Rows:
     def __init__(self, rows: Sequence[Row], tokenizer: Any, ends: Sequence[int]) -> None:
         self.rows, self.tokenizer, self.ends = rows, tokenizer, set(ends)
         self.begin: int | None = None
+        self.length = 0  # of prompt and answer at the last call
 
     def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
-        if self.begin is None:
-            self.begin = input_ids.shape[1] - 1
+        length = input_ids.shape[1]
+        if self.begin is None or length != self.length + 1:  # another prompt: of a further look
+            for row in self.rows if self.begin is not None else ():
+                row.restart()
+            self.begin = length - 1
             self._count_prompts(input_ids[:, : self.begin])
+        self.length = length
         answers = input_ids[:, self.begin :].tolist()
         for row, ids in zip(self.rows, answers):
             if not row.done:

@@ -11,12 +11,14 @@ import io
 import secrets
 import warnings
 from collections import OrderedDict
+from collections.abc import Iterable
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image, UnidentifiedImageError
+from torch import Tensor
 
 from texturevlm.pages.pdf import PdfPages, is_pdf
 from texturevlm.scout.spotter import Spots
@@ -110,6 +112,10 @@ class Video(Upload):
 
     kind = "video"
 
+    def __init__(self, content: bytes, name: str, limits: Limits) -> None:
+        super().__init__(content, name, limits)
+        self.readings: dict[Any, Any] = {}  # what scorers read of its moments
+
     @cached_property
     def moments(self) -> list[Moment]:
         found = keep_moments(self.source(), together=1).moments()
@@ -119,7 +125,8 @@ class Video(Upload):
 
     @property
     def nbytes(self) -> int:
-        return len(self.content) + sum(one.frames.numel() for one in self.moments)
+        read = sum(part.nbytes for one in list(self.readings.values()) for part in tensors_in(one))
+        return len(self.content) + sum(one.frames.numel() for one in self.moments) + read
 
     @property
     def pages(self) -> int:
@@ -137,6 +144,17 @@ class Video(Upload):
 
     def about(self) -> dict[str, Any]:
         return {**super().about(), "times": [round(one.time, 3) for one in self.moments]}
+
+
+def tensors_in(held: Any) -> Iterable[Tensor]:
+    """All tensors of what a scorer read, a texture, or lists of those."""
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, Texture):
+        yield from held.levels
+    elif isinstance(held, (list, tuple)):
+        for one in held:
+            yield from tensors_in(one)
 
 
 def opened_image(content: bytes, limits: Limits) -> Image.Image:

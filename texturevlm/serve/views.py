@@ -17,7 +17,7 @@ from texturevlm.serve.pictures import Picture
 TILE = 512  # pixels along a side of a tile
 TILE_QUALITY = 88
 LAYER_SIDE = 640  # pixels along the longer side of a layer
-THUMBNAIL = 160
+THUMBNAIL, LARGEST_THUMBNAIL = 160, 1280
 
 
 def encoded(image: Image.Image, form: str, **options: int) -> bytes:
@@ -39,12 +39,12 @@ def tile(picture: Picture, level: int, column: int, row: int) -> bytes:
     return encoded(to_pil(part), "JPEG", quality=TILE_QUALITY)
 
 
-def thumbnail(picture: Picture) -> bytes:
-    """The whole picture, small."""
+def thumbnail(picture: Picture, side: int = THUMBNAIL) -> bytes:
+    """The whole picture, small: `side` pixels along its longer side at most."""
     levels = picture.texture.levels
-    level = next(one for one in levels if max(one.shape[2:]) <= 2 * THUMBNAIL)
+    level = next((one for one in levels if max(one.shape[2:]) <= 2 * side), levels[-1])
     image = to_pil(level[:1])
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    image.thumbnail((side, side))
     return encoded(image, "JPEG", quality=TILE_QUALITY)
 
 
@@ -60,7 +60,15 @@ def relevance_picture(relevance: Relevance) -> bytes:
 
 def layer_view(picture: Picture, name: str, *, small: bool) -> bytes:
     """A channel in colours."""
-    layer = picture.layer(name)
+    return _drawn(name, picture.layer(name), small=small)
+
+
+def gaze_view(gaze: torch.Tensor, *, small: bool) -> bytes:
+    """The channel `gaze`, (1, h, w), in colours."""
+    return _drawn("gaze", gaze[0], small=small)
+
+
+def _drawn(name: str, layer: torch.Tensor, *, small: bool) -> bytes:
     side = THUMBNAIL if small else LAYER_SIDE
     scale = min(1.0, side / max(layer.shape))
     size = tuple(max(1, round(extent * scale)) for extent in layer.shape)

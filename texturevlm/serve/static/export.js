@@ -4,13 +4,14 @@ import { paintFootprints, paintSeen } from "./paint.js";
 
 const LARGEST = 4096; // pixels along the longer side of an exported picture
 
-export async function save(kind, { plan, image, request, footprints }) {
+// clip: of a whole video, as /api/clip answered
+export async function save(kind, { plan, clip, image, request, footprints }) {
   const stem = image.name.replace(/\.[^.]*$/, "").replace(/[^\w-]+/g, "_").slice(0, 60) || "texturevlm";
   if (kind === "png") download(await picture(plan, footprints), `${stem}-${plan.used}-tokens.png`);
   else if (kind === "json") {
-    const tokens = await postJson("/api/allocation", request);
+    const tokens = clip ? clip.moments : await postJson("/api/allocation", request);
     download(new Blob([JSON.stringify(tokens, null, 1)], { type: "application/json" }), `${stem}-tokens.json`);
-  } else download(new Blob([python(image, request)], { type: "text/x-python" }), `${stem}.py`);
+  } else download(new Blob([python(image, request, clip)], { type: "text/x-python" }), `${stem}.py`);
 }
 
 function picture(plan, footprints) {
@@ -24,7 +25,7 @@ function picture(plan, footprints) {
   return new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
 }
 
-export function python(image, request) {
+export function python(image, request, clip) {
   const text = JSON.stringify; // of texts and numbers: Python reads it alike
   const page = request.page ?? 0;
   const opening = {
@@ -32,11 +33,27 @@ export function python(image, request) {
     document: `import torch\nfrom texturevlm.pages import open_pages\n\npages = open_pages(${text(image.name)})\ntexture = pages.texture(${page}, 1 << 22, torch.device("cpu")).mipmapped()`,
     video: `from texturevlm.video.moments import keep_moments\nfrom texturevlm.video.sources import open_video\n\nmoments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()\ntexture = tv.Texture((moments[${page}].frames[:1].float() / 255,)).mipmapped()`,
   }[image.kind];
+  if (clip) return wholeVideo(image, request);
   const options = `budget=${request.budget}, patch=${request.patch}`;
   const choosing = request.gaze
     ? `allocation = tv.foveate(texture.size, fixation=(${request.gaze.join(", ")}), e0=0.1, ${options})`
     : `allocation = tv.choose_tokens(\n    texture, ${text(request.question)}, ${options}, allocator=${text(request.allocator)}, relevance=${text(request.scorer)}\n)`;
   return `import texturevlm as tv\n${opening}\n${choosing}\npatches = tv.sample(texture, allocation)\nprint(patches.pixels.shape)\n`;
+}
+
+function wholeVideo(image, { question, budget, patch, allocator, scorer }) {
+  const text = JSON.stringify;
+  return `from texturevlm.video.clip import choose_clip
+from texturevlm.video.moments import keep_moments
+from texturevlm.video.sources import open_video
+
+moments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()
+shown = choose_clip(
+    moments, ${text(question)}, budget=${budget}, patch=${patch}, allocator=${text(allocator)}, relevance=${text(scorer)}
+)
+for one in shown:
+    print(f"{one.time:.1f} s: {int(one.allocation.valid.sum())} tokens")
+`;
 }
 
 function download(blob, name) {

@@ -3,9 +3,9 @@ const at = (id) => document.getElementById(id);
 const MODES = { 1: "look", 2: "compare", 3: "difference" };
 const CLICKS = { f: "show-footprints", r: "show-relevance", a: "show-attention", g: "show-gaze", b: "show-box", c: "open-channels", o: "file" };
 
-export function listen({ setMode, zoom, turnPage, changeTheme, step }) {
+export function listen({ setMode, zoom, turnPage, changeTheme, step, play }) {
   const actions = {
-    "/": () => at("question").focus(), "?": () => at("help").showModal(), t: changeTheme,
+    "/": () => at("question").focus(), "?": () => at("help").showModal(), t: changeTheme, p: play,
     "[": () => step(-40), "]": () => step(40), "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), 0: () => zoom(0),
     PageUp: () => turnPage(-1), PageDown: () => turnPage(1),
   };

@@ -20,7 +20,7 @@ export function ordered(plan) {
 }
 
 export function levelRange(tokens) {
-  const levels = tokens.map((one) => one.level);
+  const levels = tokens.length ? tokens.map((one) => one.level) : [0];
   const low = Math.min(...levels);
   return [low, Math.max(...levels, low + 1e-6)];
 }
@@ -47,9 +47,10 @@ export function inAtlas({ patch, atlas }, slot) {
   return [(slot % atlas.columns) * cell + atlas.gutter, Math.floor(slot / atlas.columns) * cell + atlas.gutter];
 }
 
-// The pixels of every token, enlarged to its footprint; grey where there is no token.
+// The pixels of every token, enlarged to its footprint; grey where there is no token. In a video those of the moments
+// before lie under them.
 export function paintSeen(context, where, plan) {
-  const { patch, size, grey, atlas, sorted } = plan;
+  const { patch, size, grey, atlas } = plan, sorted = [...(plan.under ?? []), plan].flatMap((one) => one.sorted);
   context.setTransform(1, 0, 0, 1, 0, 0);
   context.save();
   context.beginPath();
@@ -108,6 +109,26 @@ export function paintAttention(context, where, plan, attention) {
     context.fillStyle = `rgb(216 27 96 / ${0.85 * Math.sqrt(attention[token.slot] / most)})`;
     context.fill();
   }
+}
+
+// Where the eye rested: larger is longer.
+export function paintTrail(context, where, trail, now) {
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  const at = ([x, y]) => [where.x + x * where.scale, where.y + y * where.scale];
+  context.lineWidth = 1.5 * devicePixelRatio;
+  context.strokeStyle = "rgb(216 27 96 / .55)";
+  context.beginPath();
+  for (const point of trail) context.lineTo(...at(point));
+  context.stroke();
+  for (const point of trail) disc(context, at(point), 4 + 7 * Math.sqrt(Math.min(point[2], 4)), "rgb(216 27 96 / .28)");
+  if (now) disc(context, at(now), 5, "#d81b60");
+}
+
+function disc(context, [x, y], radius, colour) {
+  context.beginPath();
+  context.arc(x, y, radius * devicePixelRatio, 0, 2 * Math.PI);
+  context.fillStyle = colour;
+  context.fill();
 }
 
 export function paintHighlight(context, where, plan, token) {

@@ -1,6 +1,6 @@
 // One picture that zooms: OpenSeadragon draws the original, a canvas above it everything else.
 import { headers } from "./api.js";
-import { paintAttention, paintBox, paintFootprints, paintHighlight, paintOver, paintSeen } from "./paint.js";
+import { paintAttention, paintBox, paintFootprints, paintHighlight, paintOver, paintSeen, paintTrail } from "./paint.js";
 
 export class Pane {
   // tell: { moved(pane), pointed(pane, point or null) }
@@ -9,7 +9,8 @@ export class Pane {
     this.view = element.querySelector(".view");
     this.title = element.querySelector("h2");
     this.note = element.querySelector("p");
-    this.plan = this.relevance = this.channel = this.highlight = this.box = null;
+    // frame: a picture that plays above the tiles; look: tokens of an earlier look
+    this.plan = this.relevance = this.channel = this.highlight = this.box = this.frame = this.gaze = this.look = null;
     this.kind = "original";
     this.footprints = false;
     this.viewer = OpenSeadragon({
@@ -34,6 +35,7 @@ export class Pane {
   }
 
   open(image, tile) {
+    this.image = image;
     this.size = image.size;
     const [height, width] = image.size;
     const extent = (level) => [width, height].map((side) => Math.max(1, Math.floor(side / 2 ** (image.levels - 1 - level))));
@@ -122,12 +124,15 @@ export class Pane {
     this.context.setTransform(1, 0, 0, 1, 0, 0);
     this.context.clearRect(0, 0, width, height);
     if (!where) return;
+    if (this.frame && this.kind !== "seen") paintOver(this.context, where, this.size, this.frame);
     if (this.plan && this.kind !== "original") paintSeen(this.context, where, this.plan);
     if (this.kind === "difference") return;
-    if (this.channel) paintOver(this.context, where, this.size, this.channel, 0.85);
-    if (this.relevance) paintOver(this.context, where, this.size, this.relevance, 0.8);
+    if (this.channel && !this.frame) paintOver(this.context, where, this.size, this.channel, 0.85);
+    if (this.relevance && !this.frame) paintOver(this.context, where, this.size, this.relevance, 0.8);
     if (this.plan?.attention) paintAttention(this.context, where, this.plan, this.plan.attention);
-    if (this.plan && this.footprints) paintFootprints(this.context, where, this.plan, { wash: this.kind === "seen" ? 0.03 : 0.12 });
+    const outlined = this.kind === "original" && this.look ? this.look : this.plan;
+    if (outlined && this.footprints) paintFootprints(this.context, where, outlined, { wash: this.kind === "seen" ? 0.03 : 0.12 });
+    if (this.gaze?.trail.length && this.kind === "original") paintTrail(this.context, where, this.gaze.trail, this.gaze.now);
     if (this.box) paintBox(this.context, where, this.box);
     if (this.plan && this.highlight) paintHighlight(this.context, where, this.plan, this.highlight);
   }

@@ -1,11 +1,11 @@
 // What a link restores. Everything that the page shows follows from it.
 const DEFAULTS = {
-  id: "", page: 0, question: "", budget: 273, allocator: "auto", relevance: "scout",
-  allocatorB: "resize", relevanceB: "scout", mode: "look", footprints: true, heat: false, channel: "", view: "",
+  id: "", page: 0, question: "", budget: 273, allocator: "auto", relevance: "scout", looks: "1", whole: true,
+  against: "resize:scout", mode: "look", footprints: true, heat: false, channel: "", view: "",
 };
 const SHORT = {
-  id: "id", page: "p", question: "q", budget: "b", allocator: "a", relevance: "r", allocatorB: "a2",
-  relevanceB: "r2", mode: "m", footprints: "f", heat: "h", channel: "c", view: "v",
+  id: "id", page: "p", question: "q", budget: "b", allocator: "a", relevance: "r", looks: "l", whole: "w",
+  against: "vs", mode: "m", footprints: "f", heat: "h", channel: "c", view: "v",
 };
 
 export const state = { ...DEFAULTS };

@@ -16,7 +16,7 @@ function picture(path) {
   return image;
 }
 
-export function fillStrip(strip, image, choose, play) {
+export function fillStrip(strip, image, choose) {
   strip.hidden = image.pages < 2;
   strip.setAttribute("aria-label", image.kind === "video" ? "Moments" : "Pages");
   const buttons = Array.from({ length: image.pages > 1 ? image.pages : 0 }, (_, page) => {
@@ -31,49 +31,45 @@ export function fillStrip(strip, image, choose, play) {
     return button;
   });
   strip.replaceChildren(...buttons);
-  if (!image.times || image.pages < 2) return;
-  const start = document.createElement("button");
-  start.type = "button";
-  start.className = "play";
-  start.textContent = "Play";
-  start.setAttribute("aria-pressed", "false");
-  start.addEventListener("click", () => play(start));
-  strip.prepend(start);
 }
 
-const pagesOf = (strip) => [...strip.querySelectorAll("button:not(.play)")];
-
 export function markPage(strip, page) {
-  pagesOf(strip).forEach((button, index) => {
+  [...strip.children].forEach((button, index) => {
     if (index === page) button.setAttribute("aria-current", "true");
     else button.removeAttribute("aria-current");
   });
-  pagesOf(strip)[page]?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  strip.children[page]?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-// A bar below each page: the chance that the question is about it, or the moment's part of the tokens.
-export function markShares(strip, { kind, shares }) {
+// A bar below each page: the chance that the question is about it, or its part of the tokens.
+export function markShares(strip, shares, say) {
   const most = Math.max(...shares, 1e-9);
-  pagesOf(strip).forEach((button, index) => {
-    const bar = button.querySelector(".share") ?? document.createElement("span"), fill = document.createElement("i");
-    bar.className = "share";
+  [...strip.children].forEach((button, index) => {
+    const fill = document.createElement("i");
     fill.style.width = `${(100 * shares[index]) / most}%`;
-    bar.replaceChildren(fill);
-    button.append(bar);
-    button.title = kind === "video" ? `${shares[index]} tokens` : `${(100 * shares[index]).toFixed(1)} % likely to hold the answer`;
+    button.querySelector(".share").replaceChildren(fill);
+    button.title = say(shares[index]);
   });
 }
 
-// channels: as /api/about lists them; those that an image alone gives
-export function fillChannels(shelf, channels, image, chosen, choose) {
-  const page = image.page ? `&page=${image.page}` : "";
-  const buttons = channels.filter((one) => one.drawn).map(({ name, holds }) => {
+const NEEDS = { encoder: "an encoder", previous: "a frame before", gaze: "a gaze: switch it on", relevance: "an earlier look", fixations: "earlier looks", attention: "a model" };
+
+// channels: as /api/about lists them; those that an image alone does not give say what they need. trail: of a gaze
+export function fillChannels(shelf, channels, image, chosen, trail, choose) {
+  const given = { page: image.page ?? 0, small: true };
+  const drawn = (one) => one.drawn || (one.name === "gaze" && trail);
+  const buttons = [...channels].sort((one, other) => drawn(other) - drawn(one)).map((one) => {
+    const { name, holds, needs } = one;
     const button = document.createElement("button"), label = document.createElement("span");
     button.type = "button";
-    button.title = holds;
+    button.title = drawn(one) ? holds : `${holds} It needs ${NEEDS[needs] ?? needs}.`;
+    button.disabled = !drawn(one);
     button.dataset.channel = name;
     label.textContent = name.replaceAll("_", " ");
-    button.append(picture(`/api/channels/${image.id}/${name}.jpg?small=true${page}`), label);
+    const query = new URLSearchParams(name === "gaze" ? { ...given, trail } : given);
+    const empty = document.createElement("em");
+    empty.textContent = `needs ${NEEDS[needs] ?? needs}`;
+    button.append(drawn(one) ? picture(`/api/channels/${image.id}/${name}.jpg?${query}`) : empty, label);
     button.addEventListener("click", () => choose(name));
     return button;
   });
