@@ -87,10 +87,10 @@ class Texture:
                 `texturevlm pyramid` writes) the coarse levels, and `pages` for the others
         """
         if isinstance(source, (str, os.PathLike)):
-            from texturevlm.virtual.opening import is_paged, open_paged
+            from texturevlm.virtual.opening import open_if_paged
 
-            if is_paged(source):
-                return open_paged(source, device=device)
+            if (paged := open_if_paged(source, device=device)) is not None:
+                return paged
         return cls((images.to_tensor(source, device),))
 
     def mipmapped(self, levels: int | None = None) -> Texture:
