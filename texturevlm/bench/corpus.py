@@ -143,7 +143,12 @@ def _engine(report: Report, folder: Path, source: Path, threads: int, name: str,
     """From files to files by one worker, as `LocalPool` runs it; its first units capture graphs and fill caches."""
     on_gpu = report.device == "cuda"
     batch, unit, slots = (GPU_BATCH, GPU_BATCH, 2) if on_gpu else (CPU_BATCH, 2, 1)
-    how: Any = {"decoder": find_decoder(), "device": report.device, "relevance": relevance, "batch": batch}
+    how: Any = {
+        "decoder": find_decoder("auto", report.device),
+        "device": report.device,
+        "relevance": relevance,
+        "batch": batch,
+    }
     url = tempfile.mkdtemp(dir=folder)
     recipe, ledger = Recipe(str(source), "images", unit=unit, **how), Ledger(Store(url))
     units = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), unit).units
