@@ -9,6 +9,7 @@ import torch
 
 import texturevlm as tv
 from tests.virtual.conftest import SIZE
+from texturevlm.cli import main
 from texturevlm.virtual import open_paged, opening
 from texturevlm.virtual.ranges import BLOCK
 
@@ -82,6 +83,17 @@ def test_a_pyramid_at_a_url_is_read_by_pages_with_the_same_tokens(pyramid, serve
     assert done.pages_read == here.pages.counters.pages_read and not done.errors
     # The last block of a header is counted whole, and the few bytes of a pointer not at all.
     assert abs(server.sent - done.bytes_read) < BLOCK and server.sent < len(content) / 2
+
+
+def test_look_takes_a_url(pyramid, serve, tmp_path, capsys):
+    address, _ = serve({"/large.tif": pyramid.read_bytes()})
+    assert main(["look", f"{address}/large.tif", "--budget", "16", "--out", str(tmp_path / "seen.png")]) == 0
+    said = capsys.readouterr()
+    assert (
+        "4200×4100 seen with 16 tokens" in said.out and "pages read" in said.err and (tmp_path / "seen.png").is_file()
+    )
+    assert main(["look", f"{address}/none.tif", "--out", str(tmp_path / "no.png")]) == 2
+    assert "the server answers 404" in capsys.readouterr().err
 
 
 def test_a_server_without_ranges(exact, serve, monkeypatch):
