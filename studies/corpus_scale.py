@@ -25,6 +25,8 @@ import numpy as np
 import psutil
 from PIL import Image
 
+from studies.study import report_from_files
+from texturevlm.check import check_count
 from texturevlm.corpus.build import build
 from texturevlm.corpus.ledger import Ledger
 from texturevlm.corpus.listing import Entry
@@ -134,26 +136,24 @@ def _mark_done(folder: Path, ledger: Ledger, count: int) -> None:
             path.write_text(json.dumps({"unit": f"{number:07}-{digest}", **fields}) if kind == "done" else "")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    about = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m studies.corpus_scale", description=about)
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--images", type=int, default=TINY)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    options = parser.parse_args(arguments)
-    if not options.out.is_dir():
-        print(f"corpus_scale: --out must be a folder that exists, got {options.out}", file=sys.stderr)
-        return 2
+def made(options: argparse.Namespace) -> str:
+    check_count("corpus_scale", "--images", options.images, 1)
+    check_count("corpus_scale", "--rows", options.rows, 1)
     with tempfile.TemporaryDirectory(prefix="texturevlm-scale-") as folder:
         (Path(folder) / "ledger").mkdir()
         lines = ledger_alone(Path(folder) / "ledger", options.rows)
         (Path(folder) / "tiny").mkdir()
         lines = tiny_images(Path(folder) / "tiny", options.images) + lines
-    made = [f"{origin('studies.corpus_scale')}  ", "Single runs on a CPU, one process each.", ""]
-    page = ["# Corpus at scale", "", *made, "| | |", "|---|---|", *lines]
-    (options.out / "corpus-scale.md").write_text("\n".join(page) + "\n")
-    print("\n".join(page))
-    return 0
+    about = [f"{origin('studies.corpus_scale')}  ", "Single runs on a CPU, one process each.", ""]
+    return "\n".join(["# Corpus at scale", "", *about, "| | |", "|---|---|", *lines]) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    about = (__doc__ or "").split("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m studies.corpus_scale", description=about)
+    parser.add_argument("--images", type=int, default=TINY, metavar="N", help="tiny images (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help="rows of the ledger (default: %(default)s)")
+    return report_from_files(parser, arguments, made, "corpus-scale.md")
 
 
 if __name__ == "__main__":

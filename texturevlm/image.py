@@ -24,6 +24,7 @@ from texturevlm.staging import image_bytes, stage_jpeg
 
 MAX_PIXELS = 1 << 27  # 134 million: an A0 page at 200 dpi; a larger file is more likely a mistake or an attack
 MAX_BYTES = 1 << 28  # of a download: what that many pixels take as a camera's JPEG, and more
+BYTE = 255  # the largest value of 8 bits
 PATIENCE = 10  # seconds without an answer from a server
 SCHEMES = re.compile(r"(https?:/|data:)", re.IGNORECASE)
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
@@ -117,8 +118,23 @@ def _begins_as_pdf(file: Path | io.BytesIO) -> bool:
         return opened.read(5) == b"%PDF-"
 
 
+def file_pixels(content: bytes) -> Tensor:
+    """The pixels of an image file, (H, W, 3) uint8: what `to_tensor` makes of it, in 8 bits."""
+    name = f"source of {len(content)} bytes"
+    with _opened(io.BytesIO(content), name) as image:
+        pixels = _pixels(image, name, None, own=True)
+    if pixels.dtype == torch.uint8:
+        return pixels
+    return pixels[0].mul(BYTE).round_().byte().permute(1, 2, 0)
+
+
 def _from_pil(image: Image.Image, name: str, device: torch.device | str | None, *, own: bool = False) -> Tensor:
-    """own: nobody else holds the image"""
+    pixels = _pixels(image, name, device, own=own)
+    return _planes(pixels) if pixels.dtype == torch.uint8 else pixels
+
+
+def _pixels(image: Image.Image, name: str, device: torch.device | str | None, *, own: bool) -> Tensor:
+    """(H, W, 3) uint8; of grey with 16 bits (1, 3, H, W), 0 to 1. own: nobody else holds the image"""
     target = torch.device(device or "cpu")
     if image.width == 0 or image.height == 0:
         raise ValueError(f"Texture.open: image must not be empty, got {image.height}×{image.width}")
@@ -133,7 +149,7 @@ def _from_pil(image: Image.Image, name: str, device: torch.device | str | None, 
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else it would be copied
         image = ImageOps.exif_transpose(image)
     elif staged is not None and staged.filled:
-        return _planes(staged.on_device())
+        return staged.on_device()
     if image.mode == "F":
         raise ValueError("Texture.open: a float image has no agreed range; scale it to 0 … 1 and pass an array")
     if image.mode.startswith("I"):
@@ -146,7 +162,7 @@ def _from_pil(image: Image.Image, name: str, device: torch.device | str | None, 
         image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
     if image.mode != "RGB":
         image = image.convert("RGB")
-    return _planes(image_bytes(image, target))
+    return image_bytes(image, target)
 
 
 def _planes(pixels: Tensor) -> Tensor:

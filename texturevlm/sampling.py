@@ -30,7 +30,7 @@ def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -
     allocation: for as many images of the same size. Unused slots are sampled too, so that shapes are static; their
                 pixels mean nothing
     backend:    auto (the texture units if the texture is resident there, else our kernels, else PyTorch), or by name;
-                a texture that is read by pages: auto or reference, PyTorch on any device
+                a texture that is read by pages: through its page table, by all but the texture units
     returns     Patches with pixels (B, K, C, P, P)
     """
     check_texture("sample", texture)
@@ -41,10 +41,11 @@ def sample(texture: Texture, allocation: Allocation, *, backend: str = "auto") -
     if texture.batch != allocation.batch:
         wanted = f"{texture.batch} images like the texture"
         raise ValueError(f"sample: allocation must be for {wanted}, got {allocation.batch}")
-    if texture.pages is not None and backend in ("auto", "reference"):
+    if texture.pages is not None:
         weight = (allocation.score.clamp(min=0) + 1e-6) * allocation.valid
         where = (allocation.centre, allocation.ddx, allocation.ddy)
-        return Patches(texture.pages.sample(*where, patch=allocation.patch, weight=weight), allocation)
+        pixels = texture.pages.sample(*where, patch=allocation.patch, weight=weight, backend=backend)
+        return Patches(pixels, allocation)
     footprints = _in_texels(texture, allocation)
     gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*footprints, *texture.levels))
     if texture.resident is not None and backend in ("auto", "texture") and not gradients:

@@ -19,7 +19,7 @@ from torch import Tensor
 from texturevlm import image as images
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
 from texturevlm.ops.device_texture import DeviceTexture
-from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents, mipmap
+from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents, mipmap, update_region
 
 if TYPE_CHECKING:
     from texturevlm.virtual.pages import VirtualPages
@@ -87,10 +87,10 @@ class Texture:
                 `texturevlm pyramid` writes) the coarse levels, and `pages` for the others
         """
         if isinstance(source, (str, os.PathLike)):
-            from texturevlm.virtual.opening import is_paged, open_paged
+            from texturevlm.virtual.opening import open_if_paged
 
-            if is_paged(source):
-                return open_paged(source, device=device)
+            if (paged := open_if_paged(source, device=device)) is not None:
+                return paged
         return cls((images.to_tensor(source, device),))
 
     def mipmapped(self, levels: int | None = None) -> Texture:
@@ -117,9 +117,18 @@ class Texture:
         """Copy the levels into a hardware texture (CUDA only), which every later sample without gradients reads.
 
         half: whether texels are fp16; by default they are, unless a channel holds labels
-        Levels that are changed in place afterwards (`ops.update_region`) must be copied again: `resident.fill(levels)`.
+        Level 0 may be changed in place afterwards: `update_region` then refreshes what the change touches.
         """
         return replace(self, resident=DeviceTexture(self.levels, half=half, nearest=self.nearest))
+
+    def update_region(self, boxes: Tensor) -> None:
+        """After rectangles of level 0 were changed in place, refresh what they touch, also in the texture units.
+
+        boxes: (B, N, 4) whole numbers, xyxy in texels of level 0; see `ops.update_region`
+        """
+        update_region(self.levels, boxes, reduce=self.reduce)
+        if self.resident is not None:
+            self.resident.fill(self.levels, boxes)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Texture:
         """Return the texture on another device or in another dtype."""

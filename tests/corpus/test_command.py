@@ -41,7 +41,10 @@ def test_a_folder_with_a_bad_image(tmp_path, capsys):
         (["--relevance", "scot"], "--relevance must be"),
         (["--write", "features"], "write 'features' needs a model"),
         (["--budget", "9"], "was begun with budget 8, got 9"),
-        (["--decoder", "turbo"], "decoder must be one of auto, simplejpeg, pillow, got 'turbo'"),
+        (
+            ["--decoder", "turbo"],
+            "decoder must be one of auto, nvimgcodec, torchcodec, simplejpeg, pillow, got 'turbo'",
+        ),
         (["--questions", "gone.jsonl"], "no such file: gone.jsonl"),
         (["--engine", "ray", "--workers", "0"], "workers must be at least 1, got 0"),
     ],

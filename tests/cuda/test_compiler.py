@@ -192,6 +192,28 @@ def test_a_filled_texture_serves_every_lookup():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("size", [(64, 96), (301, 410), (1080, 1920)])
+def test_a_change_is_brought_to_the_texture_units(size):
+    from texturevlm.types import Texture
+
+    height, width = size
+    texture = Texture(torch.rand(2, 3, *size, device="cuda")).mipmapped().on_device(half=False)
+    boxes = torch.tensor([[[5, 7, 30, 21], [0, 0, 0, 0]], [[width - 9, height - 3, width + 5, height], [40, 1, 41, 2]]])
+    centre = torch.rand(2, 200, 2, device="cuda") * torch.tensor([width, height], device="cuda")
+    lod = torch.rand(2, 200, device="cuda") * len(texture.levels)
+    for image, of_image in enumerate(boxes.tolist()):
+        for x0, y0, x1, y1 in of_image:
+            texture.levels[0][image, :, y0:y1, x0:x1] = 0.0
+    stale = lookup(texture.resident, centre, lod)
+    texture.update_region(boxes.cuda())
+    wanted = lookup(Texture(texture.levels).on_device(half=False).resident, centre, lod)
+    assert torch.equal(lookup(texture.resident, centre, lod), wanted) and not torch.equal(stale, wanted)
+    texture.levels[0][:, :, height // 2 :, : width // 2] = 1.0  # not said: the texture keeps what it has
+    texture.resident.fill(texture.levels, boxes.cuda()[:, :1])
+    assert torch.equal(lookup(texture.resident, centre, lod), wanted)
+
+
+@pytest.mark.gpu
 def test_names_beyond_2048_survive_a_texture():
     from texturevlm.ops.device_texture import DeviceTexture
 

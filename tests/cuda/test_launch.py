@@ -11,6 +11,7 @@ pytest.importorskip("cuda.bindings")
 from texturevlm.ops import device_texture as texture
 from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
+from texturevlm.types import Texture
 
 
 class _NoDevice:
@@ -120,6 +121,20 @@ def test_a_filled_texture_is_sampled_without_filling_it_again(launches):
         lookup(filled, points.requires_grad_(), lod)
     with pytest.raises(ValueError, match=r"lookup: backend must be one of auto, texture, got 'cuda'"):
         lookup(filled, points.detach(), lod, backend="cuda")
+
+
+def test_a_change_is_brought_to_the_texture_units(launches):
+    resident = Texture(torch.rand(2, 3, 40, 64)).mipmapped().on_device()
+    launches.clear()
+    resident.update_region(torch.tensor([[[1, 2, 9, 9]], [[0, 0, 0, 0]]]))
+    assert launches["fill"] == 1 and sum(launches.values()) > 1
+    launches.clear()
+    resident.update_region(torch.zeros(2, 0, 4, dtype=torch.int64))
+    assert not launches
+    with pytest.raises(ValueError, match=r"DeviceTexture.fill: boxes must be \(B, N, 4\), got \(1, 1, 4\)"):
+        resident.resident.fill(resident.levels, torch.zeros(1, 1, 4, dtype=torch.int32))
+    with pytest.raises(TypeError, match=r"DeviceTexture.fill: boxes must hold whole numbers"):
+        resident.resident.fill(resident.levels, torch.zeros(2, 1, 4))
 
 
 def test_levels_too_far_apart_for_the_kernels_are_refused(launches):

@@ -18,6 +18,7 @@ from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.lookup_kernel import refresh_patches_cuda
 from texturevlm.ops.packed import Marks
+from texturevlm.ops.paged import PagedLevels
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.channel_form import ChannelForm
@@ -52,6 +53,10 @@ def samples(device):
     pixels, sampled = torch.zeros(1, 9, 5, 8, 8, device=device), torch.zeros(9, dtype=torch.bool, device=device)
     where = (points, torch.ones_like(points), torch.ones_like(points))
     refresh_patches_cuda(pixels, still, where, torch.ones_like(sampled)[None], sampled, everywhere((33, 48), device))
+    coarse, pool = [level[:, :3] for level in still[1:]], torch.zeros(6, 16, 16, 3, dtype=torch.uint8, device=device)
+    paged = PagedLevels((33, 48), coarse, pool, torch.tensor([5, -1, 0, 1, -1, 2, 3, -1, 4], device=device).int())
+    paged.watch(torch.ones(1, 9, device=device), 8)
+    sample_patches(paged, points, points / 9, points / 7, patch=8, backend="cuda")
 
 
 def texture_units(device):

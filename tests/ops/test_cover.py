@@ -112,8 +112,9 @@ def agree(name, relevance, **options):
 
 
 @pytest.mark.parametrize("grid, size, budget, patch, blank", SEARCHES)
-def test_the_kernels_choose_the_same_squares(emulated, grid, size, budget, patch, blank):
-    for name in ("fit", "layers"):
+def test_the_kernels_choose_the_same_squares(emulated, grid, size, budget, patch, blank, monkeypatch):
+    for name, many in (("fit", 16), ("layers", 16), ("layers", 1)):
+        monkeypatch.setattr(kernels, "MANY", many)
         agree(name, maps_of(1, grid, size, blank), budget=budget, patch=patch)
 
 
@@ -157,7 +158,8 @@ def test_the_kernels_constants_are_the_references():
     known = definitions("cover.cu").constants
     wanted = {"MOST_CELLS": MOST_CELLS_ALONG, "KEYS": CellRanking.KEYS, "UNIT": UNIT, "LEAST": CellRanking.LEAST}
     wanted |= {"BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
-    assert {name: known[name] for name in wanted} == wanted and kernels.SHARES**2 == 1 << BISECTIONS
+    assert {name: known[name] for name in wanted} == wanted and known["ALL"] == 1 << BISECTIONS
+    assert all(parts**rounds == 1 << BISECTIONS for parts, rounds in (kernels.SHARES, kernels.SHARES_OF_MANY))
 
 
 def test_every_ladder_fits_the_kernels():
@@ -172,7 +174,7 @@ def test_every_ladder_fits_the_kernels():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("grid, size, budget, patch, blank", [*SEARCHES, *LARGE])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [1, 3, 16])
 def test_on_the_gpu(grid, size, budget, patch, blank, batch):
     poison()
     for name in ("fit", "layers"):

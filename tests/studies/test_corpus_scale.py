@@ -17,6 +17,6 @@ def test_a_table_of_a_small_run(tmp_path, monkeypatch, capsys):
     assert table in capsys.readouterr().out + "\n"
 
 
-def test_no_folder(tmp_path, capsys):
-    assert corpus_scale.main(["--out", str(tmp_path / "gone")]) == 2
-    assert "--out must be a folder that exists" in capsys.readouterr().err
+def test_nothing_to_measure(tmp_path, capsys):
+    assert corpus_scale.main(["--out", str(tmp_path), "--images", "0"]) == 2
+    assert "--images must be at least 1, got 0" in capsys.readouterr().err

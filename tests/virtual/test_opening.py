@@ -87,7 +87,7 @@ def test_a_file_that_may_not_be_read(exact, monkeypatch):
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied", str(exact[0]))
 
-    monkeypatch.setattr("texturevlm.virtual.tiff._Counted", refuse)
+    monkeypatch.setattr("texturevlm.virtual.ranges._Counted", refuse)
     with pytest.raises(PermissionError, match=r"small\.pyramid\.tif"):
         open_paged(exact[0])
 

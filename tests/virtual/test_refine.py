@@ -7,7 +7,9 @@ import torch
 import texturevlm as tv
 from tests.virtual.conftest import SIZE, WORDS
 from tests.virtual.sources import ArraySource, LargeSheet
-from texturevlm.relevance import AttentionScorer, refine
+from texturevlm.relevance import AttentionScorer, refine, words
+from texturevlm.relevance.ocr import Page, Word
+from texturevlm.relevance.words import WordsScorer
 from texturevlm.virtual import PageKey, open_paged, pages
 from texturevlm.virtual.tiff import TiffSource
 
@@ -20,6 +22,26 @@ def finest_inside(allocation, box):
     x, y = allocation.centre[0].unbind(-1)
     inside = allocation.valid[0] & (x > left) & (x < right) & (y > top) & (y < bottom)
     return float(2 ** allocation.level[0][inside].min()) if inside.any() else np.inf
+
+
+LINE = "Total amount due: 4711 EUR"
+
+
+def words_at(box, size):
+    """The line of the image as OCR's page, evenly over a box (x0, y0, x1, y1)."""
+    x0, y0, x1, y1 = box
+    texts = LINE.split()
+    step = (x1 - x0) / len(texts)
+    return Page(
+        tuple(Word(text, (x0 + i * step, y0, x0 + (i + 0.9) * step, y1), 0, 1.0) for i, text in enumerate(texts)), size
+    )
+
+
+def near_the_words(found):
+    rows, columns = found.grid
+    top, left = int((WORDS[1] - 60) / SIZE[0] * rows), int((WORDS[0] - 60) / SIZE[1] * columns)
+    near = found.mass[0, top : top + round(200 / SIZE[0] * rows), left : left + round(760 / SIZE[1] * columns)]
+    return float(near.sum())
 
 
 @pytest.fixture(autouse=True)
@@ -78,13 +100,34 @@ def test_a_question_finds_its_words(pyramid, monkeypatch):
     texture = tv.Texture.open(pyramid)
     found = tv.find_relevance(texture, QUESTION, relevance="scout")
     assert found.size == SIZE and found.scorer == "scout" and found.mass.sum() == pytest.approx(1, abs=1e-3)
-    rows, columns = found.grid
+    assert near_the_words(found) > 0.5  # of 0.9 % of the area
     x, y = WORDS
-    top, left = int((y - 60) / SIZE[0] * rows), int((x - 60) / SIZE[1] * columns)
-    near = found.mass[0, top : top + round(200 / SIZE[0] * rows), left : left + round(760 / SIZE[1] * columns)]
-    assert near.sum() > 0.5  # of 0.9 % of the area
     allocation = tv.choose_tokens(texture, relevance=found)
     assert finest_inside(allocation, (y - 60, x - 60, y + 140, x + 700)) < 2
+
+
+def test_words_are_read_in_windows(pyramid, monkeypatch):
+    sizes = []
+
+    def read_dark_marks(image):
+        sizes.append(tuple(image.shape[2:]))
+        y, x = (image[0].mean(0) < 0.3).nonzero().unbind(1)
+        if len(x) == 0:
+            return Page((), sizes[-1])
+        return words_at((float(x.min()), float(y.min()), float(x.max()), float(y.max())), sizes[-1])
+
+    monkeypatch.setattr(words, "read_page", read_dark_marks)
+    found = tv.find_relevance(tv.Texture.open(pyramid), QUESTION, relevance="words")
+    assert sizes[0] == (1025, 1050) and len(sizes) > 1 and max(map(max, sizes[1:])) <= 512
+    assert found.scorer == "words" and near_the_words(found) > 0.8
+
+
+def test_words_that_are_known_of_the_whole_image(pyramid, monkeypatch):
+    monkeypatch.setattr(words, "read_page", None)  # nothing is read again
+    x, y = WORDS
+    scorer = WordsScorer(words_at((x, y, x + 620, y + 48), SIZE))
+    found = tv.find_relevance(tv.Texture.open(pyramid), QUESTION, relevance=scorer)
+    assert found.scorer == "words" and near_the_words(found) > 0.8
 
 
 def test_a_map_of_the_whole_image_is_not_spread_over_each_window(pyramid):

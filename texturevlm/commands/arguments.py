@@ -95,6 +95,11 @@ def existing_file(text: str) -> Path:
     return path
 
 
+def file_or_url(text: str) -> Path | str:
+    """The type of an argument that names an image: a file to read, or a URL, which `Texture.open` looks for."""
+    return text if is_url(text) else existing_file(text)
+
+
 def existing_path(text: str) -> Path:
     """The type of an argument that names a file or a folder to read."""
     if not is_url(text) and not Path(text).exists():

@@ -44,7 +44,7 @@ def add_corpus(commands: arguments.Commands) -> None:
         type=int,
     )
     parser.add_count("--unit", "images per unit, for folders and lists", 128)
-    parser.add_option("--decoder", "NAME", "of JPEGs: auto, simplejpeg or pillow", "auto")
+    parser.add_option("--decoder", "NAME", "of JPEGs: auto, simplejpeg, pillow; on GPUs nvimgcodec, torchcodec", "auto")
     parser.add_argument("--retry-errors", action="store_true", help="do units with errors again")
     parser.add_argument(
         "--report", action="store_true", help="write DIR/report.md with a contact sheet of what was seen"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def add_look(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "look", _look, "draw what a model would see of an image")
-    parser.add_argument("image", type=arguments.existing_file, metavar="IMAGE")
+    parser.add_argument("image", type=arguments.file_or_url, metavar="IMAGE", help="a file, or the URL of one")
     parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
     parser.add_option("--fixation", "X,Y", "or a point to look at (default: the centre)", type=_point)
     parser.add_option("--e0", None, "eccentricity that halves the resolution", 0.5, type=float)

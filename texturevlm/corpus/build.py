@@ -94,7 +94,7 @@ def build(
     recipe = Recipe(
         source=_absolute(source),
         kind=find_kind(os.fspath(source), kind),
-        decoder=find_decoder(decoder),
+        decoder=find_decoder(decoder, device),
         device="cuda" if on_gpu else "cpu",
         batch=batch or (GPU_BATCH if on_gpu else CPU_BATCH),
         asked=find_scorer("corpus", "auto", "what").name if options.get("relevance", "auto") == "auto" else "",

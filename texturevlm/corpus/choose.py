@@ -183,7 +183,9 @@ class Chooser:
         """Bytes (B, H, W, 3) → a texture with its levels; and the other inputs."""
         raw, *others = inputs
         most = torch.full((), 255.0, device=raw.device)  # as image.py scales, bit for bit
-        image = raw.permute(0, 3, 1, 2).contiguous().float().div_(most)
+        count, height, width, colours = raw.shape
+        image = torch.empty((count, colours, height, width), device=raw.device)
+        torch.div(raw.permute(0, 3, 1, 2), most, out=image)  # one pass over memory, not three
         if stretched:
             image, others = stretch(image, others[0]), others[1:]
         return Texture((image,)).mipmapped(), others

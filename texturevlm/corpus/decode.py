@@ -8,12 +8,14 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
+import torch
 from PIL import ExifTags, Image
 from torch import Tensor
 
 from texturevlm.check import check_choice
+from texturevlm.corpus.decode_gpu import GPU_DECODERS, MODULES, can_import, decode_by_gpu
 from texturevlm.corpus.items import Pixels
-from texturevlm.image import MAX_PIXELS, to_tensor
+from texturevlm.image import MAX_PIXELS, file_pixels
 
 JPEG = b"\xff\xd8\xff"
 HEADER = 1 << 16  # bytes in which an Exif segment begins
@@ -33,7 +35,7 @@ def to_bytes(image: Tensor) -> Pixels:
 
 def pillow(content: bytes) -> Pixels:
     """What `Texture.open` makes of it, in 8 bits."""
-    return to_bytes(to_tensor(content))
+    return np.ascontiguousarray(file_pixels(content).numpy())
 
 
 def simplejpeg(content: bytes) -> Pixels:
@@ -61,10 +63,28 @@ def _turned(content: bytes) -> bool:
 DECODERS: dict[str, Callable[[bytes], Pixels]] = {"simplejpeg": simplejpeg, "pillow": pillow}
 
 
-def find_decoder(name: str = "auto") -> str:
-    """The best decoder that is installed, or the one named, if it is."""
-    check_choice("corpus", "decoder", name, ("auto", *DECODERS))
-    installed = [one for one in DECODERS if one == "pillow" or find_spec(one) is not None]
+def find_decoder(name: str = "auto", device: str = "cpu") -> str:
+    """The best decoder that is installed, or the one named, if it is; those of a GPU come first, where there is one."""
+    check_choice("corpus", "decoder", name, ("auto", *GPU_DECODERS, *DECODERS))
+    on_gpu = device.startswith("cuda")
+    if name in GPU_DECODERS and not on_gpu:
+        raise ValueError(f"corpus: decoder {name!r} needs --device cuda, got {device}")
+    installed = [one for one in GPU_DECODERS if on_gpu and can_import(one)]
+    installed += [one for one in DECODERS if one == "pillow" or find_spec(one) is not None]
+    if name in GPU_DECODERS and name not in installed:
+        raise ImportError(f"corpus: decoder {name!r} needs the package {MODULES[name]}, which cannot be imported here")
     if name != "auto" and name not in installed:
         raise ImportError(f"corpus: decoder {name!r} needs the extra corpus: pip install 'texturevlm[corpus]'")
     return installed[0] if name == "auto" else name
+
+
+def decoder_of(name: str, device: torch.device) -> Callable[[bytes], Pixels]:
+    """What decodes by this name."""
+    if name not in GPU_DECODERS:
+        return DECODERS[name]
+
+    def decode(content: bytes) -> Pixels:
+        found = decode_by_gpu(name, device, content)
+        return pillow(content) if found is None else found
+
+    return decode

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from texturevlm.corpus.choose import Bucket, Chooser, Decoded
-from texturevlm.corpus.decode import DECODERS, find_decoder, pixel_digest
+from texturevlm.corpus.decode import decoder_of, find_decoder, pixel_digest
 from texturevlm.corpus.formats import FORMATS
 from texturevlm.corpus.items import Item, items_of, said
 from texturevlm.corpus.ledger import Done, Fault, Ledger, file_digest
@@ -80,11 +80,12 @@ class UnitWorker:
         self.recipe, self.device, self.threads = plan.recipe, torch.device(device), threads
         if self.device.type != self.recipe.device:
             raise ValueError(f"corpus: device must be {self.recipe.device}, as the recipe says, got {device}")
-        if self.device.type == "cpu":
-            torch.set_num_threads(1)  # sums depend on how work is split, and processes share the cores anyway
-        else:
+        # Sums depend on how work is split; and each thread that decodes would begin as many of torch's as there are
+        # cores, which then wait for one another.
+        torch.set_num_threads(1)
+        if self.device.type != "cpu":
             torch.backends.cudnn.deterministic = True  # else each process may pick another algorithm for the scout
-        self.decode = DECODERS[find_decoder(self.recipe.decoder)]
+        self.decode = decoder_of(find_decoder(self.recipe.decoder, self.device.type), self.device)
         self.payload = PAYLOADS[self.recipe.write](self.recipe, self.device)
         self.asked = load_questions(self.ledger.store)
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")

@@ -3,8 +3,8 @@
 //   cover_begin:  packs ink into bits, 32 cells per word; clears counters
 //   cover_spans:  the number of squares of each span that cover the ink; then what a fine layer left; then the blank cells
 //   cover_gains:  the gain of every cell from each scale of the fine layer, and a histogram of gains
-//   cover_reach:  whether a fine layer over the best cells and a coarse layer over the rest fit the budget. Two rounds of
-//                 32 shares, the second between two of the first; the second also computes their worth
+//   cover_reach:  whether a fine layer over the best cells and a coarse layer over the rest fit the budget. A round tries
+//                 `parts` shares at once, between two of the round before; the last also computes their worth
 //   cover_tokens: writes the chosen squares as footprints; cuts the best in two while tokens are left
 // Sums are of integers, so their order does not matter. The reference does all float operations in the same order.
 #include "cover.cuh"
@@ -180,26 +180,26 @@ __device__ End end_of(const Cover& job, const int* histogram, int share) {
 
 // One share at one scale of one image per block.
 extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_constant__ Cover job) {
-    __shared__ Mask mask, rest;
+    __shared__ Mask mask;
     __shared__ unsigned squares[MOST_TOKENS];
     __shared__ int found;
     let_next_start();
     wait_for_previous();
-    const int image = blockIdx.y, scale = blockIdx.x / SHARES, slot = blockIdx.x % SHARES;
+    const int image = blockIdx.y, scale = blockIdx.x / job.parts, slot = blockIdx.x % job.parts;
     const int words = words_of(job), lane = threadIdx.x % 32;
     if (is_skipped(job, image)) return;
     const Rung step = rung_of(job, image, scale);
     if (!step.span) return;
     const long long place = scale_place(job, image, scale);
-    int* answer = job.reached + place * SHARES;
-    int share = (slot + 1) * SHARES;
-    if (job.second) {
-        const int first = first_share(answer);
-        share = first == ALL && slot > 0 ? 0 : first + slot;
-    }
-    if (job.second) answer += static_cast<long long>(job.batch) * job.scales * SHARES;
+    int *answer = answers_of(job, place, job.round), step_of_share = ALL;
+    const bool last = job.round == job.rounds - 1;
+    for (int i = 0; i <= job.round; ++i) step_of_share /= job.parts;
+    const int first = first_share(job, place, job.round);
+    int share = first + (last ? slot : (slot + 1) * step_of_share);
+    if (first == ALL) share = last && slot == 0 ? ALL : 0;                   // nothing else need be tried
+    else if (!last && job.round > 0 && slot == job.parts - 1) share = 0;  // known not to fit
     if (share == 0) {
-        if (threadIdx.x == 0) answer[slot] = -1;
+        if (threadIdx.x == 0) answer[slot] = last ? -1 : 0;
         return;
     }
     const End end = end_of(job, job.histogram + place * KEYS, share);
@@ -228,17 +228,17 @@ extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_const
     const int above = found;
     bool fits = above <= job.budget;
     if (fits) {
-        load_ink(job, image, rest);
-        paint(job, rest, squares, above, step.span, false);
+        load_ink(job, image, mask);
+        paint(job, mask, squares, above, step.span, false);
         if (threadIdx.x < 32) {
-            const int count = shelves(rest, job.rows, words, step.floor, job.budget - above, nullptr);
+            const int count = shelves(mask, job.rows, words, step.floor, job.budget - above, nullptr);
             if (lane == 0) found = count;
         }
         __syncthreads();
         fits = above + found <= job.budget;
     }
-    if (!job.second || !fits) {
-        if (threadIdx.x == 0) answer[slot] = job.second ? -1 : fits;
+    if (!last || !fits) {
+        if (threadIdx.x == 0) answer[slot] = last ? -1 : fits;
         return;
     }
     fill(job, mask, false);
@@ -254,8 +254,8 @@ extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_const
     worth = warp_sum(worth);
     if (lane == 0) atomicAdd(&found, worth);
     __syncthreads();
-    if (threadIdx.x == 0) answer[slot] = found, job.laid[place * SHARES + slot] = above;
-    for (int i = threadIdx.x; i < above; i += 256) job.above[(place * SHARES + slot) * job.budget + i] = squares[i];
+    if (threadIdx.x == 0) answer[slot] = found, job.laid[place * job.parts + slot] = above;
+    for (int i = threadIdx.x; i < above; i += 256) job.above[(place * job.parts + slot) * job.budget + i] = squares[i];
 }
 
 struct Tokens {

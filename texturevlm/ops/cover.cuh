@@ -3,7 +3,7 @@
 #include "scalar.cuh"
 
 constexpr int MOST_CELLS = 288, MOST_WORDS = MOST_CELLS / 32, MOST_TOKENS = 1024, MOST_SCALES = 32;
-constexpr int SHARES = 32, ALL = SHARES * SHARES;  // tried at once; in both rounds
+constexpr int ALL = 1024;  // shares that a bisection tells apart
 enum Stage { OF_INK, OF_REST, OF_BLANK };
 
 struct Cover {
@@ -19,9 +19,9 @@ struct Cover {
     int* gains;                        // (B, scales, h, 32 · words)
     int* histogram;                    // (B, scales, KEYS)
     int* totals;                       // (B, scales + 1): worth of the coarse layer alone; last: worth of one layer
-    int* reached;                      // (2, B, scales, SHARES): whether it fits; its worth, or −1
-    int* laid;                         // (B, scales, SHARES): squares of the fine layer
-    unsigned* above;                   // (B, scales, SHARES, K)
+    int* reached;                      // (rounds, B, scales, parts): whether a share fits; in the last round its worth, or −1
+    int* laid;                         // (B, scales, parts): squares of the fine layer, in the last round
+    unsigned* above;                   // (B, scales, parts, K)
     float *centre, *ddx, *ddy;         // (B, K, 2)
     float* score;                      // (B, K)
     unsigned char* valid;              // (B, K)
@@ -30,7 +30,8 @@ struct Cover {
     int finest, coarsest, native;      // spans: of one token's pixels, of the whole grid, the widest at native resolution
     int scales;                        // 0: one layer only
     int worth_it;
-    int stage, second;                 // see Stage; whether this is the second round of shares
+    int stage;                         // see Stage
+    int parts, rounds, round;          // of shares: tried at once, at most 32; parts to the power of rounds is ALL; which one this is
 };
 
 typedef unsigned Mask[MOST_CELLS * MOST_WORDS];  // a row every MOST_WORDS words: odd, so that banks differ
@@ -192,8 +193,8 @@ __device__ __forceinline__ long long scale_place(const Cover& job, int image, in
 }
 
 // The last share of a round that fits, from 0; bit i of `fits` says whether share i does, from 1.
-__device__ int last_share(unsigned fits) {
-    int low = 0, high = SHARES;
+__device__ int last_share(unsigned fits, int parts) {
+    int low = 0, high = parts;
     while (high - low > 1) {
         const int middle = (low + high) / 2;
         if (fits >> middle & 1) low = middle;
@@ -202,10 +203,21 @@ __device__ int last_share(unsigned fits) {
     return low;
 }
 
-// The first share of the second round, from the results of the first; ALL if all cells fit. Called by a warp.
-__device__ int first_share(const int* answers) {
-    const unsigned fits = __ballot_sync(~0u, answers[threadIdx.x % 32] != 0);
-    return fits >> 31 ? ALL : last_share(fits << 1) * SHARES;
+__device__ __forceinline__ int* answers_of(const Cover& job, long long place, int round) {
+    return job.reached + (static_cast<long long>(round) * job.batch * job.scales + place) * job.parts;
+}
+
+// The share that a round begins at, by the results of those before it; ALL if all cells fit. Called by a warp.
+__device__ int first_share(const Cover& job, long long place, int round) {
+    const int lane = threadIdx.x % 32;
+    int first = 0, step = ALL;
+    for (int i = 0; i < round; ++i) {
+        const unsigned fits = __ballot_sync(~0u, lane < job.parts && answers_of(job, place, i)[lane] != 0);
+        if (i == 0 && fits >> (job.parts - 1)) return ALL;
+        step /= job.parts;
+        first += last_share(fits << 1, job.parts) * step;
+    }
+    return first;
 }
 
 // The best choice: one layer (scale −1), or a fine layer of `count` squares over a coarse one no coarser than `floor`.
@@ -220,15 +232,14 @@ __device__ Choice choice_of(const Cover& job, int image) {
     const int* table = table_of(job, OF_INK, image);
     const int fit = finest_of(job, table, job.budget), floor = max(finest_of(job, table, job.floor_budget), fit);
     for (int scale = threadIdx.x / 32; scale < job.scales; scale += 8) {
-        const long long place = scale_place(job, image, scale) * SHARES;
-        const int* answers = job.reached + place;
-        const int worth = answers[static_cast<long long>(job.batch) * job.scales * SHARES + threadIdx.x % 32];
+        const long long place = scale_place(job, image, scale);
+        const int lane = threadIdx.x % 32, worth = lane < job.parts ? answers_of(job, place, job.rounds - 1)[lane] : -1;
         const bool needed = scale == 0 || rung(job, fit, scale) != rung(job, fit, scale - 1);
-        const bool all = first_share(answers) == ALL;
+        const bool all = first_share(job, place, job.rounds - 1) == ALL;
         const unsigned fits = __ballot_sync(~0u, worth >= 0);
-        const int slot = all ? 0 : last_share(fits);
+        const int slot = all ? 0 : last_share(fits, job.parts);
         const int value = __shfl_sync(~0u, worth, slot);
-        if (threadIdx.x % 32 == 0) slots[scale] = slot, worths[scale] = needed ? value : -1;
+        if (lane == 0) slots[scale] = slot, worths[scale] = needed ? value : -1;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -237,7 +248,7 @@ __device__ Choice choice_of(const Cover& job, int image) {
         int most = job.scales ? job.totals[image * (job.scales + 1) + job.scales] + job.worth_it : 0;
         for (int scale = 0; scale < job.scales; ++scale) {
             if (worths[scale] <= most) continue;
-            const long long slot = scale_place(job, image, scale) * SHARES + slots[scale];
+            const long long slot = scale_place(job, image, scale) * job.parts + slots[scale];
             most = worths[scale];
             best = {scale, rung(job, fit, scale), floor, job.laid[slot], job.above + slot * job.budget};
         }

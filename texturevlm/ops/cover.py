@@ -21,9 +21,13 @@ from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops.select import Footprints, empty_footprints
 
-MOST_CELLS, MOST_TOKENS, KEYS, SHARES = constants("cover.cu", "MOST_CELLS", "MOST_TOKENS", "KEYS", "SHARES")
+MOST_CELLS, MOST_TOKENS, KEYS = constants("cover.cu", "MOST_CELLS", "MOST_TOKENS", "KEYS")
 OF_INK, OF_REST, OF_BLANK, GAINS_WORDS = constants("cover.cu", "OF_INK", "OF_REST", "OF_BLANK", "GAINS_WORDS")
 _COVER = Layout("cover.cu", "Cover")
+# Shares that a round of the bisection tries at once, and rounds. Few images leave a large GPU idle, so most of what is
+# tried costs nothing; many images fill it, and fewer attempts in more rounds take less time. The result is the same.
+SHARES, SHARES_OF_MANY = (32, 2), (4, 5)
+MANY = 16  # images, at which the second fills an H200 (132 multiprocessors × 8 blocks, about 7 scales per image)
 
 
 def rows_of(mask: Tensor | np.ndarray) -> list[int]:
@@ -89,7 +93,7 @@ def layers_cuda(
 ) -> Footprints:
     """`layers`, or `fit` without a floor_budget, for all images at once, without uploads and without waiting.
 
-    By cover.cu: eight launches of static shapes, four for one layer.
+    By cover.cu: eight launches of static shapes, eleven for MANY images, four for one layer.
 
     mass, legible_scale, ink: (B, h, w), see Relevance
     floor_budget: how many tokens the coarse layer takes for the whole image
@@ -105,7 +109,8 @@ def layers_cuda(
     coarsest = max(finest, rows, columns)
     scales = 0 if floor_budget is None else _scales(finest, coarsest)
     spans, words = coarsest - finest + 1, -(-columns // 32)
-    lines, attempts = batch * rows * words, batch * scales * SHARES
+    parts, rounds = SHARES if batch < MANY else SHARES_OF_MANY
+    lines, attempts = batch * rows * words, batch * scales * parts
     room = {
         "bits": lines,
         "inked": batch,
@@ -116,7 +121,7 @@ def layers_cuda(
         "gains": lines * scales * 32,
         "histogram": batch * scales * KEYS,
         "totals": batch * (scales + 1),
-        "reached": 2 * attempts,
+        "reached": rounds * attempts,
         "laid": attempts,
         "above": attempts * budget,
     }
@@ -128,19 +133,20 @@ def layers_cuda(
     fixed |= {"batch": batch, "rows": rows, "columns": columns, "height": size[0], "width": size[1], "patch": patch}
     fixed |= {"budget": budget, "floor_budget": floor_budget or 1, "finest": finest, "coarsest": coarsest}
     fixed |= {"native": math.floor(native * patch / max(cell)), "scales": scales, "worth_it": worth_it}
-    parameters: dict[tuple[int, bool], bytes] = {}
+    fixed |= {"parts": parts, "rounds": rounds}
+    parameters: dict[tuple[int, int], bytes] = {}
 
-    def start(name: str, blocks: int | tuple[int, int], *, stage: int = OF_INK, second: bool = False) -> None:
-        if (stage, second) not in parameters:  # five of eight launches take the same
-            parameters[stage, second] = _COVER.pack(**fixed, stage=stage, second=second)
-        launch("cover.cu", name, mass.device, blocks, parameters[stage, second], early=name != "cover_begin")
+    def start(name: str, blocks: int | tuple[int, int], *, stage: int = OF_INK, turn: int = 0) -> None:
+        if (stage, turn) not in parameters:  # five launches take the same
+            parameters[stage, turn] = _COVER.pack(**fixed, stage=stage, round=turn)
+        launch("cover.cu", name, mass.device, blocks, parameters[stage, turn], early=name != "cover_begin")
 
     start("cover_begin", min(-(-lines // 8), 1024))
     start("cover_spans", (spans, batch))
     if scales:
         start("cover_gains", (-(-rows * words // GAINS_WORDS) * scales, batch))
-        start("cover_reach", (scales * SHARES, batch))
-        start("cover_reach", (scales * SHARES, batch), second=True)
+        for turn in range(rounds):
+            start("cover_reach", (scales * parts, batch), turn=turn)
         start("cover_spans", (spans, batch), stage=OF_REST)
     start("cover_spans", (spans, batch), stage=OF_BLANK)
     start("cover_tokens", batch)

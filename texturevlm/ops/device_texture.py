@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_choice, check_count, check_shapes
 from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.launch import THREADS, bind, checked, launch, scalar_bits
 from texturevlm.cuda.struct import Layout, address
 from texturevlm.ops import backend as backends
 from texturevlm.ops.lookup_reference import Where
 from texturevlm.ops.mip import check_nearest, check_pyramid
-from texturevlm.ops.packed import pack_pyramid
+from texturevlm.ops.packed import pack_pyramid, packed_boxes
 
 DISABLE_TRILINEAR_OPTIMIZATION = 0x20  # without it the hardware rounds levels and is off by up to 0.13
 NORMALIZED_COORDINATES = 0x02
@@ -86,14 +86,24 @@ class DeviceTexture:
     def __reduce__(self) -> str:
         raise TypeError("DeviceTexture: lives in a GPU's memory and cannot be pickled; pickle the levels")
 
-    def fill(self, levels: Sequence[Tensor]) -> None:
-        """Write new contents of the same shape, in place: captured graphs that sample it go on working."""
+    def fill(self, levels: Sequence[Tensor], boxes: Tensor | None = None) -> None:
+        """Write new contents of the same shape, in place: captured graphs that sample it go on working.
+
+        boxes: (B, N, 4) whole numbers, as for `update_region`: only what they touch is written; None: everything
+        """
         check_pyramid("DeviceTexture.fill", levels)
         if levels[0].shape != self.shape or len(levels) != self.levels or levels[0].device != self.device:
             raise ValueError(
                 f"DeviceTexture.fill: levels must be {self.levels} levels of {self.shape} on {self.device}, "
                 f"got {len(levels)} of {tuple(levels[0].shape)} on {levels[0].device}"
             )
+        if boxes is not None:
+            check_shapes("DeviceTexture.fill", levels=(levels[0], "B C H W"), boxes=(boxes, "B N 4"))
+            if boxes.is_floating_point() or boxes.dtype == torch.bool:
+                raise TypeError(f"DeviceTexture.fill: boxes must hold whole numbers, got {boxes.dtype}")
+            if boxes.numel() == 0:
+                return
+            boxes = packed_boxes(boxes)
         blocks = [-(-level.shape[2] // 8) * -(-level.shape[3] // 32) for level in levels]
         parameters = _FILL.pack(
             pyramid=pack_pyramid(levels, ()),
@@ -102,6 +112,8 @@ class DeviceTexture:
             first_block=list(accumulate(blocks[:-1], initial=0)),
             layers=self.layers,
             half_texels=int(self.half),
+            boxes=boxes,
+            count=0 if boxes is None else boxes.shape[1],
         )
         grid = (sum(blocks), self.layers * self.shape[0])
         scalar = scalar_bits(levels[0].dtype)

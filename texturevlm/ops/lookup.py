@@ -22,6 +22,7 @@ from texturevlm.ops.lookup_kernel import sample_cuda
 from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, sample_pyramid, sample_reference
 from texturevlm.ops.mip import check_nearest, check_pyramid
 from texturevlm.ops.paged import PagedLevels
+from texturevlm.ops.paged_kernel import sample_paged_cuda
 
 MOST_REQUESTS = 1024
 Levels = list[Tensor] | tuple[Tensor, ...]
@@ -78,7 +79,7 @@ def sample_patches(
     """Sample a pyramid over footprints. An ordinary patch at level l has axes (2^l, 0), (0, 2^l); l may be fractional.
 
     levels:        finest first, each (B, C, H_l, W_l); or a DeviceTexture, filled once and sampled many times; or
-                   PagedLevels, read by PyTorch on any device, without gradients
+                   PagedLevels, read through their page table, without gradients
     centre:        (B, K, 2), x then y in level-0 pixels
     ddx, ddy:      (B, K, 2), how far one step along the patch's own x and y axis moves in the image
     patch:         samples along each side of a patch
@@ -178,10 +179,14 @@ def _sample_texture(texture: Any, where: Where, options: Options) -> Tensor:
     function, points = options.function, where.points
     _check_options(where, options)
     if isinstance(texture, PagedLevels):
-        check_choice(function, "backend", options.backend, ("auto", "reference"))
+        check_choice(function, "backend", options.backend, ("auto", "reference", "cuda"))
         check_shapes(function, table=(texture.table, "N"), points=(points, "1 K 2"))
+        limit = texture.no_kernel_because(options.patch)
         with torch.no_grad():
-            return sample_pyramid(texture, where, options)
+            if backends.choose(function, texture.coarse[0], options.backend, limit) == "reference":
+                return sample_pyramid(texture, where, options)
+            assert options.patch is not None  # else there is a limit
+            return sample_paged_cuda(texture, where, options.patch, options.max_anisotropy)
     if not isinstance(texture, DeviceTexture):
         raise TypeError(
             f"{function}: levels must be a sequence of (B, C, H, W) tensors, finest first, or a DeviceTexture, "

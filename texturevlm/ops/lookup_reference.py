@@ -66,6 +66,7 @@ def sample_pyramid(pyramid: FlatLevels, where: Where, options: Options) -> Tenso
         for probe in range(int(number.max()) if number.numel() else 1):
             share = (probe < number) / number
             offset = (probe / (number - 1).clamp(min=1) - 0.5) * (number > 1)
+            pyramid.begin_probe(probe < number)
             total = total + pyramid.trilinear(points + offset[..., None] * spread, lod) * share[..., None]
     values = pyramid.with_labels(total, points, lod, options.nearest)
     if patch is None:
@@ -114,6 +115,9 @@ class FlatLevels:
         self.last = len(extents) - 1
         self.height, self.width = torch.tensor(extents, device=self.texels.device).unbind(-1)
         self.start = (self.height * self.width).cumsum(0) - self.height * self.width
+
+    def begin_probe(self, used: Tensor) -> None:
+        """Called before each probe of all samples; used: (B, N), which of them have so many."""
 
     def trilinear(self, points: Tensor, lod: Tensor) -> Tensor:
         lod = lod.to(self.dtype).nan_to_num(0).clamp(0, self.last)

@@ -17,9 +17,9 @@ from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.launch import MAX_LEVELS, launch, scalar_bits
 from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops.mip import REDUCTIONS, level_extents, mipmap_reference
-from texturevlm.ops.packed import Marks
+from texturevlm.ops.packed import Marks, packed_boxes
 
-TILE, MARK_WORDS, FAR = constants("mip.cuh", "TILE", "MARK_WORDS", "FAR")
+TILE, MARK_WORDS = constants("mip.cuh", "TILE", "MARK_WORDS")
 UNCHANGED, MOVED = constants("mip.cuh", "UNCHANGED", "MOVED")
 DEEPEST = 6  # the coarsest level that a tile can make by itself
 DEEPEST_ODD = 4  # the same for odd extents, where a tile needs texels beyond its edge
@@ -66,10 +66,7 @@ def update_region_cuda(levels: Sequence[Tensor], boxes: Tensor, modes: tuple[str
     for index, level in enumerate(levels):
         if not level.is_contiguous():
             raise ValueError(f"update_region: levels[{index}] must be contiguous, since it is written in place")
-    if boxes.dtype != torch.int32:
-        boxes = boxes.clamp(-FAR, FAR).to(torch.int32)
-    boxes = boxes.contiguous()
-    make_levels(levels, modes, boxes if boxes.data_ptr() % 16 == 0 else boxes.clone())
+    make_levels(levels, modes, packed_boxes(boxes))
 
 
 def update_marked_cuda(

@@ -1,4 +1,4 @@
-"""What several kernels read, packed: the levels of a pyramid (probe.cuh), and which tiles changed (marks.cuh)."""
+"""What several kernels read, packed: the levels of a pyramid (probe.cuh), which tiles (marks.cuh) or boxes changed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from texturevlm.cuda.constants import device_constant
-from texturevlm.cuda.struct import Layout
+from texturevlm.cuda.struct import Layout, constants
 
 _PYRAMID, _MARKS = Layout("probe.cuh", "Pyramid"), Layout("marks.cuh", "Marks")
+(FAR,) = constants("mip.cuh", "FAR")
 
 
 def pack_pyramid(levels: Sequence[Tensor], nearest: Sequence[int]) -> bytes:
@@ -56,3 +57,11 @@ class Marks:
 def pack_marks(marks: Marks | None) -> bytes | None:
     """`struct Marks`; None: everything changed."""
     return None if marks is None else marks.packed
+
+
+def packed_boxes(boxes: Tensor) -> Tensor:
+    """Rectangles (B, N, 4) of whole numbers as kernels read them: int32, one aligned load each."""
+    if boxes.dtype != torch.int32:
+        boxes = boxes.clamp(-FAR, FAR).to(torch.int32)
+    boxes = boxes.contiguous()
+    return boxes if boxes.data_ptr() % 16 == 0 else boxes.clone()

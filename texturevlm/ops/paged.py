@@ -7,13 +7,18 @@ never fails and never waits; what was missing is reported, for a second pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
+from texturevlm.cuda.struct import Layout
+from texturevlm.ops.backend import MAX_EXTENT
 from texturevlm.ops.lookup_reference import FlatLevels
 from texturevlm.ops.mip import level_extents
+from texturevlm.ops.paged_kernel import CHANNELS, geometry_of
 
 BYTE = 255  # the value of a page's texel that stands for 1
 
@@ -39,25 +44,48 @@ class PagedLevels(FlatLevels):
         self.size, self.coarse, self.pool, self.table = size, tuple(coarse), pool, table
         self.texels, self.dtype = torch.cat([level[0].flatten(1).T for level in coarse]), torch.float32  # (T, C)
         self.lay_out(extents)
-        self.columns = -(-self.width // self.page)
-        pages = (-(-self.height // self.page) * self.columns)[: self.base]
-        if int(pages.sum()) != len(table):
-            raise ValueError(f"PagedLevels: table must have one entry per page, {int(pages.sum())}, got {len(table)}")
+        self.extents, self.columns = extents, -(-self.width // self.page)
+        pages = [-(-height // self.page) * -(-width // self.page) for height, width in extents[: self.base]]
+        if sum(pages) != len(table):
+            raise ValueError(f"PagedLevels: table must have one entry per page, {sum(pages)}, got {len(table)}")
+        self.first_pages = tuple(accumulate(pages[:-1], initial=0)) if pages else ()
         # By level; whole levels have no pages, and their entries are never used.
-        self.first = torch.nn.functional.pad(pages.cumsum(0) - pages, (0, len(coarse)))
+        self.first = torch.tensor([*self.first_pages, *[0] * len(coarse)], device=table.device)
         self._most = torch.full((), float(BYTE), device=table.device)  # see image._scaled
-        self._weight: Tensor | None = None
+        self.weight: Tensor | None = None
+        self._of_samples: Tensor | None = None
+        self._used = torch.ones((), dtype=torch.bool, device=table.device)
         self.wanted = torch.zeros(len(table), device=table.device)
 
     def watch(self, weight: Tensor | None, patch: int) -> None:
         """Add to `wanted`, from now on, what samples of footprints with these weights (1, K) read; None: no longer."""
-        self._weight = None if weight is None else weight.float().repeat_interleave(patch * patch, 1)
+        self.weight = None if weight is None else weight.float().contiguous()
+        self._of_samples = None if self.weight is None else self.weight.repeat_interleave(patch * patch, 1)
+
+    def begin_probe(self, used: Tensor) -> None:
+        """As in FlatLevels: what a sample has no probe for is not wanted."""
+        self._used = used
+
+    @cached_property
+    def job(self) -> Layout:
+        """What the kernel is started with; pool and table stay where they are."""
+        return geometry_of(self)
+
+    def no_kernel_because(self, patch: int | None) -> str | None:
+        """Why the kernel cannot sample this, for any device; None if it can."""
+        if patch is None:
+            return "the kernel for pages samples patches, not points"
+        if self.pool.shape[3] != CHANNELS:
+            return f"the kernel for pages takes {CHANNELS} channels, not {self.pool.shape[3]}"
+        if max(self.size) >= MAX_EXTENT:
+            return f"the kernels take extents below {MAX_EXTENT}, not {max(self.size)}"
+        return None
 
     def read(self, level: Tensor, y: Tensor, x: Tensor) -> Tensor:
         """As in FlatLevels, through the page table."""
-        if self._weight is not None:
-            paged = level < self.base
-            self.wanted.index_add_(0, self._entry(level, y, x)[paged], self._weight.expand(level.shape)[paged])
+        if self._of_samples is not None:
+            paged = (level < self.base) & self._used
+            self.wanted.index_add_(0, self._entry(level, y, x)[paged], self._of_samples.expand(level.shape)[paged])
         slot = self._slot(level, y, x)
         for _ in range(self.base):
             missing = slot < 0

@@ -12,7 +12,22 @@ struct Fill {
     int first_block[MAX_LEVELS];   // of each level, in one launch for all of them
     int layers;                    // per image
     int half_texels;               // 1: half, 0: float
+    const int4* boxes;             // (B, count): rectangles of level 0 that changed, xyxy; null: everything did
+    int count;
 };
+
+// Whether a rectangle of texels of a level may depend on a box. With odd extents a texel reads pixels of the next two.
+__device__ __forceinline__ bool changed(const Fill& job, int image, int level, int top, int left, int bottom, int right) {
+    if (!job.boxes) return true;
+    const int more = level ? 2 : 0;
+    for (int i = image * job.count; i < (image + 1) * job.count; ++i) {
+        const int4 box = job.boxes[i];
+        if (box.x < box.z && box.y < box.w && box.x < (right + more) << level && box.z > left << level &&
+            box.y < (bottom + more) << level && box.w > top << level)
+            return true;
+    }
+    return false;
+}
 
 __device__ __forceinline__ unsigned short half_bits(float value) {
     unsigned short bits;
@@ -47,9 +62,11 @@ extern "C" __global__ void __launch_bounds__(256) fill(const __grid_constant__ F
     int level = job.pyramid.levels - 1;
     while (level > 0 && static_cast<int>(blockIdx.x) < job.first_block[level]) --level;
     const int width = job.pyramid.width[level], across = (width + 31) / 32, block = blockIdx.x - job.first_block[level];
-    const int x = block % across * 32 + threadIdx.x % 32, y = block / across * 8 + threadIdx.x / 32;
+    const int left = block % across * 32, top = block / across * 8;
+    const int x = left + threadIdx.x % 32, y = top + threadIdx.x / 32;
     if (x >= width || y >= job.pyramid.height[level]) return;
     const int layer = blockIdx.y, image = layer / job.layers;
+    if (!changed(job, image, level, top, left, top + 8, left + 32)) return;
     const short* slots = job.channel_of_slot + (layer - image * job.layers) * PACK;
     const scalar* from = job.pyramid.data[level] + image * job.pyramid.image[level] +
                          static_cast<long long>(y) * job.pyramid.row[level] + static_cast<long long>(x) * job.pyramid.column[level];

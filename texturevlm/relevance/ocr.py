@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -62,6 +62,12 @@ class Page:
             x0, y0, x1, y1 = word.box
             if not (math.isfinite(x1 - x0 + y1 - y0) and x0 <= x1 and y0 <= y1):
                 raise ValueError(f"Page: the box of {word.text!r} must be x0, y0, x1, y1, finite, got {word.box}")
+
+    def scaled(self, size: tuple[int, int]) -> Page:
+        """The same words on the image at another size."""
+        down, across = (wanted / own for wanted, own in zip(size, self.size))
+        boxes = [(x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in (one.box for one in self.words)]
+        return Page(tuple(replace(word, box=box) for word, box in zip(self.words, boxes)), size)
 
     def to_json(self) -> str:
         """One object: size and words as [text, [x0, y0, x1, y1], line, confidence]; read back by `from_json`."""

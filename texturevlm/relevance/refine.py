@@ -102,8 +102,8 @@ def _look_closer(
 ) -> None:
     """Score a window by itself and write what is found into its cells."""
     own = prepared.part(window, lambda: Texture((pages.crop(window.level, geometry.box(window)),), COLOURS).mipmapped())
-    # A scorer that grades, or brings a map of the whole image, says nothing new about a part of it.
-    scored = scorer.name not in GRADED and scorer.name != "attention"
+    # A scorer that grades, or brings a map or the words of the whole image, says nothing new about a part of it.
+    scored = scorer.name not in GRADED and scorer.name != "attention" and not getattr(scorer, "pages", ())
     query, maps = own.query(question, scorer) if scored else (None, own.maps)
     found = balance.weigh(query, maps, own.texture.size)
     top, left, bottom, right = geometry.in_cells(window)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_size
+from texturevlm.ops.mip import level_extents
 from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import WORD_MARGIN, PageLayout, layout_of
 from texturevlm.relevance.maps import ImageMaps
@@ -57,10 +58,11 @@ class WordsScorer:
         if not self.pages:
             return tuple(read_page(image[None]) for image in colour_levels(texture)[0])
         sizes = [page.size for page in self.pages]
-        if sizes != [texture.size] * texture.batch:
-            wanted = f"{texture.batch} of {texture.size}"
-            raise ValueError(f"WordsScorer: pages must be one per image, {wanted}, got {len(sizes)} of {sizes}")
-        return self.pages
+        # Of an image that is read by pages this is the texture of the coarse levels.
+        if len(sizes) == texture.batch and all(texture.size in level_extents(*size) for size in sizes):
+            return tuple(page.scaled(texture.size) for page in self.pages)
+        wanted = f"{texture.batch} of {texture.size}"
+        raise ValueError(f"WordsScorer: pages must be one per image, {wanted}, got {len(sizes)} of {sizes}")
 
     def score(
         self, prepared: tuple[Page, ...], question: str | Question, maps: ImageMaps

@@ -22,6 +22,9 @@ from texturevlm.scout.scout_kernel import QUESTION_LAYERS, Laid
 from texturevlm.scout.spotter import Spots, Spotter, as_spots
 
 ALIGNED = 8  # maps: libraries are fastest with multiples of it
+# Pages whose convolutions run together. A layer of the finest maps has 7 MB per page, and the cache of an H200 50 MB:
+# more pages at once go through memory between any two layers.
+PAGES_AT_ONCE = 8
 
 
 class Fused(nn.Module):
@@ -77,9 +80,13 @@ class Fused(nn.Module):
         return self._spots(start(early=True)), laid
 
     def _spots(self, cells: Tensor) -> Spots:
+        maps = [self._maps(some) for some in cells.split(PAGES_AT_ONCE)]
+        return as_spots((maps[0] if len(maps) == 1 else torch.cat(maps)).permute(0, 3, 1, 2))
+
+    def _maps(self, cells: Tensor) -> Tensor:
         values = self.spotter.features(cells).permute(0, 2, 3, 1)
         maps = torch.addmm(self.head_added, values.flatten(0, 2), self.head)  # a 1×1 convolution with its bias
-        return as_spots(maps.view(*values.shape[:3], -1).permute(0, 3, 1, 2))
+        return maps.view(*values.shape[:3], -1)
 
     def question(self, question: Question) -> Laid:
         """A question as the kernels take it."""

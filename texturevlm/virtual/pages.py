@@ -84,29 +84,33 @@ class VirtualPages:
         moved._fill()
         return moved
 
-    def sample(self, centre: Tensor, ddx: Tensor, ddy: Tensor, *, patch: int, weight: Tensor) -> Tensor:
+    def sample(
+        self, centre: Tensor, ddx: Tensor, ddy: Tensor, *, patch: int, weight: Tensor, backend: str = "auto"
+    ) -> Tensor:
         """Sample footprints as `sample_patches` does: a first pass finds the missing pages, a second one reads them.
 
         weight: (1, K), how much each footprint matters, 0 for unused slots: the pages of what matters most are fetched
                 first, and where SAMPLE_SHARE or the pool ends, coarser texels are delivered
+        backend: auto, reference or cuda
         returns (1, K, 3, P, P)
         """
         footprints = centre, ddx, ddy
         with self._lock:
             self._levels.wanted.zero_()
-            pixels = self._sampled(footprints, patch, weight)
+            pixels = self._sampled(footprints, patch, weight, backend)
             wanted = self._levels.wanted.cpu()
             found = {page: float(wanted[page]) for page in wanted.nonzero()[:, 0].tolist()}
             if self.pages > MANY_PAGES and len(found) > (most := int(SAMPLE_SHARE * self.pages)):
                 found = dict(sorted(found.items(), key=lambda one: -one[1])[:most])
-            return self._sampled(footprints, patch, None) if self.fetch(found) else pixels
+            return self._sampled(footprints, patch, None, backend) if self.fetch(found) else pixels
 
-    def _sampled(self, footprints: Sequence[Tensor], patch: int, weight: Tensor | None) -> Tensor:
+    def _sampled(self, footprints: Sequence[Tensor], patch: int, weight: Tensor | None, backend: str) -> Tensor:
         parts = []
         for start in range(0, footprints[0].shape[1], TOKENS_AT_ONCE):
             some = slice(start, start + TOKENS_AT_ONCE)
             self._levels.watch(None if weight is None else weight[:, some], patch)
-            parts.append(sample_patches(self._levels, *(one[:, some] for one in footprints), patch=patch))
+            where = (one[:, some] for one in footprints)
+            parts.append(sample_patches(self._levels, *where, patch=patch, backend=backend))
         return torch.cat(parts, 1)
 
     def crop(self, level: int, box: Box) -> Tensor:

@@ -2,62 +2,46 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Sequence
 from typing import Any
 
+from texturevlm.virtual.ranges import Ranges, open_ranges
 from texturevlm.virtual.source import PageKey, StoredLevel, StoredPage, as_colours
-
-MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # little and big endian; + is BigTIFF
-
-
-class _Counted(io.FileIO):
-    """A file that counts what is read of it."""
-
-    count = 0
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        found = super().read(-1 if size is None else size) or b""
-        self.count += len(found)
-        return found
-
-    def readinto(self, buffer: Any, /) -> int:
-        found = super().readinto(buffer) or 0
-        self.count += found
-        return found
 
 
 class TiffSource:
     """A TIFF file whose levels are tiled. Only its header is read when it is opened."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, ranges: Ranges | None = None) -> None:
+        """ranges: the same file, opened"""
         self.name = os.fspath(path)
         tifffile = _tifffile()
-        self._file = _Counted(self.name, "rb")
+        self._ranges = ranges or open_ranges(self.name)
         try:
-            tiff = tifffile.TiffFile(self._file)
+            tiff = tifffile.TiffFile(self._ranges.file)
             self._levels = [level.keyframe for level in tiff.series[0].levels]
             self.levels = tuple(self._stored(level) for level in self._levels)
-            ranges = [(level.dataoffsets, level.databytecounts) for level in self._levels]
+            ends = [(level.dataoffsets, level.databytecounts) for level in self._levels]
             more = self._next_image(tiff)
         except Exception as error:  # tifffile raises anything for damaged files
-            self._file.close()
+            self._ranges.file.close()
             if isinstance(error, ValueError) and str(error).startswith("Texture.open"):
                 raise
             raise ValueError(f"Texture.open: {self.name} is not a TIFF file that can be read: {error}") from error
-        self.opened_with = self._file.count
-        self.total_bytes = os.fstat(self._file.fileno()).st_size
-        last = max(offset + count for offsets, counts in ranges for offset, count in zip(offsets, counts))
+        self.opened_with, self.total_bytes = self._ranges.count, self._ranges.size
+        last = max(offset + count for offsets, counts in ends for offset, count in zip(offsets, counts))
         last = max(last, more)
         if last > self.total_bytes:
-            self._file.close()
+            self._ranges.file.close()
             raise ValueError(f"Texture.open: {self.name} is cut: it reaches to byte {last}, of {self.total_bytes}")
 
     def _next_image(self, tiff: Any) -> int:
         """Where the chain of images goes on behind the last one that tifffile found; 0 if it ends there."""
         at, layout = tiff.pages.next_page_offset, tiff.tiff
-        found = os.pread(self._file.fileno(), layout.offsetsize, at or 0)
+        (found,) = self._ranges.read([(at or 0, layout.offsetsize)])
+        if isinstance(found, Exception):
+            raise found
         # tifffile leaves out, without an error, images whose header lies beyond the end of the file.
         return int.from_bytes(found, "little" if layout.byteorder == "<" else "big") if at else 0
 
@@ -72,22 +56,28 @@ class TiffSource:
 
     def read_pages(self, keys: Sequence[PageKey]) -> list[StoredPage]:
         """As in PageSource; safe in several threads."""
-        return [self._read(key) for key in keys]
+        places = [self._place(key) for key in keys]
+        found = self._ranges.read([(level.dataoffsets[index], level.databytecounts[index]) for level, index in places])
+        return [_decoded(*place, data) for place, data in zip(places, found)]
 
-    def _read(self, key: PageKey) -> StoredPage:
-        level, (_, columns) = self._levels[key.level], self.levels[key.level].pages
-        index = key.row * columns + key.column
-        offset, count = level.dataoffsets[index], level.databytecounts[index]
-        try:
-            data = os.pread(self._file.fileno(), count, offset)  # one handle for all threads: it has no position
-            if len(data) < count:
-                return StoredPage(None, len(data), f"its {count} bytes end after {len(data)}")
-            if count == 0:
-                return StoredPage(None, 0, "it has no bytes")
-            texels, _, _ = level.decode(data, index, jpegtables=level.jpegtables)
-            return StoredPage(as_colours(texels[0]), count)
-        except Exception as error:  # codecs raise anything for damaged data
-            return StoredPage(None, count, " ".join(str(error).split()) or type(error).__name__)
+    def _place(self, key: PageKey) -> tuple[Any, int]:
+        """The level of a page in tifffile's terms, and its index there."""
+        return self._levels[key.level], key.row * self.levels[key.level].pages[1] + key.column
+
+
+def _decoded(level: Any, index: int, data: bytes | Exception) -> StoredPage:
+    count = level.databytecounts[index]
+    try:
+        if isinstance(data, Exception):
+            raise data
+        if len(data) != count:
+            return StoredPage(None, len(data), f"{count} bytes were wanted, and {len(data)} came")
+        if count == 0:
+            return StoredPage(None, 0, "it has no bytes")
+        texels, _, _ = level.decode(data, index, jpegtables=level.jpegtables)
+        return StoredPage(as_colours(texels[0]), count)
+    except Exception as error:  # codecs raise anything for damaged data, and so do protocols
+        return StoredPage(None, count, " ".join(str(error).split()) or type(error).__name__)
 
 
 def _tifffile() -> Any:
@@ -99,7 +89,18 @@ def _tifffile() -> Any:
     return tifffile
 
 
-def is_tiff(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a TIFF file does."""
-    with open(path, "rb") as file:
-        return file.read(4) in MAGIC
+def is_large_tiff(ranges: Ranges, most: int, most_flat: int) -> bool:
+    """Whether a file is a tiled TIFF of more than `most` pixels, or of more than `most_flat` if it has one level."""
+    try:
+        from tifffile import TiffFile
+    except ImportError:
+        return False  # Pillow reads it, or says that it is too large
+    try:
+        tiff = TiffFile(ranges.file)
+        first = tiff.pages.first
+        pixels = first.imagewidth * first.imagelength
+        return bool(first.is_tiled and pixels > (most if len(tiff.series[0].levels) > 1 else most_flat))
+    except Exception:  # tifffile raises anything for what is no TIFF or damaged, and Pillow says what is wrong
+        return False
+    finally:
+        ranges.file.seek(0)
