@@ -112,20 +112,20 @@ def delivered(image: PreparedImage, question: Sample, angle: float, follow: bool
     found = reading_angle("turned", allocation) or 0.0
     height, width = allocation.size
     from_middle = allocation.centre[0, 0] - torch.tensor([width / 2, height / 2])
-    offset = as_read("turned", allocation).centre[0, 0] - _turned(from_middle, -found)  # where the page's centre lies
+    offset = as_read("turned", allocation).centre[0, 0] - turned_vectors(from_middle, -found)  # of the page's centre
     left = angle - found
     return crops_of(picture, question, left, offset.tolist()), abs((left + 180) % 360 - 180)
 
 
-def _turned(vector: Tensor, angle: float) -> Tensor:
-    """A vector (2,) turned clockwise."""
+def turned_vectors(vectors: Tensor, angle: float) -> Tensor:
+    """Vectors (…, 2) turned clockwise."""
     cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    x, y = vector.tolist()
-    return torch.tensor([x * cosine - y * sine, x * sine + y * cosine])
+    x, y = vectors.unbind(-1)
+    return torch.stack([x * cosine - y * sine, x * sine + y * cosine], -1)
 
 
-def study(options: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
+def held_pages(options: argparse.Namespace) -> list[list[Sample]]:
+    """The questions of each page that is measured."""
     held = held_images(options.data, MAIN_SET)
     samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
     pages: dict[Path, list[Sample]] = {}
@@ -138,6 +138,12 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             f"{options.data} must hold questions on more than {options.skip} pages of held-out documents (--skip), "
             f"got {len(pages)}"
         )
+    return chosen
+
+
+def study(options: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    chosen = held_pages(options)
     engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
     variants = [(angle, FOLLOWED) for angle in (0, *ANGLES)] + [(angle, LEFT) for angle in CONTROLLED]
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in engines}

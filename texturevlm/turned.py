@@ -24,9 +24,8 @@ AUTO = "auto"  # the angle is found (relevance/orientation.py)
 QUARTER = 90.0
 ROUNDED = 10  # parts of a degree that angles of footprints are compared by
 _SQUARE = 1e-3  # how far the axes of a readable footprint may be from perpendicular, as a cosine
-_FEW_TEXELS = 1 << 16  # of the level that paper and ink are told apart in
+_FEW_TEXELS = 1 << 17  # of the level that paper and ink are told apart in
 _INK = 0.04  # difference from the paper, after averaging
-_MARGIN = 0.01  # of the longer side, around what is not blank
 
 
 def check_turn(function: str, turn: float | str) -> float | str:
@@ -66,25 +65,30 @@ class UprightFrame(NamedTuple):
         return max(1, round(y1 - y0)), max(1, round(x1 - x0))
 
 
+def whole_frame(size: tuple[int, int], angle: float) -> UprightFrame:
+    """The frame of all of an image of (height, width), blank or not."""
+    height, width = upright_size(size, angle)
+    return UprightFrame(angle, size, (-width / 2, -height / 2, width / 2, height / 2))
+
+
 def upright_frame(texture: Texture, angle: float) -> UprightFrame:
     """The frame of an image: all of it, or after other than quarter turns the part that is not blank.
 
     A page that lies askew has blank corners around it, which would make the frame up to four times as large.
     """
-    height, width = upright_size(texture.size, angle)
-    whole = (-width / 2, -height / 2, width / 2, height / 2)
+    whole = whole_frame(texture.size, angle)
     if angle % QUARTER == 0:
-        return UprightFrame(angle, texture.size, whole)
+        return whole
     coarse = _coarse(texture)
     rows, columns = (coarse - _paper(texture)[..., None, None]).abs().mean(1).amax(0).gt(_INK).nonzero().unbind(1)
     if not len(rows):
-        return UprightFrame(angle, texture.size, whole)
+        return whole
     cell = texture.size[0] / coarse.shape[2], texture.size[1] / coarse.shape[3]
     x, y = ((columns + 0.5) * cell[1] - texture.size[1] / 2), ((rows + 0.5) * cell[0] - texture.size[0] / 2)
     own = _turn(torch.stack([x, y], -1).float(), -angle)
-    margin = max(cell) + _MARGIN * max(texture.size)
+    margin = max(cell)  # no more: a frame larger than the page may have coarser cells (relevance/maps.py)
     low, high = (own.amin(0) - margin).floor().tolist(), (own.amax(0) + margin).ceil().tolist()
-    x0, y0, x1, y1 = whole
+    x0, y0, x1, y1 = whole.box
     return UprightFrame(angle, texture.size, (max(x0, low[0]), max(y0, low[1]), min(x1, high[0]), min(y1, high[1])))
 
 
