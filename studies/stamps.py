@@ -2,10 +2,10 @@
 
     python -m studies.stamps DATA --out DIR [--skip N] [--limit N] [--ocr E,E] [--readings DIR]
 
-The pages are those of turned.py: real scans, `train`, that the scout's training held out. A stamp of three lines, 62 × 30
-mm on an A4 page, is printed where a page has least ink. Its angle is found as `ask` finds it. Patches are sampled at the
-tokens' footprints and painted where a model places them; OCR reads the stamp's number there. It is asked where the stamp
-is known, so that the table is about angles and not about finding stamps.
+The pages are those of turned.py: real scans, `train`, that the scout's training held out. A stamp of three lines, 62 ×
+30 mm on an A4 page, is printed where a page has least ink. Its angle is found as `ask` finds it. Patches are sampled at
+the tokens' footprints and painted where a model places them; OCR reads the stamp's number there. Where the stamp is, is
+known, so that the table is about angles and not about finding stamps.
 """
 
 import argparse
@@ -174,9 +174,9 @@ def report(record: dict[str, Any]) -> str:
         provenance(record, *record["ocr"].values()),
         f"One stamp on each of {len(record['pages'])} `train` pages of {MAIN_SET} whose documents the training of the "
         "scout held out; 62 × 30 mm if the page is A4, three lines, printed where the page has least ink. Stamps are "
-        f"made, pages are real. The stamp's place is known to the chooser, its angle is not; allocator `auto`, {BUDGET} "
-        f"tokens of {PATCH}×{PATCH}. OCR reads the line with the number. Differences are paired, with 95% intervals "
-        "from resampling pages. Last column: stamps whose tokens have their angle, within 3°.",
+        f"made, pages are real. The stamp's place is known to the chooser, its angle is not; allocator `auto`, "
+        f"{BUDGET} tokens of {PATCH}×{PATCH}. OCR reads the line with the number. Differences are paired, with 95% "
+        "intervals from resampling pages. Last column: stamps whose tokens have their angle, within 3°.",
         markdown_table(("turned by", "tokens", *heads, "angle right"), rows),
     )
 
