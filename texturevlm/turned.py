@@ -87,7 +87,7 @@ def upright_frame(texture: Texture, angle: float) -> UprightFrame:
     cell = texture.size[0] / coarse.shape[2], texture.size[1] / coarse.shape[3]
     x, y = ((columns + 0.5) * cell[1] - texture.size[1] / 2), ((rows + 0.5) * cell[0] - texture.size[0] / 2)
     own = _turn(torch.stack([x, y], -1).float(), -angle)
-    margin = max(cell)  # no more: a frame larger than the page may have coarser cells (relevance/maps.py)
+    margin = max(cell) / 2  # no more: a frame larger than the page costs tokens, or has coarser cells
     low, high = (own.amin(0) - margin).floor().tolist(), (own.amax(0) + margin).ceil().tolist()
     x0, y0, x1, y1 = whole.box
     return UprightFrame(angle, texture.size, (max(x0, low[0]), max(y0, low[1]), min(x1, high[0]), min(y1, high[1])))
