@@ -201,11 +201,12 @@ def report(record: dict[str, Any]) -> str:
         "# The channel scorer with maps that no training image has",
         provenance(record),
         "The share of a place in the top tenth of the area: answer boxes of pages and charts, objects of photographs, "
-        "a face in a video. `train` images that training held out; shipped weights, groups switched on one after "
-        "another without training again, no question asked. In brackets the difference to the last row with a number, paired, "
-        f"with a 95% interval from resampling images, of the video {BLOCKS} stretches of time. Temporal channels are "
-        "real: the frame a fifth of a second before. Gaze, attention and embeddings are **simulated** from the place "
-        "itself (see the study), so these rows say that such maps reach the relevance, and no more.",
+        "a face in a video. `train` images that training held out; no question asked. Shipped weights: groups are "
+        "switched on one after another, without training again. In brackets the difference to the last row with a "
+        f"number, paired, with a 95% interval from resampling images, of the video {BLOCKS} stretches of time. "
+        "Temporal channels are real: the frame a fifth of a second before. Gaze, attention and embeddings are "
+        "**simulated** from the place itself (see the study): these rows say that such maps reach the relevance, and "
+        "no more.",
         markdown_table(("channels", *titles), rows),
     )
 
