@@ -50,6 +50,7 @@ ADDED = {
     EMBEDDED: (QUESTION_TERM,),
     LOOKED: ("gaze", "attention", "previous_attention"),
 }
+MOST = "at most: places may be larger than a tenth"
 TOP = 0.1
 NOISE = 4.0  # length of the noise of a simulated embedding, where the place's own vector has length 1
 
@@ -98,7 +99,7 @@ def frames_of(folder: Path, limit: int | None) -> Iterator[Place]:
     chosen = evenly(range(APART, len(frames)), limit)
     for number, index in enumerate(chosen):
         x, y, width, height = boxes[index]
-        now, before = (Texture(frames[one]).mipmapped() for one in (index, index - APART))
+        now, before = (Texture((frames[one],)).mipmapped() for one in (index, index - APART))
         yield Place(now, [(x, y, x + width, y + height)], str(number * BLOCKS // len(chosen)), before)
 
 
@@ -112,8 +113,8 @@ def simulated_maps(place: Tensor, random: np.random.Generator) -> dict[str, Tens
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     gaze = torch.zeros(rows, columns)
     for row, column in spots:
-        row, column = row + random.normal(0, spread), column + random.normal(0, spread)
-        gaze = gaze.maximum(torch.exp(-((y - row) ** 2 + (x - column) ** 2) / (2 * spread**2)))
+        down, across = row + random.normal(0, spread), column + random.normal(0, spread)
+        gaze = gaze.maximum(torch.exp(-((y - down) ** 2 + (x - across) ** 2) / (2 * spread**2)))
     coarse = functional.interpolate(place[None, None], (16, 16), mode="area")[0]
     noise = torch.from_numpy(random.exponential(1.0, (1, 16, 16))).float()
     attention = coarse / coarse.sum() + noise / noise.sum()
@@ -161,7 +162,7 @@ def shares(one: Place, kind: str, random: np.random.Generator) -> dict[str, floa
         if own:
             total = total + torch.stack(own).sum(0)
             found[group] = top_share(total, place)
-    return found
+    return {**found, MOST: top_share(place, place)}
 
 
 def top_share(values: Tensor, place: Tensor) -> float:
@@ -193,7 +194,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def report(record: dict[str, Any]) -> str:
     kinds = record["kinds"]
     rows = []
-    for group in {**GROUPS, **ADDED}:
+    for group in (*GROUPS, *ADDED, MOST):
         rows.append((group, *(_cell(own, group) for own in kinds.values())))
     titles = [f"{kind}s ({len(own['groups'])})" for kind, own in kinds.items()]
     titles[-1] = f"video (david.webm, {len(kinds[VIDEO]['groups'])} frames)"
@@ -217,7 +218,7 @@ def _cell(own: dict[str, Any], group: str) -> str:
         return "–"
     number = list(tops).index(group)
     mean = f"{np.mean(tops[group]):.3f}"
-    if not number:
+    if not number or group == MOST:
         return mean
     before = tops[list(tops)[number - 1]]
     return f"{mean} [{format_interval(gain(np.array(tops[group]) - np.array(before), own['groups']))}]"

@@ -18,8 +18,9 @@ def test_simulated_gaze_and_real_motion_lift_their_place():
     moved.levels[0][..., 48:80, 80:112] -= 0.4  # what the frame before looked like
     found = channel_maps.shares(place(moved.mipmapped()), channel_maps.VIDEO, np.random.default_rng(0))
     groups = list(found)
-    assert groups[-3:] == [channel_maps.TEMPORAL, channel_maps.EMBEDDED, channel_maps.LOOKED]
-    assert found[channel_maps.TEMPORAL] > found[groups[-4]] + 0.3
+    assert groups[-4:] == [channel_maps.TEMPORAL, channel_maps.EMBEDDED, channel_maps.LOOKED, channel_maps.MOST]
+    assert found[channel_maps.TEMPORAL] > found[groups[-5]] + 0.3
+    assert found[channel_maps.MOST] == 1.0  # the place is less than a tenth of the area
     still = channel_maps.shares(place(), "page", np.random.default_rng(0))
     assert channel_maps.TEMPORAL not in still and channel_maps.EMBEDDED not in still
     assert still[channel_maps.LOOKED] > 0.5
