@@ -1,11 +1,12 @@
 """Turned pages: is a page that lies at an angle as legible as an upright one, when footprints follow its text?
 
-    python -m studies.turned DATA --out DIR [--limit N] [--ocr E,E] [--readings DIR]
+    python -m studies.turned DATA --out DIR [--skip N] [--limit N] [--ocr E,E] [--readings DIR]
 
-DATA holds the sets that the scout was trained on; measured are pages that its training held out (held_out.py). Each
-page is turned clockwise on paper of its own colour; its angle is found as `ask` finds it. Patches are sampled at the
-tokens' footprints and painted where a model places them; OCR reads the answer's line there. The control leaves
-footprints upright; its picture is turned back by the true angle before OCR reads it.
+DATA holds the sets that the scout was trained on; measured are pages that its training held out (held_out.py). The
+first of them served while turning was built: --skip leaves them out. Each page is turned clockwise on paper of its own
+colour; its angle is found as `ask` finds it. Patches are sampled at the tokens' footprints and painted where a model
+places them; OCR reads the answer's line there. The control leaves footprints upright; its picture is turned back by the
+true angle before OCR reads it.
 """
 
 import argparse
@@ -21,8 +22,9 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
 from studies.held_out import MAIN_SET, PATCH
-from studies.study import OCR, READINGS, provenance, study_main
+from studies.study import OCR, READINGS, option, provenance, study_main
 from texturevlm.ask.prepared import PreparedImage
+from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -33,19 +35,25 @@ from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
 from texturevlm.train.pages import held_images
-from texturevlm.turned import as_read, reading_angle, turned_upright, upright_frame
+from texturevlm.turned import QUARTER, as_read, reading_angle, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture
 
 ANGLES = (5, 15, 45, 90)
 CONTROLLED = (90,)  # angles of the control
 BUDGET = 96
+FINER = 3  # times the page's resolution, in which it is turned
 FOLLOWED, LEFT = "footprints follow the text", "footprints stay upright"
 
 
 def turned_page(page: Image.Image, angle: float) -> Texture:
-    """A page turned clockwise, on paper of its own colour."""
+    """A page turned clockwise, on paper of its own colour; at a higher resolution, so that turning does not blur it."""
     paper = int(np.median(np.asarray(page)))
-    return Texture.open(page.rotate(-angle, Image.Resampling.BICUBIC, expand=True, fillcolor=paper)).mipmapped()
+    if angle % QUARTER == 0:
+        return Texture.open(page.rotate(-angle, expand=True)).mipmapped()
+    large = page.resize((page.width * FINER, page.height * FINER), Image.Resampling.LANCZOS)
+    turned = large.rotate(-angle, Image.Resampling.BICUBIC, expand=True, fillcolor=paper)
+    size = round(turned.width / FINER), round(turned.height / FINER)
+    return Texture.open(turned.resize(size, Image.Resampling.LANCZOS)).mipmapped()
 
 
 def painted(texture: Texture, allocation: Allocation) -> Tensor:
@@ -90,10 +98,15 @@ def crops_of(picture: Tensor, question: Sample, turned: float, middle: Sequence[
     return found
 
 
-def delivered(page: Image.Image, question: Sample, angle: float, follow: bool) -> tuple[list[LineCrop], float]:
-    """What OCR gets of an answer, and by how much the angle that was found is wrong."""
+def prepared(page: Image.Image, angle: float, follow: bool) -> PreparedImage:
+    """A page turned clockwise, turned upright by the angle that is found, or left as it lies."""
     image = PreparedImage(turned_page(page, angle), patch=PATCH, device=torch.device("cpu"))
     image.turn("auto" if follow else 0.0)
+    return image
+
+
+def delivered(image: PreparedImage, question: Sample, angle: float, follow: bool) -> tuple[list[LineCrop], float]:
+    """What OCR gets of an answer, and by how much the angle that was found is wrong."""
     relevance = image.relevance(question.question, relevance="scout")
     chosen = choose_tokens(image.texture, budget=BUDGET, patch=PATCH, relevance=relevance)
     allocation = image.as_given(chosen)
@@ -105,50 +118,62 @@ def delivered(page: Image.Image, question: Sample, angle: float, follow: bool) -
     found = reading_angle("turned", allocation) or 0.0
     height, width = allocation.size
     from_middle = allocation.centre[0, 0] - torch.tensor([width / 2, height / 2])
-    offset = as_read("turned", allocation).centre[0, 0] - _turned(from_middle, -found)  # where the page's centre lies
+    offset = as_read("turned", allocation).centre[0, 0] - turned_vectors(from_middle, -found)  # of the page's centre
     left = angle - found
     return crops_of(picture, question, left, offset.tolist()), abs((left + 180) % 360 - 180)
 
 
-def _turned(vector: Tensor, angle: float) -> Tensor:
-    """A vector (2,) turned clockwise."""
+def turned_vectors(vectors: Tensor, angle: float) -> Tensor:
+    """Vectors (…, 2) turned clockwise."""
     cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    x, y = vector.tolist()
-    return torch.tensor([x * cosine - y * sine, x * sine + y * cosine])
+    x, y = vectors.unbind(-1)
+    return torch.stack([x * cosine - y * sine, x * sine + y * cosine], -1)
+
+
+def held_pages(options: argparse.Namespace) -> list[list[Sample]]:
+    """The questions of each page that is measured."""
+    held = held_images(options.data, MAIN_SET)
+    samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
+    pages: dict[Path, list[Sample]] = {}
+    for one in samples:
+        if one.image.name in held:
+            pages.setdefault(one.image, []).append(one)
+    check_count("--skip", "N", options.skip, 0)
+    if not (chosen := list(pages.values())[options.skip :][: options.limit]):
+        raise ValueError(
+            f"{options.data} must hold questions on more than {options.skip} pages of held-out documents (--skip), "
+            f"got {len(pages)}"
+        )
+    return chosen
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
-    held = held_images(options.data, MAIN_SET)
-    samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
-    chosen = _one_per_page([one for one in samples if one.image.name in held])[: options.limit]
-    if not chosen:
-        raise ValueError(f"{options.data} must hold questions of held-out documents, got none")
+    chosen = held_pages(options)
     engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
     variants = [(angle, FOLLOWED) for angle in (0, *ANGLES)] + [(angle, LEFT) for angle in CONTROLLED]
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
     errors: dict[str, list[float]] = {}
     progress = Progress(len(chosen), "pages")
-    for question in chosen:
-        page = Image.open(question.image).convert("L")
+    for questions in chosen:
+        page = Image.open(questions[0].image).convert("L")
         for angle, how in variants:
-            crops, error = delivered(page, question, angle, how == FOLLOWED)
+            image = prepared(page, angle, how == FOLLOWED)
+            cut = [delivered(image, question, angle, how == FOLLOWED) for question in questions]
             if how == FOLLOWED:
-                errors.setdefault(str(angle), []).append(error)
+                errors.setdefault(str(angle), []).append(max(error for _, error in cut))
             for name, engine in engines.items():
-                score = legibility_score(engine.read(crops), question.answers)
-                scores[name].setdefault(f"{angle}/{how}", []).append(score)
+                texts = iter(engine.read([crop for crops, _ in cut for crop in crops]))
+                for question, (crops, _) in zip(questions, cut):
+                    score = legibility_score([next(texts) for _ in crops], question.answers)
+                    scores[name].setdefault(f"{angle}/{how}", []).append(score)
         progress.step()
     return {
         "ocr": {name: engine.name for name, engine in engines.items()},
-        "pages": [Path(one.image).name for one in chosen],
+        "pages": [one.image.name for questions in chosen for one in questions],
         "scores": scores,
         "errors": errors,
     }
-
-
-def _one_per_page(samples: Sequence[Sample]) -> list[Sample]:
-    return list({one.image: one for one in reversed(samples)}.values())[::-1]
 
 
 def report(record: dict[str, Any]) -> str:
@@ -158,7 +183,11 @@ def report(record: dict[str, Any]) -> str:
         cells = []
         for own in record["scores"].values():
             upright = own[f"0/{FOLLOWED}"]
-            gap = "–" if angle == "0" else format_interval(list(paired_difference(own[key], upright)))
+            gap = (
+                "–"
+                if angle == "0"
+                else format_interval(list(paired_difference(own[key], upright, groups=record["pages"])))
+            )
             cells += [f"{np.mean(own[key]):.3f}", gap]
         wrong = sum(error > 2 for error in record["errors"][angle]) if how == FOLLOWED else "–"
         rows.append((f"{angle}°", how, *cells, wrong))
@@ -166,12 +195,14 @@ def report(record: dict[str, Any]) -> str:
     return markdown_page(
         "# Turned pages: legibility when footprints follow the text",
         provenance(record, *record["ocr"].values()),
-        f"{len(record['pages'])} located questions, one per `train` page of {MAIN_SET} whose documents the training of "
-        f"the scout held out. Relevance `scout`, allocator `auto`, {BUDGET} tokens of {PATCH}×{PATCH}. The angle is "
-        "found, not given. Differences are paired, with 95% intervals from resampling pages. Last column: pages whose "
-        "angle was found wrong by more than 2°.",
+        f"{len(record['pages'])} located questions on {len(set(record['pages']))} `train` pages of {MAIN_SET} whose "
+        f"documents the training of the scout held out. Relevance `scout`, allocator `auto`, {BUDGET} tokens of "
+        f"{PATCH}×{PATCH}. The angle is found, not given. Differences are paired, with 95% intervals from resampling "
+        f"pages. Pages are turned at {FINER} times their resolution, so that turning itself does not blur them. Last "
+        "column: pages whose angle was found wrong by more than 2°.",
         markdown_table(("turned by", "tokens", *heads, "wrong angle"), rows),
     )
 
 
-main = study_main(__name__, __doc__, study, report, OCR, READINGS)
+SKIP = option("--skip", type=int, default=0, metavar="N", help="leave out the first N pages (default: 0)")
+main = study_main(__name__, __doc__, study, report, SKIP, OCR, READINGS)

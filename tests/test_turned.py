@@ -118,6 +118,25 @@ def test_a_stamp_is_read_upright_at_its_place():
     assert torch.allclose(read.ddx, page.ddx, atol=1e-5)
 
 
+def test_the_tokens_of_a_stamp_are_turned_together():
+    """A line of three tokens that runs down the page arrives as a line; another stamp of that angle by itself."""
+    centre = torch.tensor([[[80.0, 24.0], [80.0, 40.0], [80.0, 56.0], [20.0, 40.0], [150.0, 60.0]]])
+    ddx = torch.tensor([[[0.0, 2.0]] * 4 + [[4.0, 0.0]]])
+    mixed = replace(
+        tv.Allocation.of_boxes(torch.cat([centre - 8, centre + 8], -1), SIZE, 8),
+        ddx=ddx,
+        ddy=torch.stack([-ddx[..., 1], ddx[..., 0]], -1),
+    )
+    mixed.ddx[0, 4] *= 3  # most of the area is upright
+    mixed.ddy[0, 4] *= 3
+    read = as_read("here", mixed)
+    assert read.upright.all() and read.size == SIZE
+    wanted = torch.tensor([[64.0, 40.0], [80.0, 40.0], [96.0, 40.0], [20.0, 40.0], [150.0, 60.0]])
+    assert torch.allclose(read.centre[0], wanted, atol=1e-3)
+    beside = replace(mixed, centre=mixed.centre - torch.tensor([76.0, 0.0]))  # it would reach beyond the border
+    assert float(as_read("here", beside).boxes[0, :3, 0].min()) == pytest.approx(0, abs=1e-3)
+
+
 def test_upright_allocations_are_untouched_and_unused_slots_do_not_count():
     allocation = footprints(SIZE)
     assert as_read("here", allocation) is allocation

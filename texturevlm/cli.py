@@ -11,7 +11,7 @@ from texturevlm.commands.arguments import Parser
 COMMANDS = (
     *("doctor", "look", "allocate", "ask", "pyramid", "channels", "fit_pca", "fit_codebook", "eval", "train"),
     *("pack_pages", "pack_reader", "render_pages", "fit_words"),
-    *("ship_scout", "ship_channels", "ship_balance", "ship_reader"),
+    *("ship_scout", "ship_relevance", "ship_reader"),
     *("video", "corpus", "serve", "bench"),
 )
 

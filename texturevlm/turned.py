@@ -24,9 +24,9 @@ AUTO = "auto"  # the angle is found (relevance/orientation.py)
 QUARTER = 90.0
 ROUNDED = 10  # parts of a degree that angles of footprints are compared by
 _SQUARE = 1e-3  # how far the axes of a readable footprint may be from perpendicular, as a cosine
-_FEW_TEXELS = 1 << 16  # of the level that paper and ink are told apart in
+_FEW_TEXELS = 1 << 17  # of the level that paper and ink are told apart in
+_NEAR = 0.75  # of the sum of two sides: tokens that are no further apart are neighbours, also at a corner
 _INK = 0.04  # difference from the paper, after averaging
-_MARGIN = 0.01  # of the longer side, around what is not blank
 
 
 def check_turn(function: str, turn: float | str) -> float | str:
@@ -66,25 +66,30 @@ class UprightFrame(NamedTuple):
         return max(1, round(y1 - y0)), max(1, round(x1 - x0))
 
 
+def whole_frame(size: tuple[int, int], angle: float) -> UprightFrame:
+    """The frame of all of an image of (height, width), blank or not."""
+    height, width = upright_size(size, angle)
+    return UprightFrame(angle, size, (-width / 2, -height / 2, width / 2, height / 2))
+
+
 def upright_frame(texture: Texture, angle: float) -> UprightFrame:
     """The frame of an image: all of it, or after other than quarter turns the part that is not blank.
 
     A page that lies askew has blank corners around it, which would make the frame up to four times as large.
     """
-    height, width = upright_size(texture.size, angle)
-    whole = (-width / 2, -height / 2, width / 2, height / 2)
+    whole = whole_frame(texture.size, angle)
     if angle % QUARTER == 0:
-        return UprightFrame(angle, texture.size, whole)
+        return whole
     coarse = _coarse(texture)
     rows, columns = (coarse - _paper(texture)[..., None, None]).abs().mean(1).amax(0).gt(_INK).nonzero().unbind(1)
     if not len(rows):
-        return UprightFrame(angle, texture.size, whole)
+        return whole
     cell = texture.size[0] / coarse.shape[2], texture.size[1] / coarse.shape[3]
     x, y = ((columns + 0.5) * cell[1] - texture.size[1] / 2), ((rows + 0.5) * cell[0] - texture.size[0] / 2)
     own = _turn(torch.stack([x, y], -1).float(), -angle)
-    margin = max(cell) + _MARGIN * max(texture.size)
+    margin = max(cell) / 2  # no more: a frame larger than the page costs tokens, or has coarser cells
     low, high = (own.amin(0) - margin).floor().tolist(), (own.amax(0) + margin).ceil().tolist()
-    x0, y0, x1, y1 = whole
+    x0, y0, x1, y1 = whole.box
     return UprightFrame(angle, texture.size, (max(x0, low[0]), max(y0, low[1]), min(x1, high[0]), min(y1, high[1])))
 
 
@@ -158,8 +163,9 @@ def following(allocation: Allocation, regions: Sequence[TextRegion]) -> Allocati
 def as_read(function: str, allocation: Allocation) -> Allocation:
     """Where a model places the tokens: upright, in the upright frame of the angle that most of their area has.
 
-    A token of another angle, such as that of a stamp, is upright by itself, at its place in that frame. Upright
-    allocations are returned as they are. Reads values, so it waits for a GPU.
+    Neighbours of another angle, such as those of a stamp, are turned upright together, about their middle: its lines
+    arrive as lines, and its middle at its place in that frame. Upright allocations are returned as they are. Reads
+    values, so it waits for a GPU.
     """
     angles = {
         reading_angle(function, allocation.each(itemgetter(slice(one, one + 1)))) for one in range(allocation.batch)
@@ -177,12 +183,51 @@ def as_read(function: str, allocation: Allocation) -> Allocation:
         ddy=torch.stack([torch.zeros_like(down), down], -1),
     )
     height, width = upright_size(allocation.size, angle)
+    upright = _groups_upright(allocation, upright, angle, (width, height))
     low, high = -middle.new_tensor([width, height]) / 2, middle.new_tensor([width, height]) / 2
     if angle % QUARTER:  # blank corners have no tokens
         boxes = upright.boxes[upright.valid].detach()
         low, high = low.maximum(boxes[:, :2].amin(0)).floor(), high.minimum(boxes[:, 2:].amax(0)).ceil()
     columns, rows = (max(1, round(side)) for side in (high - low).tolist())
     return replace(upright, centre=upright.centre - low, size=(rows, columns))
+
+
+def _groups_upright(allocation: Allocation, upright: Allocation, angle: float, extent: tuple[int, int]) -> Allocation:
+    """Turn each group of neighbours with an angle of their own about its middle; it stays inside the frame.
+
+    upright: the tokens at their places from the middle of the frame of `angle`, which has this extent (x, y)
+    """
+    ddx = allocation.ddx.detach().double().cpu()
+    own = torch.rad2deg(torch.atan2(ddx[..., 1], ddx[..., 0])) - angle
+    steps = ((own + 180).remainder(360) - 180).mul(ROUNDED).round()
+    others = allocation.valid.cpu() & (steps != 0)
+    centre, border = upright.centre.clone(), upright.centre.new_tensor(extent) / 2
+    half = torch.stack([upright.ddx[..., 0], upright.ddy[..., 1]], -1) * (upright.patch / 2)
+    for image in others.any(1).nonzero()[:, 0].tolist():
+        for members in _neighbours(centre[image], half[image], steps[image], others[image]):
+            places, around = centre[image, members], half[image, members]
+            middle = places.mean(0)
+            places = middle + _turn(places - middle, -float(steps[image, members[0]]) / ROUNDED)
+            below = (-border - (places - around).amin(0)).clamp(min=0)
+            above = ((places + around).amax(0) - border).clamp(min=0)
+            centre[image, members] = places + (below - above)
+    return replace(upright, centre=centre)
+
+
+def _neighbours(centre: Tensor, half: Tensor, steps: Tensor, marked: Tensor) -> list[list[int]]:
+    """The marked tokens of one image, by angle and nearness. centre, half: (K, 2); steps, marked: (K,)"""
+    centre, side = centre.detach().cpu(), half.detach().cpu().amax(-1) * 2
+    near = torch.cdist(centre, centre) <= _NEAR * (side[:, None] + side)
+    near &= (steps[:, None] == steps) & marked
+    left, found = set(marked.nonzero()[:, 0].tolist()), []
+    while left:
+        group = reached = {left.pop()}
+        while reached:
+            reached = set(near[sorted(reached)].any(0).nonzero()[:, 0].tolist()) & left
+            left -= reached
+            group = group | reached
+        found.append(sorted(group))
+    return found
 
 
 def reading_angle(function: str, allocation: Allocation) -> float | None:

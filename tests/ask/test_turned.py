@@ -48,3 +48,14 @@ def test_turn_is_saved_with_the_processor_and_checked(tmp_path):
         tv.attach(*models.built("qwen3_vl"), turn="left")
     with pytest.raises(ValueError, match="ask: turn must be 'auto'"):
         VLM(*models.built("qwen3_vl"), budget=9).ask(models.noise(64, 64), QUESTION, turn="up")
+
+
+def test_videos_are_turned_upright():
+    frames = torch.stack([torch.rand(3, 64, 96, generator=torch.Generator().manual_seed(n)) for n in range(3)])
+    asked = VLM(*models.built("qwen3_vl"), budget=9, relevance="none")
+    upright = asked.ask(frames, QUESTION, fps=2, max_new_tokens=3, return_details=True)
+    lying = frames.rot90(-1, (2, 3)).contiguous()
+    turned = asked.ask(lying, QUESTION, fps=2, turn=90, max_new_tokens=3, return_details=True)
+    assert (turned.text, turned.logprobs) == (upright.text, upright.logprobs)
+    assert turned.chosen[0].allocation.size == (64, 96)
+    assert asked.ask(lying, QUESTION, fps=2, max_new_tokens=3, return_details=True).logprobs != upright.logprobs

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from tests.evaluate.reader import saved
@@ -73,6 +74,35 @@ def test_a_reader_has_room_for_an_address_and_pages_of_one_name_are_two(tmp_path
     rows = AnswerRows.read(tmp_path / "out" / "answers.jsonl")
     assert rows.settings["new_tokens"] == 160
     assert [page for _, page in rows.questions] == ["images/0.png"] * 2 + ["more/0.png"] * 2
+
+
+def test_pages_are_turned_if_asked_for(tmp_path, reader, capsys):
+    """A page that lies on its side has the answers of the upright one; only where tokens are chosen by a question."""
+    folder = write_folder(tmp_path / "docvqa", pages=1)
+    given = ["--model", reader, "--conditions", "chosen", "--allocators", "auto"]
+    assert run(folder, *given, "--out", tmp_path / "upright") == 0
+    for path in (folder / "images").iterdir():
+        with Image.open(path) as page:
+            page.rotate(-90, expand=True).save(path)
+    lines = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["size"].reverse()
+        line["boxes"] = []
+    write_rows(folder, lines)
+    assert run(folder, *given, "--turn", "90", "--out", tmp_path / "turned") == 0
+    assert run(folder, *given, "--out", tmp_path / "lying") == 0
+    likely = {
+        name: [
+            row.likelihood
+            for own in AnswerRows.read(tmp_path / name / "answers.jsonl").rows.values()
+            for row in own.values()
+        ]
+        for name in ("upright", "turned", "lying")
+    }
+    assert likely["turned"] == pytest.approx(likely["upright"], abs=1e-4) != likely["lying"]
+    assert AnswerRows.read(tmp_path / "turned" / "answers.jsonl").settings["turn"] == 90
+    assert status("eval", folder, "--out", tmp_path / "out", "--turn", "auto") == 2
+    assert "--turn is for pages that a --model is asked about" in capsys.readouterr().err
 
 
 def test_from_changes_no_file(tmp_path, reader, capsys):

@@ -5,9 +5,9 @@ import torch
 
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm import choose_pages
-from texturevlm.pages import choose, open_pages
+from texturevlm.pages import choose, open_pages, upright
 from texturevlm.pages.scouting import page_worth
-from texturevlm.scout import encode
+from texturevlm.scout import encode, load_scout
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,27 @@ def test_only_pages_that_win_are_rendered_finely(document):
     fine = [index for index, pixels in asked if pixels == choose.FINE_PIXELS]
     assert len(fine) <= 2 and {one.numbers[0] - 1 for one in found} <= set(fine)
     assert len(asked) - len(fine) == len(WORDS)
+
+
+def test_pages_that_lie_on_their_side_are_turned_upright(monkeypatch):
+    """The same tokens as for the upright page, in its upright frame; the scout reads no page twice."""
+    images = [paper(word) for word in WORDS[:3]]
+    how = {"budget": 20, "fine": 1, "relevance": "scout"}
+    (wanted,) = choose_pages(images, "zeppelin", **how)
+    turned = [image.rotate(-90, expand=True) for image in images]
+    (found,) = choose_pages(turned, "zeppelin", turn=90, **how)
+    assert found.numbers == wanted.numbers == (3,) and found.texture.size == wanted.texture.size
+    assert torch.equal(found.allocation.boxes, wanted.allocation.boxes)
+    spots = load_scout().read(choose_pages(turned, "zeppelin", turn=90, **how)[0].texture)
+    monkeypatch.setattr(upright, "find_turn_and_read", lambda texture: (90.0, spots))
+    monkeypatch.setattr(choose, "find_regions", lambda texture: [])
+    known = upright.UprightPages(open_pages(turned), "auto")
+    assert known.read(0) is None
+    assert known.texture(0, 1 << 20, torch.device("cpu")).size == wanted.texture.size
+    assert known.read(0) is spots and known.read(1) is None
+    assert choose_pages(turned, "zeppelin", turn="auto", **how)[0].texture.size == wanted.texture.size
+    with pytest.raises(ValueError, match="choose_pages: turn must be 'auto' or the angle"):
+        choose_pages(turned, turn="left")
 
 
 def test_a_list_of_images_is_a_document_too():

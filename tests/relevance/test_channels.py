@@ -160,12 +160,12 @@ def test_mistakes_are_told(page, tmp_path):
 
 def test_weights_of_another_registry_are_refused(tmp_path):
     form = ChannelForm()
-    save_form(form, tmp_path / "own.npz")
-    assert torch.equal(load_form(tmp_path / "own.npz").weight, form.weight)
+    save_form(form, tmp_path / "own.safetensors")
+    assert torch.equal(load_form(tmp_path / "own.safetensors").weight, form.weight)
     form.digest[3] += 1
-    save_form(form, tmp_path / "other.npz")
-    with pytest.raises(ValueError, match=r"other.npz must hold weights for this version's \d+ features"):
-        ChannelScorer(weights=tmp_path / "other.npz")
+    save_form(form, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match=r"other.safetensors must hold weights for this version's \d+ features"):
+        ChannelScorer(weights=tmp_path / "other.safetensors")
     np.savez(tmp_path / "else.npz", anything=np.zeros(3))
     with pytest.raises(ValueError, match="must hold weights for this version's"):
         ChannelScorer(weights=tmp_path / "else.npz")

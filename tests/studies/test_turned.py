@@ -25,14 +25,15 @@ def question(tmp_path):
 def test_the_answers_line_is_cut_out_of_a_turned_page(question, angle, monkeypatch):
     monkeypatch.setattr("texturevlm.ask.prepared.find_turn_and_read", lambda texture: (float(angle), None))
     page = Image.open(question.image).convert("L")
-    (turned_crop,), error = turned.delivered(page, question, angle, True)
+    (turned_crop,), error = turned.delivered(turned.prepared(page, angle, True), question, angle, True)
     monkeypatch.setattr("texturevlm.ask.prepared.find_turn_and_read", lambda texture: (0.0, None))
-    (upright_crop,), _ = turned.delivered(page, question, 0, True)
+    (upright_crop,), _ = turned.delivered(turned.prepared(page, 0, True), question, 0, True)
     assert error == 0
     assert turned_crop.shape == upright_crop.shape
     difference = torch.from_numpy(turned_crop).float() - torch.from_numpy(upright_crop).float()
     assert difference.abs().mean() < 2
-    (left,), _ = turned.delivered(page, question, angle, False)  # the control: turned back by the true angle
+    # The control: turned back by the true angle.
+    (left,), _ = turned.delivered(turned.prepared(page, angle, False), question, angle, False)
     assert left.shape == upright_crop.shape
 
 
@@ -51,4 +52,8 @@ def test_the_study_from_end_to_end(tmp_path, monkeypatch):
     assert turned.main([str(data), "--out", str(tmp_path / "out"), "--ocr", "a", "--limit", "1"]) == 0
     record = json.loads((tmp_path / "out" / "turned.json").read_text())
     assert set(record["scores"]["a"]) == {f"0/{turned.FOLLOWED}", f"90/{turned.FOLLOWED}", f"90/{turned.LEFT}"}
-    assert len(record["pages"]) == 1 and "90°" in (tmp_path / "out" / "turned.md").read_text()
+    assert len(set(record["pages"])) == 1 and "90°" in (tmp_path / "out" / "turned.md").read_text()
+    first = record["pages"][0]
+    assert turned.main([str(data), "--out", str(tmp_path / "out"), "--ocr", "a", "--limit", "1", "--skip", "1"]) == 0
+    assert json.loads((tmp_path / "out" / "turned.json").read_text())["pages"][0] != first
+    assert turned.main([str(data), "--out", str(tmp_path / "out"), "--ocr", "a", "--skip", "999"]) == 2

@@ -40,7 +40,7 @@ def test_a_run_learns_which_channel_tells_and_the_scorer_reads_its_weights(data,
     fit(task, FitConfig(steps=60, rate=3e-2), tmp_path / "run")
     assert float(task.losses(task.batch(0), 0)["page"].detach()) < before - 0.7
     weights = tmp_path / "run" / "step-00000060" / "weights.safetensors"
-    out = tmp_path / "own.npz"
+    out = tmp_path / "own.safetensors"
     assert cli.main(["ship-channels", "--weights", str(weights), "--out", str(out)]) == 0
     assert torch.equal(load_form(out).weight, task.module.weight)
     assert ChannelScorer(weights=out).form.weight[IMAGE_KINDS.index("page"), CHANNEL_FEATURES.index("here.red")] > 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.video.moving import noisy, scene, with_box
-from texturevlm.video import moments
+from texturevlm.video import moments, upright
 from texturevlm.video.clip import choose_clip
 from texturevlm.video.moments import keep_moments, thinned
 
@@ -127,3 +127,18 @@ def test_both_frames_of_a_moment_are_sampled():
 def test_no_moment_is_refused():
     with pytest.raises(ValueError, match="clip: moments must be at least one, got none"):
         choose_clip([], budget=10, patch=32)
+
+
+def test_a_video_that_lies_on_its_side_is_turned_upright(monkeypatch):
+    frames = moving(6)
+    wanted = keep_moments(timed(frames)).moments()
+    lying = keep_moments(timed([frame.rot90(-1, (1, 2)) for frame in frames])).moments()
+    angles = iter([90.0, 0.0, 90.0])
+    monkeypatch.setattr(upright, "find_turn", lambda texture: next(angles))
+    for turn in (90.0, "auto"):  # auto: what most moments say
+        found = upright.upright_moments(lying, turn)
+        assert [one.time for one in found] == [one.time for one in wanted]
+        for one, other in zip(found, wanted):
+            assert torch.equal(one.frames, other.frames) and torch.allclose(one.means, other.means)
+    monkeypatch.setattr(upright, "find_turn", lambda texture: 0.0)
+    assert upright.upright_moments(lying, "auto") == lying

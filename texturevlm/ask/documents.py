@@ -71,6 +71,7 @@ class DocumentSession(ImageSession):
                 patch=self.model.adapter.side,
                 allocator=how.allocator,
                 relevance=how.relevance,
+                turn=how.turn,
                 device=self.model.device,
             )
             self._known = wanted_for, PagesSession(self.model, found, len(self.pages))

@@ -340,7 +340,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if any(self.image_token in text for text in texts) and images is not None:
             raise ValueError("processor: images must be none beside videos, which share the budget, got some")
         how = {"allocator": self.allocator, "relevance": self._one_relevance()}
-        prompts = VideoPrompts(self.adapter, fps, how)
+        prompts = VideoPrompts(self.adapter, fps, self.turn, how)
         found, views = prompts.fill(texts, videos, self.questions.of(texts, question), self._drawn_budget)
         return found, self.adapter.pixel_inputs(views)
 

@@ -17,6 +17,7 @@ from texturevlm.ask.videos import FPS, is_video
 from texturevlm.video.clip import choose_clip
 from texturevlm.video.moments import keep_moments
 from texturevlm.video.sources import open_video
+from texturevlm.video.upright import upright_moments
 from texturevlm.vlm.views import View, moment_view
 
 OWN_OPTIONS = ("fps", "num_frames", "do_sample_frames", "return_metadata")  # of video processors; the first is used
@@ -26,11 +27,12 @@ class VideoPrompts:
     """Texts whose videos are filled in.
 
     adapter: of the model
+    turn:    as in `TextureProcessor`
     choose:  options of `choose_clip`, but for the budget
     """
 
-    def __init__(self, adapter: Any, fps: float | None, choose: dict[str, Any]) -> None:
-        self.adapter, self.fps, self.choose = adapter, fps or FPS, choose
+    def __init__(self, adapter: Any, fps: float | None, turn: float | str, choose: dict[str, Any]) -> None:
+        self.adapter, self.fps, self.turn, self.choose = adapter, fps or FPS, turn, choose
         self.mark = adapter.word(adapter.config.video_token_id)
         around = sorted((one for one in adapter.marks if self.mark in one), key=len, reverse=True)
         self.pattern = re.compile("|".join(map(re.escape, around)))
@@ -59,6 +61,7 @@ class VideoPrompts:
         source = open_video(video, fps=self.fps)
         fps = min(self.fps, source.fps)
         moments = keep_moments(source, together=self.adapter.moments).moments()
+        moments = upright_moments(moments, self.turn)
         shown = choose_clip(moments, question, budget=budget, patch=self.adapter.side, **self.choose)
         levels = self.adapter.trained.levels
         views = [

@@ -20,8 +20,9 @@ from texturevlm.types import Texture
 from texturevlm.video.clip import SeenMoment, ShownMoment, choose_clip
 from texturevlm.video.decoding import is_live
 from texturevlm.video.frames import FrameSource
-from texturevlm.video.moments import keep_moments
+from texturevlm.video.moments import Moment, keep_moments
 from texturevlm.video.sources import ARRAYS, open_video
+from texturevlm.video.upright import upright_moments
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import View, moment_view
 
@@ -81,15 +82,23 @@ class VideoSession:
         """Keep the moments that are worth showing. together: frames per moment"""
         kept = keep_moments(source, together=together)
         self.moments, self.seconds = kept.moments(), kept.seconds + 1 / self.fps
+        self._upright: tuple[float | str, list[Moment]] = (0.0, self.moments)
+
+    def upright(self, turn: float | str) -> list[Moment]:
+        """The moments turned upright; tokens and answers are about these. turn: as for `ask`"""
+        if self._upright[0] != turn:
+            self._upright = turn, upright_moments(self.moments, turn)
+        return self._upright[1]
 
     def ask(self, question: Any, **options: Any) -> Any:
         """The answer, or a list of answers to a list of questions; options of `VLM.ask`."""
         return self.model.ask(self, question, **options)
 
     def look(self, question: str = "", *, answer: str = "", **options: Any) -> Image.Image:
-        """Draw what the model sees of each moment; options as for `VLM.ask`: budget, allocator, relevance."""
-        shown = self.shown(question, self.model.choosing(**options))
-        by_time = {moment.time: moment for moment in self.moments}
+        """Draw what the model sees of each moment; options as for `VLM.ask`: budget, allocator, relevance, turn."""
+        how = self.model.choosing(**options)
+        shown = self.shown(question, how)
+        by_time = {moment.time: moment for moment in self.upright(how.turn)}
         pictures = []
         for one in shown[:: -(-len(shown) // MOST_DRAWN)]:
             texture = Texture((by_time[one.time].frames[:1].float() / 255,)).mipmapped()
@@ -104,7 +113,7 @@ class VideoSession:
             budget = max(1, min(budget, round(self.rate * self.seconds)))
             check_context("ask", budget, self.model.model.config)
         return choose_clip(
-            self.moments,
+            self.upright(how.turn),
             question,
             budget=budget,
             patch=self.model.adapter.side,

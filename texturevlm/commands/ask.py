@@ -24,7 +24,7 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help=given)
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
-    scorers = "auto, words, scout, prior, channels, model, none, or, with --looks 2, attention"
+    scorers = "auto, words, scout, prior, channels, embedding:MODEL,PCA, model, none, or, with --looks 2, attention"
     parser.add_tokens("tokens that all images share", patch=False, scorers=scorers)
     parser.add_turn(TURN)
     parser.set_defaults(budget=None, turn=None)  # so that what lies beside the model can be told from what was typed

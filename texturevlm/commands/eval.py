@@ -50,7 +50,12 @@ def _eval(options: argparse.Namespace) -> int:
 
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {options.out}")
-    if len(options.data) == 2 and options.data[0] in VIDEO_SETS:
+    videos = len(options.data) == 2 and options.data[0] in VIDEO_SETS
+    if options.turn is not None and (videos or options.model is None):
+        raise ValueError(
+            f"--turn is for pages that a --model is asked about, got it {'for videos' if videos else 'alone'}"
+        )
+    if videos:
         return eval_videos(options.data[0], options.data[1], options)
     if options.model is not None or options.rows is not None:
         return eval_model(options)

@@ -40,6 +40,8 @@ def add_model_options(parser: arguments.Parser) -> None:
     )
     group.add_argument("--suffix", metavar="TEXT", help=suffix)
     group.add_argument("--dtype", metavar="T", help="of the model: bfloat16, float32 … (default: the checkpoint's)")
+    turned = "angle of the text of pages in degrees, or auto: for the conditions chosen and question (default: 0)"
+    group.add_argument("--turn", metavar="A", type=arguments.angle_or_auto, help=turned)
     group.add_argument("--levels", help="joint or apart: how the vision tower sees tokens of several scales")
     group.add_argument("--coordinates", help="fine or native: the positions of tokens in the vision tower")
     group.add_argument("--texts", metavar="FILE", type=Path, help="write the answers as text, for your own eyes")
@@ -176,6 +178,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     how: dict[str, Any] = {
         "suffix": _suffix(vlm, options.suffix),
         "new_tokens": options.max_new_tokens or _new_tokens(vlm),
+        **({} if options.turn is None else {"turn": options.turn}),
         "place": {name: value for name in ("levels", "coordinates") if (value := getattr(options, name))},
     }
     for what, value in how["place"].items():

@@ -54,6 +54,7 @@ class Asking:
     words:      cache of the pages' words
     suffix:     follows every question; tokens are chosen by the question without it
     together:   whether all boxes of a question are one answer; otherwise the smallest is enough
+    turn:       as for `ask`, where tokens are chosen by a question; other conditions show pages as they are
     place:      levels and coordinates as in `Adapter.prepare`, if not the adapter's own
     texts:      a file for the answers as text; begins anew with the rows
     """
@@ -66,6 +67,7 @@ class Asking:
     batch: int = AT_ONCE
     new_tokens: int = NEW_TOKENS
     together: bool = False
+    turn: float | str = 0.0
     place: dict[str, str] = field(default_factory=dict)
     texts: Path | None = None
     failed: list[str] = field(default_factory=list)  # what could not be asked
@@ -179,10 +181,11 @@ class Asking:
         elif kind == ORACLE:
             allocation = page.located(self._enough(sample), condition.allocator, budget)
         else:
-            asked = other.question if kind == QUESTION else sample.question
+            page, asked = page.turned(self.turn), other.question if kind == QUESTION else sample.question
             sampled, _ = self._reduction(condition)
             allocation = page.chosen(asked, condition.allocator, condition.relevance, sampled)
-        return chosen_prompt(adapter, question, [page.prepared.texture], [allocation], place=self.place)
+        image, tokens = page.prepared.original, page.prepared.as_given(allocation)
+        return chosen_prompt(adapter, question, [image], [tokens], place=self.place)
 
     def _reduction(self, condition: Condition) -> tuple[int, tuple[ReduceStep, ...]]:
         """Tokens that are chosen, and the steps that reduce them to the budget."""

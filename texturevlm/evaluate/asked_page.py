@@ -38,6 +38,7 @@ class AskedPage:
         self._own: dict[int | None, OwnInput] = {}
         self._relevance: dict[tuple[str, str], Relevance] = {}
         self._chosen: dict[tuple[str, str, str, int], Allocation] = {}
+        self._turned: AskedPage | None = None
         self.words_ms = 0.0  # what reading its words took
 
     @cached_property
@@ -63,6 +64,15 @@ class AskedPage:
         other.image = self.image
         return other
 
+    def turned(self, turn: float | str) -> AskedPage:
+        """The page with tokens chosen in its upright frame. turn: as for `ask`, the same at every call"""
+        if turn == 0:
+            return self
+        if self._turned is None:
+            self._turned = self.again()
+            self._turned.prepared.turn(turn)
+        return self._turned
+
     def own(self, most: int | None) -> OwnInput:
         """What the model's own processor makes of it, in at most so many tokens."""
         if most not in self._own:
@@ -85,7 +95,8 @@ class AskedPage:
         elif key not in self._relevance:
             scorer = find_scorer("eval", relevance, question)
             prepared = self.prepared.prepared
-            if scorer.name == "words" and id(scorer) not in prepared.readings:
+            upright = self.prepared.frame.angle == 0  # the cache holds the words of pages as they are
+            if scorer.name == "words" and upright and id(scorer) not in prepared.readings:
                 reading, self.words_ms = self.words.words(self.path, self.prepared.texture)
                 prepared.keep(scorer, (reading,))
             self._relevance[key] = self.prepared.relevance(question, relevance=scorer)

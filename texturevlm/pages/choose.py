@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,12 @@ from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.pages.document import Pages, open_pages
 from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.pages.sheet import sheet_of, sheet_tokens
+from texturevlm.pages.upright import UprightPages
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
 from texturevlm.relevance.maps import UNASKED
+from texturevlm.relevance.text_regions import find_regions
+from texturevlm.turned import check_turn, following
 from texturevlm.types import Allocation, Texture
 
 FINE_PAGES = 5  # that are rendered finely at most: the memory of a question
@@ -54,6 +57,7 @@ def choose_pages(
     patch: int = PATCH,
     allocator: str | Allocator = ALLOCATOR,
     relevance: str | Scorer = RELEVANCE,
+    turn: float | str = 0.0,
     fine: int = FINE_PAGES,
     device: torch.device | str = "cpu",
 ) -> list[PageTokens]:
@@ -64,6 +68,7 @@ def choose_pages(
     fine:      pages that are rendered finely and get tokens of their own, at most
     relevance: as in `choose_tokens`; where in a page the answer is. Which page it is, is the scout's word; a relevance
                that reads no question (prior, none) chooses pages without it, too
+    turn:      as in `choose_tokens`; textures and tokens are those of the upright pages
     returns    the pages with tokens, in order; last, if a tenth of the budget holds one token for each of the other
                pages, a sheet that shows those
     """
@@ -72,11 +77,22 @@ def choose_pages(
     if isinstance(allocator, str):
         check_choice("choose_pages", "allocator", allocator, tuple(ALLOCATORS))
     scorer = find_scorer("choose_pages", relevance, question)
+    turn = check_turn("choose_pages", turn)
     pages, place = open_pages(document), torch.device(device)
+    if turn != 0:
+        pages = UprightPages(pages, turn)
     asked = "" if scorer.name in UNASKED else question
     (sights,) = scouted(pages, [asked], patch=patch, device=place)
     how: Any = {"budget": budget, "patch": patch, "allocator": allocator, "fine": fine, "device": place}
-    return page_tokens(pages, sights, question, scorer, **how)
+    found = page_tokens(pages, sights, question, scorer, **how)
+    return [_following(one) for one in found] if isinstance(turn, str) else found
+
+
+def _following(page: PageTokens) -> PageTokens:
+    """A page's tokens turned with its stamps; the sheet stays as it is."""
+    if len(page.numbers) > 1:
+        return page
+    return replace(page, allocation=following(page.allocation, find_regions(page.texture)))
 
 
 def page_tokens(

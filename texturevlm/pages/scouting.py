@@ -15,6 +15,7 @@ from torch import Tensor
 
 from texturevlm.pages.document import Pages
 from texturevlm.pages.sheet import thumbnail
+from texturevlm.pages.upright import UprightPages
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import PIXELS, Spots
@@ -46,7 +47,8 @@ def scouted(pages: Pages, questions: Sequence[str], *, patch: int, device: torch
     for index in range(len(pages)):
         texture = pages.texture(index, PIXELS, device).mipmapped()
         small.append(thumbnail(texture, patch))
-        spots = scout.read(texture)
+        known = pages.read(index) if isinstance(pages, UprightPages) else None
+        spots = scout.read(texture) if known is None else known
         for table, words in zip(found, asked):
             table.append(evidence_on(scout, spots, words))
     worths = [page_worth(torch.stack(table), words) for table, words in zip(found, asked)]

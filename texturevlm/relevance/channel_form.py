@@ -12,8 +12,8 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from texturevlm.channels.registry import CHANNELS
@@ -31,7 +31,7 @@ PRIOR = {
     "motion": 3.0,
     "fixation_history": -1.0,  # what was seen needs no second look
 }
-_SHIPPED = "channels.npz"
+_SHIPPED = "channels.safetensors"
 
 
 class ChannelForm(nn.Module):
@@ -135,4 +135,4 @@ def _loaded(path: str) -> ChannelForm:
 
 def save_form(form: nn.Module, path: Path) -> None:
     """Write weights as the package holds them."""
-    np.savez(path, **{name: value.cpu().numpy() for name, value in form.state_dict().items()})
+    save_file({name: value.cpu().contiguous() for name, value in form.state_dict().items()}, path)

@@ -154,13 +154,14 @@ def questions_by_image(folder: Path, words: Path | None) -> dict[Path, list[tupl
     """image → the places of its answers, one group of boxes per question; for photographs, of all objects."""
     found: dict[Path, list[tuple[Box, ...]]] = {}
     for sample in load_data(folder, split="train").samples:
-        boxes = _places(sample, folder.name, words)
+        boxes = places_of(sample, folder.name, words)
         if boxes and not (sample.objects and sample.image in found):
             found.setdefault(sample.image, []).append(boxes)
     return found
 
 
-def _places(sample: Sample, name: str, words: Path | None) -> tuple[Box, ...]:
+def places_of(sample: Sample, name: str, words: Path | None) -> tuple[Box, ...]:
+    """Where the answer of a sample is, or all objects of a photograph. name: of the data set"""
     if name == CHARTS:
         if words is None:
             raise ValueError("ChannelTask: words must be the cache of the words of charts, got none; or leave them out")
