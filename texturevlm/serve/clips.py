@@ -15,10 +15,10 @@ from torch import Tensor
 
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import SCORERS, Scorer, find_scorer
+from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url
 from texturevlm.serve.images import state_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
-from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url
 from texturevlm.serve.plans import QUICK, PlanRequest, columns_of
 from texturevlm.serve.uploads import Video
 from texturevlm.types import Texture

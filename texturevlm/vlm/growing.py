@@ -194,5 +194,6 @@ class GrowingPrompt:
             for mark, (name, _) in zip(self.adapter.visual_ids, INPUTS.values())
             if name in inputs
         }
-        position, delta = mrope_positions(torch.tensor([list(ids)]), None, tokens)
+        where = next((geometry.token.device for geometry in tokens.values()), None)  # as the pictures are
+        position, delta = mrope_positions(torch.tensor([list(ids)], device=where), None, tokens)
         return position.to(self.adapter.device) + self.next, int(delta)
